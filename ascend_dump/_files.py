@@ -99,10 +99,15 @@ def read_small(path: _Path, most: int, *, follow_links: bool = True) -> bytes:
 def text_lines(path: _Path, *, most: int, errors: str = "replace") -> Iterator[str]:
     """The lines of a text in UTF-8, opened at the first one; what is longer than `most` characters comes in pieces.
 
-    A hole in a file is a line of as many bytes as it has, which would fill the memory. Raises OSError.
+    A text ends at a NUL: a hole in a file reads as any number of them. Raises OSError.
     """
     with io.TextIOWrapper(open_regular(path), encoding="utf-8", errors=errors, newline="\n") as file:
-        yield from iter(lambda: file.readline(most), "")
+        for line in iter(lambda: file.readline(most), ""):
+            text, end, _ = line.partition("\0")
+            if text:
+                yield text
+            if end:
+                return
 
 
 def regular_status(path: _Path, *, follow_links: bool = True) -> os.stat_result:

@@ -109,7 +109,8 @@ _TRUE, _FALSE = ("1", "true", "on", "yes"), ("0", "false", "off", "no")
 
 @dataclasses.dataclass(frozen=True, init=False)
 class DumpRequest:
-    """What to dump. Every field has a default; values are validated and normalised here.
+    # Assigned, because `python -OO` removes docstrings, and help texts of the command line are made of this one.
+    __doc__ = """What to dump. Every field has a default; values are validated and normalised here.
 
     path       The directory to write to, created if missing; ~, $NAME and ${NAME} are expanded.
     steps      Steps to dump, counted from 0: "0|3-5|10" or "all"; on the host also "0-10000:1000" and "4000-".

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Optional
@@ -39,6 +40,8 @@ class LazyGroup(click.Group):
             return _Unavailable(cmd_name, error)
         command = getattr(module, cmd_name)
         assert isinstance(command, click.Command), f"{module.__name__}.{cmd_name} is no command"
+        if command.help is None:
+            command.help = _docstring(command)
         return command
 
     def resolve_command(
@@ -75,6 +78,17 @@ class LazyGroup(click.Group):
 
     def _exists(self, verb: str) -> bool:
         return find_spec(f"{self.package}.{verb}") is not None
+
+
+def _docstring(command: click.Command) -> Optional[str]:
+    """The docstring of a verb from its source: `python -OO` removes it from the program."""
+    import ast
+    import inspect
+
+    with contextlib.suppress(OSError, SyntaxError, TypeError):
+        function = ast.parse(inspect.getsource(command.callback or command)).body[0]
+        return ast.get_docstring(function) if isinstance(function, ast.FunctionDef) else None
+    return None
 
 
 class _Unavailable(click.Command):

@@ -17,16 +17,17 @@ __all__ = ["debugging", "root"]
     cls=LazyGroup,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    # No docstring, which `python -OO` removes.
+    help="""Dump, read and compare operator inputs and outputs.
+
+    Every reading verb takes --json: one document on stdout, with a versioned "schema".
+    Progress and messages go to stderr.
+    """,
 )
 @click.version_option(__version__, "-v", "--version", prog_name="ascend-dump", message="%(prog)s %(version)s")
 @click.option("--debug", is_flag=True, help="Log everything to stderr and show tracebacks; as ASCEND_DUMP_LOG=debug.")
 @click.pass_context
 def root(context: click.Context, debug: bool) -> None:
-    """Dump, read and compare operator inputs and outputs.
-
-    Every reading verb takes --json: one document on stdout, with a versioned "schema".
-    Progress and messages go to stderr.
-    """
     if debug or debugging():
         from ascend_dump._log import log_everything
 

@@ -12,13 +12,16 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ascend_dump.host import Arguments
-    from ascend_dump.statistics import Statistics
+    from ascend_dump.statistics import Precision, Statistics
 
 __all__ = ["FIELDS", "Loader", "Record"]
 
 
 class Loader(Protocol):
-    """Reads the payload of a record; implemented by each dialect."""
+    """Reads the payload of a record; implemented by each dialect.
+
+    If recorded statistics are rounded, a method `precision(record)` returns their `Precision`.
+    """
 
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
         """The logical tensor, in `format` if given, else in the layout that it had on the device."""
@@ -315,6 +318,14 @@ class Record:
         if self.error is not None:
             raise self.error
         return None if self.loader is None else self.loader.statistics(self)
+
+    @property
+    def precision(self) -> Precision:
+        """How `statistics()` are rounded."""
+        from ascend_dump.statistics import COMPUTED
+
+        find: Optional[Callable[[Record], Precision]] = getattr(self.loader, "precision", None)
+        return COMPUTED if find is None or self.recorded_statistics() is None else find(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values, paths as text; attrs and error are included when set."""

@@ -50,7 +50,7 @@ class RunState(str, Enum):
 
     COMPLETE = "complete"
     RUNNING = "running"  # its process is alive
-    KILLED = "killed"
+    ENDED = "ended"  # its process is gone and did not complete its manifest: killed, or unable to write
     FAILED = "failed"  # it stopped early
     UNKNOWN = "unknown"  # it has not ended, and was written by another machine
 
@@ -182,6 +182,10 @@ def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
     """Parts of a file that end with a line, and what is behind the last one."""
     rest = b""
     for part in iter(lambda: file.read(_PART), b""):
+        if b"\0" in part:
+            # A hole, as of a disk that lost what was written last: no text goes on behind it.
+            yield (rest + part[: part.index(0)]).rpartition(b"\n")[0] + b"\n"
+            return
         head, newline, tail = part.rpartition(b"\n")
         if newline:
             yield rest + head + newline
@@ -275,12 +279,15 @@ def _read_run(root: Path, manifest: dict[str, Any]) -> Optional[Run]:
     pid = manifest.get("pid")
     if manifest.get("host") != socket.gethostname() or not isinstance(pid, int):
         return Run(
-            root, RunState.UNKNOWN, "the capture had not ended: it runs on another machine, or was killed there", scene
+            root,
+            RunState.UNKNOWN,
+            "the capture had not ended: it runs on another machine, or ended early there",
+            scene,
         )
     if _is_alive(pid):
         return Run(root, RunState.RUNNING, f"the capture has not ended: process {pid} is there", scene)
-    reason = f"the capture did not end: process {pid} was killed; what it completed can be read"
-    return Run(root, RunState.KILLED, reason, scene)
+    reason = f"process {pid} is gone and did not complete its manifest: it was killed, or could not write"
+    return Run(root, RunState.ENDED, f"{reason}; what it completed can be read", scene)
 
 
 def _manifest(root: Path) -> dict[str, Any]:

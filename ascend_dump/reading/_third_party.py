@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar
 from ascend_dump._errors import AscendDumpError, ReadError
 from ascend_dump.reading._dialect import Directory, Entry, WrappedEntry
 from ascend_dump.reading._record import Loader, Record
+from ascend_dump.statistics import COMPUTED, Precision
 
 if TYPE_CHECKING:
     import numpy as np
@@ -96,6 +97,10 @@ class _ThirdPartyLoader:
 
     def statistics(self, record: Record) -> Optional[Statistics]:
         return self._guarded(record, lambda: self._inner.statistics(record))
+
+    def precision(self, record: Record) -> Precision:
+        find = getattr(self._inner, "precision", None)
+        return COMPUTED if find is None else self._guarded(record, lambda: find(record))
 
     def content(self, record: Record) -> Optional[tuple[Hashable, ...]]:
         find = getattr(self._inner, "content", None)

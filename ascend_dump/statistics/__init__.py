@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ascend_dump.statistics._precision import COMPUTED, PRINTED, Precision
 from ascend_dump.statistics._value import COUNTS, STATISTIC_NAMES, Statistics, merged
 
 if TYPE_CHECKING:
@@ -14,8 +15,11 @@ if TYPE_CHECKING:
     from ascend_dump.statistics._warming import warm_up_soon
 
 __all__ = [
+    "COMPUTED",
     "COUNTS",
+    "PRINTED",
     "STATISTIC_NAMES",
+    "Precision",
     "Scan",
     "Statistics",
     "compile_quietly",

@@ -68,14 +68,13 @@ def test_a_file_that_is_too_large_is_refused_and_not_cut_off(tmp_path: Path) -> 
         read_small(tmp_path / "file", 9)
 
 
-def test_a_line_as_long_as_a_hole_comes_in_pieces(tmp_path: Path) -> None:
+def test_a_text_ends_at_a_hole(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_bytes(b"one\ntwo\xff\r\n")
     with open(path, "ab") as file:
         file.truncate(10_000)
     lines = list(text_lines(path, most=4000))
-    assert lines[:2] == ["one\n", "two\ufffd\r\n"]
-    assert [len(line) for line in lines[2:]] == [4000, 4000, 10_000 - 10 - 8000]
+    assert lines == ["one\n", "two\ufffd\r\n"]
 
 
 @pytest.mark.parametrize("name", ["statistic.csv", "Add.a.1.2.1589195081588018.csv", "mapping.csv"])

@@ -11,7 +11,7 @@ from ascend_dump._errors import AscendDumpError, ConfigError, NotSupported
 from ascend_dump.analysis.compare._floats import float_kind
 from ascend_dump.analysis.compare._layouts import IDENTITY, find_layout
 from ascend_dump.analysis.compare._measure import Measure, measure
-from ascend_dump.analysis.compare._statistics import bounds
+from ascend_dump.analysis.compare._statistics import RoundedStatistics, bounds, rounded_statistics
 from ascend_dump.analysis.compare._stored import as_in_model, in_one_layout, may_differ_in_layout
 from ascend_dump.analysis.compare._valueless import is_no_value
 from ascend_dump.reading import Record
@@ -19,7 +19,6 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-    from ascend_dump.statistics import Statistics
 
 __all__ = ["AlignedParts", "Difference", "Differences", "Types", "identity_of", "type_of"]
 
@@ -36,7 +35,9 @@ class AlignedParts(Protocol):
 
     def arrays(self, actual: Record, reference: Record) -> Optional[tuple[np.ndarray, np.ndarray, str]]: ...
 
-    def statistics(self, actual: Record, reference: Record) -> Optional[tuple[Statistics, Statistics, str]]: ...
+    def statistics(
+        self, actual: Record, reference: Record
+    ) -> Optional[tuple[RoundedStatistics, RoundedStatistics, str]]: ...
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ class Differences:
         left, right = a.content, b.content
         if left is not None and left == right:
             return Difference("equal", contents=(left[0], left[0]))
-        cast = a.dtype != b.dtype and ((a.dtype, b.dtype) == self.cast or self._is_rounded_later(a, b))
+        typed_alike = a.dtype == b.dtype or None in (a.dtype, b.dtype)  # a dump may not tell it
+        cast = not typed_alike and ((a.dtype, b.dtype) == self.cast or self._is_rounded_later(a, b))
         empty = [is_no_value(one) for one in (a, b)]
         if any(empty):
             return _valueless(a, b, empty, cast)
@@ -124,7 +126,7 @@ class Differences:
             if numbers is not None:
                 reason += f", of the same values: {layout}"
             return Difference("structure", reason, known, numbers, layout=layout)
-        if a.dtype != b.dtype and not cast:
+        if not typed_alike and not cast:
             return Difference("structure", f"{a.dtype} instead of {b.dtype}", known, numbers, lower, True, layout)
         if found.same:
             return Difference("equal", contents=known, layout=layout)
@@ -149,7 +151,7 @@ class Differences:
                 return _Read(bounds(parts[0], parts[1], type_of(a, b)), lower=True, layout=parts[2])
             if a.shape != b.shape and not self._may_be_one(a, b):
                 return _Read(None)
-            return _Read(bounds(a.statistics(), b.statistics(), type_of(a, b)), lower=True)
+            return _Read(bounds(rounded_statistics(a), rounded_statistics(b), type_of(a, b)), lower=True)
         if arrays is None:
             return _Read(None)
         left, right, name = arrays
@@ -181,7 +183,9 @@ class Differences:
         return left.reshape(right.shape), right, IDENTITY if left.shape == right.shape else "reshape"
 
     def _may_be_one(self, a: Record, b: Record) -> bool:
-        return math.prod(a.shape or ()) == math.prod(b.shape or ()) or may_differ_in_layout(a, b)
+        if a.shape is None or b.shape is None:
+            return True
+        return math.prod(a.shape) == math.prod(b.shape) or may_differ_in_layout(a, b)
 
 
 def _same_bytes(a: np.ndarray, b: np.ndarray) -> bool:

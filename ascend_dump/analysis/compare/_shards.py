@@ -16,9 +16,10 @@ from ascend_dump.analysis.compare._match import align
 from ascend_dump.analysis.compare._notation import GivenLayout, GivenShards
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._placements import memory_of, placements_of, terms_of
+from ascend_dump.analysis.compare._statistics import RoundedStatistics, rounded_statistics
 from ascend_dump.host import Placement
 from ascend_dump.reading import Record
-from ascend_dump.statistics import Statistics, merged
+from ascend_dump.statistics import Statistics
 
 if TYPE_CHECKING:
     import numpy as np
@@ -106,7 +107,9 @@ class Portions:
         part = self._part(reference, actual)
         return None if part is None else (part.other, part.own, f"{part.name} of the reference")
 
-    def statistics(self, actual: Record, reference: Record) -> Optional[tuple[Statistics, Statistics, str]]:
+    def statistics(
+        self, actual: Record, reference: Record
+    ) -> Optional[tuple[RoundedStatistics, RoundedStatistics, str]]:
         """Like `arrays` for dumps with statistics only, as far as statistics of parts can be merged; None if both are
         whole.
         """
@@ -114,13 +117,13 @@ class Portions:
         parts, others = self._parts_of(own), [other] if self._other is None else self._other._parts_of(other)
         if parts is None or others is None:
             # Terms of a sum, which say nothing of it.
-            nothing = Statistics(math.prod(own.shape or ()))
+            nothing = RoundedStatistics(Statistics(math.prod(own.shape or ())))
             return nothing, nothing, _TERMS
         if len(parts) == len(others) == 1:
             return None
-        both = [merged([one.statistics() for one in side]) for side in (parts, others)]
-        if both[0].count != both[1].count:
-            nothing = Statistics(math.prod(own.shape or ()))
+        both = [rounded_statistics(*side) for side in (parts, others)]
+        if both[0].statistics.count != both[1].statistics.count:
+            nothing = RoundedStatistics(Statistics(math.prod(own.shape or ())))
             return (nothing, nothing, _TERMS) if own.shape == other.shape else None
         left, right = both if self._of_actual else both[::-1]
         return left, right, f"{_STATISTICS} {max(len(parts), len(others))} parts"

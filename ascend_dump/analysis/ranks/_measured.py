@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import polars
 
     from ascend_dump.reading import Loader
-    from ascend_dump.statistics import Statistics
+    from ascend_dump.statistics import Precision, Statistics
 
 __all__ = ["measured", "ranks_apart"]
 
@@ -118,6 +118,12 @@ class _MeasuredLoader:
 
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
         return self._inner.tensor(record, format)
+
+    def precision(self, record: Record) -> Precision:
+        from ascend_dump.statistics import COMPUTED
+
+        find: Optional[Callable[[Record], Precision]] = getattr(self._inner, "precision", None)
+        return COMPUTED if find is None or self._inner.statistics(record) is None else find(record)
 
     def content(self, record: Record) -> Optional[tuple[Hashable, ...]]:
         find: Optional[Callable[[Record], Optional[tuple[Hashable, ...]]]] = getattr(self._inner, "content", None)

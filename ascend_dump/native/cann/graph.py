@@ -96,7 +96,7 @@ def read_graph(path: _Path) -> Iterator[Node]:
 
 
 def graph_name(path: _Path) -> str:
-    """The name of the first graph, which is also a directory in the dump. Reads the file only up to that name.
+    """The name of the first graph, which is also a directory in the dump. Parses the file only up to that name.
 
     Raises as `read_graph`.
     """
@@ -161,7 +161,15 @@ def _mapped(path: _Path) -> mmap.mmap:
     try:
         if not os.fstat(descriptor).st_size:
             raise CorruptDump("an empty file is not a graph", path=path, offset=0)
-        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        data = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        # A hole in a file reads as any number of NUL, and as one line.
+        end = data.find(b"\0")
+        if end < 0:
+            return data
+        data.close()
+        if not end:
+            raise CorruptDump("it begins with a NUL, which no text has", path=path, offset=0)
+        return mmap.mmap(descriptor, end, access=mmap.ACCESS_READ)
     except OSError as error:
         raise ReadError(f"cannot be mapped: {error.strerror}", path=path) from None
     finally:

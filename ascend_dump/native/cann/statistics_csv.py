@@ -221,6 +221,11 @@ def _parse_row(number: int, io: str, line: str, columns: list[str]) -> CannStati
         return CannStatisticsRow(number, problem=str(error))
     dtype = _known(said.get("dtype", ""), "DT_")
     layout = _known(said.get("format", ""), "FORMAT_")
+    if dtype == "UINT32":
+        # The host prints the extremes of 32 bits as signed numbers.
+        for name in ("max", "min"):
+            value = values[name]
+            values[name] = value % 2**32 if isinstance(value, int) else value
     if dtype is not None and dtype.startswith(_FLOATING):
         values = {name: None if value is None else float(value) for name, value in values.items()}
     return CannStatisticsRow(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ascend_dump.native.cann.dump_file import Buffer, DumpFile, Space, Tensor
     from ascend_dump.native.cann.statistics_csv import CannStatisticsRow
-    from ascend_dump.statistics import Statistics
+    from ascend_dump.statistics import Precision, Statistics
 
 __all__ = ["buffer_record", "statistics_record", "tensor_record"]
 
@@ -49,6 +49,11 @@ class _TensorLoader:
 
 
 class _StatisticsLoader:
+    def precision(self, record: Record) -> Precision:
+        from ascend_dump.statistics import PRINTED
+
+        return PRINTED
+
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
         raise NotSupported(f"{record} holds statistics only", hint="dump with data='tensor' to keep values")
 

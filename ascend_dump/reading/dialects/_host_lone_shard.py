@@ -91,7 +91,7 @@ class LoneShard(Entry):
         text = mapped[8 : 8 + size]
         if not text.strip(b"\0"):
             raise CorruptDump(
-                "its header was not completed, because the process that wrote it was killed",
+                "its header was not completed: the process that wrote it was killed, or could not write",
                 path=self.path,
                 offset=8,
                 hint="the tensors are there: put it back beside its index.jsonl and open that directory",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ascend_dump.native.mindspore.statistics_csv import MindsporeStatisticsRow
     from ascend_dump.native.npy import NpyHeader
-    from ascend_dump.statistics import Statistics
+    from ascend_dump.statistics import Precision, Statistics
 
 __all__ = ["npy_record", "statistics_record"]
 
@@ -47,6 +47,11 @@ class _NpyLoader:
         header: NpyHeader = record.key.header
         return read_array(record.path, header)
 
+    def precision(self, record: Record) -> Precision:
+        from ascend_dump.statistics import PRINTED
+
+        return PRINTED
+
     def statistics(self, record: Record) -> Optional[Statistics]:
         row = record.key.row()
         return None if row is None else _statistics(row, record)
@@ -55,6 +60,11 @@ class _NpyLoader:
 class _RowLoader:
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
         raise NotSupported(f"{record} holds statistics only", hint="dump with data='tensor' or 'full' to keep values")
+
+    def precision(self, record: Record) -> Precision:
+        from ascend_dump.statistics import PRINTED
+
+        return PRINTED
 
     def statistics(self, record: Record) -> Optional[Statistics]:
         return _statistics(record.key, record)
@@ -107,14 +117,20 @@ def statistics_record(row: MindsporeStatisticsRow, attrs: dict[str, Any], common
 def _statistics(row: MindsporeStatisticsRow, record: Record) -> Statistics:
     from ascend_dump.statistics import Statistics
 
-    # If the first element is NaN, the recorded extremes are wrong.
     fields: dict[str, Any] = {
         _COLUMNS[column]: value
         for column, value in row.values
-        if column in _COLUMNS and isinstance(value, (int, float)) and value == value
+        if column in _COLUMNS and isinstance(value, (int, float))
     }
+    for name in ("max", "min"):
+        if fields.get(name) != fields.get(name):
+            # A NaN hides the extremes of the other elements.
+            del fields[name]
     if not isinstance(fields.get("count"), int):
         fields["count"] = math.prod(record.shape or ())
+    if "l2norm" in fields:
+        # The device gives the element of a tensor without axes as its norm.
+        fields["l2norm"] = abs(fields["l2norm"])
     return Statistics(**fields)
 
 

@@ -121,9 +121,11 @@ class _JsonText:
             raise
         except OSError as error:
             raise CorruptDump(f"cannot be read: {error.strerror}", path=self._path) from None
+        # A hole in a file reads as any number of NUL, which end the text.
+        more, hole, _ = more.partition("\0")
         self._dropped += self._at
         self._text, self._at = self._text[self._at :] + more, 0
-        self._is_whole = not more
+        self._is_whole = bool(hole) or not more
         return bool(more)
 
     def _damaged(self, what: str) -> CorruptDump:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 from ascend_dump._errors import CorruptDump, NotSupported, ReadError
 from ascend_dump._files import is_there
 from ascend_dump.reading._record import Record
-from ascend_dump.statistics import Statistics
+from ascend_dump.statistics import Precision, Statistics
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,6 +48,15 @@ class TensorLoader:
     def statistics(self, record: Record) -> Optional[Statistics]:
         found: Optional[Statistics] = record.key.statistics
         return found
+
+    def precision(self, record: Record) -> Precision:
+        """msprobe converts integers and float64 to float32; the results of narrower types have these types."""
+        dtype = record.dtype or ""
+        if dtype in ("float16", "bfloat16"):
+            return Precision(sums=dtype)
+        if dtype == "complex128":
+            return Precision(elements="float64")
+        return Precision(elements="" if dtype == "float32" else "float32", sums="float32")
 
     def content(self, record: Record) -> Optional[tuple[Hashable, ...]]:
         crc = record.key.crc
@@ -92,7 +101,8 @@ def numbers_of(entry: Mapping[str, Any], shape: tuple[int, ...]) -> Optional[Sta
         return None
     high, low, mean, norm = (value if _is_number(value) else None for value in found)
     high, low = (None if value is None or math.isnan(value) else value for value in (high, low))
-    return Statistics(math.prod(shape), max=high, min=low, mean=mean, l2norm=norm)
+    # msprobe gives the element of a tensor without axes as its norm.
+    return Statistics(math.prod(shape), max=high, min=low, mean=mean, l2norm=None if norm is None else abs(norm))
 
 
 def _is_number(value: Any) -> bool:

@@ -34,14 +34,14 @@ def tensors_of(value: Any) -> Iterator[MsprobeTensor]:
     """Of a record in `data`: those of each side in order, parameters behind the arguments."""
     if not isinstance(value, dict):
         return
-    if is_tensor(value):
-        yield MsprobeTensor("output", 0, "", value)
-    elif _SIDES.keys() & value.keys():
+    if _SIDES.keys() & value.keys():
         inputs = _Side("input")
         for key in ("input_args", "input", "input_kwargs"):
             yield from inputs.arguments(value.get(key), "")
         yield from inputs.arguments(value.get("parameters"), "parameters")
         yield from _Side("output").arguments(value.get("output"), "")
+    elif is_tensor(value):
+        yield MsprobeTensor("output", 0, "", value)
     else:
         # The gradients of parameters, and what `PrecisionDebugger.save` was given.
         yield from _Side("output").arguments(value, "")
@@ -107,7 +107,8 @@ def call_of(name: str, value: Any) -> bytes:
 
 def _value(value: Any, path: str, numbers: Mapping[str, int], depth: int) -> Any:
     if is_tensor(value):
-        return TensorOf("input", numbers[path])
+        # A tensor inside a value of another type is no record.
+        return TensorOf("input", numbers[path]) if path in numbers else Named("object", "Tensor")
     if isinstance(value, list) and depth < _DEEPEST // 2:
         return [_value(item, f"{path}.{number}", numbers, depth + 1) for number, item in enumerate(value)]
     if not _is_value(value):

@@ -240,6 +240,7 @@ class _Index(Entry):
     def _blocks(self, reading: _Reading) -> Iterator[_Block]:
         """Lines that are all records follow each other fast; where one is none, they are read one by one."""
         offset, most = 0, _FIRST_BLOCK
+        hole: list[Record] = []
         try:
             with open_regular(self.path) as file:
                 # Lines appended after this point are not read.
@@ -248,6 +249,14 @@ class _Index(Entry):
                     file.seek(offset)
                     block = file.read(min(most, size - offset))
                     most = _BLOCK
+                    if 0 in block:
+                        # A hole in a file reads as any number of NUL, and no text has one.
+                        size = offset + block.index(0)
+                        hole = [self._broken("a NUL, which no text has: nothing is read from there on", size)]
+                        size = block.rfind(b"\n", 0, size - offset) + 1 + offset
+                        block = block[: size - offset]
+                        if not block:
+                            break
                     end = block.rfind(b"\n") + 1
                     text = block[:end]
                     lines = _regular(reading, text)
@@ -269,6 +278,8 @@ class _Index(Entry):
                     offset = max(file.tell(), offset + 1)
         except OSError as error:
             yield _Block([], [self._unread(error, offset)])
+        if hole:
+            yield _Block([], hole)
 
     def _of_one_shard(self, lines: Sequence[Line], before: Call) -> list[Line]:
         """Those of the one shard that was opened, with what stands in others that are left out."""
@@ -299,7 +310,7 @@ class _Index(Entry):
             if len(raw) == _LONGEST_LINE and not raw.endswith(b"\n"):
                 yield self._broken(f"a line is longer than {_LONGEST_LINE} bytes", offset)
                 # Skipped in pieces, because it may be a sparse hole of any size.
-                while raw and not raw.endswith(b"\n"):
+                while raw and not raw.endswith(b"\n") and 0 not in raw:
                     offset += len(raw)
                     raw = file.readline(_LONGEST_LINE)
                 offset += len(raw)

@@ -294,6 +294,16 @@ def test_ctrl_c(verb: Any, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGPIPE"), reason="pipes close differently there")
+@pytest.mark.parametrize("verb", ["", "run", "ls"])
+def test_help_texts_need_no_docstrings(verb: str, tmp_path: Path) -> None:
+    texts = []
+    for switch in ("-OO", "-B"):
+        words = [sys.executable, switch, "-m", "ascend_dump", *verb.split(), "--help"]
+        done = subprocess.run(words, capture_output=True, text=True, env=environment(), cwd=tmp_path, check=True)
+        texts.append(done.stdout)
+    assert texts[0] == texts[1]
+
+
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     """The reader is gone before the first byte, so writing fails for certain."""
     read, write = os.pipe()

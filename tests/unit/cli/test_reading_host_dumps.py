@@ -94,7 +94,10 @@ def test_stats_finds_the_overflow(dump: Path, capsys: pytest.CaptureFixture[str]
     [
         ({"state": "complete"}, ""),
         ({"state": "incomplete", "failure": "the disk is full"}, "the capture ended early: the disk is full"),
-        ({"state": "running", "pid": 2**22 + 1}, "the capture did not end: process 4194305 was killed"),
+        (
+            {"state": "running", "pid": 2**22 + 1},
+            "process 4194305 is gone and did not complete its manifest",
+        ),
         ({"state": "running", "pid": "own"}, "the capture has not ended: process {own} is there"),
         ({"state": "running", "pid": 1, "host": "elsewhere"}, "another machine"),
         ({"state": "running", "pid": "x"}, "the capture had not ended"),
@@ -138,7 +141,7 @@ def test_ls_tells_of_a_run_that_was_killed_before_its_first_record(
     manifest = {"schema": "ascend-dump/host/1", "host": socket.gethostname(), "state": "running", "pid": 2**22 + 1}
     (root / "manifest.json").write_text(json.dumps(manifest))
     _, _, err = run(capsys, "ls", tmp_path)
-    assert f"incomplete: {root}: the capture did not end: process 4194305 was killed" in err
+    assert f"incomplete: {root}: process 4194305 is gone and did not complete its manifest" in err
 
 
 def test_stats_finds_who_made_nan_and_inf(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
