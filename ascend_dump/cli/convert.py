@@ -114,15 +114,16 @@ def convert(sources: tuple[str, ...], out: Path, as_json: bool, **chosen: Any) -
 
 
 def _holds_records(place: Path) -> bool:
-    """Whether a directory holds a dump that is not CANN's, whose records are converted."""
+    """Whether it is a dump, or a converted file, that is not in CANN's own format: its records are converted."""
     from ascend_dump.converting.convert import find_tasks
     from ascend_dump.converting.records import is_file_of_host_dump, is_host_dump
+    from ascend_dump.native.cann.converted import parse_converted
     from ascend_dump.reading import open_dump
 
     if not place.is_dir():
         if is_file_of_host_dump(place):
             raise ConfigError(f"{place} is one file of a dump", hint="give the directory of the dump")
-        return False
+        return parse_converted(place.name) is not None
     if is_host_dump(place):
         return True
     if any(task.named for task in find_tasks([place], place)):
