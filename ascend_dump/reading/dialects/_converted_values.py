@@ -29,7 +29,7 @@ _MOST = 2**63 - 1
 #: CANN's types by their names in lower case.
 _CANN_TYPES = {found.name.lower(): found for found in map(data_type, range(43))}
 #: The first line of a text file of `ascend-dump convert`.
-_TEXT_HEAD = re.compile(rb"# ([a-z]\w*) \[((?:\d{1,19}(?:, )?)*)\] (\w+)\n", re.ASCII)
+_TEXT_HEAD = re.compile(rb"# ([a-z]\w*) \[((?:\d{1,19}(?:, \d{1,19})*)?)\] (\w+)\n", re.ASCII)
 _LONGEST_HEAD = 4096
 
 

@@ -261,6 +261,13 @@ def test_text_without_its_type_is_listed_and_not_guessed(tmp_path: Path, capsys:
     assert "Add" in capsys.readouterr().out
 
 
+def test_a_long_line_of_digits_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / f"Add.a.1.7.{STAMP}.output.0.txt").write_text(f"# float32 [2, {'9' * 4000}")
+    [record] = ascend_dump.open(tmp_path)
+    with pytest.raises(NotSupported):
+        record.numpy()
+
+
 HEAD = f"Add.a.1.7.{STAMP}.output.0"
 
 
