@@ -127,7 +127,7 @@ def recognise(known: Iterable[ConfigLanguage], value: Any, suffix: str = "") -> 
 
 def refuse_runtime(language: ConfigLanguage, on: Optional[str]) -> None:
     """Raise ConfigError when `--on` is no runtime of this language."""
-    if on is None or on in language.runtimes:
+    if on is None or on.lower() in map(str.lower, language.runtimes):
         return
     if language.runtimes:
         raise ConfigError(
