@@ -21,7 +21,13 @@ from ascend_dump.adapter import Adapter, Begin, DumpRequest, Problem, RunDirecto
 if TYPE_CHECKING:
     from ascend_dump_acl._session import AclSession
 
-__all__ = ["AclAdapter"]
+__all__ = ["OPTIONS", "AclAdapter"]
+
+#: What `DumpRequest.options` may contain in addition to the keys of the dump JSON.
+OPTIONS = {
+    "graph": "GE's graph as text (ge_proto_*_Build.txt): patterns in layers and watch are expanded with it",
+    "status_check": "True: the model was converted with --status_check=1",
+}
 
 
 class AclAdapter(Adapter):

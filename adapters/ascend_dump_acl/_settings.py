@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ascend_dump.adapter import DumpRequest
 from ascend_dump.native.cann.config.build import acl_config
 from ascend_dump.native.cann.config.situation import Situation, in_container
+from ascend_dump_acl import OPTIONS
 
-__all__ = ["OPTIONS", "build", "look_around"]
-
-#: Options in addition to the keys of the dump JSON.
-OPTIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "graph": "GE's graph as text (ge_proto_*_Build.txt): patterns in layers and watch are expanded with it",
-        "status_check": "True: the model was converted with --status_check=1",
-    }
-)
+__all__ = ["build", "look_around"]
 
 
 def build(request: DumpRequest, path: Path, situation: Situation) -> dict[str, Any]:

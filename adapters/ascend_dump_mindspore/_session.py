@@ -159,6 +159,13 @@ class MindSporeSession(Session):
                 hint="free some space and dump again; dump.errors() lists the tensors that are lost",
                 code="AD330",
             )
+        if found.renamed:
+            log.warning(
+                "%d file names of the dump were too long and became numbers, which mapping.csv beside them explains: "
+                "mindspore.set_context(reserve_class_name_in_scope=False) leaves class names out of them, and out of "
+                "the names that layers= takes",
+                found.renamed,
+            )
         if found.records and not self._told_mode and is_pynative(self._mindspore):
             log.warning("%s", PYNATIVE)
         reasons = self.reasons()

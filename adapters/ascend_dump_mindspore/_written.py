@@ -1,14 +1,19 @@
-"""Check the files of a dump by MindSpore: whether it has records, and which files were lost on a full disk."""
+"""Check the files of a dump by MindSpore: whether it has records, which were lost on a full disk, and long names."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import NamedTuple
 
+from ascend_dump.native.cann.mapping import MAPPING
 from ascend_dump.native.mindspore.names import holds_record
 
 __all__ = ["Written", "look_at"]
+
+#: What MindSpore, and GE for it, make of a file name that is too long, beside a mapping.
+_RENAMED = re.compile(r"\d{1,20}\.npy|\d{10,20}", re.ASCII)
 
 
 class Written(NamedTuple):
@@ -16,6 +21,7 @@ class Written(NamedTuple):
 
     records  whether a file has a tensor, statistics or an overflow
     empty    empty files, which MindSpore could not write
+    renamed  number of files that have a number for a name, because their names were too long
 
     On a full disk MindSpore raises an error for tensors of 1024 bytes or more, but texts and smaller tensors silently
     become empty files (measured with MindSpore 2.10.0 on a CPU). There are no other empty files: a tensor without
@@ -24,11 +30,13 @@ class Written(NamedTuple):
 
     records: bool
     empty: tuple[Path, ...]
+    renamed: int
 
 
 def look_at(root: Path) -> Written:
     """Check the names and sizes of all files below a directory; no file is opened."""
-    records = False
+    records = mapped = False
+    renamed = 0
     empty = []
     waiting = [os.fspath(root)]
     while waiting:
@@ -38,6 +46,8 @@ def look_at(root: Path) -> Written:
                     waiting.append(entry.path)
                 elif entry.is_file(follow_symlinks=False):
                     records = records or holds_record(entry.name)
+                    mapped = mapped or entry.name == MAPPING
+                    renamed += _RENAMED.fullmatch(entry.name) is not None
                     if not entry.stat(follow_symlinks=False).st_size:
                         empty.append(Path(entry.path))
-    return Written(records, tuple(sorted(empty)))
+    return Written(records, tuple(sorted(empty)), renamed if mapped else 0)

@@ -18,7 +18,7 @@ def check(request: DumpRequest, target: Any) -> Iterator[Problem]:
     for name, value in request.options.items():
         if name not in OPTIONS and name != "debug_mode":
             known = ", ".join(OPTIONS)
-            hint = f"{did_you_mean(name, OPTIONS)}known: {known}; `ascend-dump help settings` says what they do"
+            hint = f"{did_you_mean(name, OPTIONS)}known: {known}; `ascend-dump help options` says what they do"
             yield Problem("AD210", "error", f"the tensorflow adapter has no option {name!r}", hint, name)
         if name == "buffer_bytes" and not (type(value) is int and value > 0):
             yield Problem("AD210", "error", f"options['buffer_bytes'] is {value!r}", "give a positive number", name)

@@ -10,9 +10,10 @@ from ascend_dump.adapter.pytorch.base import PyTorchAdapter
 if TYPE_CHECKING:
     from ascend_dump_torch._session import TorchSession
 
-__all__ = ["TorchAdapter"]
+__all__ = ["OPTIONS", "TorchAdapter"]
 
-_OPTIONS = {
+#: What `DumpRequest.options` may contain; those of the outline are set by `triage --run`.
+OPTIONS = {
     "stack": "True: the call stack of each operator, `record.stack`; without it the line of the program alone",
     "rehash": "True: compare tensors by content only, for kernels that write memory unseen by PyTorch",
     "buffer_bytes": "the most bytes of tensors that may be queued for the writer",
@@ -38,7 +39,7 @@ class TorchAdapter(PyTorchAdapter):
     def check(self, request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
         from ascend_dump_torch._check import check
 
-        return check(request, target, _OPTIONS, launched=run.launched)
+        return check(request, target, OPTIONS, launched=run.launched)
 
     def start(self, request: DumpRequest, target: Any, run: RunDirectory) -> TorchSession:
         from ascend_dump_torch._session import TorchSession

@@ -61,7 +61,7 @@ def _options(request: DumpRequest, options: Mapping[str, str]) -> Iterator[Probl
             # Those of the outline are set by `triage --run` alone.
             known = [key for key in options if not key.startswith("outline")]
             message = f"the torch adapter has no option {name!r}"
-            where = "`ascend-dump help settings` says what they do"
+            where = "`ascend-dump help options` says what they do"
             hint = f"{did_you_mean(name, known)}known: {', '.join(known)}; {where}"
             yield Problem("AD210", "error", message, hint, f"options.{name}")
     for name, fits, expected in _VALUES:

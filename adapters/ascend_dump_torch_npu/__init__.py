@@ -19,7 +19,12 @@ from ascend_dump.adapter.pytorch.base import PyTorchAdapter
 if TYPE_CHECKING:
     from ascend_dump_torch_npu._session import TorchNpuSession
 
-__all__ = ["TorchNpuAdapter"]
+__all__ = ["OPTIONS", "TorchNpuAdapter"]
+
+#: What `DumpRequest.options` may contain in addition to the keys of the dump JSON. The capture counts the steps itself.
+OPTIONS = {
+    "skip_warmup": "True: calls in which a server profiles memory, warms up or captures graphs do not count as steps",
+}
 
 
 class TorchNpuAdapter(PyTorchAdapter):

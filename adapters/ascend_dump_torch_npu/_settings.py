@@ -10,6 +10,7 @@ from typing import Any, Optional
 from ascend_dump.adapter import DumpRequest, Steps
 from ascend_dump.native.cann.config import Situation
 from ascend_dump.native.cann.config.build import acl_config
+from ascend_dump_torch_npu import OPTIONS
 
 __all__ = [
     "INIT_CONFIG",
@@ -44,9 +45,7 @@ def build(request: DumpRequest, path: Path) -> dict[str, Any]:
             options = {name: value for name, value in request.options.items() if name not in _OF_MODELS}
             wanted = wanted.replace(layers=(), models=(), options=options)
         wanted = wanted.replace(options={**wanted.options, "op_switch": "only"})
-    # CANN has no such key: the capture counts the steps.
-    options = {name: value for name, value in wanted.options.items() if name != SKIP_WARMUP}
-    return acl_config(wanted.replace(options=options))
+    return acl_config(wanted, known_options=OPTIONS)
 
 
 def selects_in_models(request: DumpRequest) -> bool:

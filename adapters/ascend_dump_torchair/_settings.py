@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -12,7 +11,7 @@ from ascend_dump import ConfigError, NotSupported
 from ascend_dump.adapter import DumpRequest, RunDirectory, text_matcher
 from ascend_dump.native.cann.config.build import OPTIONS as CANN_OPTIONS
 from ascend_dump.native.cann.config.build import acl_config
-from ascend_dump.native.torchair.config.build import ACLGRAPH, LAYERS, OPTIONS, build_options
+from ascend_dump.native.torchair.config.build import ACLGRAPH, OPTIONS, build_options, needs_json
 
 __all__ = [
     "SettingsPlan",
@@ -45,20 +44,7 @@ def _find_road(request: DumpRequest, mode: str) -> str:
         hint = "use the mode max-autotune, or framework='torch_npu' for the kernels that the graph launches"
         _refuse_scenes(request, f"the mode {mode}", hint)
         return "aclgraph"
-    json_only = (
-        request.scene is not None,
-        bool(request.models),
-        bool(request.stats),
-        request.level == "kernel",
-        any(name in CANN_OPTIONS for name in request.options),
-        any(LAYERS.fullmatch(layer) is None or layer != "".join(layer.split()) for layer in _exact(request.layers)),
-    )
-    return "json" if request.options.get("json") or any(json_only) else "options"
-
-
-def _exact(layers: Iterable[str]) -> list[str]:
-    """The layers that are exact names, not patterns."""
-    return [layer for layer in layers if not layer.startswith("re:") and not re.search(r"[*?]|\[.*\]", layer)]
+    return "json" if needs_json(request) else "options"
 
 
 def _refuse_scenes(request: DumpRequest, what: str, hint: str) -> None:

@@ -32,12 +32,18 @@ def surroundings_options(function: _Function) -> _Function:
     return click.option("--graph", metavar="FILE", type=click.Path(dir_okay=False), help=text)(dynamic(function))
 
 
+def _runtimes() -> str:
+    return ", ".join(dict.fromkeys(name for language in languages().values() for name in language.runtimes))
+
+
 @click.command(short_help="Check a dump configuration before the run.")
 @click.argument("file", type=click.Path())
 @click.option(
     "--against", type=click.Choice(list(languages())), help="The format of FILE; guessed from its content by default."
 )
-@click.option("--on", metavar="WHERE", help="Where MindSpore runs; O0 or O1 if it cannot be determined.")
+@click.option(
+    "--on", metavar="WHERE", help=f"Where MindSpore runs: {_runtimes()}. O0 or O1 if it cannot be determined."
+)
 @surroundings_options
 @json_option
 def check(

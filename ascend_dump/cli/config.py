@@ -88,6 +88,9 @@ def config(
         write_document(sys.stdout, "config", {**fields, "problems": [problem._asdict() for problem in problems]})
     elif problems:
         print_problems(output or target, problems, err=True)
+    usage = "" if code == Exit.USAGE else language.usage(built, output or "")
+    if usage:
+        click.echo(usage, err=True)
     if output is None and not as_json and code != Exit.USAGE:
         click.echo(_text(built), nl=False)
     return code

@@ -25,15 +25,18 @@ _SHOWN = 10
 
 
 @click.command(short_help="Convert dump files to .npy and others.")
-@click.argument("sources", nargs=-1, required=True, metavar="SRC...", type=click.Path())
+@click.argument("sources", nargs=-1, metavar="SRC...", type=click.Path())
+@click.option("-d", "listed", metavar="SRC,...", help="Sources, as msaccucmp takes them: separated by commas.")
 @click.option(
     "-o",
+    "-out",
     "--out",
     default=".",
     type=click.Path(path_type=Path, file_okay=False),
     help="Output directory; the current one by default, as with msaccucmp.",
 )
 @click.option(
+    "-t",
     "--type",
     "type_",
     default="npy",
@@ -42,12 +45,16 @@ _SHOWN = 10
     help="npy, npz (one file per operator), bin (the bytes), txt or csv (one line per row); of dumps that are not "
     "CANN's also pt and safetensors (one file per operator).",
 )
-@click.option("--format", metavar="LAYOUT", help='Layout: NCHW, ND, ..., or "original" for the one the model had.')
+@click.option(
+    "-f", "--format", metavar="LAYOUT", help='Layout: NCHW, ND, ..., or "original" for the one the model had.'
+)
 @click.option("--dtype", metavar="TYPE", help="Convert the values, for example to float32.")
 @click.option("--select", metavar="TEXT", help="Operator names in file names: a glob, or re:PATTERN.")
 @click.option("--io", type=click.Choice(["input", "output"]), help="Only inputs, or only outputs.")
 @click.option("--index", metavar="TEXT", help='Positions among inputs or outputs: "0|2-3".')
-@click.option("--shape", metavar="DIMS", help="The shape in the model, such as 1,30,20, instead of the recorded one.")
+@click.option(
+    "-s", "--shape", metavar="DIMS", help="The shape in the model, such as 1,30,20, instead of the recorded one."
+)
 @click.option("--original-format", metavar="LAYOUT", help="The layout in the model, if a shape fits several.")
 @click.option(
     "--names",
@@ -63,8 +70,9 @@ _SHOWN = 10
     help="Write exactly what msaccucmp writes, including its decoding errors.",
 )
 @click.option("--jobs", type=click.IntRange(0), default=0, metavar="N", help="Threads; 0 is one per processor.")
+@click.option("-v", "version", type=click.Choice(["1", "2"]), expose_value=False, help="Ignored, as by msaccucmp.")
 @json_option
-def convert(sources: tuple[str, ...], out: Path, as_json: bool, **chosen: Any) -> Exit:
+def convert(sources: tuple[str, ...], listed: Optional[str], out: Path, as_json: bool, **chosen: Any) -> Exit:
     """Convert dump files, or all dump files below directories, into the directory OUT.
 
     Unlike msaccucmp, it decodes NaN and Inf of float8 and hifloat8 correctly, and crops padded layouts to the shape in
@@ -73,18 +81,21 @@ def convert(sources: tuple[str, ...], out: Path, as_json: bool, **chosen: Any) -
 
     SRC may also be the directory of a dump that is not CANN's, such as one of PyTorch on the host, of msprobe or of
     SGLang: its tensors become OUT/rank0/RUN/MODEL/STEP/NAME.io.index.TYPE.
+
+    The options of msaccucmp are understood (-d, -out, -f, -s, -t, -v), except -o N and -i N: use --io and --index.
     """
     from ascend_dump._patterns import text_matcher
     from ascend_dump.converting.convert import convert_all, find_tasks
     from ascend_dump.converting.records import convert_records
+    from ascend_dump.native.cann.converted import parse_converted
     from ascend_dump.reading._torch import as_torch
     from ascend_dump.report.tables import escape
 
     options = _options(chosen)
     pattern: Optional[str] = chosen["select"]
     dump: Optional[Dump] = None
-    places = tuple(map(_place, sources))
-    if any(map(_holds_records, places)):
+    places = tuple(map(_place, _sources(sources, listed, out)))
+    if any(map(_holds_records, places)) or (len(places) == 1 and parse_converted(places[0].name) is not None):
         summary = _Summary("record")
         dump = _dump_of_records(places, options, pattern, chosen)
         results = convert_records(dump, out, options, lambda array: as_torch(array, writable=True))
@@ -113,8 +124,23 @@ def convert(sources: tuple[str, ...], out: Path, as_json: bool, **chosen: Any) -
     return Exit.UNREADABLE if summary.failures or lost or not summary.files else Exit.OK
 
 
+def _sources(sources: tuple[str, ...], listed: Optional[str], out: Path) -> list[str]:
+    """The sources of the command line, in our form or in that of msaccucmp. Raises ConfigError, UsageError."""
+    if listed is not None:
+        if str(out).isdecimal():
+            raise ConfigError(
+                f"-o {out} is the output directory here, and the position of an output in msaccucmp",
+                hint=f"give --io output --index {out}, or -out ./{out} for the directory",
+            )
+        # A path with a comma is one source, if it exists.
+        sources = (*sources, *([listed] if os.path.exists(listed) else listed.split(",")))
+    if not sources:
+        raise click.UsageError("Missing argument 'SRC...'.")
+    return list(sources)
+
+
 def _holds_records(place: Path) -> bool:
-    """Whether a directory holds a dump that is not CANN's, whose records are converted."""
+    """Whether a directory holds a dump that is not in CANN's own format, whose records are converted."""
     from ascend_dump.converting.convert import find_tasks
     from ascend_dump.converting.records import is_file_of_host_dump, is_host_dump
     from ascend_dump.reading import open_dump

@@ -186,7 +186,7 @@ def _write_tensor(writer: _Writer, tensor: Tensor, descriptor: int) -> None:
             needed = (math.prod(tensor.shape) * found.bits + 7) // 8
             if found.bits and needed <= raw.size:
                 raw = raw[:needed]
-            path = writer.path(_suffix(options, tensor, tensor.shape, found.numpy or found.name.lower()))
+            path = writer.path(_suffix(options, tensor, tensor.shape, _type_of_bytes(found)))
             writer.add(path, write_bytes(path, raw))
             return
         if options.type == "npy" and _stands_as_is(tensor, found):
@@ -212,6 +212,11 @@ def _write_tensor(writer: _Writer, tensor: Tensor, descriptor: int) -> None:
     else:
         size = write_text(path, array, " ", f"# {array.dtype.name} {list(array.shape)} {arranged.layout}\n")
     writer.add(path, size)
+
+
+def _type_of_bytes(found: DataType) -> str:
+    """The type in the name of a bin file: CANN's own where numpy has none with the same bytes."""
+    return found.numpy if found.storage == "plain" else found.name.lower()
 
 
 def _stands_as_is(tensor: Tensor, found: DataType) -> bool:

@@ -84,6 +84,13 @@ class ConfigLanguage(ABC):
         """What the request says and this language's file will not; what `build` refuses is not among it."""
         return []
 
+    def usage(self, built: Mapping[str, Any], file: str) -> str:
+        """How the framework is told of what `build` gave, in one sentence; "" if there is one way only.
+
+        file: where it was written, "" for nowhere.
+        """
+        return ""
+
     def operators(self, graph: Path) -> list[Node]:
         """The operators of a graph that was given beside the file. Raises ReadError."""
         from ascend_dump.native.cann.graph import read_graph
@@ -120,7 +127,7 @@ def recognise(known: Iterable[ConfigLanguage], value: Any, suffix: str = "") -> 
 
 def refuse_runtime(language: ConfigLanguage, on: Optional[str]) -> None:
     """Raise ConfigError when `--on` is no runtime of this language."""
-    if on is None or on in language.runtimes:
+    if on is None or on.lower() in map(str.lower, language.runtimes):
         return
     if language.runtimes:
         raise ConfigError(

@@ -9,19 +9,24 @@ from __future__ import annotations
 import ast
 import math
 import re
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from ascend_dump._errors import CorruptDump, StorageError
 from ascend_dump._files import NotRegularFile, open_regular, size_of
 
-__all__ = ["NpyHeader", "read_npy_header"]
+__all__ = ["NpyHeader", "read_npy_header", "read_npz_headers"]
 
 _MAGIC = b"\x93NUMPY"
 #: numpy pads to 64 or 128 bytes; a shape of many dimensions still fits.
 _LONGEST = 16 * 1024
 _DTYPE = re.compile(r"([<>|=]?)(b1|[iu][1248]|f[248]|c8|c16)")
+#: The members of an npz file that are read at the most; the bytes of a member's header before its name.
+_MOST_MEMBERS, _LOCAL_HEADER = 4096, 30
 _BFLOAT16 = ("<E2", "E2")
 _MOST = 2**63 - 1
 
@@ -42,20 +47,42 @@ def read_npy_header(path: Path, *, bfloat16: bool = False, others: bool = False)
     others: do not refuse elements that are no tensor's (text, objects); dtype is what the file calls them, nbytes what
     it holds. Raises CorruptDump.
     """
+    with _opened(path) as file:
+        return _header_at(file, path, 0, size_of(file), bfloat16, others)
+
+
+def read_npz_headers(path: Path) -> dict[str, NpyHeader]:
+    """The headers of the members of an npz file that is not compressed, by the names of the members.
+
+    Their offsets count from the beginning of the file. Raises CorruptDump.
+    """
+    with _opened(path) as file:
+        size = size_of(file)
+        try:
+            members = zipfile.ZipFile(file).infolist()
+        except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+            raise CorruptDump(f"it is no npz file: {error}", path=path) from None
+        if len(members) > _MOST_MEMBERS or any(member.compress_type != zipfile.ZIP_STORED for member in members):
+            raise CorruptDump("it is compressed, or has more members than an operator has tensors", path=path)
+        headers = {}
+        for member in members:
+            if not 0 <= member.header_offset <= size - _LOCAL_HEADER:
+                raise CorruptDump(f"{member.filename} begins behind the end of the file", path=path)
+            file.seek(member.header_offset + _LOCAL_HEADER - 4)
+            name_and_extra = file.read(4)
+            start = member.header_offset + _LOCAL_HEADER
+            start += int.from_bytes(name_and_extra[:2], "little") + int.from_bytes(name_and_extra[2:], "little")
+            end = min(size, start + member.file_size)
+            headers[member.filename] = _header_at(file, path, start, end, False, False)
+        return headers
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """The file, with CorruptDump for what the system says of it."""
     try:
         with open_regular(path, follow_links=False) as file:
-            size_there = size_of(file)
-            start = file.read(12)
-            major = start[6] if len(start) > 6 else 0
-            if start[:6] != _MAGIC or major not in (1, 2, 3):
-                raise CorruptDump("it does not begin as an npy file", path=path, offset=0)
-            skip, length = (10, int.from_bytes(start[8:10], "little"))
-            if major > 1:
-                skip, length = (12, int.from_bytes(start[8:12], "little"))
-            if length > _LONGEST:
-                raise CorruptDump(f"its header claims {length} bytes", path=path, offset=8)
-            file.seek(skip)
-            text = file.read(length)
+            yield file
     except NotRegularFile as error:
         raise CorruptDump(error.what, path=path) from None
     except StorageError:
@@ -63,17 +90,32 @@ def read_npy_header(path: Path, *, bfloat16: bool = False, others: bool = False)
     except OSError as error:
         hint = "the files belong to the user who ran the program, and only that user may read them"
         raise CorruptDump(f"cannot be read: {error.strerror}", path=path, hint=hint) from None
+
+
+def _header_at(file: BinaryIO, path: Path, start: int, end: int, bfloat16: bool, others: bool) -> NpyHeader:
+    file.seek(start)
+    head = file.read(12)
+    major = head[6] if len(head) > 6 else 0
+    if head[:6] != _MAGIC or major not in (1, 2, 3):
+        raise CorruptDump("it does not begin as an npy file", path=path, offset=start)
+    skip, length = (10, int.from_bytes(head[8:10], "little"))
+    if major > 1:
+        skip, length = (12, int.from_bytes(head[8:12], "little"))
+    if length > _LONGEST:
+        raise CorruptDump(f"its header claims {length} bytes", path=path, offset=start + 8)
+    file.seek(start + skip)
+    text = file.read(length)
+    offset = start + skip + length
     if len(text) < length:
-        raise CorruptDump("it ends within its header", path=path, offset=skip + len(text))
+        raise CorruptDump("it ends within its header", path=path, offset=start + skip + len(text))
     dtype, shape, fortran = _fields(text, path, bfloat16, others)
     if others and not _is_number(dtype):
-        return NpyHeader(dtype, shape, fortran, skip + length, size_there - skip - length)
+        return NpyHeader(dtype, shape, fortran, offset, end - offset)
     size = 2 if dtype == "bfloat16" else int(re.sub(r"\D", "", dtype))
     nbytes = math.prod(shape) * size
-    if nbytes > size_there - skip - length:
-        there = size_there - skip - length
-        raise CorruptDump(f"its shape needs {nbytes} bytes, it holds {there}", path=path, offset=skip + length)
-    return NpyHeader(dtype, shape, fortran, skip + length, nbytes)
+    if nbytes > end - offset:
+        raise CorruptDump(f"its shape needs {nbytes} bytes, it holds {end - offset}", path=path, offset=offset)
+    return NpyHeader(dtype, shape, fortran, offset, nbytes)
 
 
 @lru_cache(maxsize=1024)

@@ -274,6 +274,21 @@ def test_queued_operators_are_waited_for_and_their_errors_are_the_programs(ms, n
 # --- an empty dump -------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("classes", [True, False])
+def test_names_that_are_too_long_say_what_shortens_them(classes, ms, tmp_path, caplog):
+    inner = type(ms.nn.ReLU)("L" * 200, (ms.nn.ReLU,), {})
+    ms.set_context(reserve_class_name_in_scope=classes)
+    net = ms.nn.SequentialCell(ms.nn.Dense(4, 3), inner())
+    with ascend_dump.capture(net, path=tmp_path, strict=True) as cap:
+        step(ms, net)
+    renamed = [path for path in cap.path.rglob("*.npy") if path.stem.isdecimal()]
+    said = [record for record in caplog.records if "reserve_class_name_in_scope=False" in record.getMessage()]
+    assert (bool(renamed), len(said)) == (classes, int(classes))
+    if classes:
+        assert said[0].getMessage().startswith(f"{len(renamed)} file names of the dump were too long")
+        assert any("L" * 200 in record.op_name for record in cap.dump())
+
+
 def test_an_empty_dump_says_why_although_graphs_were_written(ms, net, tmp_path, caplog):
     with ascend_dump.capture(net, path=tmp_path, layers="Default/none-Dense/MatMul-op0") as cap:
         step(ms, net)

@@ -254,7 +254,7 @@ class TestFailures:
         [hint] = [line for line in str(caught.value).splitlines() if "did you mean 'stack'? known: " in line]
         assert "outline" not in hint
         known = hint.partition("known: ")[2].partition(";")[0].split(", ")
-        page = (Path(ascend_dump.__file__).parent / "pages" / "topics" / "settings.md").read_text()
+        page = (Path(ascend_dump.__file__).parent / "pages" / "topics" / "options.md").read_text()
         assert {"stack", "step", "graft"} <= set(known)
         assert [name for name in known if f"`{name}`" not in page] == [], "the page says what they do"
 

@@ -164,6 +164,16 @@ class TestAJson:
         same = [np.array_equal(first.numpy(), record.numpy(), equal_nan=True) for record in later]
         assert same == [True, False]
 
+    @pytest.mark.parametrize(
+        "settings", [{"scene": "overflow"}, {"scene": "watch", "watch": "Relu", "layers": "Add_1"}]
+    )
+    def test_it_is_what_config_writes(self, npu: Npu, settings: dict[str, str]) -> None:
+        cap = captured(1, **settings)
+        (file,) = cap.path.parent.glob("torchair-*.json")
+        options = [word for name, value in settings.items() for word in (f"--{name}", value)]
+        main(["config", "--for", "torchair", "--path", str(cap.path), *options, "-o", "dump.json"])
+        assert json.loads(Path("dump.json").read_text()) == json.loads(file.read_text())
+
     def test_the_exception_scene_needs_no_step(self, npu: Npu) -> None:
         npu.fail("Relu")
         model = make_mlp()

@@ -97,6 +97,8 @@ def _dialects() -> Iterator[Subject]:
     shard = {Path(one).name: data for one, data in host.items() if one.endswith(".safetensors")}
     yield _dump("safetensors", shard)
     yield _dump("torchair npy", _torchair_npy())
+    converted = _converted()
+    yield _dump("converted files", converted, beside=converted)
     yield _dump("torchair pt", _torchair_pt())
     msprobe = _archived(DATA / "msprobe.tar.gz", "msprobe/debug_save", "msprobe/xor_L1")
     yield _dump("msprobe dump", msprobe, beside=msprobe)
@@ -245,6 +247,20 @@ def _host() -> dict[str, bytes]:
                 one.line.call = msgspec.Raw(_CALLS[number % len(_CALLS)])
             write_step(writer, step, *items)
         writer.close()
+        return _below(root)
+    finally:
+        shutil.rmtree(root)
+
+
+def _converted() -> dict[str, bytes]:
+    from ascend_dump.converting.convert import Options, convert_all, find_tasks
+
+    root = Path(tempfile.mkdtemp())
+    try:
+        for kind, folder in (("npy", "in_overflow"), ("npz", "in"), ("bin", "in"), ("txt", "in")):
+            tasks = islice(find_tasks([DATA / "cann" / folder], root / kind), 4)
+            for _ in convert_all(tasks, Options(type=kind), jobs=1):
+                pass
         return _below(root)
     finally:
         shutil.rmtree(root)

@@ -7,7 +7,7 @@ from typing import NamedTuple, Optional
 
 from ascend_dump._errors import ConfigError
 
-__all__ = ["RUNTIMES", "Runtime", "parse_version"]
+__all__ = ["JIT_LEVELS", "RUNTIMES", "Runtime", "parse_version"]
 
 #: The names of the runtimes -> what they mean.
 RUNTIMES = {
@@ -17,6 +17,8 @@ RUNTIMES = {
     "gpu": "GPU",
     "cpu": "CPU",
 }
+#: MindSpore's names of the levels on Ascend, which may be given in place of a runtime.
+JIT_LEVELS = {"O0": "ascend", "O1": "ascend", "O2": "ascend-o2"}
 
 
 class Runtime(NamedTuple):
@@ -31,10 +33,13 @@ class Runtime(NamedTuple):
 
     @classmethod
     def named(cls, name: str) -> Runtime:
-        """One of `RUNTIMES`. Raises ConfigError for another name."""
+        """One of `RUNTIMES` or `JIT_LEVELS`. Raises ConfigError for another name."""
+        name = JIT_LEVELS.get(name.upper(), name)
         if name not in RUNTIMES:
             raise ConfigError(
-                f"{name!r} is no runtime of MindSpore", hint=f"give one of {', '.join(RUNTIMES)}", code="AD270"
+                f"{name!r} is no runtime of MindSpore",
+                hint=f"give one of {', '.join((*RUNTIMES, *JIT_LEVELS))}",
+                code="AD270",
             )
         if name.startswith("ascend"):
             return cls("Ascend", name != "ascend", name == "ascend-o2")

@@ -41,7 +41,7 @@ from ascend_dump.native.mindspore.statistics_csv import FILE, MindsporeStatistic
 from ascend_dump.native.npy import read_npy_header
 from ascend_dump.reading._dialect import Directory, Entry, rank_of
 from ascend_dump.reading._record import Record
-from ascend_dump.reading.dialects._mindspore_overflow import has_only_overflows, overflow_record, read_json
+from ascend_dump.reading.dialects._mindspore_overflow import has_only_overflows, read_json
 from ascend_dump.reading.dialects._mindspore_records import npy_record, statistics_record
 from ascend_dump.reading.dialects._mindspore_rows import join
 from ascend_dump.reading.dialects._unreadable import UnreadableLines
@@ -51,7 +51,6 @@ __all__ = ["DIALECT"]
 log = logging.getLogger("ascend_dump")
 
 _RENAMED = re.compile(r"\d{1,20}\.npy", re.ASCII)
-_OVERFLOW = re.compile(r"(?i:opdebug\.node_opdebug)\.(\d{1,10})\.(\d{1,10})\.(\d{1,18})\.output\.0\.json", re.ASCII)
 #: As the documents' templates name tensors: index and slot. No version is known to write both.
 _TEMPLATE = re.compile(
     r"([^.]+)\.(.+)\.\d{1,18}\.\d{1,18}\.\d{1,18}\.(input|output)\.\d{1,18}\.\d{1,18}\.[A-Za-z]\w*(?:\.[A-Za-z]\w*)?\.npy",
@@ -82,9 +81,6 @@ class _MindSporeDialect:
                 claimed.add(name)
             elif name == FILE and here.is_one:
                 entries.append(_Statistics(here, name))
-                claimed.add(name)
-            elif here.is_one and _OVERFLOW.fullmatch(name):
-                entries.append(_Overflow(here, name))
                 claimed.add(name)
             elif here.graph_id is not None and name.endswith(".json") and name.count(".") > 1:
                 here.kernel_args.append(name)
@@ -351,23 +347,6 @@ class _Statistics(_Plain):
                     yield statistics_record(row, attrs, {**known, "op_name": name, "nth": nth, **told.fields})
         except ReadError as error:
             yield Record(None, error=error, **known)
-
-
-class _Overflow(_Plain):
-    """The overflow record of GE as JSON, which is written with file_format npy."""
-
-    __slots__ = ()
-
-    def __init__(self, here: _MindsporeDirectory, on_disk: str) -> None:
-        super().__init__(here, on_disk)
-        self.op_type = "Opdebug"
-
-    def records(self) -> list[Record]:
-        found = _OVERFLOW.fullmatch(self._on_disk)
-        assert found is not None, "only such names become this entry"
-        task, stream, stamp = map(int, found.groups())
-        known = {**self.known(), "task_id": task, "stream_id": stream, "timestamp": stamp}
-        return [overflow_record(self.path, known, [(file.name, file.path) for file in self._here.files])]
 
 
 def _renamed(here: _MindsporeDirectory, names: list[str], claimed: set[str]) -> Iterator[Entry]:

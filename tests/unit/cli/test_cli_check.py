@@ -216,6 +216,30 @@ def test_options_of_torchair_are_written(tmp_path, capsys, monkeypatch):
     assert main(["check", "options.json"]) == Exit.OK
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--scene", "overflow"], {"dump_debug": "on"}),
+        (
+            ["--scene", "watch", "--watch", "Relu", "--layers", "Add_1"],
+            {"dump_scene": "watcher", "dump_list": [{"layer": ["Add_1"], "watcher_nodes": ["Relu"]}]},
+        ),
+        (["--models", "graph_1"], {"dump_list": [{"model_name": "graph_1"}]}),
+        (["--options", "json=true"], {"dump_mode": "all"}),
+    ],
+)
+def test_what_options_of_torchair_cannot_say_is_written_as_the_dump_json(
+    options, expected, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["config", "--for", "torchair", "--path", "dumps", *options, "-o", "dump.json"]) == Exit.OK
+    assert "set config.dump_config.dump_config_path to this dump JSON (dump.json)" in capsys.readouterr().err
+    written = json.loads(Path("dump.json").read_text())["dump"]
+    assert expected.items() <= written.items()
+    Path("options.json").write_text(json.dumps({"dump_config_path": "dump.json"}))
+    assert main(["check", "options.json", "--against", "torchair"]) == Exit.OK
+
+
 # --- config --------------------------------------------------------------------------------
 
 
@@ -319,7 +343,8 @@ def test_one_document_of_what_was_written(tmp_path, capsys):
         (["--for", "acl", "--layers", "conv*"], Exit.UNAVAILABLE, "exact names"),
         (["--for", "acl", "--data", "full"], Exit.UNAVAILABLE, "not both"),
         (["--for", "ge", "--models", "m"], Exit.UNAVAILABLE, "models"),
-        (["--for", "torchair", "--scene", "overflow"], Exit.UNAVAILABLE, "have no scene='overflow'"),
+        (["--for", "torchair", "--scene", "overflow", "--quant"], Exit.UNAVAILABLE, "has no such setting"),
+        (["--for", "torchair", "--scene", "overflow", "-o", "dump.cfg"], Exit.USAGE, "ends in .json"),
         (["--for", "acl", "--options", "typo=1"], Exit.USAGE, "typo"),
         (["--for", "acl", "--steps", "5-3"], Exit.USAGE, "backwards"),
         ([], Exit.USAGE, "--for"),

@@ -611,3 +611,28 @@ def test_every_type_converts_or_says_why(tmp_path: Path) -> None:
     failed = [result for result in results if result.failures]
     assert [result.source.name.split(".")[1] for result in failed] == ["t41"]
     assert dtypes.data_type(41).name in failed[0].failures[0].error.message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "written"),
+    [
+        # As in the documents of CANN on overflow and of MindSpore, with the program's name changed.
+        ("-d {in}/Add.Add_1.3.7.1589195081588018 -out {out} -v 2", "Add.Add_1.3.7.1589195081588018.output.0.npy"),
+        ("-d {in} -out {out} -v 2", "Scalar.s.7.7.1589195081588518.output.0.npy"),
+        (
+            "-d {in}/Conv2D.conv1.6.7.1589195081588418 -out {out} -f NCHW -t npy",
+            "Conv2D.conv1.6.7.1589195081588418.output.0.1x20x2x3.npy",
+        ),
+        ("-d {in}_overflow/Opdebug.Node_OpDebug.59.3.1589195081588818 -out {out}", "Opdebug.Node_OpDebug.59.3.*.json"),
+        ("-d {in}/Pad.p.7.7.1589195081588520,{in}/Scalar.s.7.7.1589195081588518 -out {out}", "Pad.p.7.7.*.npy"),
+    ],
+)
+def test_the_command_lines_of_msaccucmp_work(arguments: str, written: str, tmp_path: Path) -> None:
+    words = [word.format_map({"in": DATA / "in", "out": tmp_path}) for word in arguments.split()]
+    assert main(["convert", *words]) == (3 if "-d {in} " in arguments else 0)
+    assert list(tmp_path.glob(written))
+
+
+def test_a_position_in_msaccucmp_s_spelling_is_no_directory(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["convert", "-d", str(DATA / "in"), "-o", "0", "-f", "ND"]) == 2
+    assert "--io output --index 0" in capsys.readouterr().err

@@ -26,7 +26,7 @@ from ascend_dump.native.mindspore.config.keys import (
     STATISTICS,
     WORDS,
 )
-from ascend_dump.native.mindspore.runtime import RUNTIMES, Runtime
+from ascend_dump.native.mindspore.runtime import JIT_LEVELS, RUNTIMES, Runtime
 from ascend_dump.native.scenes import SCENES
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ __all__ = ["OPTIONS", "left_out", "mindspore_config"]
 #: What `DumpRequest.options` may contain for MindSpore.
 OPTIONS: Mapping[str, str] = MappingProxyType(
     {
-        "on": f"where it runs: {', '.join(RUNTIMES)}",
+        "on": f"where it runs: {', '.join((*RUNTIMES, *JIT_LEVELS))}",
         "set_dump": "True: dump only what mindspore.set_dump marks, on Ascend",
         "devices": "ids of the devices that are dumped; by default 0 to 7",
         "sync": "False: asynchronous dump on Ascend (e2e_dump_settings.enable)",

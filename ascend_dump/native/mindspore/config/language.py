@@ -11,7 +11,7 @@ from ascend_dump.native.languages import CERTAIN, ConfigLanguage, Surroundings
 from ascend_dump.native.mindspore.config.build import left_out, mindspore_config
 from ascend_dump.native.mindspore.config.check import check_mindspore_config, known_of_graph
 from ascend_dump.native.mindspore.graph import read_ir
-from ascend_dump.native.mindspore.runtime import RUNTIMES, Runtime
+from ascend_dump.native.mindspore.runtime import JIT_LEVELS, RUNTIMES, Runtime
 
 if TYPE_CHECKING:
     from ascend_dump._problem import Problem
@@ -23,7 +23,7 @@ __all__ = ["LANGUAGES", "MindSporeLanguage"]
 class MindSporeLanguage(ConfigLanguage):
     name = "mindspore"
     suffix = ".json"
-    runtimes = tuple(RUNTIMES)
+    runtimes = (*RUNTIMES, *JIT_LEVELS)
 
     def recognise(self, value: Any, suffix: str) -> int:
         return CERTAIN if isinstance(value, dict) and "common_dump_settings" in value else 0

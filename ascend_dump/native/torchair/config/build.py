@@ -8,12 +8,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump._errors import NotSupported
-from ascend_dump.native.cann.config.build import ge_options
+from ascend_dump.native.cann.config.build import OPTIONS as CANN_OPTIONS
+from ascend_dump.native.cann.config.build import acl_config, ge_options
 
 if TYPE_CHECKING:
     from ascend_dump._request import DumpRequest
 
-__all__ = ["ACLGRAPH", "LAYERS", "OPTIONS", "build_options"]
+__all__ = ["ACLGRAPH", "LAYERS", "OPTIONS", "build_options", "build_settings", "needs_json"]
 
 #: The modes that capture graphs instead of passing them to GE.
 ACLGRAPH = ("reduce-overhead", "npugraph_ex")
@@ -36,6 +37,30 @@ OPTIONS: Mapping[str, str] = MappingProxyType(
         "reset": "True: close GE first, when a graph has initialised it already; every graph is compiled anew",
     }
 )
+
+
+def needs_json(request: DumpRequest) -> bool:
+    """Whether the options of `config.dump_config` cannot express a request, or it asks for a dump JSON."""
+    exact = (layer for layer in request.layers if not layer.startswith("re:") and not re.search(r"[*?]|\[.*\]", layer))
+    return (
+        bool(request.options.get("json"))
+        or request.scene is not None
+        or bool(request.models)
+        or bool(request.stats)
+        or request.level == "kernel"
+        or any(name in CANN_OPTIONS for name in request.options)
+        or any(LAYERS.fullmatch(layer) is None or layer != "".join(layer.split()) for layer in exact)
+    )
+
+
+def build_settings(request: DumpRequest, *, names: Optional[Iterable[str]] = None) -> dict[str, Any]:
+    """The options of `config.dump_config`; where these cannot express a request, the dump JSON for `dump_config_path`.
+
+    Raises ConfigError and NotSupported.
+    """
+    if needs_json(request):
+        return acl_config(request, names=names, known_options=OPTIONS)
+    return build_options(request, names=names)
 
 
 def build_options(request: DumpRequest, *, names: Optional[Iterable[str]] = None) -> dict[str, Any]:

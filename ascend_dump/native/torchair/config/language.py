@@ -1,4 +1,4 @@
-"""torchair's language: the options of `CompilerConfig.dump_config` as one JSON object."""
+"""torchair's language: the options of `CompilerConfig.dump_config` as one JSON object, or the dump JSON they name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from ascend_dump.native.languages import CERTAIN, LIKELY, ConfigLanguage, Surroundings
-from ascend_dump.native.torchair.config.build import build_options
+from ascend_dump.native.torchair.config.build import build_settings
 from ascend_dump.native.torchair.config.check import check_file
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ _OWN_KEYS = ("dump_config_path", "data_dump_stage")
 
 class TorchairLanguage(ConfigLanguage):
     name = "torchair"
+    suffix = ".json"
 
     def recognise(self, value: Any, suffix: str) -> int:
         if not isinstance(value, dict):
@@ -34,7 +35,13 @@ class TorchairLanguage(ConfigLanguage):
         return check_file(source, all=True, situation=around.situation)
 
     def build(self, request: DumpRequest, names: Optional[Iterable[str]] = None) -> Mapping[str, Any]:
-        return build_options(request, names=names)
+        return build_settings(request, names=names)
+
+    def usage(self, built: Mapping[str, Any], file: str) -> str:
+        if "dump" not in built:
+            return ""
+        name = file or "in a file whose name ends in .json"
+        return f"set config.dump_config.dump_config_path to this dump JSON ({name})"
 
 
 LANGUAGES = (TorchairLanguage(),)

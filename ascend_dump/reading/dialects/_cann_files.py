@@ -1,0 +1,168 @@
+"""Directories of CANN dumps, and the fields that the name of a dump file gives to its records.
+
+Shared by the dialects `cann` (the files of the device) and `converted` (what became of them).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+from ascend_dump._errors import ReadError
+from ascend_dump.native.cann.mapping import MAPPING, read_mapping
+from ascend_dump.native.cann.names import DumpName, parse_name, parse_place, watch_pairs
+from ascend_dump.reading._dialect import Directory, Entry
+
+__all__ = ["UNKNOWN_NAME", "CannDirectory", "CannEntry", "is_hash"]
+
+log = logging.getLogger("ascend_dump")
+
+#: The digits of a 64-bit hash, which replaces a name that is too long.
+_SHORTEST_HASH, _LONGEST_HASH = 10, 20
+#: The name of a file that has a hash for a name, without a mapping.
+UNKNOWN_NAME = DumpName("device", "", "", 0)
+
+
+def is_hash(name: str) -> bool:
+    """Whether a dump file whose name was too long may have this name on disk."""
+    return _SHORTEST_HASH <= len(name) <= _LONGEST_HASH and name.isdecimal()
+
+
+class CannDirectory:
+    """One directory: the fields given by its path, and the fields that its files share."""
+
+    __slots__ = ("path", "text", "place", "step", "files", "_prefix", "tasks", "_names")
+
+    def __init__(self, directory: Directory) -> None:
+        own = len(directory.path.parts) - len(directory.root.parts)
+        place = parse_place(directory.parts, own)
+        self.path = directory.path
+        self.text = os.fspath(directory.path) + os.sep
+        self.place = place
+        # The training step, if there is one; GE's own counter counts executions within it.
+        self.step = place.data_index if place.outer_step is None else place.outer_step
+        self.files: Sequence[CannEntry] = ()
+        # Captured streams keep slashes in names of operators: their files are some levels below.
+        self._prefix = "/".join((*place.inner, "")) if place.inner and "." in place.inner[0] else ""
+        self._names: Optional[set[tuple[str, str]]] = None
+        #: The files of each operator run by the id of its task, once it was needed; see `_overflow_fields`.
+        self.tasks: Optional[Mapping[int, Mapping[DumpName, list[Path]]]] = None
+
+    def parse(self, name: str) -> Optional[tuple[str, DumpName]]:
+        """The full name of a dump file in this directory, and its fields; None if it is not the name of one."""
+        text = self._prefix + name
+        parsed = parse_name(text)
+        if self._prefix and (parsed is None or parsed.form != "aclgraph"):
+            text, parsed = name, parse_name(name)
+        if parsed is None or (parsed.form == "custom" and not self.place.exception):
+            return None
+        return text, parsed
+
+    def long_names(self) -> dict[str, str]:
+        """The long name by the name on disk, from `mapping.csv`; empty if it cannot be read."""
+        try:
+            mapping = read_mapping(self.path / MAPPING)
+        except ReadError as error:
+            log.debug("%s", error)
+            return {}
+        for reason in mapping.refused:
+            log.warning("%s: %s", self.path / MAPPING, reason)
+        return mapping.names
+
+    def watched(self, name: DumpName) -> Optional[tuple[str, str]]:
+        """The (layer, watched) pair of a watcher's file, None for an operator that is only named so.
+
+        The watcher dumps the watched operator's own output too; a directory of nothing but pairs was cut out.
+        """
+        pairs = list(watch_pairs(name.op_name))
+        if not pairs:
+            return None
+        if self._names is None:
+            self._names = {(file.name.op_type, file.name.op_name) for file in self.files}
+        for pair in pairs:
+            if (name.op_type, pair[1]) in self._names:
+                return pair
+        return pairs[0] if all(any(watch_pairs(other)) for _, other in self._names) else None
+
+
+class CannEntry(Entry):
+    """One file that is a dump file or was made of one. Small, because a dump may have millions of them.
+
+    on_disk  the name of the file
+    text     the name of the dump file
+    name     its parsed name
+    """
+
+    __slots__ = ("_here", "_on_disk", "_text")
+
+    def __init__(self, here: CannDirectory, on_disk: str, text: str, name: DumpName) -> None:
+        place = here.place
+        self._here = here
+        self._on_disk = on_disk
+        # Parsed again when needed, because another object per file would double the work of the garbage collector.
+        self._text = text
+        self.op_type = name.op_type or None
+        # A `_` may stand for another character, so the name is not known before the header is read.
+        self.op_name = name.op_name if name.op_name and "_" not in name.op_name else None
+        self.step = here.step
+        self.rank = place.rank
+        self.device = place.device if name.device_id is None else name.device_id
+        self.model = place.model
+        self.run = place.run
+        self.order = name.timestamp
+
+    @property
+    def name(self) -> DumpName:
+        return parse_name(self._text) or UNKNOWN_NAME
+
+    @property
+    def path(self) -> Path:  # type: ignore[override]  # made when asked for: most files are only listed
+        return self._here.path / self._on_disk
+
+    @property
+    def written_name(self) -> Optional[str]:
+        return self.name.op_name or None
+
+    @property
+    def path_text(self) -> str:
+        return self._here.text + self._on_disk
+
+    def known(self, path: Path) -> dict[str, Any]:
+        """The fields of its records that name and directory give."""
+        place, name = self._here.place, self.name
+        return {
+            "path": path,
+            "op_type": name.op_type,
+            "step": self.step,
+            "rank": self.rank,
+            "device": self.device,
+            "model": self.model,
+            "model_id": place.model_id,
+            "run": self.run,
+            "task_id": name.task_id,
+            "stream_id": name.stream_id,
+            "timestamp": None if name.exception else name.timestamp or None,
+        }
+
+    def attrs(self) -> dict[str, Any]:
+        """The attributes of its records that name and directory give."""
+        name, place = self.name, self._here.place
+        attrs: dict[str, Any] = {}
+        if name.overflow:
+            attrs["scene"] = "overflow"
+        elif name.exception:
+            attrs.update(scene="exception", time=str(name.timestamp))
+        else:
+            watched = self._here.watched(name)
+            if watched is not None:
+                attrs.update(scene="watch", watch={"layer": watched[0], "watched": watched[1]})
+        if place.outer_step is not None:
+            attrs["data_index"] = place.data_index
+        for field in ("task_type", "context_id", "thread_id", "dump_number", "core_type", "core_id"):
+            value = getattr(name, field)
+            if value is not None:
+                attrs[field] = value
+        return attrs

@@ -1,0 +1,100 @@
+"""The attributes of overflow records, with the operator that overflowed: its files beside the record, in any format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Optional
+
+from ascend_dump._files import children
+from ascend_dump.native.cann.converted import RENAMED, parse_converted
+from ascend_dump.native.cann.names import DumpName
+from ascend_dump.native.cann.overflow import OverflowRecord, Unit, find_operator
+from ascend_dump.native.mindspore.names import parse_name as parse_mindspore_name
+from ascend_dump.reading.dialects._cann_files import CannDirectory, is_hash
+
+__all__ = ["overflow_fields"]
+
+#: The form of MindSpore's names: without context and thread of the task, and with a time for each tensor.
+_MINDSPORE = "mindspore"
+
+
+def overflow_fields(
+    here: CannDirectory, record: OverflowRecord, document: dict[str, Any], around: int
+) -> dict[str, Any]:
+    """Attributes for an overflow record: the document, and the operator of each unit that overflowed.
+
+    around: the record's timestamp
+    """
+    if here.tasks is None:
+        here.tasks = _files_by_task(here)
+    units = [unit for unit in record.units if unit.overflowed] or list(record.units)
+    fields = [_unit(unit, here.tasks.get(unit.task_id, {}), around) for unit in units]
+    attrs: dict[str, Any] = {"overflow": document, "units": fields}
+    if record.problems:
+        attrs["problems"] = list(record.problems)
+    return attrs
+
+
+def _unit(unit: Unit, files: Mapping[DumpName, list[Path]], around: int) -> dict[str, Any]:
+    operator = find_operator(unit, files, around)
+    if operator is None:
+        of_mindspore = (name for name in files if name.form == _MINDSPORE)
+        operator = find_operator(unit._replace(context_id=None, thread_id=None), of_mindspore, around)
+    fields: dict[str, Any] = {**unit._asdict(), "status": list(unit.status), "words": list(unit.words)}
+    fields["operator"] = None
+    if operator is not None:
+        names = [operator]
+        if operator.form == _MINDSPORE:
+            same = (name for name in files if name._replace(timestamp=operator.timestamp) == operator)
+            names = sorted(same, key=lambda name: name.timestamp)
+        paths = [str(path) for name in names for path in files[name]]
+        fields["operator"] = {"op_type": operator.op_type, "op_name": operator.op_name, "path": paths[0]}
+        fields["operator"]["paths"] = paths
+    return fields
+
+
+def _files_by_task(here: CannDirectory) -> Mapping[int, Mapping[DumpName, list[Path]]]:
+    """The files of each operator run by the id of its task: the dump file alone where it is there, else all.
+
+    The directory is listed again, because other dialects read some of the files.
+    """
+    try:
+        _, names = children(here.path)
+    except OSError:  # removed since it was listed
+        return {}
+    found: dict[int, dict[DumpName, list[Path]]] = {}
+    whole: set[DumpName] = set()
+    for on_disk, dump, is_whole in _dump_names(here, sorted(names)):
+        if dump.task_id is None or dump in whole:
+            continue
+        files = found.setdefault(dump.task_id, {}).setdefault(dump, [])
+        if is_whole:
+            whole.add(dump)
+            files.clear()
+        files.append(here.path / on_disk)
+    return found
+
+
+def _dump_names(here: CannDirectory, names: list[str]) -> Iterator[tuple[str, DumpName, bool]]:
+    """(name on disk, fields of the dump file, whether it is the dump file itself)."""
+    long_names: Optional[dict[str, str]] = None
+    for on_disk in names:
+        name = on_disk
+        if is_hash(on_disk.partition(".")[0]) or RENAMED.fullmatch(on_disk):
+            long_names = here.long_names() if long_names is None else long_names
+            stem, dot, rest = on_disk.partition(".")
+            name = long_names.get(on_disk) or long_names.get(stem, stem) + dot + rest
+        parsed = here.parse(name)
+        if parsed is not None:
+            yield on_disk, parsed[1], not parsed[1].statistics
+            continue
+        converted = parse_converted(name)
+        parsed = None if converted is None else here.parse(converted.dump)
+        if parsed is not None:
+            yield on_disk, parsed[1], False
+            continue
+        npy = parse_mindspore_name(name)
+        if npy is not None:
+            name_of_dump = DumpName(_MINDSPORE, npy.op_type, npy.op_name, npy.timestamp, npy.task_id, npy.stream_id)
+            yield on_disk, name_of_dump, False

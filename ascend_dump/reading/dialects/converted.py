@@ -1,0 +1,162 @@
+"""Dialect `converted`: what msaccucmp and `ascend-dump convert` made of dump files of CANN.
+
+    [{levels of the dump}/]{dump file}.{io}.{index}[.{details}].{npy|npz|pt|bin|txt|csv|json}
+
+See `native.cann.converted` for the names. What to know when reading one:
+
+- `op_name` is the name in the file name, which has `_` for blanks, dots and slashes.
+- `format` is the layout where the name has it. Without it the layout is that of the device, or the one asked for.
+- Types that numpy lacks were widened by the converter: bfloat16 is float32 in npy files.
+- Of a tensor in several types one is read, and none where its dump file is there too. The order is npy, npz, pt, bin,
+  txt, csv.
+- Text files without type and shape, such as those of `numpy.savetxt`, are records without values.
+- Overflow records are JSON here, and in trees of MindSpore with `file_format` npy.
+- Tensors that MindSpore's names fit, as msaccucmp's type msnpy writes them, are read by the dialect `mindspore`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Optional
+
+from ascend_dump._errors import CorruptDump, NotSupported, ReadError
+from ascend_dump.native.cann.converted import RENAMED, ConvertedName, parse_converted
+from ascend_dump.native.cann.mapping import MAPPING
+from ascend_dump.native.cann.names import DumpName, parse_name
+from ascend_dump.reading._dialect import Directory, Entry
+from ascend_dump.reading._record import Record
+from ascend_dump.reading.dialects._cann_files import UNKNOWN_NAME, CannDirectory, CannEntry, is_hash
+
+__all__ = ["DIALECT"]
+
+_PREFERRED = ("npy", "npz", "pt", "bin", "txt", "csv", "json")
+
+
+class _NamedFile(NamedTuple):
+    """A file on disk, with what its name says. text: the full name of the dump file."""
+
+    on_disk: str
+    text: str
+    dump: DumpName
+    converted: ConvertedName
+
+
+class _ConvertedDialect:
+    name = "converted"
+
+    def scan(self, directory: Directory) -> tuple[list[Entry], set[str]]:
+        here = CannDirectory(directory)
+        found = list(_files_of(here, directory.names))
+        claimed = {file.on_disk for file in found}
+        if claimed and MAPPING in directory.names:
+            claimed.add(MAPPING)
+        best = _best_of(found, frozenset(directory.names)) if found else []
+        here.files = [_ConvertedFile(here, file) for file in best]
+        return list(here.files), claimed
+
+
+DIALECT = _ConvertedDialect()
+
+
+def _files_of(here: CannDirectory, names: Any) -> Iterator[_NamedFile]:
+    long_names: Optional[dict[str, str]] = None
+    for on_disk in names:
+        name = on_disk
+        if RENAMED.fullmatch(on_disk):
+            long_names = here.long_names() if long_names is None else long_names
+            name = long_names.get(on_disk, "")
+        converted = parse_converted(name)
+        if converted is None:
+            continue
+        parsed = here.parse(converted.dump)
+        if parsed is None and is_hash(converted.dump):
+            # msaccucmp leaves the hash in the name, and the mapping with the dump.
+            long_names = here.long_names() if long_names is None else long_names
+            text = long_names.get(converted.dump, converted.dump)
+            parsed = text, parse_name(text) or UNKNOWN_NAME
+        if parsed is None or parsed[1].statistics or (converted.type == "json") > parsed[1].overflow:
+            continue
+        if converted.layout and converted.type == "npy" and converted.dtype is None and _is_plain(parsed[1]):
+            continue  # a name of MindSpore
+        yield _NamedFile(on_disk, *parsed, converted)
+
+
+def _is_plain(name: DumpName) -> bool:
+    return name.form == "device" and name.task_type is None and name is not UNKNOWN_NAME
+
+
+def _best_of(found: list[_NamedFile], names: frozenset[str]) -> list[_NamedFile]:
+    """One file of each tensor, none of a dump file that is there itself."""
+    found = sorted((file for file in found if file.converted.dump not in names), key=_preference)
+    types: dict[tuple[str, str, int], str] = {}
+    dumps: set[str] = set()
+    best = []
+    for file in found:
+        dump, io, index, kind = file.converted[:4]
+        # An npz file has all tensors of an operator. A tensor may be there in several layouts.
+        if (dump, "", 0) in types or (dump in dumps if kind == "npz" else types.get((dump, io, index), kind) != kind):
+            continue
+        types[dump, io, index] = kind
+        dumps.add(dump)
+        best.append(file)
+    return best
+
+
+def _preference(file: _NamedFile) -> tuple[int, str]:
+    return _PREFERRED.index(file.converted.type), file.on_disk
+
+
+class _ConvertedFile(CannEntry):
+    """One file: one tensor, the overflow record, or all tensors of an operator."""
+
+    __slots__ = ("_converted",)
+
+    def __init__(self, here: CannDirectory, found: _NamedFile) -> None:
+        super().__init__(here, found.on_disk, found.text, found.dump)
+        self._converted = found.converted
+
+    def records(self) -> Iterator[Record]:
+        from ascend_dump.reading.dialects import _converted_values as values
+
+        path, converted = self.path, self._converted
+        attrs = self.attrs()
+        # A dump file whose name is not known is told apart by its hash.
+        common = {**self.known(path), "op_name": self.name.op_name or converted.dump}
+        of_file: dict[str, Any] = {"io": converted.io, "index": converted.index, "format": converted.layout}
+        if converted.layout and converted.dtype:
+            attrs["data_type"] = converted.dtype
+        try:
+            if converted.type == "json":
+                yield self._overflow(attrs, {**common, **of_file})
+            elif converted.type == "npz":
+                for io, index, value in values.of_archive(path):
+                    yield _record(value, attrs, {**common, "io": io, "index": index})
+            else:
+                yield _record(values.of_file(path, converted), attrs, {**common, **of_file})
+        except NotSupported as error:
+            yield Record(values.WithoutValues(error), attrs=attrs, **common, **of_file)
+        except ReadError as error:
+            yield Record(None, error=error, attrs=attrs, **common, **of_file)
+
+    def _overflow(self, attrs: dict[str, Any], common: dict[str, Any]) -> Record:
+        from ascend_dump.native.cann.overflow import overflow_of
+        from ascend_dump.reading.dialects import _converted_values as values
+        from ascend_dump.reading.dialects._mindspore_overflow import read_json
+        from ascend_dump.reading.dialects._overflow_fields import overflow_fields
+
+        document = read_json(self.path)
+        if document is None:
+            raise CorruptDump("it is not the JSON of an overflow", path=self.path)
+        try:
+            record = overflow_of(document)
+        except CorruptDump as error:
+            return Record(None, attrs={**attrs, "problems": [error.message]}, **common)
+        attrs = {**attrs, **overflow_fields(self._here, record, document, self.name.timestamp)}
+        return _record(values.of_overflow(document), attrs, common)
+
+
+def _record(value: Any, attrs: dict[str, Any], common: dict[str, Any]) -> Record:
+    from ascend_dump.reading.dialects._converted_values import ARRAYS
+
+    fields = {"dtype": value.dtype, "shape": value.shape, "nbytes": value.nbytes}
+    return Record(ARRAYS, key=value, attrs=dict(attrs), **fields, **common)
