@@ -164,6 +164,8 @@ def test_o2_has_no_dump_since_2_6(npu, config, tmp_path):
     dense_net()(rows())
     assert not (tmp_path / OUT).exists()
     assert sum("[Dump Deprecated Alert" in line for line in npu.log) == 3
+    # And which fake has the chapter's layout, once in a process.
+    assert sum("set ASCEND_DUMP_FAKE_MINDSPORE_VERSION=2.5.0" in line for line in npu.log) == 1
 
 
 @pytest.fixture
@@ -182,6 +184,7 @@ def o2_settings(tmp_path: Path, **common: Any) -> str:
 
 def test_older_o2_lets_the_device_write(older, tmp_path):
     assert on_ascend(jit_level="O2").__version__ == "2.4.0"
+    assert not any("ASCEND_DUMP_FAKE_MINDSPORE_VERSION" in line for line in older.log)
     with environment(**{VARIABLE: o2_settings(tmp_path, iteration="0|2")}):
         net = dense_net()
         for _ in range(3):
