@@ -20,7 +20,7 @@ import os
 import sys
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
-__all__ = ["SessionDump", "DumpError", "capture", "dump_config"]
+__all__ = ["DumpError", "SessionDump", "capture", "dump_config"]
 
 OPTIMIZER = "NpuOptimizer"
 SWITCHES = ("enable_dump", "enable_dump_debug")
