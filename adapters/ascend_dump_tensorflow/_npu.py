@@ -22,7 +22,7 @@ from ascend_dump_tensorflow import _hook
 from ascend_dump_tensorflow._bridge import bridge, device, device_is_open, holder_of, kind_of, make_dump_config
 from ascend_dump_tensorflow._graphs import marks_of, models_of, settle_environment
 from ascend_dump_tensorflow._proto import (
-    ArmedSwitches,
+    arm,
     config_class,
     conflict,
     copy_of,
@@ -188,7 +188,7 @@ class NpuSession(Session):
             self._arm_device()
 
     def _arm_config(self, config: Any) -> None:
-        armed = ArmedSwitches(config, self.values)
+        armed = arm(config, self.values)
         # The restored settings may be those of a capture that has ended in the meantime.
         self._undo.append(lambda: take_out(config, _retired.roots))
         self._undo.append(armed.restore)

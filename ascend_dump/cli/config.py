@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import click
 
@@ -38,6 +38,20 @@ __all__ = ["config", "write_settings"]
     "-o", "--output", metavar="FILE", type=click.Path(dir_okay=False), help="Write to this file instead of stdout."
 )
 @click.option("--overwrite", is_flag=True, help="Replace the content of FILE.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["json", "python"]),
+    default="json",
+    help="A file to read, or lines of Python to paste (tensorflow).",
+)
+@click.option("--style", metavar="STYLE", help="With --format python: session, estimator or keras.")
+@click.option(
+    "--standalone",
+    metavar="FILE.py",
+    type=click.Path(dir_okay=False),
+    help="Copy the module that takes the settings under Python 3.5 and later (tensorflow); -o writes them.",
+)
 @surroundings_options
 @json_option
 def config(
@@ -45,6 +59,9 @@ def config(
     config: Optional[str],
     output: Optional[str],
     overwrite: bool,
+    form: str,
+    style: Optional[str],
+    standalone: Optional[str],
     graph: Optional[str],
     dynamic_shape: bool,
     as_json: bool,
@@ -55,9 +72,18 @@ def config(
     It is checked first, and not written if it would be refused. The dump directory is created if missing, because CANN
     does not create it. An existing file is replaced only with --overwrite, which also reports its other keys; in an
     acl.json everything but the dump settings is kept. With --graph patterns in --layers and --watch are expanded to the
-    names that they match. The exit codes are those of `check`.
+    names that they match. --format python prints the lines of a program that do the same. The exit codes are those of
+    `check`.
     """
     language = languages()[target]
+    if standalone is not None:
+        _copy_standalone(language, Path(standalone), overwrite=overwrite)
+        if output is None:
+            _refuse_settings(given, config, form)
+            return Exit.OK
+    style = _style_of(language, form, style)
+    if style is not None and output is not None and not output.endswith(".py"):
+        raise ConfigError(f"-o {output}: --format python writes a .py file", hint="name it dump_settings.py")
     if output is not None and not output.endswith(language.suffix):
         raise ConfigError(
             f"-o {output}: {target} takes only a file that ends in {language.suffix}",
@@ -65,12 +91,18 @@ def config(
         )
     request = read_request(config, given)
     if not language.selects_ranks:
-        _refuse_what_no_file_says(request)
+        _refuse_what_no_file_says(request, language, has_ranks=style is not None)
     place = None if graph is None else Path(graph)
     situation = situation_of(language, place, dynamic_shape=dynamic_shape)
     operators = situation.operators
     built = language.build(request, names=None if operators is None else [node.name for node in operators])
-    content, lost = (built, []) if output is None else _content(Path(output), language, built, overwrite=overwrite)
+    lines = None if style is None else language.python(built, style, request.ranks)
+    content: Union[str, Mapping[str, Any]] = built if lines is None else lines
+    lost: list[str] = []
+    if output is not None and lines is not None:
+        _refuse_existing(Path(output), overwrite=overwrite)
+    elif output is not None:
+        content, lost = _content(Path(output), language, built, overwrite=overwrite)
     make_private_directory(Path(request.path))
     on = str(request.options["on"]) if language.runtimes and "on" in request.options else None
     found = language.check(json.dumps(built).encode(), Surroundings(situation, on, place))
@@ -84,7 +116,7 @@ def config(
     if as_json:
         from ascend_dump.report.documents import write_document
 
-        fields = {"for": target, "config": built, "written": written}
+        fields = {"for": target, "config": built, "python": lines, "written": written}
         write_document(sys.stdout, "config", {**fields, "problems": [problem._asdict() for problem in problems]})
     elif problems:
         print_problems(output or target, problems, err=True)
@@ -92,14 +124,54 @@ def config(
     if usage:
         click.echo(usage, err=True)
     if output is None and not as_json and code != Exit.USAGE:
-        click.echo(_text(built), nl=False)
+        click.echo(_text(built if lines is None else lines), nl=False)
     return code
 
 
-def _refuse_what_no_file_says(request: DumpRequest) -> None:
-    if not request.ranks.all:
+def _style_of(language: ConfigLanguage, form: str, style: Optional[str]) -> Optional[str]:
+    """The style of the lines of Python; None for a file. Raises ConfigError."""
+    if form == "json":
+        if style is not None:
+            raise ConfigError(f"--style {style} is for --format python", hint="add --format python, or leave it out")
+        return None
+    if not language.styles:
+        raise ConfigError(f"{language.name} reads a file, there are no lines for it", hint="leave --format python out")
+    if style is not None and style not in language.styles:
+        raise ConfigError(f"--style {style}: there is no such style", hint=f"give one of {', '.join(language.styles)}")
+    return style or language.styles[0]
+
+
+def _copy_standalone(language: ConfigLanguage, file: Path, *, overwrite: bool) -> None:
+    """Copy the language's module. Raises ConfigError and WriteError."""
+    if language.standalone is None:
+        raise ConfigError(f"{language.name} needs no module of ours: it reads a file", hint="leave --standalone out")
+    text = language.standalone.read_text(encoding="utf-8")
+    if not (file.is_file() and file.read_bytes() == text.encode()):
+        _refuse_existing(file, overwrite=overwrite)
+        write_settings(file, text)
+
+
+def _refuse_settings(given: Mapping[str, Any], config: Optional[str], form: str) -> None:
+    """Raise ConfigError for settings that nothing would be done with."""
+    name = next((name for name, value in given.items() if value not in (None, (), False)), None)
+    if name is not None or config is not None or form != "json":
+        raise ConfigError(
+            f"--{name or 'config' if form == 'json' else 'format'} has no effect on what --standalone copies",
+            hint="write the settings with -o dump.json, in this command or another",
+        )
+
+
+def _refuse_existing(file: Path, *, overwrite: bool) -> None:
+    if os.path.lexists(file) and not overwrite:
+        raise ConfigError(f"{file} exists already", hint="replace it with --overwrite, or write elsewhere")
+
+
+def _refuse_what_no_file_says(request: DumpRequest, language: ConfigLanguage, *, has_ranks: bool) -> None:
+    if not request.ranks.all and not has_ranks:
+        lines = ", or --format python" if language.styles else ""
         raise NotSupported(
-            "a configuration file cannot select ranks", hint="use it on those ranks only, or `ascend-dump run --ranks`"
+            "a configuration file cannot select ranks",
+            hint=f"use it on those ranks only, or `ascend-dump run --ranks`{lines}",
         )
     if request.max_bytes is not None:
         raise NotSupported("CANN has no limit on the size of a dump", hint="select fewer steps or layers")
@@ -128,7 +200,7 @@ def _content(
     if not language.shared:
         if overwrite:
             return built, [key for key in parsed.value if key not in built] if isinstance(parsed.value, dict) else []
-        raise ConfigError(f"{file} exists already", hint="replace it with --overwrite, or write elsewhere")
+        _refuse_existing(file, overwrite=overwrite)
     if parsed.refusal is not None or not isinstance(parsed.value, dict):
         reason = "it holds no object" if parsed.refusal is None else parsed.refusal.reason
         raise ConfigError(
@@ -143,7 +215,7 @@ def _content(
     return {**parsed.value, **built}, []
 
 
-def write_settings(file: Path, value: Mapping[str, Any]) -> None:
+def write_settings(file: Path, value: Union[str, Mapping[str, Any]]) -> None:
     """Replace the file at once; a new one is readable by its owner only. Raises WriteError."""
     try:
         mode = stat.S_IMODE(os.lstat(file).st_mode) if file.is_file() and not file.is_symlink() else PRIVATE_FILE
@@ -165,5 +237,5 @@ def write_settings(file: Path, value: Mapping[str, Any]) -> None:
         ) from error
 
 
-def _text(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+def _text(value: Union[str, Mapping[str, Any]]) -> str:
+    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False) + "\n"

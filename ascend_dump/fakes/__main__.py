@@ -25,7 +25,15 @@ def run(arguments: Sequence[str]) -> None:
     sys.argv[:] = arguments[2:]
     sys.path[0] = str(Path(program).resolve().parent)
     with install(*arguments[0].split(",")):
-        runpy.run_path(program, run_name="__main__")
+        try:
+            runpy.run_path(program, run_name="__main__")
+        except ModuleNotFoundError as error:
+            if error.name not in FAKES:
+                raise
+            raise ConfigError(
+                f"{program} imports {error.name}, of which no fake is installed",
+                hint=f"python -m ascend_dump.fakes {arguments[0]},{error.name} -- {program}",
+            ) from error
 
 
 if __name__ == "__main__":

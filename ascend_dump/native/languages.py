@@ -22,6 +22,7 @@ from ascend_dump._errors import ConfigError
 if TYPE_CHECKING:
     from ascend_dump._problem import Problem
     from ascend_dump._request import DumpRequest
+    from ascend_dump._steps import Steps
     from ascend_dump.native.cann.config import Situation
     from ascend_dump.native.cann.graph import Node
 
@@ -64,6 +65,10 @@ class ConfigLanguage(ABC):
     selects_ranks: bool = False
     #: Names of where the framework may run, among which `--on` chooses.
     runtimes: Sequence[str] = ()
+    #: How a program may be written that has the settings as lines of Python, for `--style`; empty if there are none.
+    styles: Sequence[str] = ()
+    #: A file of Python that reads the settings where ascend_dump cannot be imported.
+    standalone: Optional[Path] = None
 
     @abstractmethod
     def recognise(self, value: Any, suffix: str) -> int:
@@ -79,6 +84,10 @@ class ConfigLanguage(ABC):
     @abstractmethod
     def build(self, request: DumpRequest, names: Optional[Iterable[str]] = None) -> Mapping[str, Any]:
         """The content of a file that asks for what the request says. Raises ConfigError and NotSupported."""
+
+    def python(self, built: Mapping[str, Any], style: str, ranks: Steps) -> str:
+        """The result of `build` as lines of a program in one of `styles`, on these ranks only."""
+        raise NotImplementedError(f"{self.name} has styles and does not write them")
 
     def left_out(self, request: DumpRequest) -> list[Problem]:
         """What the request says and this language's file will not; what `build` refuses is not among it."""

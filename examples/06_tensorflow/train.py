@@ -1,6 +1,7 @@
 """Train a small classifier with sess.run and keep its weights.
 
     python train.py [--capture DIRECTORY] [--steps "0|2"] [--layers NAME ...]
+    python train.py --settings dump.json        where ascend_dump cannot be imported: see section 6 of the README
 
 It is an ordinary training; see simulated.py for where it runs.
 """
@@ -23,6 +24,7 @@ def main() -> None:
     parser.add_argument("--capture", metavar="DIRECTORY", help="dump into this directory")
     parser.add_argument("--steps", default="0|2", help="the steps to dump")
     parser.add_argument("--layers", nargs="*", help="the operators to dump, by default all")
+    parser.add_argument("--settings", metavar="FILE", help="dump what this file says, by tf1_dump.py")
     args = parser.parse_args()
     with simulated_device():
         import tensorflow.compat.v1 as tf
@@ -46,6 +48,10 @@ def train(tf: Any, config: Any) -> None:
 
 
 def captured(config: Any, args: argparse.Namespace) -> contextlib.AbstractContextManager[Any]:
+    if args.settings is not None:
+        import tf1_dump
+
+        return tf1_dump.capture(config, args.settings)
     if args.capture is None:
         return contextlib.nullcontext()
     import ascend_dump

@@ -21,8 +21,8 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Walked:
 
 def test_losses_are_the_same_with_and_without_a_capture(walked: Walked) -> None:
     losses = re.findall(r"^step \d: loss .*$", walked.printed, re.MULTILINE)
-    assert len(losses) == 12
-    assert losses[:4] == losses[4:8] == losses[8:]
+    assert len(losses) == 16
+    assert losses[:4] == losses[4:8] == losses[8:12] == losses[12:]
     numbers = [float(line.split()[3].rstrip(",")) for line in losses[:4]]
     assert numbers == sorted(numbers, reverse=True)
 
@@ -54,3 +54,11 @@ def test_what_is_wrong_with_keys_is_told(walked: Walked) -> None:
     assert '"enable_dump": true' in walked.printed
     assert "the bridge ends the process with a fatal log message" in walked.printed
     assert "it cannot be 1 if enable_dump is 1" in walked.printed
+
+
+def test_the_module_for_python_3_7_dumps_what_a_capture_does(walked: Walked) -> None:
+    dumps = [ascend_dump.open(walked.place / name).select(op="head/matmul") for name in ("settled", "dumps")]
+    found, expected = [{(record.step, record.io, record.index) for record in dump} for dump in dumps]
+    assert found == expected
+    assert list((walked.place / "arrays").rglob("*head_matmul*.npy"))
+    assert "DumpConfig(enable_dump=True" in walked.printed

@@ -18,7 +18,7 @@ from ascend_dump import NotSupported
 from ascend_dump.fakes.mindspore._files import KernelDumper
 from ascend_dump.fakes.mindspore._graph import CompiledGraph, Tape
 from ascend_dump.fakes.mindspore._o2 import ModelDumper
-from ascend_dump.fakes.mindspore._state import MindSporeState
+from ascend_dump.fakes.mindspore._state import VERSION_VARIABLE, MindSporeState
 from ascend_dump.fakes.mindspore._types import Tensor
 from ascend_dump.native.mindspore.config.dump_json import CONFIG_VARIABLE, read_file
 from ascend_dump.native.mindspore.config.settings import DumpJsonSettings
@@ -31,6 +31,11 @@ __all__ = ["MindSporeProcess", "current", "start_process"]
 _DEPRECATED = (
     "[Dump Deprecated Alert {turn}/3]: For 'Dump', in the scenario where 'backend' is 'GE', the "
     "'MINDSPORE_DUMP_CONFIG' env has been deprecated since MindSpore 2.6. Please use msprobe tool instead."
+)
+#: Not MindSpore's own.
+_OLDER = (
+    "ascend_dump.fakes: the simulated MindSpore {version} dumps nothing with O2, as every MindSpore since 2.6: for the "
+    'document\'s chapter "Dump in Ascend O2 Mode" set {variable}=2.5.0 before the fake is installed'
 )
 
 
@@ -126,6 +131,7 @@ class MindSporeProcess(MindSporeState):
         if runtime.ge and not runtime.old_ge and self._dumps_tensors is None and os.environ.get(CONFIG_VARIABLE):
             for turn in (1, 2, 3):
                 self.log("WARNING", _DEPRECATED.format(turn=turn))
+            self.log("WARNING", _OLDER.format(version=self.version, variable=VERSION_VARIABLE))
         known = self._dumper is not None or self._dumps_tensors is None
         settings = self.parse()
         if self._dumps_tensors is None:

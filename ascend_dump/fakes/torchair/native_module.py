@@ -9,7 +9,8 @@
 torchair lowers the model to a GE graph and hands it over as bytes; here the graph is computed with torch on the CPU,
 and every operator is reported to the simulated device under its GE name. The dump is armed by what torchair itself
 sends: session options `ge.exec.*`, a dump JSON given as `dump_config_path`, and the JSON that newer versions generate.
-torch_npu need not be there; without it torchair takes the CPU for its device.
+Without torch_npu torchair takes the CPU for its device. Beside the fake torch_npu it is refused, because torchair looks
+for operators that only the real torch_npu has: `install("torch_npu", "torchair")` runs programs that import both.
 
 torchair can be imported once in a process, so the package stays loaded at the end of the block; called there, it raises
 RuntimeError. What it freezes with the first graph of a process (the options, the dump JSON) is frozen for the block:
@@ -132,7 +133,15 @@ def modules(npu: Npu) -> Mapping[str, ModuleType]:
 
 @contextlib.contextmanager
 def patches(npu: Npu, modules: Mapping[str, ModuleType]) -> Iterator[None]:
-    """Bind the native module to `npu`, and let torchair forget at the end what it froze."""
+    """Bind the native module to `npu`, and let torchair forget at the end what it froze.
+
+    Raises NotSupported beside the fake torch_npu.
+    """
+    if "torch_npu" in modules:
+        raise NotSupported(
+            "the real torchair does not run beside the fake torch_npu, which lacks operators that torchair looks for",
+            hint='install("torch_npu", "torchair"), or "torchair_native" without torch_npu',
+        )
     boundary = _boundary()
     before = boundary.current
     _reset_frontend()

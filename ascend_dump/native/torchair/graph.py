@@ -20,6 +20,8 @@ What it does not say:
 - Passes after that text was made: an `Assign` to an input of the graph becomes an output of the graph, which GE
   writes over the input, and the operator itself is taken out (`_mapping_assign_op_to_graph_output`).
 - An operator with several outputs has its name in those of its outputs only; constants stand within calls, unnamed.
+- The operator that hands the offsets of a generator to random operators (`_GraphRngState`) has no line of its own, and
+  GE runs and dumps it as any other: it is read from the first call that takes one of its outputs.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ _TOKEN = re.compile(
 )
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _OUTPUT = re.compile(r"(.+)_(\d+)", re.ASCII)
-#: Constants stand in the line of their operator. Beyond the second limit its inputs are not looked for.
+#: An output of the operator without a line; its input has the same name with another beginning.
+_OFFSET = re.compile(r"unpack_generator_offsets((?:_\d+)?)_(\d+)", re.ASCII)
+#: Constants stand in the line of their operator. Beyond the second limit its inputs are not read.
 _LONGEST_LINE, _LONGEST_PARSED = 64 << 20, 1 << 20
 #: So many nodes in the order of earlier ones come from the same lines.
 _LOOKED_AHEAD = 64
@@ -157,6 +161,8 @@ class _GraphReader:
         #: Variable -> `name:output`.
         self._variables: dict[str, str] = {}
         self._inputs_of_graph: set[str] = set()
+        #: Operators without a line that have been read.
+        self._unwritten: set[str] = set()
 
     def line(self, raw: bytes) -> Iterator[GraphOp]:
         if raw.startswith(_BEGINNING):
@@ -172,7 +178,9 @@ class _GraphReader:
             return
         match = _STATEMENT.match(text)
         if match is not None:
-            yield self._operator(text, match)
+            names = _names_in_call(text, match.end()) if len(text) <= _LONGEST_PARSED else []
+            yield from self._generator_offsets(names)
+            yield self._operator(text, match, tuple(self._variables[name] for name in names if name in self._variables))
 
     def end(self, offset: int) -> Iterator[GraphOp]:
         yield from self._unused()
@@ -185,11 +193,25 @@ class _GraphReader:
             yield self._fx
         self._used = True
 
-    def _operator(self, text: str, match: re.Match[str]) -> GraphOp:
+    def _generator_offsets(self, names: list[str]) -> Iterator[GraphOp]:
+        """The operators without a line whose outputs are read here for the first time."""
+        for variable in names:
+            match = None if variable in self._variables else _OFFSET.fullmatch(variable)
+            if match is None:
+                continue
+            name = f"unpack_generator_offsets{match[1]}"
+            is_new = name not in self._unwritten
+            self._unwritten.add(name)
+            self._variables[variable] = f"{name}:{match[2]}"
+            if is_new:
+                fx = self._fx or _NO_NODE
+                node = Node(name, "Unpack", (f"offset_list{match[1]}:0",), self._graph)
+                yield GraphOp(node, fx.fx, fx.target, fx.source, code=fx.code)
+
+    def _operator(self, text: str, match: re.Match[str], inputs: tuple[str, ...]) -> GraphOp:
         outputs = [one.strip() for one in match[1].split(",")]
         named = _NODE_NAME.search(text)
         name = _name_of_outputs(outputs) if named is None else named[1]
-        inputs = self._inputs(text, match.end())
         for index, variable in enumerate(outputs):
             self._variables[variable] = f"{name}:{index}"
         kind = match[2]
@@ -203,12 +225,6 @@ class _GraphReader:
         to_input = kind == _ASSIGN and inputs[:1] != () and inputs[0] in self._inputs_of_graph
         node = Node(name, kind, inputs, self._graph)
         return GraphOp(node, fx.fx, fx.target, fx.source, to_input, fx.code)
-
-    def _inputs(self, text: str, begin: int) -> tuple[str, ...]:
-        """Outputs of other operators among the arguments, in order."""
-        if len(text) > _LONGEST_PARSED:
-            return ()
-        return tuple(self._variables[one] for one in _names_in_call(text, begin) if one in self._variables)
 
 
 def _names_in_call(text: str, begin: int) -> list[str]:

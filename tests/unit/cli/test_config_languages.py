@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -203,3 +204,93 @@ def test_another_distribution_brings_a_language(
     assert sorted(found) == sorted([*NAMES, "toy"])
     assert recognise(found.values(), {"toy": 1}) == [TOY]
     assert "broken" in caplog.text
+
+
+# TensorFlow 1.15 on Python 3.7: lines to paste, and a module that needs no package.
+
+
+def lines_of(capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    command = ["config", "--for", "tensorflow", "--path", "d", "--steps", "0|5|10", "--mode", "all", *options]
+    assert main([*command, "--format", "python"]) == Exit.OK
+    return capsys.readouterr().out
+
+
+def test_the_lines_for_a_session_are_those_of_the_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = lines_of(capsys, "--layers", "nodename1", "--layers", "nodename2").splitlines()
+    assert found[3:6] == [
+        "session_config = tf.ConfigProto(allow_soft_placement=True)",
+        "custom_op = session_config.graph_options.rewrite_options.custom_optimizers.add()",
+        'custom_op.name = "NpuOptimizer"',
+    ]
+    assert 'custom_op.parameter_map["enable_dump"].b = True' in found
+    assert f'custom_op.parameter_map["dump_path"].s = tf.compat.as_bytes("{tmp_path / "d"}")' in found
+    assert 'custom_op.parameter_map["dump_step"].s = tf.compat.as_bytes("0|5|10")' in found
+    assert 'custom_op.parameter_map["dump_layer"].s = tf.compat.as_bytes("nodename1 nodename2")' in found
+    assert lines_of(capsys, "--style", "keras").endswith("set_keras_session_npu_config(config=session_config)\n")
+
+
+def test_the_lines_for_an_estimator_dump_on_one_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = lines_of(capsys, "--style", "estimator", "--ranks", "7|1-3")
+    assert 'rank = int(os.getenv("RANK_ID", "0"))\ndump_flag = 1 <= rank <= 3 or rank == 7\n' in found
+    path = tmp_path / "d"
+    assert f'DumpConfig(enable_dump=dump_flag, dump_path="{path}", dump_step="0|5|10", dump_mode="all")' in found
+    compile(found, "lines.py", "exec")
+    assert main(["config", "--for", "tensorflow", "--ranks", "7"]) == Exit.UNAVAILABLE
+    assert "or --format python" in capsys.readouterr().err
+
+
+def test_lines_are_written_into_a_file_that_is_new(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lines_of(capsys, "-o", "lines.py") == ""
+    expected = lines_of(capsys)
+    assert (tmp_path / "lines.py").read_text() == expected
+    command = ["config", "--for", "tensorflow", "--format", "python", "-o"]
+    assert main([*command, "lines.py"]) == Exit.USAGE
+    assert main([*command, "lines.json"]) == Exit.USAGE
+    assert main([*command, "lines.py", "--overwrite"]) == Exit.OK
+    assert main([*command, "lines.py", "--overwrite", "--json"]) == Exit.OK
+    assert json.loads(capsys.readouterr().out)["python"] == (tmp_path / "lines.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--for", "acl", "--format", "python"], "acl reads a file"),
+        (["--for", "acl", "--standalone", "x.py"], "acl needs no module"),
+        (["--for", "tensorflow", "--style", "keras"], "--style keras is for --format python"),
+        (["--for", "tensorflow", "--format", "python", "--style", "jax"], "there is no such style"),
+        (["--for", "tensorflow", "--standalone", "x.py", "--steps", "3"], "--steps has no effect"),
+        (["--for", "tensorflow", "--standalone", "x.py", "--format", "python"], "--format has no effect"),
+    ],
+    ids=str,
+)
+def test_what_has_no_effect_is_refused(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", *options]) == Exit.USAGE
+    assert message in capsys.readouterr().err
+
+
+def test_the_module_is_copied_beside_the_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["config", "--for", "tensorflow", "--standalone", "tf1_dump.py"]
+    assert main(command) == Exit.OK
+    assert list(tmp_path.iterdir()) == [tmp_path / "tf1_dump.py"]
+    assert main([*command, "--steps", "0", "-o", "dump.json"]) == Exit.OK
+    assert json.loads((tmp_path / "dump.json").read_text())["dump_step"] == "0"
+    (tmp_path / "tf1_dump.py").write_text("# mine\n")
+    assert main(command) == Exit.USAGE
+    assert main([*command, "--overwrite"]) == Exit.OK
+
+
+def test_the_module_runs_on_python_3_5() -> None:
+    pytest.importorskip("vermin")
+    file = languages()["tensorflow"].standalone
+    command = [
+        sys.executable,
+        "-c",
+        "from vermin import main; main()",
+        "-t=3.5-",
+        "--violations",
+        "--no-tips",
+        str(file),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+    assert "3.5" in done.stdout

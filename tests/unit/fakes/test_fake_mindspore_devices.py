@@ -179,6 +179,8 @@ def test_o2_has_no_dump_since_2_6(npu, config, tmp_path):
     dense_net()(rows())
     assert not (tmp_path / OUT).exists()
     assert sum("[Dump Deprecated Alert" in line for line in npu.log) == 3
+    # And which fake has the chapter's layout, once in a process.
+    assert sum("set ASCEND_DUMP_FAKE_MINDSPORE_VERSION=2.5.0" in line for line in npu.log) == 1
 
 
 @pytest.fixture
@@ -210,6 +212,7 @@ def test_older_o2_lets_the_device_write(older, tmp_path):
     assert levels == {"0", "2"}
     [relu] = [one for one in records if one.op_type == "ReLU" and one.io == "output" and out / "2" in one.path.parents]
     assert np.array_equal(relu.numpy(), net(rows()).asnumpy())
+    assert not any("ASCEND_DUMP_FAKE_MINDSPORE_VERSION" in line for line in older.log)
 
 
 def test_older_o2_writes_arrays_and_statistics(older, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -291,6 +292,35 @@ def test_names_of_files_are_read_back(number, rank, kind):
     assert parse_graph_file(name) == (kind, number, rank, 4, "20261121015259103066")
     for other in (name + "c", "x" + name, name.replace(".py", ".txt")):
         assert parse_graph_file(other) is None
+
+
+# Written by torchair 2.13 for two dropouts, the second with a generator of its own; shapes and types are left out.
+RANDOM = """## FX Code: native_dropout = torch.ops.aten.native_dropout.default(x: torch.float32[2, 4]cpu, 0.5, True)
+Shape_0 = ge.Shape(x_0, node_name="Shape")
+offset_list_0 = ge.Data(index=1, dtype=9, shape=[1], placement="CPU", node_name="offset_list")
+ConcatV2_0 = ge.ConcatV2([ge.Const(0, dtype=9), unpack_generator_offsets_0], 0, N=2, node_name="ConcatV2")
+## FX Code: rand = torch.ops.aten.rand.default([2, 4])
+ConcatV2_1_0 = ge.ConcatV2([ge.Const(0, dtype=9), unpack_generator_offsets_1], 0, N=2, node_name="ConcatV2_1")
+## FX Code: bernoulli = torch.ops.aten.bernoulli.default(x: torch.float32[2, 4]cpu, generator=g)
+offset_list_1_0 = ge.Data(index=2, dtype=9, shape=[1], placement="CPU", node_name="offset_list_1")
+StatelessBernoulli_0 = ge.StatelessBernoulli(Shape_0, x_0, unpack_generator_offsets_1_0, node_name="StatelessBernoulli")
+"""
+
+
+def test_the_operators_that_hand_out_offsets_of_generators_are_read_though_they_have_no_line(tmp_path, capsys):
+    """GE gets and dumps them; torchair adds them to its graph without the function that writes the text."""
+    found = {one.node.name: one for one in read(tmp_path, 'x_0 = ge.Data(index=0, node_name="x")\n' + RANDOM)}
+    assert [name for name in found if name.startswith("unpack")] == [
+        "unpack_generator_offsets",
+        "unpack_generator_offsets_1",
+    ]
+    first, second = found["unpack_generator_offsets"], found["unpack_generator_offsets_1"]
+    assert (first.node.type, first.node.inputs, first.fx) == ("Unpack", ("offset_list:0",), "native_dropout")
+    assert (second.node.inputs, second.fx) == (("offset_list_1:0",), "bernoulli")
+    assert found["ConcatV2_1"].node.inputs == ("unpack_generator_offsets:1",)
+    assert found["StatelessBernoulli"].node.inputs == ("Shape:0", "x:0", "unpack_generator_offsets_1:0")
+    assert main(["ops", str(tmp_path / NAME.format(3, 0)), "--dumped", "--type", "Unpack"]) == 0
+    assert re.search(r"^unpack_generator_offsets +Unpack +native_dropout ", capsys.readouterr().out, re.MULTILINE)
 
 
 # The verb.

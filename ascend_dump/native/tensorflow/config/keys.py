@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple, Union
 
+from ascend_dump.native.tensorflow.tf1_dump import DUMP_FIELDS, OTHER_FIELDS
+
 __all__ = ["DUMP_KEYS", "KEYS", "MODES", "TYPES", "VALUES", "Parameter", "Value", "fits"]
 
 Value = Union[bool, int, str]
@@ -16,26 +18,26 @@ class Parameter(NamedTuple):
 
     field: str
     ge: str
-    default: Value = ""
+    default: Value
 
 
-KEYS: Mapping[str, Parameter] = MappingProxyType(
-    {
-        "enable_dump": Parameter("b", "ge.exec.enableDump", False),
-        "enable_dump_debug": Parameter("b", "ge.exec.enableDumpDebug", False),
-        "dump_path": Parameter("s", "ge.exec.dumpPath"),
-        "dump_step": Parameter("s", "ge.exec.dumpStep"),
-        "dump_mode": Parameter("s", "ge.exec.dumpMode", "output"),
-        "dump_debug_mode": Parameter("s", "ge.exec.dumpDebugMode", "all"),
-        "dump_data": Parameter("s", "ge.exec.dumpData", "tensor"),
-        "dump_layer": Parameter("s", "ge.exec.dumpLayer"),
-        "quant_dumpable": Parameter("s", "ge.quant_dumpable"),
-        "enable_exception_dump": Parameter("i", "ge.exec.enable_exception_dump", 2),
-        "use_off_line": Parameter("b", "", True),
-    }
-)
+_GE: Mapping[str, tuple[str, Value]] = {
+    "enable_dump": ("ge.exec.enableDump", False),
+    "enable_dump_debug": ("ge.exec.enableDumpDebug", False),
+    "dump_path": ("ge.exec.dumpPath", ""),
+    "dump_step": ("ge.exec.dumpStep", ""),
+    "dump_mode": ("ge.exec.dumpMode", "output"),
+    "dump_debug_mode": ("ge.exec.dumpDebugMode", "all"),
+    "dump_data": ("ge.exec.dumpData", "tensor"),
+    "dump_layer": ("ge.exec.dumpLayer", ""),
+    "quant_dumpable": ("ge.quant_dumpable", ""),
+    "enable_exception_dump": ("ge.exec.enable_exception_dump", 2),
+    "use_off_line": ("", True),
+}
+_FIELDS = {**DUMP_FIELDS, **OTHER_FIELDS}
+KEYS: Mapping[str, Parameter] = MappingProxyType({name: Parameter(_FIELDS[name], *more) for name, more in _GE.items()})
 #: The keys that select what is dumped; the other keys may be set for other reasons.
-DUMP_KEYS = tuple(name for name in KEYS if name not in ("enable_exception_dump", "use_off_line"))
+DUMP_KEYS = tuple(DUMP_FIELDS)
 
 TYPES: Mapping[str, tuple[type, str]] = MappingProxyType({"b": (bool, "true or false"), "i": (int, "a number")})
 #: Each mode with the key that turns it on and the allowed values.

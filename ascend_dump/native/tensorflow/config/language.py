@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 from ascend_dump.native.languages import CERTAIN, POSSIBLE, ConfigLanguage, Surroundings
 from ascend_dump.native.scenes import SCENES
+from ascend_dump.native.tensorflow import tf1_dump
 from ascend_dump.native.tensorflow.config.build import parameters
 from ascend_dump.native.tensorflow.config.check import check_parameters
+from ascend_dump.native.tensorflow.config.python import STYLES, python_lines
 
 if TYPE_CHECKING:
     from ascend_dump._problem import Problem
     from ascend_dump._request import DumpRequest
+    from ascend_dump._steps import Steps
 
 __all__ = ["LANGUAGES", "TensorFlowLanguage"]
 
@@ -23,6 +26,8 @@ _OWN_KEYS = ("enable_dump_debug", "dump_debug_mode", "use_off_line", "enable_exc
 
 class TensorFlowLanguage(ConfigLanguage):
     name = "tensorflow"
+    styles = tuple(STYLES)
+    standalone = Path(tf1_dump.__file__)
 
     def recognise(self, value: Any, suffix: str) -> int:
         if not isinstance(value, dict):
@@ -37,6 +42,9 @@ class TensorFlowLanguage(ConfigLanguage):
     def build(self, request: DumpRequest, names: Optional[Iterable[str]] = None) -> Mapping[str, Any]:
         """The dump's keys and `use_off_line`, without which nothing is dumped; torchair's files do not have it."""
         return {"use_off_line": True, **parameters(request, names=names)}
+
+    def python(self, built: Mapping[str, Any], style: str, ranks: Steps) -> str:
+        return "\n".join(python_lines(built, style, ranks)) + "\n"
 
     def left_out(self, request: DumpRequest) -> list[Problem]:
         return list(SCENES.problems(request))

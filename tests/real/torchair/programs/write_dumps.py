@@ -49,7 +49,8 @@ class Network(torch.nn.Module):
         x = torch.addmm(x, x, self.square)
         y = self.first(x)
         y = self.second(y) - 1.0
-        y = self.third(y)
+        # Random, for the operator that hands out the offsets of the generator; the result is that without it.
+        y = self.third(y) + torch.rand(8) * 0.0
         return torch.softmax(y, -1).sum(0)
 
 
