@@ -191,7 +191,7 @@ class CallsSession(Session):
         selected = [number for number in range(first, self._calls) if self._selects(number)]
         empty = [number for number in selected if number in self._empty or not self._wrote(number)]
         if len(empty) < len(selected):
-            if self._reasons is not None:  # with scene="overflow" an empty call is no finding
+            if self._reasons is not None and self.failure is None:  # with scene="overflow" an empty call is no finding
                 tell_of_empty("call", len(empty), min(empty, default=None), self._reasons[0] if self._reasons else "")
         elif self.failure is None:
             self.failure = self._nothing_written()

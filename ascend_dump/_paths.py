@@ -27,6 +27,7 @@ __all__ = [
     "RunDirectory",
     "add_private_directory",
     "holds_files",
+    "is_disk_failure",
     "make_private_directory",
     "mark_call",
     "open_directory",
@@ -48,6 +49,13 @@ REMOVED_DIRECTORY = ".ascend-dump-removed-"
 PUSHED = ".ascend-dump-pushed-"
 #: What is no part of a dump begins with one of these.
 NO_PART = (CATALOG, PUSHED, REMOVED_DIRECTORY)
+#: Errors of a path that is wrong, rather than of the disk.
+_WRONG_PATH = frozenset(
+    (
+        *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
+        *(errno.ENAMETOOLONG, errno.ELOOP),
+    )
+)
 CALL_SCHEMA = "ascend-dump/call/1"
 
 
@@ -285,6 +293,11 @@ def open_private(path: Union[str, Path], flags: int, *, directory: Optional[int]
         raise
     _make_private(fd, status, PRIVATE_FILE)
     return fd
+
+
+def is_disk_failure(error: OSError) -> bool:
+    """Whether the disk is full or failed, rather than the path wrong."""
+    return error.errno is not None and error.errno not in _WRONG_PATH
 
 
 def holds_files(root: Path) -> bool:
