@@ -10,7 +10,6 @@ import contextlib
 import functools
 import logging
 import os
-import shutil
 import sys
 import time
 from enum import Enum
@@ -23,7 +22,7 @@ from ascend_dump._decorated_call import DecoratedCall
 from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError, ConfigError, NotSupported, WriteError
 from ascend_dump._log import give_messages_a_name
 from ascend_dump._mark import Mark
-from ascend_dump._paths import RunDirectory, holds_files, is_disk_failure, make_private_directory
+from ascend_dump._paths import RunDirectory, holds_files, is_disk_failure, make_private_directory, remove_tree
 from ascend_dump._problem import Problem
 from ascend_dump._rank import Rank, current_rank, is_selected
 from ascend_dump._recorder import StepRecorder
@@ -195,6 +194,8 @@ class Capture:
         except AscendDumpError as error:
             if self._mark is not None:
                 self._mark.end(error, self._kept())
+            # Such as that of the manifest, after that of the records.
+            error.reported = error.reported or (session.failure is not None and session.failure.code == error.code)
             self._complain(error)
             return
         except Exception as error:
@@ -388,7 +389,7 @@ class Capture:
             return adapter.start(self.request, self._target, run)
         except BaseException:
             if not holds_files(run.path):
-                shutil.rmtree(run.path, ignore_errors=True)
+                remove_tree(run.path)
             raise
 
     def _begin_step(self, session: Session, number: Optional[int]) -> None:
@@ -396,23 +397,23 @@ class Capture:
         try:
             session.step(number)
         except OSError as error:
-            session.fail(self._survive(error, session.root, told=session.failure is not None))
+            session.fail(self._survive(error, session.root, running=session))
             with contextlib.suppress(NotSupported):
                 session.trigger("the disk is full or failed")
 
-    def _survive(self, error: OSError, path: Path, *, told: bool = False) -> WriteError:
-        """Report a full or failing disk. Raises any other error again, and every error with `strict`.
+    def _survive(self, error: OSError, path: Path, *, running: Optional[Session] = None) -> WriteError:
+        """Report a full or failing disk, of a running session any error of a file, unless the session failed before.
 
-        told: an earlier failure of the disk was reported
+        Raises other errors again, and every error with `strict`.
         """
         cause = error.__cause__ if isinstance(error, WriteError) else error
         # Other errors of ours are about what `capture` was given, such as a file to read.
         if self._strict or not isinstance(cause, OSError) or isinstance(cause, AscendDumpError):
             raise error
-        if not is_disk_failure(cause):
+        if running is None and not is_disk_failure(cause):
             raise error
         failure = explain(cause, path)
-        if not told:
+        if running is None or running.failure is None:
             log.warning("%s", failure)
         failure.reported = True
         return failure

@@ -6,7 +6,8 @@ import errno
 import os
 import sys
 import threading
-from typing import Any
+from types import FrameType
+from typing import Any, Optional
 
 import pytest
 
@@ -53,7 +54,7 @@ class FailingDisk:
 
 
 def _is_of_a_fake() -> bool:
-    frame = sys._getframe(2)
+    frame: Optional[FrameType] = sys._getframe(2)
     while frame is not None:
         if frame.f_globals.get("__name__", "").startswith("ascend_dump.fakes"):
             return True

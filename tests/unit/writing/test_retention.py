@@ -58,7 +58,9 @@ def test_memory_does_not_grow_with_removed_steps(directory: Path) -> None:
 
     def write(steps: range) -> int:
         for step in steps:
-            write_step(writer, step, item("weight", weight), *(item(f"op{n}", noise(9 * step + n, 4)) for n in range(9)))
+            write_step(
+                writer, step, item("weight", weight), *(item(f"op{n}", noise(9 * step + n, 4)) for n in range(9))
+            )
         writer.flush()
         return tracemalloc.get_traced_memory()[0]
 
