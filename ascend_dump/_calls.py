@@ -9,13 +9,20 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError
-from ascend_dump._paths import RunDirectory, holds_files, mark_call
+from ascend_dump._paths import (
+    RunDirectory,
+    add_private_directory,
+    holds_files,
+    located,
+    make_private_directory,
+    mark_call,
+    remove_tree,
+)
 from ascend_dump._tally import Tally
 from ascend_dump.adapter._contract import Repeats
 from ascend_dump.adapter._session import Session, tell_of_empty
@@ -71,7 +78,7 @@ class CallsSession(Session):
         self._number, self._calls = number, self._calls + 1
         if self._adapter.repeats is Repeats.NEVER:
             if self._session is None:
-                self._common.mkdir(mode=0o700)
+                add_private_directory(self._common)
                 self._begin(self._run.within("calls"))
             else:
                 self._sort(None)
@@ -98,7 +105,7 @@ class CallsSession(Session):
         try:
             self._session = self._adapter.start(self._each, self._target, place)
         except AscendDumpError as error:
-            shutil.rmtree(place.path, ignore_errors=True)
+            remove_tree(place.path)
             if self._calls == 1:
                 raise
             super().fail(error)
@@ -123,7 +130,7 @@ class CallsSession(Session):
                 self._empty.add(number)
             self._armed = self._armed or holds_files(place)
             if not selected and os.getpid() == self._pid:
-                shutil.rmtree(place, ignore_errors=True)
+                remove_tree(place)
 
     def _stop(self, session: Session) -> None:
         try:
@@ -191,7 +198,7 @@ class CallsSession(Session):
         selected = [number for number in range(first, self._calls) if self._selects(number)]
         empty = [number for number in selected if number in self._empty or not self._wrote(number)]
         if len(empty) < len(selected):
-            if self._reasons is not None:  # with scene="overflow" an empty call is no finding
+            if self._reasons is not None and self.failure is None:  # with scene="overflow" an empty call is no finding
                 tell_of_empty("call", len(empty), min(empty, default=None), self._reasons[0] if self._reasons else "")
         elif self.failure is None:
             self.failure = self._nothing_written()
@@ -223,14 +230,16 @@ class CallsSession(Session):
                 owner = self._owners.setdefault(os.fspath(inside.parent), number)
             with contextlib.suppress(FileNotFoundError):
                 if owner is None:
-                    file.unlink()
+                    with located(file) as (name, directory):
+                        os.unlink(name, dir_fd=directory)
                     continue
                 place = self._run.of_call(owner).path
                 if not place.exists():
                     mark_call(place, owner)
                 there = place / inside
-                there.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                os.replace(file, there)
+                make_private_directory(there.parent)
+                with located(file) as (old, directory), located(there) as (new, _):
+                    os.replace(old, new, src_dir_fd=directory, dst_dir_fd=directory)
 
 
 def _files(root: Path) -> Iterator[Path]:
@@ -241,5 +250,5 @@ def _files(root: Path) -> Iterator[Path]:
 
 def _remove_empty(root: Path) -> None:
     for directory, _, _ in os.walk(root, topdown=False):
-        with contextlib.suppress(OSError):
-            os.rmdir(directory)
+        with contextlib.suppress(OSError), located(directory) as (name, above):
+            os.rmdir(name, dir_fd=above)

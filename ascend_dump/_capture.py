@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, TypeVar
 from ascend_dump._call_gate import CallGate
 from ascend_dump._calls import CallsSession
 from ascend_dump._decorated_call import DecoratedCall
-from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError, ConfigError, NotSupported
+from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError, ConfigError, NotSupported, WriteError
 from ascend_dump._log import give_messages_a_name
 from ascend_dump._mark import Mark
-from ascend_dump._paths import RunDirectory, holds_files, make_private_directory
+from ascend_dump._paths import RunDirectory, holds_files, is_disk_failure, make_private_directory, remove_tree
 from ascend_dump._problem import Problem
 from ascend_dump._rank import Rank, current_rank, is_selected
 from ascend_dump._recorder import StepRecorder
@@ -31,6 +31,7 @@ from ascend_dump._summary import Progress, tell
 from ascend_dump.adapter._contract import Adapter, Repeats, choose
 from ascend_dump.adapter._exit import at_exit
 from ascend_dump.adapter._session import Session
+from ascend_dump.writing.budget import explain
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -107,6 +108,8 @@ class Capture:
         #: When it was started, in seconds of a clock that never runs back.
         self._began = 0.0
         self._step = 0
+        #: Whether the program has to call `step`, and has not done so yet.
+        self._expects_step = False
         self._each_call: Optional[bool] = None
         #: Decorated functions only: arm at the first call, even if `steps=` does not select it.
         self._early = False
@@ -136,19 +139,21 @@ class Capture:
         """Arm the dump and return this object.
 
         Raises CaptureError when it is active already, ConfigError for a problem the framework
-        would refuse, WriteError when the path cannot be written.
+        would refuse, WriteError when the path cannot be used. A full or failing disk is reported, and nothing is
+        dumped then; with `strict` it raises WriteError too.
         """
         adapter, session = self._arm()
         if session is not None and not adapter.counts_steps(self._target):
-            session.step(0)
+            self._begin_step(session, 0)
+            self._expects_step = True
         return self
 
     def begin(self) -> Optional[Session]:
         """Arm the dump as `start` does, and return the session, whose steps the caller begins.
 
-        None if `ranks=` leaves this rank out.
+        None if `ranks=` leaves this rank out. Raises as `start` with `strict`.
         """
-        return self._arm()[1]
+        return self._arm(tolerant=False)[1]
 
     def stop(self) -> None:
         """Disarm, finish the files and report. Does nothing when it is not active.
@@ -189,6 +194,8 @@ class Capture:
         except AscendDumpError as error:
             if self._mark is not None:
                 self._mark.end(error, self._kept())
+            # Such as that of the manifest, after that of the records.
+            error.reported = error.reported or (session.failure is not None and session.failure.code == error.code)
             self._complain(error)
             return
         except Exception as error:
@@ -210,8 +217,21 @@ class Capture:
             self._mark.end(failure, self._kept())
         if failure is None or failure.code != "AD303":
             self._tell(session, failure)
+        if failure is None and self._expects_step:
+            failure = self._steps_without_effect(session)
         if failure is not None:
             self._complain(failure)
+
+    def _steps_without_effect(self, session: Session) -> Optional[CaptureError]:
+        """The error of a program that selected steps and began none but the first; None for any other."""
+        steps, tally = self.request.steps, session.tally()
+        if steps.all or steps.last == 0 or (tally is not None and tally.begun != 1):
+            return None
+        return CaptureError(
+            f"steps={steps} has no effect: cap.step() was not called, so all records have step 0",
+            hint="call cap.step() where the next step begins, give capture() a model, or decorate a function",
+            code="AD307",
+        )
 
     def _tell(self, session: Session, failure: Optional[AscendDumpError]) -> None:
         seconds = time.monotonic() - self._began
@@ -239,7 +259,8 @@ class Capture:
                 hint="leave out cap.step(), or capture without a target",
             )
         self._step += 1
-        session.step(self._step)
+        self._expects_step = False
+        self._begin_step(session, self._step)
 
     def trigger(self, reason: str) -> None:
         """Stop recording after the open step; this step and the `keep` steps before it stay on disk.
@@ -290,6 +311,7 @@ class Capture:
         """Stop the capture at the end of the block, or of the last call. error: what that raised."""
         self._interrupted(error)
         self._trigger_by(error)
+        self._expects_step = self._expects_step and error is None
         try:
             self.stop()
         except AscendDumpError as failure:
@@ -313,10 +335,11 @@ class Capture:
     def _running(self) -> Optional[Session]:
         return self._session if self.active else None
 
-    def _arm(self, *, calls: bool = False) -> tuple[Adapter, Optional[Session]]:
-        """Choose the adapter, check the request and start the session.
+    def _arm(self, *, calls: bool = False, tolerant: bool = True) -> tuple[Adapter, Optional[Session]]:
+        """Choose the adapter, check the request and start the session; None if nothing is recorded.
 
         calls: the steps are calls of a decorated function, whatever the framework counts
+        tolerant: a failing disk is reported; else it raises
         """
         if self.active:
             raise CaptureError(
@@ -331,34 +354,69 @@ class Capture:
         adapter = choose(self._target, self._framework)
         rank = current_rank()
         run = RunDirectory.planned(self.request.path, rank, launched=self._launched, model=self._model)
-        self.problems = adapter.check(self.request, self._target, run)
-        self._report_problems()
         session = self._recorder = None
-        if is_selected(rank, self.request.ranks):
-            made = run.make()
-            session = CallsSession(adapter, self.request, self._target, made) if calls else self._start(adapter, made)
-            self._path = session.root
-            self._mark = Mark(self._path, adapter.name, self.request)
-            self._recorder = StepRecorder(session, self.request)
-            self._rank, self._began = rank, time.monotonic()
-            self._progress = Progress(session, self.request, rank)
-            self._process = os.getpid()
-            self.end_at_exit()
-        else:
-            make_private_directory(self.request.path)
-            self._path = run.path.parent
+        self.problems = []
+        try:
+            self.problems = adapter.check(self.request, self._target, run)
+            self._report_problems()
+            if is_selected(rank, self.request.ranks):
+                made = run.make()
+                session = self._start(adapter, made, calls)
+                self._path = session.root
+                self._mark = Mark(self._path, adapter.name, self.request)
+                self._recorder = StepRecorder(session, self.request)
+                self._rank, self._began = rank, time.monotonic()
+                self._progress = Progress(session, self.request, rank)
+                self._process = os.getpid()
+                self.end_at_exit()
+            else:
+                make_private_directory(self.request.path)
+                self._path = run.path.parent
+        except OSError as error:
+            if not tolerant:
+                raise
+            self._survive(error, run.path)
+            self._path = run.path
         self._session, self._adapter = session, adapter
         self._step = 0
         self._state = _State.ACTIVE
         return adapter, session
 
-    def _start(self, adapter: Adapter, run: RunDirectory) -> Session:
+    def _start(self, adapter: Adapter, run: RunDirectory, calls: bool) -> Session:
+        if calls:
+            return CallsSession(adapter, self.request, self._target, run)
         try:
             return adapter.start(self.request, self._target, run)
         except BaseException:
-            with contextlib.suppress(OSError):  # it holds what could be written until then
-                run.path.rmdir()
+            if not holds_files(run.path):
+                remove_tree(run.path)
             raise
+
+    def _begin_step(self, session: Session, number: Optional[int]) -> None:
+        """`Session.step`, of which a failing disk ends the dump only."""
+        try:
+            session.step(number)
+        except OSError as error:
+            session.fail(self._survive(error, session.root, running=session))
+            with contextlib.suppress(NotSupported):
+                session.trigger("the disk is full or failed")
+
+    def _survive(self, error: OSError, path: Path, *, running: Optional[Session] = None) -> WriteError:
+        """Report a full or failing disk, of a running session any error of a file, unless the session failed before.
+
+        Raises other errors again, and every error with `strict`.
+        """
+        cause = error.__cause__ if isinstance(error, WriteError) else error
+        # Other errors of ours are about what `capture` was given, such as a file to read.
+        if self._strict or not isinstance(cause, OSError) or isinstance(cause, AscendDumpError):
+            raise error
+        if running is None and not is_disk_failure(cause):
+            raise error
+        failure = explain(cause, path)
+        if running is None or running.failure is None:
+            log.warning("%s", failure)
+        failure.reported = True
+        return failure
 
     def _report_problems(self) -> None:
         refused = [problem for problem in self.problems if problem.severity == "error"]
@@ -446,7 +504,7 @@ class Capture:
             self._step = number + 1
         if self._running is not None:
             try:
-                self._running.step(number)
+                self._begin_step(self._running, number)
             except BaseException:
                 if not begun:
                     self._abandon()
@@ -458,7 +516,7 @@ class Capture:
         self._interrupted(error)
         self._trigger_by(error)
         if self._running is not None:
-            self._running.step(None)
+            self._begin_step(self._running, None)
         last = self.request.steps.last
         if last is not None and self._step > last:
             self._leave_block(error)

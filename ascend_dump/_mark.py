@@ -7,18 +7,16 @@ larger manifest of their own.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import socket
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from ascend_dump._paths import MANIFEST
+from ascend_dump._paths import MANIFEST, replace_file
 
 if TYPE_CHECKING:
     from ascend_dump._request import DumpRequest
@@ -62,15 +60,6 @@ class Mark:
 
     def _write(self) -> None:
         try:
-            # A new file of an unpredictable name, then renamed: no link that somebody else put there is followed.
-            descriptor, draft = tempfile.mkstemp(dir=self._path.parent, prefix=f".{MANIFEST}.")
-            try:
-                with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-                    json.dump(self._fields, file, indent=1)
-                os.replace(draft, self._path)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    os.unlink(draft)
-                raise
+            replace_file(self._path, json.dumps(self._fields, indent=1).encode("utf-8", "backslashreplace"))
         except OSError as error:
             log.debug("%s cannot be written: %s", self._path, error)

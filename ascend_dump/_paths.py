@@ -6,8 +6,10 @@ import contextlib
 import errno
 import json
 import os
+import secrets
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Optional, Union
 
@@ -27,10 +29,14 @@ __all__ = [
     "RunDirectory",
     "add_private_directory",
     "holds_files",
+    "is_disk_failure",
+    "located",
     "make_private_directory",
     "mark_call",
     "open_directory",
     "open_private",
+    "remove_tree",
+    "replace_file",
     "user_cache",
 ]
 
@@ -48,7 +54,16 @@ REMOVED_DIRECTORY = ".ascend-dump-removed-"
 PUSHED = ".ascend-dump-pushed-"
 #: What is no part of a dump begins with one of these.
 NO_PART = (CATALOG, PUSHED, REMOVED_DIRECTORY)
+#: Errors of a path that is wrong, rather than of the disk.
+_WRONG_PATH = frozenset(
+    (
+        *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
+        *(errno.ENAMETOOLONG, errno.ELOOP),
+    )
+)
 CALL_SCHEMA = "ascend-dump/call/1"
+#: Device and inode of each directory of a rank or run that this process writes to, by its path.
+_own: dict[str, tuple[int, int]] = {}
 
 
 def user_cache() -> Path:
@@ -133,16 +148,19 @@ class RunDirectory(NamedTuple):
         """
         level = self.path.parent
         make_private_directory(level.parent)
+        _own.pop(os.fspath(level), None)  # it may have been removed since another run
         with contextlib.suppress(FileExistsError):
             _add(level)
         opened = _open_level(level)
         try:
             found, own = self._make_in(opened)
-            levels = os.fstat(opened).st_uid
+            status = os.fstat(opened)
+            levels = status.st_uid
             # Compared with what we made: file systems of a network show other owners than the process has.
             if levels not in (own, 0):
                 os.rmdir(found.path.name, dir_fd=opened)
                 raise _unsafe(f"{level} belongs to another user ({levels}, and what this process makes to {own})")
+            _own[os.fspath(level)] = (status.st_dev, status.st_ino)
             return found
         finally:
             os.close(opened)
@@ -161,7 +179,9 @@ class RunDirectory(NamedTuple):
         try:
             status = os.fstat(made)
             _make_private(made, status, PRIVATE_DIRECTORY)
-            return self._replace(path=self.path.with_name(name)), status.st_uid
+            path = self.path.with_name(name)
+            _own[os.fspath(path)] = (status.st_dev, status.st_ino)
+            return self._replace(path=path), status.st_uid
         finally:
             os.close(made)
 
@@ -224,18 +244,25 @@ def _cannot_be_created(directory: Path, error: OSError) -> WriteError:
     )
 
 
-class ForeignFile(OSError):
-    """What stands where a file of ours should is a link, or a file that others reach by another name."""
+#: Why a directory is refused that this process made and whose path leads elsewhere now.
+_REPLACED = "this directory was moved, and a link or another directory has its path"
 
-    def __init__(self, path: Union[str, Path]) -> None:
-        super().__init__(
-            errno.EPERM, "it is a link, not a regular file, or a file with several hard links", os.fspath(path)
-        )
+
+class ForeignFile(OSError):
+    """Another file or directory than ours: a link, a file that others reach by another name, or a replacement."""
+
+    def __init__(
+        self,
+        path: Union[str, Path],
+        reason: str = "it is a link, not a regular file, or a file with several hard links",
+    ) -> None:
+        super().__init__(errno.EPERM, reason, os.fspath(path))
 
 
 def add_private_directory(path: Path) -> None:
     """Create one directory (0700, whatever the umask). Raises OSError, FileExistsError when it is there."""
-    os.mkdir(path, PRIVATE_DIRECTORY)
+    with located(path) as (name, directory):
+        os.mkdir(name, PRIVATE_DIRECTORY, dir_fd=directory)
     fd = open_directory(path)
     try:
         _make_private(fd, os.fstat(fd), PRIVATE_DIRECTORY)
@@ -250,22 +277,74 @@ def _make_private(fd: int, status: os.stat_result, mode: int) -> None:
 
 
 def open_directory(path: Path) -> int:
-    """A descriptor of a directory, which stays that one whatever is moved meanwhile. Raises OSError, ForeignFile for
-    a link."""
+    """A descriptor of a directory, which stays that one whatever is moved meanwhile.
+
+    Raises OSError, ForeignFile for a link, and as `located`.
+    """
+    with located(path) as (name, directory):
+        try:
+            opened = os.open(name, _DIRECTORY, dir_fd=directory)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(name, directory):
+                raise ForeignFile(path) from None
+            raise
+        try:
+            _refuse_replaced(os.fspath(path), opened)
+        except OSError:
+            os.close(opened)
+            raise
+        return opened
+
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def _is_link(name: str, directory: Optional[int]) -> bool:
+    return stat.S_ISLNK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
+
+
+@contextlib.contextmanager
+def located(path: Union[str, Path]) -> Iterator[tuple[str, Optional[int]]]:
+    """A path as a name and the descriptor that it is relative to, for functions with `dir_fd`; outside of the runs of
+    this process the path itself and None.
+
+    Whoever may write to a directory above a run can rename it and put a link in its place. Raises ForeignFile then.
+    """
+    name = os.fspath(path)
+    run = next((above for above in map(os.fspath, Path(name).parents) if above in _own), None)
+    if run is None:
+        yield name, None
+        return
     try:
-        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        directory = os.open(run, _DIRECTORY)
     except OSError as error:
-        if os.path.islink(path):
-            raise ForeignFile(path) from None
-        raise error
+        raise ForeignFile(run, _REPLACED) if error.errno in (errno.ELOOP, errno.ENOTDIR) else error from None
+    try:
+        _refuse_replaced(run, directory)
+        yield os.path.relpath(name, run), directory
+    finally:
+        os.close(directory)
+
+
+def _refuse_replaced(path: str, opened: int) -> None:
+    status = os.fstat(opened)
+    if _own.get(path, (status.st_dev, status.st_ino)) != (status.st_dev, status.st_ino):
+        raise ForeignFile(path, _REPLACED)
 
 
 def open_private(path: Union[str, Path], flags: int, *, directory: Optional[int] = None) -> int:
     """A file descriptor of a new or own file (0600, whatever the umask), never through a link.
 
     directory: a descriptor that `path` is relative to. Raises OSError, ForeignFile for a link, a pipe or a device, and
-    a file that has other names.
+    a file that has other names; and as `located`.
     """
+    if directory is None:
+        with located(path) as (name, above):
+            return _open_private(name, flags, above)
+    return _open_private(path, flags, directory)
+
+
+def _open_private(path: Union[str, Path], flags: int, directory: Optional[int]) -> int:
     flags |= os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     truncate, flags = flags & os.O_TRUNC, flags & ~os.O_TRUNC
     try:
@@ -285,6 +364,38 @@ def open_private(path: Union[str, Path], flags: int, *, directory: Optional[int]
         raise
     _make_private(fd, status, PRIVATE_FILE)
     return fd
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a private file in one go: it has its old content or all of the new. Raises OSError, as `open_private`."""
+    with located(path) as (name, directory):
+        draft = os.path.join(os.path.dirname(name), f".{path.name}.{secrets.token_hex(8)}")  # no name to prepare for
+        try:
+            with os.fdopen(_open_private(draft, os.O_WRONLY | os.O_EXCL, directory), "wb") as file:
+                file.write(data)
+            os.replace(draft, name, src_dir_fd=directory, dst_dir_fd=directory)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(draft, dir_fd=directory)
+            raise
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory and its contents, as much as can be removed; links are removed, never followed."""
+    with contextlib.suppress(OSError), located(path) as (top, above):
+        for _, directories, files, opened in os.fwalk(top, topdown=False, dir_fd=above):
+            for name in (*files, *directories):
+                with contextlib.suppress(OSError):
+                    if name in files or _is_link(name, opened):
+                        os.unlink(name, dir_fd=opened)
+                    else:
+                        os.rmdir(name, dir_fd=opened)
+        os.rmdir(top, dir_fd=above)
+
+
+def is_disk_failure(error: OSError) -> bool:
+    """Whether the disk is full or failed, rather than the path wrong."""
+    return error.errno is not None and error.errno not in _WRONG_PATH
 
 
 def holds_files(root: Path) -> bool:

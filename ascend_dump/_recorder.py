@@ -171,7 +171,8 @@ class TreeRecorder:
             except Exception as error:  # the program must not suffer
                 if not self._failed:
                     self._failed = True
-                    log.warning("steps of %s could not be removed or read: %s", self._root, error)
+                    level = logging.WARNING if self._session.failure is None else logging.DEBUG
+                    log.log(level, "steps of %s could not be removed or read: %s", self._root, error)
                     log.debug("a recorder failed", exc_info=True)
 
     def _holds_records(self) -> bool:

@@ -1,4 +1,5 @@
-"""Decide when kernels are compiled: by one thread at a time, never during a fork, and announced to the user."""
+"""Decide when kernels are compiled: by one thread at a time, announced to the user, and not after a fork that did not
+wait for the compiler."""
 
 from __future__ import annotations
 
@@ -13,17 +14,20 @@ from typing import Any
 
 from ascend_dump._log import spoken
 
-__all__ = ["announce_compiling", "compile_quietly", "compiling", "is_worth_loading"]
+__all__ = ["ForkedInCompiler", "announce_compiling", "compile_quietly", "compiling", "is_worth_loading", "loading"]
 
 #: Elements that numpy processes in about the time of loading numba.
 _WORTH_LOADING = 1 << 24
 
-#: The most seconds that a fork waits for a compilation.
-_PATIENCE = 60.0
+#: The most seconds that a fork waits for a compilation, and for an import.
+_COMPILING_PATIENCE, _LOADING_PATIENCE = 1.0, 60.0
 
-# A child forked while another thread compiles would inherit numba's locks, and hang when it uses numba.
+# A child that is forked while another thread compiles has numba's locks, which nobody releases: it must not compile.
 _busy = threading.RLock()
-_held = False
+# A child that is forked while another thread imports numba cannot import it any more, not for the program either.
+_import = threading.RLock()
+_held: list[threading.RLock] = []
+_forked_in_compiler = False
 
 
 #: Number of elements processed by numpy so far; need not be exact.
@@ -67,26 +71,42 @@ def _announce(purpose: str) -> None:
     spoken().log(_level, text, purpose)
 
 
+class ForkedInCompiler(RuntimeError):
+    """This process was forked while another thread compiled, so it cannot compile."""
+
+
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
-    """The context in which numba may be loaded or compile: holds a lock."""
+    """The context in which numba may compile: holds a lock. Raises ForkedInCompiler."""
+    if _forked_in_compiler:
+        raise ForkedInCompiler("this process was forked while another thread compiled")
     with _busy:
         yield
 
 
+@contextlib.contextmanager
+def loading() -> Iterator[None]:
+    """The context in which numba may be imported, or given up: holds a lock."""
+    with _import:
+        yield
+
+
 def _before_fork() -> None:
-    global _held
-    _held = _busy.acquire(timeout=_PATIENCE)
+    for lock, seconds in ((_import, _LOADING_PATIENCE), (_busy, _COMPILING_PATIENCE)):
+        if lock.acquire(timeout=seconds):
+            _held.append(lock)
 
 
 def _after_fork() -> None:
-    if _held:
-        _busy.release()
+    while _held:
+        _held.pop().release()
 
 
 def _after_fork_in_child() -> None:
-    global _busy
-    _busy = threading.RLock()
+    global _busy, _import, _forked_in_compiler
+    _forked_in_compiler = _forked_in_compiler or _busy not in _held
+    _busy, _import = threading.RLock(), threading.RLock()
+    _held.clear()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

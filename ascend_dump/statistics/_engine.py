@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from ascend_dump._errors import ConfigError
-from ascend_dump.statistics._compiling import compiling, is_worth_loading
+from ascend_dump.statistics._compiling import ForkedInCompiler, is_worth_loading, loading
 from ascend_dump.statistics._layout import Engine, Layout, chunks, flatten, layout_of
 from ascend_dump.statistics._merge import combine, combine_counts
 from ascend_dump.statistics._numpy import NUMPY
@@ -147,7 +147,7 @@ def _choose(engine: Optional[str]) -> Engine:
 
 def _load() -> None:
     global _numba_tried, _numba, _numba_error
-    with compiling():
+    with loading():
         if _numba_tried:
             return
         try:
@@ -169,9 +169,9 @@ def _give_up(error: Exception, engine: Optional[str]) -> None:
         raise ConfigError(
             f"engine='numba', but numba failed: {type(error).__name__}: {error}", hint="leave engine out to use numpy"
         ) from error
-    with compiling():
+    with loading():
         first, _numba, _numba_error = _numba is not None, None, error
-    if first:
+    if first and not isinstance(error, ForkedInCompiler):
         _warn(error)
 
 

@@ -143,8 +143,7 @@ def explain(error: OSError, directory: Path) -> WriteError:
         return error
     if isinstance(error, ForeignFile):
         return WriteError(
-            f"{error.filename} below {directory} is a link, or a file that has other names: the capture stops, the run "
-            "goes on",
+            f"{os.path.join(directory, error.filename)}: {error.strerror}: the capture stops, the run goes on",
             hint="give path= a directory in which only this user may write",
             code="AD510",
         )

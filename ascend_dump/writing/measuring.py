@@ -11,8 +11,8 @@ import xxhash
 from ascend_dump._errors import AscendDumpError
 from ascend_dump.nonfinite import is_nonfinite
 from ascend_dump.statistics import STATISTIC_NAMES, Statistics
-from ascend_dump.writing.lru_cache import LRUCache
 from ascend_dump.writing.payload import MeasuredBytes, Payload
+from ascend_dump.writing.recent_cache import RecentCache
 
 __all__ = ["Measuring"]
 
@@ -40,12 +40,16 @@ class Measuring:
         self._summary: Any = summary
         self._stats = bool(stats)
         self._wanted = tuple(name in stats for name in STATISTIC_NAMES)
-        self._known: LRUCache[_Content, MeasuredBytes] = LRUCache(_KNOWN)
+        self._known: RecentCache[_Content, MeasuredBytes] = RecentCache(_KNOWN)
 
     def prepare(self) -> None:
         """Load modules and compile kernels in advance."""
         if self._stats:
             self._summary.prepare()
+
+    def age(self) -> None:
+        """Drop the statistics that were not used since the last call."""
+        self._known.age()
 
     def at_once(self, payload: Payload) -> bool:
         """Measure a payload that has a digest, if one pass is enough. Returns False if nothing was done."""

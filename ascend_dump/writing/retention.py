@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
 
-from ascend_dump._paths import open_directory, open_private
+from ascend_dump._paths import located, open_directory, open_private
 from ascend_dump.host import INDEX, REMOVED, STATISTIC
 
 __all__ = ["GONE", "Retention"]
@@ -190,8 +190,8 @@ class Retention:
         del self._remains[step]
         self.other_bytes -= found.headers
         # The directory stays if it has other files.
-        with contextlib.suppress(OSError):
-            os.rmdir(self._directory / str(step))
+        with contextlib.suppress(OSError), located(self._directory / str(step)) as (name, above):
+            os.rmdir(name, dir_fd=above)
 
 
 @contextlib.contextmanager

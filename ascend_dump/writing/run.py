@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import os
 import platform
-import secrets
 import socket
 import sys
 import time
@@ -16,7 +15,7 @@ from typing import Any
 import msgspec
 
 from ascend_dump._errors import WriteError
-from ascend_dump._paths import RunDirectory, add_private_directory, open_directory, open_private
+from ascend_dump._paths import RunDirectory, add_private_directory, replace_file
 from ascend_dump._version import __version__
 from ascend_dump.host import MANIFEST, encodable
 from ascend_dump.writing.budget import explain
@@ -75,20 +74,8 @@ class HostRun:
         Raises WriteError if it cannot be written; the earlier file stays.
         """
         self._manifest.update(changes)
-        # A name that others cannot predict.
-        draft = f".{MANIFEST}.{secrets.token_hex(8)}"
         try:
-            directory = open_directory(self.root)
-            try:
-                with os.fdopen(open_private(draft, os.O_WRONLY | os.O_EXCL, directory=directory), "wb") as file:
-                    file.write(msgspec.json.format(_encode(self._manifest)))
-                os.replace(draft, MANIFEST, src_dir_fd=directory, dst_dir_fd=directory)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    os.unlink(draft, dir_fd=directory)
-                raise
-            finally:
-                os.close(directory)
+            replace_file(self.root / MANIFEST, msgspec.json.format(_encode(self._manifest)))
         except OSError as error:
             raise explain(error, self.root) from error
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ascend_dump._paths import REMOVED_DIRECTORY
+from ascend_dump._paths import REMOVED_DIRECTORY, located, remove_tree
 
 __all__ = ["StepDirectory", "find_steps", "remove_step"]
 
@@ -59,11 +58,12 @@ def remove_step(step: StepDirectory) -> None:
     """Remove the directory of a step with its contents. Raises OSError."""
     aside = step.path.with_name(f"{REMOVED_DIRECTORY}{step.path.name}")
     # A directory left by an earlier attempt would make the rename fail.
-    shutil.rmtree(aside, ignore_errors=True)
+    remove_tree(aside)
     try:
-        os.rename(step.path, aside)
+        with located(step.path) as (old, directory), located(aside) as (new, _):
+            os.rename(old, new, src_dir_fd=directory, dst_dir_fd=directory)
     except FileNotFoundError:
         return
-    shutil.rmtree(aside, ignore_errors=True)
+    remove_tree(aside)
     if os.path.lexists(aside):
         raise OSError(f"{aside} cannot be removed")

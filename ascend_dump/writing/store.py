@@ -13,9 +13,9 @@ from ascend_dump._paths import add_private_directory
 from ascend_dump.host import Line
 from ascend_dump.writing.budget import Budget, SizeLimit
 from ascend_dump.writing.ending import Ended, NonfiniteWatch
-from ascend_dump.writing.lru_cache import LRUCache
 from ascend_dump.writing.measuring import Measuring
 from ascend_dump.writing.payload import CHANGED, Item, Payload
+from ascend_dump.writing.recent_cache import RecentCache
 from ascend_dump.writing.retention import GONE, Retention
 from ascend_dump.writing.shard import Limits
 from ascend_dump.writing.step_files import StepFiles
@@ -71,7 +71,8 @@ class Store:
         #: Whether the free space was checked for the following steps.
         self._forecast = False
         self._closed_records = 0
-        self._places: LRUCache[bytes, tuple[str, int]] = LRUCache(_KNOWN_PLACES)
+        self._begun = 0
+        self._places: RecentCache[bytes, tuple[str, int]] = RecentCache(_KNOWN_PLACES)
 
     @property
     def step(self) -> Optional[int]:
@@ -112,6 +113,13 @@ class Store:
             more = [one for one in (self._steps and self._steps - 1, self._keep) if one is not None]
             self._budget.forecast(self.retention.tensor_bytes + self.retention.other_bytes, min(more, default=None))
         self._last_step = self._step if self._step is not None else self._last_step
+        if step is not None and self._keep is not None:
+            self._begun += 1
+            # What was used in removed steps only is not needed again.
+            if self._begun % (self._keep + 1) == 0:
+                self._places.age()
+                if self._measuring is not None:
+                    self._measuring.age()
         self._step = step if self.ended is None else None
 
     def store(self, payload: Payload, line: Line) -> None:

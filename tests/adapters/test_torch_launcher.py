@@ -353,6 +353,19 @@ def test_a_script_without_modules_says_so(launched: Launched) -> None:
     assert not list(launched.dumps.rglob("*.json*"))
 
 
+def test_a_process_that_only_starts_ranks_is_not_told(tmp_path: Path) -> None:
+    for command in (["-m", "torch.distributed.run"], ["-m", "torch.distributed.launch"]):
+        done = subprocess.run(
+            [sys.executable, *command, "--help"],
+            env={**os.environ, "ASCEND_DUMP": f"path={tmp_path}"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "ASCEND_DUMP" not in done.stderr
+
+
 def test_a_step_that_is_not_reached(launched: Launched) -> None:
     done = launched.run("import torch; m = torch.nn.Linear(2, 2); m(torch.ones(2)); m(torch.ones(2))", "--steps", "7")
     assert done.stderr == (

@@ -246,6 +246,29 @@ class TestForms:
                 ascend_dump.capture()(function)
             assert error.value.code == "AD304"
 
+    def test_selected_steps_that_nothing_counts_are_told(self, dumps: Path, caplog: pytest.LogCaptureFixture) -> None:
+        def record(number_of_steps: int, **settings: Any) -> None:
+            caplog.clear()
+            with ascend_dump.capture(path=dumps, quiet=True, **settings) as cap:
+                for number in range(number_of_steps):
+                    if number:
+                        cap.step()
+                    torch.ones(1) + 1
+
+        record(1, steps="0-1")
+        [told] = caplog.messages
+        assert "steps=0-1 has no effect: cap.step() was not called" in told
+        assert "[AD307]" in told
+        with pytest.raises(ascend_dump.CaptureError, match="has no effect"):
+            record(1, steps="0|3", strict=True)
+        with pytest.raises(ZeroDivisionError), ascend_dump.capture(path=dumps, steps="0-1", quiet=True):
+            torch.ones(1 // 0)
+        for settings in ({"steps": "0"}, {}):
+            record(1, **settings)
+            assert not caplog.messages
+        record(2, steps="0-1")
+        assert not caplog.messages
+
     def test_spellings_of_cann_are_answered(self) -> None:
         with pytest.raises(ascend_dump.ConfigError, match="use `path=`"):
             ascend_dump.capture(dump_path="/tmp")

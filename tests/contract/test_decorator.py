@@ -15,6 +15,7 @@ from typing import Any, Callable, NamedTuple
 import numpy as np
 import pytest
 from acl_helpers import execute
+from disk_faults import FailingDisk
 
 import ascend_dump
 from ascend_dump import fakes
@@ -202,6 +203,29 @@ def test_the_selected_calls_are_the_steps_of_one_run(
     assert not run.capture.active
     told = [record.getMessage() for record in caplog.records]
     assert [each for each in told if "inside a container" not in each] == []
+
+
+def test_a_disk_that_fails_in_the_first_call_ends_no_program(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    target, _ = program.before(tmp_path)
+    disk = FailingDisk(monkeypatch)
+    failures = 0
+    while disk.count >= disk.fails:
+        disk.fails = max(disk.fails, 0) + 1
+        caplog.clear()
+        calls: list[int] = []
+        run = ascend_dump.capture(target, framework=program.adapter, path=tmp_path / str(disk.fails), steps="0-1")(
+            calls.append
+        )
+        with disk:
+            run(0)
+        run(1)
+        assert calls == [0, 1]
+        reports = [text for text in caplog.messages if "No space left" in text or "is full" in text]
+        assert len(reports) <= 1
+        failures += len(reports)
+    assert failures >= 5
 
 
 # The two that are left out take any number of operators for a step, none as well.

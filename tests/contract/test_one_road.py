@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any, Callable, NamedTuple
 import numpy as np
 import pytest
 from acl_helpers import execute
+from disk_faults import FailingDisk
 from findings import findings
 
 import ascend_dump
@@ -244,6 +246,34 @@ def test_an_empty_dump_fails_a_strict_run(road: Road) -> None:
         with road.capturing(steps="1000", strict=True) as given:
             road.program.run(given)
         assert _activation._failed, "the exit code says nothing"
+
+
+@pytest.mark.parametrize("how", ["script"])  # the launcher reports any error and goes on
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_disk_that_fails_at_the_start_ends_no_program(
+    road: Road, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = road.program.before(road.place)
+    disk = FailingDisk(monkeypatch, errno.ENOSPC)
+    failures: list[int] = []
+    while disk.count >= disk.fails:
+        disk.fails = max(disk.fails, 0) + 1
+        caplog.clear()
+        cap = ascend_dump.capture(framework=road.name, path=road.place / str(disk.fails))
+        with disk:
+            cap.start()
+        failed = not cap.recording
+        cap.stop()
+        reports = [text for text in caplog.messages if "No space left" in text or "is full" in text]
+        assert failed <= len(reports) <= 1
+        assert not (failed and list(cap.dump()))
+        failures += [disk.fails] * failed
+    disk.fails = failures[5]
+    with pytest.raises(OSError, match="No space left"), disk:
+        ascend_dump.capture(framework=road.name, path=road.place / "strict", strict=True).start()
+    with ascend_dump.capture(framework=road.name, path=road.dumps) as cap:
+        road.program.run(given)
+    assert len(cap.dump()) > 0, "nothing stays armed"
 
 
 @on_both_roads

@@ -30,4 +30,6 @@ class PyTorchAdapter(Adapter):
 
 def is_torchrun() -> bool:
     """Whether this process is torchrun, which imports torch but starts others to run the model."""
-    return "torch.distributed.run" in sys.modules
+    # `python -m torch.distributed.run` has the module as `__main__` only.
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return "torch.distributed.run" in sys.modules or getattr(main, "name", "") == "torch.distributed.run"

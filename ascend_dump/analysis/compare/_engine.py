@@ -9,7 +9,13 @@ from collections import deque
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
-from ascend_dump.statistics._compiling import announce_compiling, compiling, is_worth_loading
+from ascend_dump.statistics._compiling import (
+    ForkedInCompiler,
+    announce_compiling,
+    compiling,
+    is_worth_loading,
+    loading,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,7 +71,7 @@ def compiled_sums(a: np.ndarray, b: np.ndarray, kind: FloatKind) -> Optional[Sum
         return None
     known = (kind.mantissa, kind.lowest, kind.unit, a.dtype == b.dtype, 8 in (a.itemsize, b.itemsize))
     try:
-        with compiling():
+        with loading():
             from ascend_dump.analysis.compare._kernels import pair
 
         sides = (_read_only(a.view(words_a.dtype)), _read_only(b.view(words_b.dtype)))
@@ -84,7 +90,7 @@ def compiled_codes(a: np.ndarray, b: np.ndarray) -> Optional[np.ndarray]:
     if a.itemsize != 1 or b.itemsize != 1 or a.size < _WORTH_COUNTING or not _is_worth_it(a.size):
         return None
     try:
-        with compiling():
+        with loading():
             from ascend_dump.analysis.compare._kernels import count_codes
 
         parts = _over_parts(count_codes, *(_read_only(side.view(np.uint8)) for side in (a, b)))
@@ -115,7 +121,7 @@ def compiled_unequal(a: np.ndarray, b: np.ndarray) -> Optional[tuple[int, float,
         return None
     words = [_read_only(array.view(np.uint8) if array.dtype.kind == "b" else array) for array in (a, b)]
     try:
-        with compiling():
+        with loading():
             from ascend_dump.analysis.compare._kernels import count_unequal
 
         parts = _over_parts(count_unequal, *words)
@@ -134,7 +140,8 @@ def _is_worth_it(size: int) -> bool:
 def _give_up(error: Exception) -> None:
     global _failed
     _failed = True
-    if not (isinstance(error, ModuleNotFoundError) and error.name in ("numba", "llvmlite")):
+    missing = isinstance(error, ModuleNotFoundError) and error.name in ("numba", "llvmlite")
+    if not missing and not isinstance(error, ForkedInCompiler):
         log.warning("numba cannot compare tensors (%s); numpy does, several times slower", type(error).__name__)
 
 

@@ -184,6 +184,32 @@ class TestEngines:
         done = run_python(code)
         assert (done.stdout.strip(), done.stderr) == ("0", "")
 
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+    def test_a_fork_does_not_wait_for_the_compiler_of_another_thread(self) -> None:
+        """A slow compilation: that of the first kernel takes until the child has ended."""
+        code = (
+            "import os, threading, time, numba.core.dispatcher as dispatcher, numpy as np\n"
+            "from ascend_dump.statistics import statistics, warm_up\n"
+            "compile, begun, ended = dispatcher.Dispatcher.compile, threading.Event(), threading.Event()\n"
+            "def slowly(self, signature):\n"
+            "    begun.set(), ended.wait(60)\n"
+            "    return compile(self, signature)\n"
+            "dispatcher.Dispatcher.compile = slowly\n"
+            "thread = threading.Thread(target=warm_up, args=(['float32'],))\n"
+            "thread.start(), begun.wait(60)\n"
+            "since = time.monotonic()\n"
+            "child = os.fork()\n"
+            "if not child:\n"
+            "    array = np.ones(5 << 20, np.float32)\n"
+            "    os._exit(0 if [statistics(array).mean for _ in range(4)] == [1.0] * 4 else 1)\n"
+            "waited = time.monotonic() - since\n"
+            "print(os.waitpid(child, 0)[1], waited < 10)\n"
+            "ended.set(), thread.join()\n"
+            "print(statistics(np.ones(4, np.float32), engine='numba').mean)\n"
+        )
+        done = run_python(code)
+        assert (done.stdout.split(), done.stderr) == (["0", "True", "1.0"], "")
+
     def test_reading_the_class_needs_no_numpy(self) -> None:
         done = run_python("import sys; import ascend_dump.statistics; print('numpy' in sys.modules)")
         assert (done.stdout.strip(), done.stderr) == ("False", "")

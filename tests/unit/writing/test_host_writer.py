@@ -389,7 +389,7 @@ def test_a_run_or_model_that_cannot_be_created_says_so(tmp_path: Path, monkeypat
     run = HostRun(RunDirectory.planned(tmp_path, Rank(0, 1)).make(), request={}, versions={})
     run.directory(0, "m")
 
-    def refuse(path: Path, mode: int) -> None:
+    def refuse(path: str, mode: int, **where: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "mkdir", refuse)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tracemalloc
 from pathlib import Path
 from typing import Any, Optional
 
@@ -49,6 +50,28 @@ def test_only_the_last_steps_stay(tmp_path: Path, directory: Path) -> None:
         assert found == noise(99 if name == "weight" else step, 500).tobytes()
     assert writer.kept()["removed"] == {"steps": 7, "records": 14, "first": 0, "last": 6}
     assert writer.records == 20, "of what was written"
+
+
+def test_memory_does_not_grow_with_removed_steps(directory: Path) -> None:
+    writer = HostWriter(directory, metadata={}, keep=3, stats=("max",))
+    weight = noise(99, 500)
+
+    def write(steps: range) -> int:
+        for step in steps:
+            write_step(
+                writer, step, item("weight", weight), *(item(f"op{n}", noise(9 * step + n, 4)) for n in range(9))
+            )
+        writer.flush()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = write(range(100))
+        growth = write(range(100, 500)) - before
+    finally:
+        tracemalloc.stop()
+    writer.close()
+    assert growth < 100_000, "28 bytes for each of the tensors that are gone"
 
 
 def test_a_shard_stays_as_long_as_a_step_reads_from_it(tmp_path: Path, directory: Path) -> None:
