@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ascend_dump._paths import REMOVED_DIRECTORY, located, remove_tree
+from ascend_dump.common.paths import REMOVED_DIRECTORY, located, remove_tree
 
 __all__ = ["StepDirectory", "find_steps", "remove_step"]
 

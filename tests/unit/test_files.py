@@ -13,7 +13,7 @@ import pytest
 import ascend_dump
 
 # Private: the rule itself is tested, of which only a part is public.
-from ascend_dump._files import (
+from ascend_dump.storage.files import (
     FileTooLarge,
     NotRegularFile,
     open_descriptor,
@@ -107,9 +107,9 @@ def test_what_cannot_be_opened_is_an_error_of_the_system(tmp_path: Path) -> None
 
 #: Where files that this package did not find in a dump are read in another way, and what keeps that safe.
 OTHER_WAYS = {
-    "_attach_server.py": "a file of the kernel below /proc",
-    "analysis/compare/_names.py": "our own table of operators",
-    "analysis/compare/_undefined.py": "our own rules",
+    "attach/server.py": "a file of the kernel below /proc",
+    "analysis/operators/names.py": "our own table of operators",
+    "analysis/operators/undefined_outputs.py": "our own rules",
     "cli/demo.py": "our own example, and the file beside it that is compared with it",
     "report/pages.py": "our own pages",
     "native/cann/config/situation.py": "a file of the kernel below /proc",
@@ -129,7 +129,7 @@ def test_nothing_else_opens_files_to_read_them() -> None:
     found = set()
     for path, root in files:
         name = path.relative_to(root).as_posix()
-        if name.split("/")[0] in ("fakes", "testing", "demo", "_files.py"):
+        if name.split("/")[0] in ("fakes", "testing", "demo", "storage/files.py"):
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and reads_a_file(node):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from ascend_dump._errors import ReadError
+from ascend_dump.errors import ReadError
 from ascend_dump.native.cann.mapping import MAPPING, read_mapping
 from ascend_dump.native.cann.names import DumpName, parse_name, parse_place, watch_pairs
 from ascend_dump.reading._dialect import Directory, Entry

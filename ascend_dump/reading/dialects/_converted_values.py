@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from ascend_dump._errors import CorruptDump, NotSupported, StorageError
-from ascend_dump._files import NotRegularFile, read_part, regular_status
+from ascend_dump.errors import CorruptDump, NotSupported, StorageError
 from ascend_dump.native.cann.converted import ARCHIVE_MEMBER, ConvertedName
 from ascend_dump.native.cann.dtypes import DataType, data_type
 from ascend_dump.native.npy import NpyHeader, read_npy_header, read_npz_headers
 from ascend_dump.reading._npy import dtype_of, read_array
 from ascend_dump.reading._record import Record
+from ascend_dump.storage.files import NotRegularFile, read_part, regular_status
 
 if TYPE_CHECKING:
     import numpy as np

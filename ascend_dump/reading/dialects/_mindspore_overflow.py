@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
 
-from ascend_dump._files import children, read_small
 from ascend_dump.native.mindspore.names import METADATA_DIRECTORY
+from ascend_dump.storage.files import children, read_small
 
 __all__ = ["has_only_overflows", "read_json"]
 

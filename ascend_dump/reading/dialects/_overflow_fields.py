@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional
 
-from ascend_dump._files import children
 from ascend_dump.native.cann.converted import RENAMED, parse_converted
 from ascend_dump.native.cann.names import DumpName
 from ascend_dump.native.cann.overflow import OverflowRecord, Unit, find_operator
 from ascend_dump.native.mindspore.names import parse_name as parse_mindspore_name
 from ascend_dump.reading.dialects._cann_files import CannDirectory, is_hash
+from ascend_dump.storage.files import children
 
 __all__ = ["overflow_fields"]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ascend_dump._errors import CorruptDump, ReadError
+from ascend_dump.errors import CorruptDump, ReadError
 from ascend_dump.native.cann.mapping import MAPPING
 from ascend_dump.native.cann.names import parse_name, sanitize
 from ascend_dump.reading._dialect import Directory, Entry

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
 
-from ascend_dump._errors import CorruptDump, NotSupported, ReadError
+from ascend_dump.errors import CorruptDump, NotSupported, ReadError
 from ascend_dump.native.cann.converted import RENAMED, ConvertedName, parse_converted
 from ascend_dump.native.cann.mapping import MAPPING
 from ascend_dump.native.cann.names import DumpName, parse_name

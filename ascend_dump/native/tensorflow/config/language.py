@@ -14,9 +14,9 @@ from ascend_dump.native.tensorflow.config.check import check_parameters
 from ascend_dump.native.tensorflow.config.python import STYLES, python_lines
 
 if TYPE_CHECKING:
-    from ascend_dump._problem import Problem
-    from ascend_dump._request import DumpRequest
-    from ascend_dump._steps import Steps
+    from ascend_dump.common.problem import Problem
+    from ascend_dump.request import DumpRequest
+    from ascend_dump.steps import Steps
 
 __all__ = ["LANGUAGES", "TensorFlowLanguage"]
 

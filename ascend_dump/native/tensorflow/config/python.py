@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Container, Iterator, Mapping
 
-from ascend_dump._steps import Steps
 from ascend_dump.native.tensorflow.config.keys import DUMP_KEYS, KEYS, Value
+from ascend_dump.steps import Steps
 
 __all__ = ["STYLES", "python_lines"]
 

@@ -1,0 +1,206 @@
+"""Lower bounds of the difference of two tensors, taken from their statistics.
+
+No element of `actual` is larger than its maximum, so the difference of the maxima is the difference of some element at
+least. The same holds for minima and means, and the difference of the norms is at most the norm of the difference.
+
+Recorded numbers are rounded: a number of six digits stands for an interval of half a unit of its last digit to both
+sides, and a norm that was summed in float32 for a wider one. The bounds are the distances of these intervals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import NamedTuple, Optional, Union
+
+from ascend_dump.analysis.numerics.float_types import FloatKind, float_kind
+from ascend_dump.analysis.numerics.measure import Measure
+from ascend_dump.reading import Record
+from ascend_dump.statistics import COMPUTED, Precision, Statistics, merged
+from ascend_dump.statistics.nonfinite import has_nan, is_nonfinite
+
+__all__ = ["RoundedStatistics", "bounds", "rounded_statistics"]
+
+_DOUBLE, _SINGLE = FloatKind(52, -1022), FloatKind(23, -126)
+#: Standard deviations that the rounding error of a sum may have, as in `Rules.envelope`.
+_ENVELOPE = 8.0
+#: Partial sums of a norm at least: one for each element of a vector register. Roundings of equal terms do not cancel.
+_LANES = 8
+
+
+class RoundedStatistics(NamedTuple):
+    """Statistics, and how they are rounded."""
+
+    statistics: Statistics
+    precision: Precision = COMPUTED
+
+
+def rounded_statistics(*records: Record) -> RoundedStatistics:
+    """Return the statistics of a record, or of all elements of several, with the coarsest of their precisions."""
+    found = [record.statistics() for record in records]
+    precisions = [record.precision for record in records]
+    digits = [precision.digits for precision in precisions if precision.digits is not None]
+    coarsest = Precision(
+        min(digits, default=None),
+        max((precision.elements for precision in precisions), key=_unit),
+        max((precision.sums for precision in precisions), key=_unit),
+    )
+    return RoundedStatistics(found[0] if len(found) == 1 else merged(found), coarsest)
+
+
+def bounds(actual: RoundedStatistics, reference: RoundedStatistics, dtype: str) -> Measure:
+    """Return a `Measure` whose numbers are at most the true ones.
+
+    `unequal` is 1 where something differs, else 0; `nonfinite` is how many elements at least are NaN or Inf on one side
+    only.
+    """
+    a, b = actual.statistics, reference.statistics
+    count = max(a.count, b.count)
+    if a.count != b.count:
+        # One of them is of padding too, which may have any values.
+        return Measure(count=count, unequal=0)
+    nonfinite = max(
+        _apart(a.nan, b.nan),
+        _apart(a.posinf, b.posinf),
+        _apart(a.neginf, b.neginf),
+        # Some dumps have no counts, but their other statistics tell whether there is any.
+        int(None in (a.nan, b.nan) and (_is_nonfinite_alone(actual, b) or _is_nonfinite_alone(reference, a))),
+    )
+    nan, infinite = (_nan(a), _nan(b)), (_infinite(a), _infinite(b))
+    kind = float_kind(dtype)
+    sides = [dict(_intervals(side, exact=kind is None and bool(dtype))) for side in (actual, reference)]
+    gaps = {name: sides[0][name].distance(sides[1][name]) for name in sides[0].keys() & sides[1].keys()}
+    # NaN on either side spoils the sums of it, and the finite rest is not known.
+    whole = not any((*nan, *infinite))
+    finite = max(b.count - nan[1] - infinite[1], 1)
+    rmse = rms = 0.0
+    if whole and b.l2norm is not None and math.isfinite(b.l2norm):
+        rms = b.l2norm / math.sqrt(finite)
+        rmse = max(gaps.get("l2norm", 0.0) / math.sqrt(finite), gaps.get("mean", 0.0))
+    largest = max(gaps.get("max", 0.0), gaps.get("min", 0.0), rmse)
+    top = max((abs(float(one)) for one in (b.max, b.min) if one is not None and math.isfinite(one)), default=0.0)
+    return Measure(
+        count=count,
+        unequal=1 if largest or nonfinite else 0,
+        nonfinite=nonfinite,
+        nan=nan,
+        inf=infinite,
+        max_abs=largest,
+        rmse=rmse,
+        rel_l2=rmse / rms if rms else (math.inf if rmse else 0.0),
+        rms=rms,
+        excess=largest - (2 * kind.unit * top if kind is not None else 0.0),
+    )
+
+
+class _Interval(NamedTuple):
+    value: Union[int, float]
+    error: float
+
+    def distance(self, other: _Interval) -> float:
+        # Errors are rounded themselves.
+        return max(float(abs(self.value - other.value)) - (self.error + other.error) * (1 + 1e-6), 0.0)
+
+
+def _intervals(side: RoundedStatistics, *, exact: bool) -> Iterator[tuple[str, _Interval]]:
+    """The finite ones among maximum, minimum, mean and norm. exact: elements are integers."""
+    found, precision = side
+    elements = float_kind(precision.elements)
+    extremes = []
+    for name in ("max", "min"):
+        value = getattr(found, name)
+        if value is None or not math.isfinite(value) or (elements is not None and abs(value) >= _largest(elements)):
+            continue
+        extremes.append(abs(float(value)))
+        error = _half_unit(value, precision.digits) + (2 * elements.unit * abs(value) if elements is not None else 0.0)
+        yield name, _Interval(value, 0.0 if exact and error <= 0.5 else error)
+    root = math.sqrt(max(found.count, 1))
+    kind = float_kind(precision.sums) or _DOUBLE
+    if found.l2norm is not None and found.l2norm < _largest(kind):
+        yield "l2norm", _Interval(found.l2norm, _norm_error(found.l2norm, found.count, kind, precision.digits))
+        extremes.append(found.l2norm / root)
+    if found.mean is not None and abs(found.mean) < _largest(kind) and extremes:
+        rounding = _sum_error(found.count, kind) * max(extremes) + kind.unit * abs(found.mean) + _smallest(kind)
+        yield "mean", _Interval(found.mean, _half_unit(found.mean, precision.digits) + rounding)
+
+
+def _norm_error(norm: float, count: int, kind: FloatKind, digits: Optional[int]) -> float:
+    adder = _adder(kind)
+    # Squares below the smallest normal number are lost.
+    lost = count * math.ldexp(1.0, adder.lowest)
+    summed = _sum_error(count, kind) + count * adder.unit / (2 * _LANES)
+    error = norm * (summed + kind.unit) + _smallest(kind) + _half_unit(norm, digits)
+    return error + (lost / max(norm, math.sqrt(lost)) if lost else 0.0)
+
+
+def _sum_error(count: int, kind: FloatKind) -> float:
+    """How far a mean may be off, relative to the mean magnitude of the elements."""
+    adder = _adder(kind)
+    return adder.unit * (count if adder == _DOUBLE else _ENVELOPE * math.sqrt(count))
+
+
+def _adder(kind: FloatKind) -> FloatKind:
+    """The type of the partial sums: narrow types are summed in float32."""
+    return _DOUBLE if kind == _DOUBLE else _SINGLE
+
+
+def _half_unit(value: Union[int, float], digits: Optional[int]) -> float:
+    """Half a unit of the last digit of a printed number, of which zeros at the end may be missing."""
+    if digits is None or not value:
+        return 0.0
+    number = Decimal(value) if isinstance(value, int) else Decimal(repr(value)).normalize()
+    half = 0.5 * 10.0 ** (number.adjusted() + 1 - max(digits, len(number.as_tuple().digits)))
+    # A number with a point or an exponent was a float64 before it was printed, and is one again.
+    return half if isinstance(value, int) else half + 4 * _DOUBLE.unit * abs(value)
+
+
+def _largest(kind: FloatKind) -> float:
+    """The largest finite number, which some devices give for what exceeds it."""
+    return math.ldexp(2 - 2 * kind.unit, 1 - kind.lowest)
+
+
+def _smallest(kind: FloatKind) -> float:
+    return math.ldexp(1.0, kind.lowest - kind.mantissa)
+
+
+def _unit(dtype: str) -> float:
+    kind = float_kind(dtype)
+    return kind.unit if kind is not None else 0.0
+
+
+def _is_nonfinite_alone(side: RoundedStatistics, other: Statistics) -> bool:
+    """Whether a side certainly has NaN or Inf, and the other as certainly has none; sums may overflow."""
+    found, precision = side
+    extremes = [value for value in (found.max, found.min) if value is not None]
+    shown = any((found.nan, found.posinf, found.neginf)) or has_nan(found._replace(mean=None))
+    if not shown and not extremes:
+        shown = found.mean is not None and not math.isfinite(found.mean)
+    if not shown and not all(map(math.isfinite, extremes)):
+        elements = float_kind(precision.elements)
+        limit = _largest(elements) if elements is not None else math.inf
+        shown = not any(abs(value) >= limit for value in (other.max, other.min) if value is not None)
+    return shown and _is_finite(other)
+
+
+def _is_finite(found: Statistics) -> bool:
+    """Whether a tensor certainly has neither NaN nor Inf: extremes alone do not tell of NaN."""
+    if found.nan is None and all(value is None or not math.isfinite(value) for value in (found.mean, found.l2norm)):
+        return False
+    return not is_nonfinite(found) and not has_nan(found)
+
+
+def _nan(found: Statistics) -> int:
+    """How many elements at least are NaN."""
+    return int(has_nan(found)) if found.nan is None else found.nan
+
+
+def _infinite(found: Statistics) -> int:
+    """How many elements at least are Inf."""
+    if found.posinf is None and found.neginf is None:
+        return int(is_nonfinite(found) and not has_nan(found))
+    return (found.posinf or 0) + (found.neginf or 0)
+
+
+def _apart(x: object, y: object) -> int:
+    return abs(x - y) if isinstance(x, int) and isinstance(y, int) else 0
