@@ -15,11 +15,11 @@ from ascend_dump.errors import CorruptDump, StorageError
 from ascend_dump.reading._dialect import Batch, Directory, Entry, rank_of
 from ascend_dump.reading._record import Record
 from ascend_dump.reading._runs import is_of_complete_run
-from ascend_dump.reading.dialects._host_calls import NO_CALL, Call, call_after, call_after_all, call_before
-from ascend_dump.reading.dialects._host_columns import LineColumns, PlainLine, are_objects, line_ends, line_starts
-from ascend_dump.reading.dialects._host_loader import LineLoader, Shards, why_removed
-from ascend_dump.reading.dialects._host_lone_shard import LoneShard
 from ascend_dump.reading.dialects._unreadable import UnreadableLines
+from ascend_dump.reading.dialects.host._calls import NO_CALL, Call, call_after, call_after_all, call_before
+from ascend_dump.reading.dialects.host._columns import LineColumns, PlainLine, are_objects, line_ends, line_starts
+from ascend_dump.reading.dialects.host._loader import LineLoader, Shards, why_removed
+from ascend_dump.reading.dialects.host._lone_shard import LoneShard
 from ascend_dump.storage.files import open_regular, size_of
 
 if TYPE_CHECKING:

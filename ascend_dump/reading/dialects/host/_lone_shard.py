@@ -15,7 +15,7 @@ from ascend_dump.dump_format import PADDING, SAFETENSORS
 from ascend_dump.errors import CorruptDump, NotSupported, ReadError
 from ascend_dump.reading._dialect import Entry
 from ascend_dump.reading._record import Record
-from ascend_dump.reading.dialects._host_loader import ShardRegion, Shards, read_array, refuse_format, row_major
+from ascend_dump.reading.dialects.host._loader import ShardRegion, Shards, read_array, refuse_format, row_major
 
 if TYPE_CHECKING:
     import numpy as np

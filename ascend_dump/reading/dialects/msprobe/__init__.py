@@ -33,16 +33,16 @@ from ascend_dump.dump_format import numpy_dtype
 from ascend_dump.errors import CorruptDump, NotSupported, ReadError
 from ascend_dump.reading._dialect import Directory, Entry
 from ascend_dump.reading._record import Record
-from ascend_dump.reading.dialects._msprobe_json import items_of, items_of_data
-from ascend_dump.reading.dialects._msprobe_loader import (
+from ascend_dump.reading.dialects.msprobe._json import items_of, items_of_data
+from ascend_dump.reading.dialects.msprobe._loader import (
     StoredTensor,
     TensorLoader,
     content_hash,
     numbers_of,
     type_and_shape,
 )
-from ascend_dump.reading.dialects._msprobe_names import MsprobeName, module_of, source_of, stack_of
-from ascend_dump.reading.dialects._msprobe_values import MsprobeTensor, call_of, gradients_of, tensors_of
+from ascend_dump.reading.dialects.msprobe._names import MsprobeName, module_of, source_of, stack_of
+from ascend_dump.reading.dialects.msprobe._values import MsprobeTensor, call_of, gradients_of, tensors_of
 from ascend_dump.storage.files import children
 
 __all__ = ["DIALECT"]
