@@ -13,7 +13,7 @@ PYTEST_PARALLEL := -n $(JOBS) --maxprocesses 8 --dist worksteal
 # The test processes share the CPUs: threads of OpenMP that spin while they wait would take them from each other.
 test test-py%: export OMP_NUM_THREADS ?= 1
 # What is copied into an environment by an editable installation.
-INSTALLED := pyproject.toml $(wildcard ascend_dump/startup/*)
+INSTALLED := pyproject.toml $(wildcard ascend_dump/startup/*ascend_dump_startup.*)
 
 VENV := $(VENVS)/.venv
 SUITES := $(patsubst tests/real/%/requirements.txt,%,$(wildcard tests/real/*/requirements.txt))

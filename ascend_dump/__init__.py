@@ -15,9 +15,15 @@ from ascend_dump._version import __version__
 # Type checkers take this name for true; importing `typing` for it would cost more than the rest.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ascend_dump._capture import Capture
-    from ascend_dump._capture_function import capture
-    from ascend_dump._errors import (
+    from ascend_dump.adapter import Adapter, AdapterInfo, adapters
+    from ascend_dump.analysis.compare import Comparison, compare
+    from ascend_dump.analysis.replay import Replay, replay
+    from ascend_dump.analysis.triage import Triage, triage
+    from ascend_dump.capturing.capture import Capture
+    from ascend_dump.capturing.function import capture
+    from ascend_dump.common.problem import Problem
+    from ascend_dump.converting.push import Pushed, push
+    from ascend_dump.errors import (
         AdapterError,
         AdapterNotFound,
         AscendDumpError,
@@ -33,18 +39,11 @@ if TYPE_CHECKING:
         WorkerLost,
         WriteError,
     )
-    from ascend_dump._problem import Problem
-    from ascend_dump._push import Pushed, push
-    from ascend_dump._request import DumpRequest
-    from ascend_dump._steps import Steps
-    from ascend_dump.adapter._contract import Adapter, AdapterInfo, adapters
-    from ascend_dump.analysis.compare import Comparison, compare
-    from ascend_dump.analysis.replay import Replay, replay
-    from ascend_dump.analysis.triage import Triage, triage
-    from ascend_dump.reading._dump import Dump
-    from ascend_dump.reading._open import open_dump as open  # noqa: A004  (as in `gzip.open`: used with its package)
-    from ascend_dump.reading._record import Record
+    from ascend_dump.reading import Dump, Record
+    from ascend_dump.reading import open_dump as open  # noqa: A004  (as in `gzip.open`: used with its package)
+    from ascend_dump.request import DumpRequest
     from ascend_dump.statistics import Statistics
+    from ascend_dump.steps import Steps
 
 __all__ = [
     "Adapter",
@@ -88,10 +87,10 @@ __all__ = [
 _HOMES: dict[str, tuple[str, str]] = {
     name: (module, name)
     for module, names in {
-        "adapter._contract": ("Adapter", "AdapterInfo", "adapters"),
-        "_capture": ("Capture",),
-        "_capture_function": ("capture",),
-        "_errors": (
+        "adapter": ("Adapter", "AdapterInfo", "adapters"),
+        "capturing.capture": ("Capture",),
+        "capturing.function": ("capture",),
+        "errors": (
             "AdapterError",
             "AdapterNotFound",
             "AscendDumpError",
@@ -107,20 +106,19 @@ _HOMES: dict[str, tuple[str, str]] = {
             "WorkerLost",
             "WriteError",
         ),
-        "_problem": ("Problem",),
-        "_push": ("Pushed", "push"),
-        "_request": ("DumpRequest",),
-        "_steps": ("Steps",),
+        "common.problem": ("Problem",),
+        "converting.push": ("Pushed", "push"),
+        "request": ("DumpRequest",),
+        "steps": ("Steps",),
         "statistics": ("Statistics",),
         "analysis.compare": ("Comparison", "compare"),
         "analysis.replay": ("Replay", "replay"),
         "analysis.triage": ("Triage", "triage"),
-        "reading._dump": ("Dump",),
-        "reading._record": ("Record",),
+        "reading": ("Dump", "Record"),
     }.items()
     for name in names
 }
-_HOMES["open"] = ("reading._open", "open_dump")
+_HOMES["open"] = ("reading", "open_dump")
 
 
 def __getattr__(name: str) -> object:

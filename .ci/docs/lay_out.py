@@ -20,7 +20,7 @@ MODULES = (
     "ascend_dump.analysis.compare",
     "ascend_dump.analysis.suspects",
     "ascend_dump.analysis.replay",
-    "ascend_dump.rounds",
+    "ascend_dump.triage_runs",
     "ascend_dump.statistics",
     "ascend_dump.adapter",
     "ascend_dump.testing",

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from ascend_dump import NotSupported
-from ascend_dump.host import numpy_dtype
+from ascend_dump.dump_format import numpy_dtype
 from ascend_dump.writing import Line, Payload
 
 __all__ = ["Seen", "line_of", "payload_of"]

@@ -17,11 +17,11 @@ from ascend_dump.adapter.pytorch.compiled import Root
 from ascend_dump.adapter.pytorch.next_call import NextCall
 from ascend_dump.adapter.pytorch.steps import ProcessSteps
 from ascend_dump.adapter.pytorch.warmup import is_warmup
-from ascend_dump.host import Over
+from ascend_dump.dump_format import Over
 from ascend_dump_torch._check import compiled_problem
-from ascend_dump_torch._outline import StepOutline
 from ascend_dump_torch._session import TorchSession, log
 from ascend_dump_torch._stack import follow_inference_mode
+from ascend_dump_torch._step_summary import StepOutline
 from ascend_dump_torch._updates import OptimizerSteps
 
 __all__ = ["attach", "launch"]

@@ -1,4 +1,4 @@
-"""Decide whether an operator of the scene `overflow` only makes or passes on a mask, by `ascend_dump.nonfinite.masks`.
+"""Operators of the scene `overflow` that only make or pass on a mask, by `ascend_dump.statistics.nonfinite.masks`.
 
 An operator that produces NaN never counts as such, nor one that produces more Inf than its inputs have.
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ascend_dump.nonfinite import masks
+from ascend_dump.statistics.nonfinite import masks
 
 __all__ = ["is_mask"]
 

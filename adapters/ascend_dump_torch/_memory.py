@@ -9,7 +9,7 @@ from typing import Any, Optional
 import msgspec
 import torch
 
-from ascend_dump.host import META, UNWAITED, ZERO
+from ascend_dump.dump_format import META, UNWAITED, ZERO
 
 __all__ = [
     "ViewLayout",

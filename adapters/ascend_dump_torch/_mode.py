@@ -13,19 +13,19 @@ import msgspec
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ascend_dump.host import CollectiveCall
+from ascend_dump.dump_format import CollectiveCall
 from ascend_dump.writing import Item
 from ascend_dump_torch._arguments import collect, collect_named, has_own_kernels, with_others
-from ascend_dump_torch._collectives import Collectives, RunningCollective, work_of
+from ascend_dump_torch._call_arguments import describe_call, with_stack
 from ascend_dump_torch._devices import Devices, find_devices
-from ascend_dump_torch._given import describe_call, with_stack
-from ascend_dump_torch._groups import GroupCalls, Reductions
 from ascend_dump_torch._memory import is_plain
 from ascend_dump_torch._overflow import nonfinite
-from ascend_dump_torch._placements import Placements
-from ascend_dump_torch._recording import Recording
 from ascend_dump_torch._schema import Schema, schema_of
+from ascend_dump_torch._session_protocol import Recording
 from ascend_dump_torch._tensors import OperatorCall
+from ascend_dump_torch.ranks.collectives import Collectives, RunningCollective, work_of
+from ascend_dump_torch.ranks.groups import GroupCalls, Reductions
+from ascend_dump_torch.ranks.placements import Placements
 
 __all__ = ["NO_CALL", "BegunCall", "PendingOperator", "RecordMode", "outputs_of"]
 

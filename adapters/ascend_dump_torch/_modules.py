@@ -26,7 +26,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ascend_dump.writing import Item
 from ascend_dump_torch._memory import is_plain
-from ascend_dump_torch._recording import Recording
+from ascend_dump_torch._session_protocol import Recording
 from ascend_dump_torch._tensors import OperatorCall
 
 __all__ = ["ModuleRecorder"]

@@ -9,10 +9,10 @@ from typing import Any, Optional
 import torch
 
 from ascend_dump_torch._arguments import collect
-from ascend_dump_torch._given import describe_call
+from ascend_dump_torch._call_arguments import describe_call
+from ascend_dump_torch._call_site import CallSite, operator_name
 from ascend_dump_torch._masks import is_mask
 from ascend_dump_torch._mode import NO_CALL, BegunCall, PendingOperator, RecordMode, outputs_of
-from ascend_dump_torch._names import CallSite, operator_name
 from ascend_dump_torch._overflow import copy_overwritten, nonfinite, nonfinite_numbers
 from ascend_dump_torch._schema import Schema
 from ascend_dump_torch._tensors import OperatorCall

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, Optional
 import msgspec
 import torch
 
-from ascend_dump.host import OVERWRITES_FIRST
+from ascend_dump.dump_format import OVERWRITES_FIRST
+from ascend_dump_torch._call_arguments import Signature, read_signature
 from ascend_dump_torch._devices import BACKENDS, privateuse1
-from ascend_dump_torch._given import Signature, read_signature
-from ascend_dump_torch._groups import kind_of_collective
+from ascend_dump_torch.ranks.groups import kind_of_collective
 
 __all__ = ["Argument", "Schema", "schema_of"]
 

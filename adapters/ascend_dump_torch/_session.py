@@ -23,15 +23,15 @@ from ascend_dump.adapter.pytorch.warmup import is_warmup
 from ascend_dump.statistics import STATISTIC_NAMES
 from ascend_dump.writing import CHANGED, HostRun, HostWriter, Item, size_limit
 from ascend_dump_torch import _stack
+from ascend_dump_torch._call_site import Tracker
 from ascend_dump_torch._eager import force_eager
-from ascend_dump_torch._graft import Grafts, read_grafts
 from ascend_dump_torch._layers import LayerFilter
+from ascend_dump_torch._memory_hooks import MemoryGuard
 from ascend_dump_torch._mode import RecordMode
 from ascend_dump_torch._modules import ModuleRecorder
-from ascend_dump_torch._names import Tracker
 from ascend_dump_torch._overflow import Aftermath
 from ascend_dump_torch._overflow_mode import OverflowMode
-from ascend_dump_torch._storages import MemoryGuard
+from ascend_dump_torch._replace_tensors import Grafts, read_grafts
 from ascend_dump_torch._tensors import Tensors
 from ascend_dump_torch._updates import OptimizerSteps
 

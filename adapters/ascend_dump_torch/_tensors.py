@@ -16,7 +16,7 @@ from typing import Any, Optional
 import msgspec
 import torch
 
-from ascend_dump.host import FREED, UNINITIALISED, UNWAITED
+from ascend_dump.dump_format import FREED, UNINITIALISED, UNWAITED
 from ascend_dump.writing import HostWriter, Item, Line, Payload, sample_of
 from ascend_dump_torch._memory import (
     ViewLayout,

@@ -13,26 +13,36 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ascend_dump._files import read_small
-    from ascend_dump._nearest import did_you_mean
-    from ascend_dump._paths import (
+    from ascend_dump.adapter._contract import (
+        Adapter,
+        AdapterInfo,
+        Begin,
+        Repeats,
+        adapters,
+        choose,
+        fresh_adapters,
+        load,
+        registered,
+    )
+    from ascend_dump.adapter._exit import at_exit
+    from ascend_dump.adapter._limits import size_is_unlimited, steps_are_no_directories
+    from ascend_dump.adapter._session import Session, tell_of_empty
+    from ascend_dump.common.counters import Tally
+    from ascend_dump.common.paths import (
         PRIVATE_FILE,
         RunDirectory,
         add_private_directory,
         make_private_directory,
         open_private,
     )
-    from ascend_dump._patterns import text_matcher
-    from ascend_dump._problem import SEVERITIES, Problem, worst_first
-    from ascend_dump._rank import Rank, current_rank
-    from ascend_dump._request import DumpRequest
-    from ascend_dump._steps import Steps
-    from ascend_dump._tally import Tally
-    from ascend_dump.adapter._contract import Adapter, AdapterInfo, Begin, Repeats, adapters, choose, load, registered
-    from ascend_dump.adapter._exit import at_exit
-    from ascend_dump.adapter._limits import size_is_unlimited, steps_are_no_directories
-    from ascend_dump.adapter._session import Session, tell_of_empty
+    from ascend_dump.common.patterns import text_matcher
+    from ascend_dump.common.problem import SEVERITIES, Problem, worst_first
+    from ascend_dump.common.rank import Rank, current_rank
+    from ascend_dump.common.suggest import did_you_mean
+    from ascend_dump.request import DumpRequest
     from ascend_dump.statistics import STATISTIC_NAMES
+    from ascend_dump.steps import Steps
+    from ascend_dump.storage.files import read_small
     from ascend_dump.writing import CHANGED, HostRun, HostWriter, Item, Line, Payload, copy_memory, sample_of
 
 __all__ = [
@@ -63,6 +73,7 @@ __all__ = [
     "copy_memory",
     "current_rank",
     "did_you_mean",
+    "fresh_adapters",
     "load",
     "make_private_directory",
     "open_private",
@@ -80,22 +91,25 @@ __all__ = [
 _HOMES: dict[str, str] = {
     name: module
     for module, names in {
-        "_files": ("read_small",),
-        "_nearest": ("did_you_mean",),
-        "_paths": (
+        "storage.files": ("read_small",),
+        "common.suggest": ("did_you_mean",),
+        "common.paths": (
             "PRIVATE_FILE",
             "RunDirectory",
             "add_private_directory",
             "make_private_directory",
             "open_private",
         ),
-        "_patterns": ("text_matcher",),
-        "_problem": ("SEVERITIES", "Problem", "worst_first"),
-        "_rank": ("Rank", "current_rank"),
-        "_request": ("DumpRequest",),
-        "_steps": ("Steps",),
-        "_tally": ("Tally",),
-        "adapter._contract": ("Adapter", "AdapterInfo", "Begin", "Repeats", "adapters", "choose", "load", "registered"),
+        "common.patterns": ("text_matcher",),
+        "common.problem": ("SEVERITIES", "Problem", "worst_first"),
+        "common.rank": ("Rank", "current_rank"),
+        "request": ("DumpRequest",),
+        "steps": ("Steps",),
+        "common.counters": ("Tally",),
+        "adapter._contract": (
+            *("Adapter", "AdapterInfo", "Begin", "Repeats"),
+            *("adapters", "choose", "fresh_adapters", "load", "registered"),
+        ),
         "adapter._exit": ("at_exit",),
         "adapter._limits": ("size_is_unlimited", "steps_are_no_directories"),
         "adapter._session": ("Session", "tell_of_empty"),

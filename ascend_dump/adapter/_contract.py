@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Protocol
 
-from ascend_dump._entry_points import distribution_of, entry_points_of
-from ascend_dump._errors import AdapterNotFound, AscendDumpError, ConfigError, FrameworkMissing, NotSupported
+from ascend_dump.common.entry_points import distribution_of, entry_points_of
+from ascend_dump.errors import AdapterNotFound, AscendDumpError, ConfigError, FrameworkMissing, NotSupported
 
 if TYPE_CHECKING:
-    from ascend_dump._paths import RunDirectory
-    from ascend_dump._problem import Problem
-    from ascend_dump._request import DumpRequest
     from ascend_dump.adapter._session import Session
+    from ascend_dump.common.paths import RunDirectory
+    from ascend_dump.common.problem import Problem
+    from ascend_dump.request import DumpRequest
 
 __all__ = ["Adapter", "AdapterInfo", "Begin", "Repeats", "adapters", "choose", "fresh_adapters", "load", "registered"]
 

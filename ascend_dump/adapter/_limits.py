@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ascend_dump._problem import Problem
+from ascend_dump.common.problem import Problem
 
 if TYPE_CHECKING:
-    from ascend_dump._request import DumpRequest
+    from ascend_dump.request import DumpRequest
 
 __all__ = ["size_is_unlimited", "steps_are_no_directories"]
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
-from ascend_dump._errors import AscendDumpError, NotSupported
-from ascend_dump._tally import Tally
+from ascend_dump.common.counters import Tally
+from ascend_dump.errors import AscendDumpError, NotSupported
 
 __all__ = ["Session", "tell_of_empty"]
 

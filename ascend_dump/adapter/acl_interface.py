@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError, ConfigError, NotSupported
+from ascend_dump.errors import AdapterError, AscendDumpError, CaptureError, ConfigError, NotSupported
 from ascend_dump.native.cann.acl_codes import AclError, describe
 
 __all__ = ["claim", "holder", "refusal", "release"]

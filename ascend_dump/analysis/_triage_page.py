@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Optional, Protocol
 
-from ascend_dump._units import named
-from ascend_dump.analysis._page_words import capture_command, place_facts, run_facts, show_command, step_text
+from ascend_dump.analysis.explaining.page_facts import capture_command, place_facts, run_facts, show_command, step_text
 from ascend_dump.analysis.suspects import RULES, Suspect
+from ascend_dump.common.units import named
 from ascend_dump.reading import Dump, open_dump
 from ascend_dump.report.page import PageContent, PageFinding, PageRow
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ascend_dump._request import DumpRequest
+    from ascend_dump.request import DumpRequest
 
 __all__ = ["of_triage"]
 

@@ -8,12 +8,10 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
-from ascend_dump._errors import CorruptDump, NotSupported, ReadError
-from ascend_dump._units import counted
-from ascend_dump.analysis._module_calls import NOT_RECORDED, ModuleCalls
-from ascend_dump.analysis._next_layers import is_of_module
-from ascend_dump.analysis.compare._valueless import is_no_value
-from ascend_dump.analysis.nonfinite import (
+from ascend_dump.analysis.numerics.valueless import is_no_value
+from ascend_dump.analysis.operators.module_calls import NOT_RECORDED, ModuleCalls
+from ascend_dump.analysis.operators.next_request import is_of_module
+from ascend_dump.analysis.operators.nonfinite import (
     CONSTANTS,
     Finding,
     Measure,
@@ -22,13 +20,15 @@ from ascend_dump.analysis.nonfinite import (
     has_nan,
     is_nonfinite,
 )
-from ascend_dump.host import Cut, Named, TensorOf, plain_text
-from ascend_dump.nonfinite.masks import plain_name
+from ascend_dump.common.units import counted
+from ascend_dump.dump_format import Cut, Named, TensorOf, plain_text
+from ascend_dump.errors import CorruptDump, NotSupported, ReadError
 from ascend_dump.reading import Dump, Record, RunState, open_dump
 from ascend_dump.statistics import Statistics
+from ascend_dump.statistics.nonfinite.masks import plain_name
 
 if TYPE_CHECKING:
-    from ascend_dump.analysis._brought import Givers, GivingRanks
+    from ascend_dump.analysis.ranks.received_nonfinite import Givers, GivingRanks
 
 __all__ = ["ANSWERS", "Overflow", "OverflowReport", "find_overflows", "watched"]
 
@@ -183,7 +183,7 @@ def _giving_ranks(dump: Dump) -> Optional[GivingRanks]:
     """None where the dump has one rank."""
     if len(dump.known_values("rank")) < 2:
         return None
-    from ascend_dump.analysis._brought import GivingRanks
+    from ascend_dump.analysis.ranks.received_nonfinite import GivingRanks
 
     return GivingRanks()
 

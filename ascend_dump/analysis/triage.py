@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
-from ascend_dump._errors import ConfigError, ReadError
-from ascend_dump._request import DumpRequest
-from ascend_dump._steps import Steps
-from ascend_dump._units import counted
-from ascend_dump.analysis._next_layers import is_of_module, layers_of
-from ascend_dump.analysis._page_words import has_values, operator_command, tensor_commands
+from ascend_dump.analysis.explaining.page_facts import has_values, operator_command, tensor_commands
+from ascend_dump.analysis.operators.next_request import is_of_module, layers_of
 from ascend_dump.analysis.overflow import watched
 from ascend_dump.analysis.suspects import Suspect, SuspectReport, find_suspects
+from ascend_dump.common.units import counted
+from ascend_dump.errors import ConfigError, ReadError
 from ascend_dump.reading import Dump, Record, open_dump
+from ascend_dump.request import DumpRequest
+from ascend_dump.steps import Steps
 from ascend_dump.storage import named_beside
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def _alone(
 
 def triage_wrong(dump: Dump) -> Triage:
     """`triage` of a dump that is known to have NaN or Inf: the operator that made it is the only possible cause."""
-    from ascend_dump.analysis._first_wrong import cause_of_wrong
+    from ascend_dump.analysis.suspects.first_wrong import cause_of_wrong
 
     report = find_suspects(dump)
     first = cause_of_wrong(dump, [one for one in report.suspects if one.rule == "non-finite"])

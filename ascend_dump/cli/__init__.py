@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Optional
 
-from ascend_dump.cli._exit import Exit
+from ascend_dump.cli.shared.exit import Exit
 
 __all__ = ["Exit", "main"]
 
@@ -31,11 +31,11 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         except (KeyboardInterrupt, BrokenPipeError):
             raise
         except Exception as error:
-            from ascend_dump.cli._failure import report
+            from ascend_dump.cli.shared.failure import report
 
             return report(error, args)
     except BrokenPipeError:
-        from ascend_dump.cli._failure import discard_output
+        from ascend_dump.cli.shared.failure import discard_output
 
         discard_output()
         return Exit.PIPE_CLOSED
@@ -47,7 +47,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 def _invoke(args: list[str]) -> int:
     import click
 
-    from ascend_dump.cli._root import root
+    from ascend_dump.cli.shared.root import root
     from ascend_dump.report.tables import PIPE_WIDTH
 
     instruction = os.environ.get(COMPLETION_VARIABLE)

@@ -11,12 +11,12 @@ from typing import Any, Optional
 
 import click
 
-from ascend_dump._attach_client import AttachTarget, TargetIsBusy, error_of, find, find_all, state_of
-from ascend_dump._errors import AscendDumpError, CaptureError, ConfigError
-from ascend_dump._units import counted, size
-from ascend_dump.cli._exit import Exit
-from ascend_dump.cli._reading import json_option
-from ascend_dump.cli._settings import given_settings, request_options
+from ascend_dump.attach.client import AttachTarget, TargetIsBusy, error_of, find, find_all, state_of
+from ascend_dump.cli.shared.exit import Exit
+from ascend_dump.cli.shared.reading import json_option
+from ascend_dump.cli.shared.settings import given_settings, request_options
+from ascend_dump.common.units import counted, size
+from ascend_dump.errors import AscendDumpError, CaptureError, ConfigError
 
 __all__ = ["attach"]
 

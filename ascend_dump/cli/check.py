@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 
 import click
 
-from ascend_dump.cli._exit import Exit
-from ascend_dump.cli._reading import json_option
+from ascend_dump.cli.shared.exit import Exit
+from ascend_dump.cli.shared.reading import json_option
 from ascend_dump.native.languages import ConfigLanguage, Surroundings, languages, recognise, refuse_runtime
 
 if TYPE_CHECKING:
-    from ascend_dump._problem import Problem
+    from ascend_dump.common.problem import Problem
     from ascend_dump.native.cann.config import Situation
 
 __all__ = ["check", "exit_of", "print_problems", "situation_of", "surroundings_options"]

@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 import click
 
-from ascend_dump._errors import AscendDumpError, ConfigError
-from ascend_dump._files import read_small
-from ascend_dump._units import counted, explained, named
-from ascend_dump.cli._alone import alone_lines
-from ascend_dump.cli._executor import executor_options, opened_executor
-from ascend_dump.cli._exit import Exit, exit_code
-from ascend_dump.cli._indexes import compare_by_index
-from ascend_dump.cli._reading import (
+from ascend_dump.cli.shared.compare_indexes import compare_by_index
+from ascend_dump.cli.shared.compare_unmatched import alone_lines
+from ascend_dump.cli.shared.executor import executor_options, opened_executor
+from ascend_dump.cli.shared.exit import Exit, exit_code
+from ascend_dump.cli.shared.reading import (
     code_of_comparison,
     first_line,
     json_option,
@@ -32,7 +29,10 @@ from ascend_dump.cli._reading import (
     shape_text,
     tell_lost,
 )
-from ascend_dump.cli._target import check_target
+from ascend_dump.cli.shared.target import check_target
+from ascend_dump.common.units import counted, explained, named
+from ascend_dump.errors import AscendDumpError, ConfigError
+from ascend_dump.storage.files import read_small
 
 if TYPE_CHECKING:
     from ascend_dump.analysis.compare import ChangedCall, Comparison, Origin, Pair
@@ -272,8 +272,8 @@ def _show(dumps: list[Dump], comparison: Comparison) -> None:
 
 
 def origin_lines(origin: Origin, comparison: Comparison) -> list[tuple[str, str]]:
-    from ascend_dump.analysis._page_words import tensor_commands
     from ascend_dump.analysis.compare import KINDS
+    from ascend_dump.analysis.explaining.page_facts import tensor_commands
 
     what = "first seen" if origin.first_seen else "origin"
     lines = [(what, _place(origin, comparison.several_ranks))]

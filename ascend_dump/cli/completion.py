@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ascend_dump.cli import COMPLETION_VARIABLE, PROGRAM
-from ascend_dump.cli._exit import Exit
+from ascend_dump.cli.shared.exit import Exit
 
 
 @click.command(short_help="Print a completion script for bash, zsh or fish.")

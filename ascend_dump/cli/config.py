@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import click
 
-from ascend_dump._errors import ConfigError, NotSupported, WriteError
-from ascend_dump._paths import PRIVATE_FILE, make_private_directory
-from ascend_dump._problem import worst_first
-from ascend_dump.cli._exit import Exit
-from ascend_dump.cli._reading import json_option
-from ascend_dump.cli._settings import read_request, request_options
 from ascend_dump.cli.check import exit_of, print_problems, situation_of, surroundings_options
+from ascend_dump.cli.shared.exit import Exit
+from ascend_dump.cli.shared.reading import json_option
+from ascend_dump.cli.shared.settings import read_request, request_options
+from ascend_dump.common.paths import PRIVATE_FILE, make_private_directory
+from ascend_dump.common.problem import worst_first
+from ascend_dump.errors import ConfigError, NotSupported, WriteError
 from ascend_dump.native.languages import ConfigLanguage, Surroundings, languages
 
 if TYPE_CHECKING:
-    from ascend_dump._request import DumpRequest
+    from ascend_dump.request import DumpRequest
 
 __all__ = ["config", "write_settings"]
 

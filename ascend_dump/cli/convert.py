@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import click
 
-from ascend_dump._errors import ConfigError, DumpNotFound, ReadError
-from ascend_dump.cli._exit import Exit
-from ascend_dump.cli._failure import error_fields
-from ascend_dump.cli._reading import json_option, progress, tell_lost
+from ascend_dump.cli.shared.exit import Exit
+from ascend_dump.cli.shared.failure import error_fields
+from ascend_dump.cli.shared.reading import json_option, progress, tell_lost
+from ascend_dump.errors import ConfigError, DumpNotFound, ReadError
 from ascend_dump.storage import StoredPath, list_stored, located
 
 if TYPE_CHECKING:
@@ -74,10 +74,10 @@ def convert(sources: tuple[str, ...], out: Path, as_json: bool, **chosen: Any) -
     SRC may also be the directory of a dump that is not CANN's, such as one of PyTorch on the host, of msprobe or of
     SGLang: its tensors become OUT/rank0/RUN/MODEL/STEP/NAME.io.index.TYPE.
     """
-    from ascend_dump._patterns import text_matcher
+    from ascend_dump.common.patterns import text_matcher
     from ascend_dump.converting.convert import convert_all, find_tasks
     from ascend_dump.converting.records import convert_records
-    from ascend_dump.reading._torch import as_torch
+    from ascend_dump.reading.torch_tensors import as_torch
     from ascend_dump.report.tables import escape
 
     options = _options(chosen)
@@ -104,7 +104,7 @@ def convert(sources: tuple[str, ...], out: Path, as_json: bool, **chosen: Any) -
         place = os.path.abspath(out) if summary.written else ""
         print(f"{summary} · in {escape(place)}" if place else str(summary))
     if chosen["compat"] and any(place.is_dir() for place in places):
-        from ascend_dump.converting._msaccucmp import write_failed_list
+        from ascend_dump.converting.msaccucmp import write_failed_list
 
         write_failed_list(out, summary.failures, formats=options.format is not None)
     summary.tell()
@@ -165,8 +165,8 @@ def _dump_of_records(
 
 
 def _options(chosen: dict[str, Any]) -> Options:
-    from ascend_dump._steps import Steps
     from ascend_dump.converting.convert import Options
+    from ascend_dump.steps import Steps
 
     return Options(
         type=chosen["type_"],

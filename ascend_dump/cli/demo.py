@@ -13,10 +13,10 @@ from typing import Any
 
 import click
 
-from ascend_dump._errors import CaptureError, ConfigError, FrameworkMissing, WriteError
-from ascend_dump._units import explained
-from ascend_dump.cli._exit import Exit
-from ascend_dump.cli._reading import json_option
+from ascend_dump.cli.shared.exit import Exit
+from ascend_dump.cli.shared.reading import json_option
+from ascend_dump.common.units import explained
+from ascend_dump.errors import CaptureError, ConfigError, FrameworkMissing, WriteError
 
 
 @click.command(short_help="Find two planted faults in a small training run.")
@@ -33,7 +33,7 @@ def demo(directory: Path, as_json: bool) -> Exit:
         raise FrameworkMissing(
             "the demo trains a PyTorch network, and torch is not installed", hint="pip install torch"
         )
-    text = (Path(__file__).parent.parent / "demo" / "train.py").read_bytes()
+    text = (Path(__file__).parent / "demo_program" / "train.py").read_bytes()
     try:
         directory.mkdir(exist_ok=True, parents=True)
         _write_script(directory / "train.py", text)
@@ -123,7 +123,7 @@ def _difference(wrong: Path, run: Path, quiet: bool) -> dict[str, Any]:
 
 def _overflow(run: Path, quiet: bool) -> dict[str, Any]:
     """Find the first Inf, and print what is known of it."""
-    from ascend_dump.analysis.nonfinite import first_nonfinite
+    from ascend_dump.analysis.operators.nonfinite import first_nonfinite
     from ascend_dump.reading import open_dump
 
     dump = open_dump(run)

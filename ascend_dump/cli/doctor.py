@@ -12,16 +12,16 @@ from typing import Any, Optional
 
 import click
 
-from ascend_dump._activation import STRICT, VARIABLE, requested, settings_of_waiting
-from ascend_dump._errors import ConfigError
-from ascend_dump._launching import SITE
 from ascend_dump._version import __version__
-from ascend_dump.adapter._contract import adapters
-from ascend_dump.cli._exit import Exit
-from ascend_dump.cli._place import look_at
-from ascend_dump.cli._versions import conflicts
+from ascend_dump.adapter import adapters
+from ascend_dump.cli.shared.exit import Exit
+from ascend_dump.cli.shared.versions import conflicts
+from ascend_dump.cli.shared.writable_path import look_at
+from ascend_dump.errors import ConfigError
 from ascend_dump.reading import registered_dialects
 from ascend_dump.report.tables import size
+from ascend_dump.startup.activation import STRICT, VARIABLE, requested, settings_of_waiting
+from ascend_dump.startup.launching import SITE
 
 __all__ = ["doctor"]
 
@@ -35,7 +35,7 @@ _PACKAGES = {
 }
 #: Without site there are neither .pth files nor a sitecustomize; -I and -E ignore PYTHONPATH.
 _FLAGS = ((), ("-E",), ("-I",), ("-S",))
-_PROBE = "import sys; sys.exit(0 if 'ascend_dump._activation' in sys.modules else 9)"
+_PROBE = "import sys; sys.exit(0 if 'ascend_dump.startup.activation' in sys.modules else 9)"
 
 
 @click.command()

@@ -7,8 +7,8 @@ from typing import Optional
 
 import click
 
-from ascend_dump.cli._exit import Exit
-from ascend_dump.cli._reading import json_option
+from ascend_dump.cli.shared.exit import Exit
+from ascend_dump.cli.shared.reading import json_option
 
 
 def _complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:

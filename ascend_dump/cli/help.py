@@ -7,8 +7,8 @@ from typing import Optional
 
 import click
 
-from ascend_dump.cli._exit import Exit
-from ascend_dump.cli._reading import json_option
+from ascend_dump.cli.shared.exit import Exit
+from ascend_dump.cli.shared.reading import json_option
 
 __all__ = ["help"]
 
@@ -24,12 +24,12 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
 @json_option
 def help(topic: Optional[str], as_json: bool) -> Exit:  # noqa: A001  (the name of the verb)
     """Print the page of a topic, or the help of a verb; without TOPIC, list all topics."""
-    from ascend_dump.cli._group import VERBS
+    from ascend_dump.cli.shared.group import VERBS
     from ascend_dump.report.documents import write_document
     from ascend_dump.report.pages import all_topics, topic_page
 
     if topic is not None and any(topic in verbs for verbs in VERBS.values()):
-        from ascend_dump.cli._root import root
+        from ascend_dump.cli.shared.root import root
 
         context = click.get_current_context()
         command = root.get_command(context, topic)

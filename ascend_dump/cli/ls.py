@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 import click
 
-from ascend_dump._errors import ConfigError
-from ascend_dump.cli._exit import Exit
-from ascend_dump.cli._folding import Folding, all_option
-from ascend_dump.cli._ls_groups import Group, Head, groups_of, operator_of
-from ascend_dump.cli._reading import (
+from ascend_dump.cli.shared.exit import Exit
+from ascend_dump.cli.shared.hide_views import Folding, all_option
+from ascend_dump.cli.shared.ls_groups import Group, Head, groups_of, operator_of
+from ascend_dump.cli.shared.reading import (
     Unreadable,
     argument_cells,
     argument_columns,
@@ -26,6 +25,7 @@ from ascend_dump.cli._reading import (
     shape_text,
     tell_nothing_matched,
 )
+from ascend_dump.errors import ConfigError
 
 if TYPE_CHECKING:
     from ascend_dump.reading import Dump, Record, Run
@@ -97,7 +97,7 @@ def ls(
 
 def _list_modules(dump: Dump, path: str, selectors: dict[str, Optional[str]], folding: Folding, as_json: bool) -> Exit:
     """As `stats --by module`, by the statistics that are recorded."""
-    from ascend_dump.cli._modules import Measured, by_module, write_modules
+    from ascend_dump.cli.shared.modules import Measured, by_module, write_modules
 
     unreadable = Unreadable(dump)
     records = folding.unfold(unreadable.watch(progress(dump, "records")))
@@ -156,7 +156,7 @@ def _columns(*counts: str, more: Sequence[Column] = ()) -> list[Column]:
 
 def _groups(dump: Dump, unreadable: Unreadable) -> Iterator[Group]:
     if dump.is_large:
-        from ascend_dump.cli._ls_columns import groups
+        from ascend_dump.cli.shared.ls_columns import groups
 
         return groups(dump, unreadable)
     records = unreadable.watch(progress(dump, "records"))

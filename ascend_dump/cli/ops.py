@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import click
 
-from ascend_dump._errors import ConfigError, DumpNotFound, ReadError
-from ascend_dump.cli._exit import Exit, exit_code
-from ascend_dump.cli._failure import error_fields
-from ascend_dump.cli._reading import json_option, progress
+from ascend_dump.cli.shared.exit import Exit, exit_code
+from ascend_dump.cli.shared.failure import error_fields
+from ascend_dump.cli.shared.reading import json_option, progress
+from ascend_dump.errors import ConfigError, DumpNotFound, ReadError
 from ascend_dump.storage import located
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def ops(graph: str, op_type: Optional[str], name: Optional[str], dumped: Optiona
     from ascend_dump.native.cann.names import sanitize
 
     if graph.endswith(".py"):
-        from ascend_dump.cli._ops_torchair import list_operators
+        from ascend_dump.cli.shared.ops_torchair import list_operators
 
         return list_operators(located(graph), op_type, name, dumped, as_json)
     path = _choose(located(graph), name)
@@ -118,7 +118,7 @@ def _choose(path: Path, name: Optional[str]) -> Path:
 
 
 def _tests(op_type: Optional[str], name: Optional[str]) -> list[_Test]:
-    from ascend_dump._patterns import text_matcher
+    from ascend_dump.common.patterns import text_matcher
 
     tests: list[_Test] = []
     if op_type is not None:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import click
 
-from ascend_dump._errors import ReadError
-from ascend_dump.cli._executor import executor_options, opened_executor
-from ascend_dump.cli._exit import Exit
-from ascend_dump.cli._reading import (
+from ascend_dump.cli.shared.executor import executor_options, opened_executor
+from ascend_dump.cli.shared.exit import Exit
+from ascend_dump.cli.shared.reading import (
     Unreadable,
     argument_text,
     json_option,
@@ -25,6 +24,7 @@ from ascend_dump.cli._reading import (
     selector_options,
     shape_text,
 )
+from ascend_dump.errors import ReadError
 
 if TYPE_CHECKING:
     from ascend_dump.analysis.overflow import Overflow, OverflowReport

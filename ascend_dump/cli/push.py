@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ascend_dump.cli._exit import Exit
-from ascend_dump.cli._reading import json_option, progress
+from ascend_dump.cli.shared.exit import Exit
+from ascend_dump.cli.shared.reading import json_option, progress
 
 if TYPE_CHECKING:
-    from ascend_dump._push import Pushed
+    from ascend_dump.converting.push import Pushed
 
 
 @click.command(short_help="Upload a dump to an object store.")
@@ -36,7 +36,7 @@ def push(dump: str, url: str, jobs: int, quiet: bool, as_json: bool) -> Exit:
       3  the store refused something or has other bytes, or the dump cannot be read
       4  the package for this store is missing: pip install 'ascend-dump[remote]'
     """
-    from ascend_dump._push import push as push_dump
+    from ascend_dump.converting.push import push as push_dump
 
     done = push_dump(dump, url, jobs=jobs, watch=None if quiet else lambda files: progress(files, "files"))
     if as_json:
@@ -49,7 +49,7 @@ def push(dump: str, url: str, jobs: int, quiet: bool, as_json: bool) -> Exit:
 
 
 def _tell(done: Pushed) -> None:
-    from ascend_dump._units import counted, size
+    from ascend_dump.common.units import counted, size
     from ascend_dump.report.tables import escape
 
     there = f"; {counted(done.present, 'file')} had been there before" if done.present else ""

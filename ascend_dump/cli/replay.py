@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Optional
 
 import click
 
-from ascend_dump.cli._exit import Exit
-from ascend_dump.cli._reading import (
+from ascend_dump.cli.shared.exit import Exit
+from ascend_dump.cli.shared.reading import (
     first_line,
     open_selected,
     progress,

@@ -8,12 +8,12 @@ from typing import Any, Optional
 
 import click
 
-from ascend_dump._errors import ConfigError
-from ascend_dump._units import counted
-from ascend_dump.cli._exit import Exit
-from ascend_dump.cli._page import look_through, page_options
-from ascend_dump.cli._reading import json_option, lost_fields, tell_lost
-from ascend_dump.cli._target import check_target
+from ascend_dump.cli.shared.exit import Exit
+from ascend_dump.cli.shared.reading import json_option, lost_fields, tell_lost
+from ascend_dump.cli.shared.report_options import look_through, page_options
+from ascend_dump.cli.shared.target import check_target
+from ascend_dump.common.units import counted
+from ascend_dump.errors import ConfigError
 
 
 @click.command(

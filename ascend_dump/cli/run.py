@@ -11,15 +11,15 @@ from typing import Any, NoReturn, Optional
 
 import click
 
-from ascend_dump._activation import RUN
-from ascend_dump._errors import ConfigError, WriteError
-from ascend_dump._launching import cannot_start, environment_of, find_program
-from ascend_dump._paths import RunDirectory
-from ascend_dump._rank import current_rank
-from ascend_dump._request import DumpRequest
-from ascend_dump.adapter._contract import adapters, load
-from ascend_dump.cli._place import look_at
-from ascend_dump.cli._settings import read_request, request_options
+from ascend_dump.adapter import adapters, load
+from ascend_dump.cli.shared.settings import read_request, request_options
+from ascend_dump.cli.shared.writable_path import look_at
+from ascend_dump.common.paths import RunDirectory
+from ascend_dump.common.rank import current_rank
+from ascend_dump.errors import ConfigError, WriteError
+from ascend_dump.request import DumpRequest
+from ascend_dump.startup.activation import RUN
+from ascend_dump.startup.launching import cannot_start, environment_of, find_program
 
 __all__ = ["run"]
 

@@ -9,8 +9,8 @@ from typing import Any, Optional
 
 import click
 
-from ascend_dump.cli._exit import Exit
-from ascend_dump.cli._reading import json_option
+from ascend_dump.cli.shared.exit import Exit
+from ascend_dump.cli.shared.reading import json_option
 
 __all__ = ["selftest"]
 

@@ -7,9 +7,9 @@ from typing import Optional
 
 import click
 
-from ascend_dump.cli._exit import Exit
-from ascend_dump.cli._page import look_through, page_options
-from ascend_dump.cli._reading import json_option, tell_lost
+from ascend_dump.cli.shared.exit import Exit
+from ascend_dump.cli.shared.reading import json_option, tell_lost
+from ascend_dump.cli.shared.report_options import look_through, page_options
 
 
 @click.command(

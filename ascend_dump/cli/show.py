@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import click
 
-from ascend_dump._errors import NotSupported, ReadError
-from ascend_dump.cli._exit import Exit
-from ascend_dump.cli._reading import (
+from ascend_dump.cli.shared.exit import Exit
+from ascend_dump.cli.shared.reading import (
     Unreadable,
     open_selected,
     reading_options,
     record_fields,
     tell_nothing_matched,
 )
+from ascend_dump.errors import NotSupported, ReadError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ascend_dump.host import Arguments
+    from ascend_dump.dump_format import Arguments
     from ascend_dump.reading import Record
 
 #: Tensors up to this many elements go into a JSON document whole, larger ones by their ends.

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import click
 
-from ascend_dump._errors import ConfigError, ReadError
-from ascend_dump._units import counted
-from ascend_dump.cli._executor import executor_options, opened_executor
-from ascend_dump.cli._exit import Exit
-from ascend_dump.cli._folding import Folding, all_option
-from ascend_dump.cli._modules import Measured, by_module, write_modules
-from ascend_dump.cli._reading import (
+from ascend_dump.cli.shared.executor import executor_options, opened_executor
+from ascend_dump.cli.shared.exit import Exit
+from ascend_dump.cli.shared.hide_views import Folding, all_option
+from ascend_dump.cli.shared.modules import Measured, by_module, write_modules
+from ascend_dump.cli.shared.reading import (
     Unreadable,
     argument_cells,
     argument_columns,
@@ -28,6 +26,8 @@ from ascend_dump.cli._reading import (
     shape_text,
     tell_nothing_matched,
 )
+from ascend_dump.common.units import counted
+from ascend_dump.errors import ConfigError, ReadError
 
 if TYPE_CHECKING:
     from ascend_dump.reading import Dump, Record
@@ -83,7 +83,7 @@ def stats(
     Operators that change no values, such as views, are left out unless --all, --op or --op-type selects them; --json
     has all.
     """
-    from ascend_dump.analysis.nonfinite import is_nonfinite
+    from ascend_dump.analysis.operators.nonfinite import is_nonfinite
 
     if by and (origin or sort):
         raise ConfigError(
@@ -93,7 +93,7 @@ def stats(
     unreadable = Unreadable(dump)
     looked_at = dump
     if (nonfinite or (limit and sort in _COLUMNS)) and not origin and dump.is_large:
-        from ascend_dump.cli._stats_columns import candidates
+        from ascend_dump.cli.shared.stats_columns import candidates
 
         looked_at, unreadable.seen = candidates(dump, nonfinite=nonfinite, sort=sort, limit=limit)
     # Rows are made as they are written, so it is needed until the end of the verb.
@@ -165,7 +165,7 @@ def _tell_none(seen: int, *, nonfinite: bool, origin: bool) -> None:
 
 
 def _origins(records: Iterator[Record], unreadable: Unreadable) -> Iterator[_Row]:
-    from ascend_dump.analysis.nonfinite import find_nonfinite
+    from ascend_dump.analysis.operators.nonfinite import find_nonfinite
 
     for finding in find_nonfinite(records, lambda record: unreadable.statistics(record)[0]):
         if finding.origin:

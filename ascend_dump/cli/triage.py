@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 import click
 
-from ascend_dump._errors import ConfigError, WriteError
-from ascend_dump._units import named
-from ascend_dump.cli._executor import executor_options, opened_executor
-from ascend_dump.cli._exit import Exit, exit_code
-from ascend_dump.cli._reading import json_option, open_selected, progress
-from ascend_dump.cli._target import check_target
 from ascend_dump.cli.config import write_settings
+from ascend_dump.cli.shared.executor import executor_options, opened_executor
+from ascend_dump.cli.shared.exit import Exit, exit_code
+from ascend_dump.cli.shared.reading import json_option, open_selected, progress
+from ascend_dump.cli.shared.target import check_target
+from ascend_dump.common.units import named
+from ascend_dump.errors import ConfigError, WriteError
 from ascend_dump.native.languages import languages
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def triage(
         _check_next(Path(file), framework)
     if run:
         _refuse_executor(workers, dask)
-        from ascend_dump.cli._triage_run import exit_of_run, run_command, show_run
+        from ascend_dump.cli.shared.triage_run import exit_of_run, run_command, show_run
 
         settings = {"path": path or "triage", "max_bytes": max_bytes, **flags}
         found = run_command(given, reference, selectors, as_json=as_json, **settings)

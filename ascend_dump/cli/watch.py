@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import click
 
-from ascend_dump._errors import ReadError
-from ascend_dump.cli._exit import Exit
-from ascend_dump.cli._reading import (
+from ascend_dump.cli.shared.exit import Exit
+from ascend_dump.cli.shared.reading import (
     Unreadable,
     json_option,
     leading_cells,
@@ -20,9 +19,10 @@ from ascend_dump.cli._reading import (
     selector_options,
     shape_text,
 )
+from ascend_dump.errors import ReadError
 
 if TYPE_CHECKING:
-    from ascend_dump.analysis.trample import Sighting
+    from ascend_dump.analysis.overwritten_outputs import Sighting
     from ascend_dump.report.tables import Column
 
 _PLACE = ("step", "rank", "device", "model", "model_id", "run", "timestamp", "op_type", "index", "dtype", "shape")
@@ -41,7 +41,7 @@ def watch(path: str, as_json: bool, **selectors: Optional[str]) -> Exit:
 
     Exit code 1 if an output was overwritten, 0 if none was, 3 if nothing could be compared.
     """
-    from ascend_dump.analysis.trample import watch_outputs
+    from ascend_dump.analysis.overwritten_outputs import watch_outputs
 
     dump = open_selected(path, selectors)
     unreadable = Unreadable()

@@ -8,10 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
-from ascend_dump._errors import AscendDumpError, NotSupported, ReadError
-from ascend_dump._files import open_descriptor
-from ascend_dump._steps import Steps
-from ascend_dump._units import counted
+from ascend_dump.common.units import counted
 from ascend_dump.converting._outputs import (
     copy_as_npy,
     fit_name,
@@ -21,10 +18,13 @@ from ascend_dump.converting._outputs import (
     write_npz,
     write_text,
 )
+from ascend_dump.errors import AscendDumpError, NotSupported, ReadError
 from ascend_dump.native.cann.dtypes import DataType, data_type
 from ascend_dump.native.cann.dump_file import Buffer, DumpFile, Entry, Space, Tensor, decode, payload, read_header
 from ascend_dump.native.cann.formats import Arranged, arrange, format_name
 from ascend_dump.native.cann.names import parse_name
+from ascend_dump.steps import Steps
+from ascend_dump.storage.files import open_descriptor
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ascend_dump._errors import CorruptDump, NotSupported
+from ascend_dump.errors import CorruptDump, NotSupported
 
 if TYPE_CHECKING:
     import numpy as np

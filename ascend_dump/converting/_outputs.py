@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from ascend_dump._errors import CorruptDump, NotSupported, ReadError, WriteError
-from ascend_dump._paths import PRIVATE_FILE, make_private_directory
+from ascend_dump.common.paths import PRIVATE_FILE, make_private_directory
+from ascend_dump.errors import CorruptDump, NotSupported, ReadError, WriteError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -118,7 +118,7 @@ def write_safetensors(path: Path, arrays: Mapping[str, _Array]) -> int:
 
     import numpy as np
 
-    from ascend_dump.host import SAFETENSORS
+    from ascend_dump.dump_format import SAFETENSORS
 
     header: dict[str, Any] = {}
     end = 0

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Optional, Union
 
-from ascend_dump._errors import AscendDumpError, ConfigError, CorruptDump, DumpNotFound, ReadError, WriteError
-from ascend_dump._files import walked
 from ascend_dump.converting._file import ConversionFailure, Options, Result, convert_file
+from ascend_dump.errors import AscendDumpError, ConfigError, CorruptDump, DumpNotFound, ReadError, WriteError
 from ascend_dump.native.cann.mapping import MAPPING, read_mapping
 from ascend_dump.native.cann.names import parse_name
 from ascend_dump.storage import StoredPath
+from ascend_dump.storage.files import walked
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -190,7 +190,7 @@ def convert_all(tasks: Iterable[Task], options: Options, *, jobs: int = 0, compa
     """
     check_options(options)
     if compat:
-        from ascend_dump.converting._msaccucmp import check_compat, convert_file_compat
+        from ascend_dump.converting.msaccucmp import check_compat, convert_file_compat
 
         check_compat(options)
         work = convert_file_compat

@@ -8,8 +8,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from ascend_dump._errors import AscendDumpError, ConfigError, NotSupported, WriteError
-from ascend_dump._files import walked
 from ascend_dump.converting._file import ConversionFailure, Options, Result, cast, find_dtype
 from ascend_dump.converting._outputs import (
     fit_name,
@@ -21,7 +19,9 @@ from ascend_dump.converting._outputs import (
     write_text,
     write_torch,
 )
-from ascend_dump.host import INDEX, SHARD
+from ascend_dump.dump_format import INDEX, SHARD
+from ascend_dump.errors import AscendDumpError, ConfigError, NotSupported, WriteError
+from ascend_dump.storage.files import walked
 
 if TYPE_CHECKING:
     import numpy as np

@@ -16,14 +16,14 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
-from ascend_dump._entry_points import entry_points_of
-from ascend_dump._errors import ConfigError
+from ascend_dump.common.entry_points import entry_points_of
+from ascend_dump.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ascend_dump._problem import Problem
-    from ascend_dump._request import DumpRequest
+    from ascend_dump.common.problem import Problem
     from ascend_dump.native.cann.config import Situation
     from ascend_dump.native.cann.graph import Node
+    from ascend_dump.request import DumpRequest
 
 __all__ = [
     "CERTAIN",

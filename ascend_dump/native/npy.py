@@ -13,8 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from ascend_dump._errors import CorruptDump, StorageError
-from ascend_dump._files import NotRegularFile, open_regular, size_of
+from ascend_dump.errors import CorruptDump, StorageError
+from ascend_dump.storage.files import NotRegularFile, open_regular, size_of
 
 __all__ = ["NpyHeader", "read_npy_header"]
 

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Callable, Generic, NamedTuple, TypeVar, Union
 
-from ascend_dump._problem import Problem
+from ascend_dump.common.problem import Problem
 
 __all__ = ["Example", "Hit", "Rule", "RuleTable"]
 

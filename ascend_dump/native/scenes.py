@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ascend_dump._request import DumpRequest
 from ascend_dump.native.rules import Example, Hit, RuleTable
+from ascend_dump.request import DumpRequest
 
 __all__ = ["SCENES"]
 

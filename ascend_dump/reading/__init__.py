@@ -9,7 +9,6 @@ is reported with its name, and other files are still read.
 
 from __future__ import annotations
 
-from ascend_dump._files import open_regular, read_regular
 from ascend_dump.reading._dialect import Batch, Dialect, Directory, Entry, rank_of
 from ascend_dump.reading._dump import Dump
 from ascend_dump.reading._open import open_dump
@@ -17,6 +16,7 @@ from ascend_dump.reading._provenance import MadeOf
 from ascend_dump.reading._record import FIELDS, Loader, Record
 from ascend_dump.reading._registry import DialectInfo, registered_dialects
 from ascend_dump.reading._runs import LostRecords, Run, RunState
+from ascend_dump.storage.files import open_regular, read_regular
 
 __all__ = [
     "FIELDS",

@@ -21,19 +21,19 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from ascend_dump._files import open_regular, read_regular, regular_status
-from ascend_dump._log import log
-from ascend_dump._paths import CATALOG, PRIVATE_DIRECTORY, PRIVATE_FILE, PUSHED, REMOVED_DIRECTORY, user_cache
 from ascend_dump._version import __version__
+from ascend_dump.common.log import log
+from ascend_dump.common.paths import CATALOG, PRIVATE_DIRECTORY, PRIVATE_FILE, PUSHED, REMOVED_DIRECTORY, user_cache
 from ascend_dump.reading._record import Record
-from ascend_dump.reading._sources import Sources, graphs_beside
+from ascend_dump.reading.sources import Sources, graphs_beside
 from ascend_dump.storage import StoredPath, stored_files
+from ascend_dump.storage.files import open_regular, read_regular, regular_status
 
 if TYPE_CHECKING:
     import polars
 
-    from ascend_dump._steps import Steps
     from ascend_dump.reading._dialect import Entry
+    from ascend_dump.steps import Steps
 
 __all__ = ["Watch", "Whole", "catalog_of", "is_kept"]
 

@@ -11,17 +11,17 @@ from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union, overload
 
-from ascend_dump._errors import ConfigError, NotSupported, ReadError
-from ascend_dump._files import files_of_dump, stamp_of
-from ascend_dump._nearest import did_you_mean
-from ascend_dump._patterns import text_matcher
-from ascend_dump._steps import Steps, StepsLike
+from ascend_dump.common.patterns import text_matcher
+from ascend_dump.common.suggest import did_you_mean
+from ascend_dump.errors import ConfigError, NotSupported, ReadError
 from ascend_dump.native.cann.names import loosen_glob
 from ascend_dump.reading._dialect import Batch, Entry
 from ascend_dump.reading._record import FIELDS, Record
 from ascend_dump.reading._runs import Indexed, LostRecords, Run, find_lost_records, read_run, runs_above
-from ascend_dump.reading._sources import Sources
+from ascend_dump.reading.sources import Sources
+from ascend_dump.steps import Steps, StepsLike
 from ascend_dump.storage import located
+from ascend_dump.storage.files import files_of_dump, stamp_of
 
 if TYPE_CHECKING:
     import pandas
@@ -297,7 +297,7 @@ class Dump:
 
     def _kept(self) -> Optional[Callable[[Path], Indexed]]:
         """What the indexes tell, from the catalog that is kept of a large dump; None if there is none."""
-        from ascend_dump.host import INDEX
+        from ascend_dump.dump_format import INDEX
         from ascend_dump.reading._catalog_cache import is_kept
         from ascend_dump.reading.catalog import ENTRY, shards_of
 
@@ -524,7 +524,7 @@ class Dump:
 
     def _repr_html_(self) -> str:
         """The first records as a small static table, for notebooks."""
-        from ascend_dump._html import ROWS, html_table
+        from ascend_dump.common.html import ROWS, html_table
 
         names = ("step", "rank", "op_name", "op_type", "io", "index", "dtype", "shape", "nbytes")
         found = list(islice(self, ROWS + 1))

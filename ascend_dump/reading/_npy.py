@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ascend_dump._errors import CorruptDump, StorageError
-from ascend_dump._files import open_regular, read_part
+from ascend_dump.errors import CorruptDump, StorageError
 from ascend_dump.storage import StoredPath
+from ascend_dump.storage.files import open_regular, read_part
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,18 +10,18 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from ascend_dump._errors import ConfigError, DumpNotFound, ReadError, StorageError, UnknownFormat
-from ascend_dump._files import children, read_regular
-from ascend_dump._paths import CALL, CALL_SCHEMA, NO_PART
-from ascend_dump._units import counted
+from ascend_dump.common.paths import CALL, CALL_SCHEMA, NO_PART
+from ascend_dump.common.units import counted
+from ascend_dump.errors import ConfigError, DumpNotFound, ReadError, StorageError, UnknownFormat
 from ascend_dump.reading._dialect import Batch, Directory, Entry, WrappedEntry, rank_of
 from ascend_dump.reading._dump import Dump
 from ascend_dump.reading._provenance import Provenance
 from ascend_dump.reading._record import Record
 from ascend_dump.reading._registry import dialects
 from ascend_dump.reading._runs import runs_above
-from ascend_dump.reading._sources import Sources, graphs_beside, is_ge_graph, is_graph_file
+from ascend_dump.reading.sources import Sources, graphs_beside, is_ge_graph, is_graph_file
 from ascend_dump.storage import StoredPath, cache_limit, list_stored, located
+from ascend_dump.storage.files import children, read_regular
 
 if TYPE_CHECKING:
     import polars
@@ -131,7 +131,7 @@ def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
             path=root,
             hint="give the path= of the capture, or a directory inside it",
         ) from None
-    from ascend_dump.host import MANIFEST
+    from ascend_dump.dump_format import MANIFEST
 
     asked = dialects()
     runs = [above for above in runs_above(root) if (above / MANIFEST).is_file()][:1]

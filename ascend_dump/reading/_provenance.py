@@ -12,14 +12,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from ascend_dump._errors import ReadError
-from ascend_dump._log import log
+from ascend_dump.common.log import log
+from ascend_dump.errors import ReadError
 from ascend_dump.native.cann.graph import Node, graph_name, read_graph
 from ascend_dump.native.cann.names import sanitize
 
 if TYPE_CHECKING:
     from ascend_dump.reading._record import Record
-    from ascend_dump.reading._sources import Sources
+    from ascend_dump.reading.sources import Sources
 
 __all__ = ["MadeOf", "Provenance"]
 

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from ascend_dump._errors import CorruptDump, NotSupported, StorageError
-from ascend_dump._files import NotRegularFile, open_regular, size_of
+from ascend_dump.errors import CorruptDump, NotSupported, StorageError
 from ascend_dump.reading._npy import dtype_of
+from ascend_dump.storage.files import NotRegularFile, open_regular, size_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,12 +6,12 @@ from collections.abc import Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, Union
 
-from ascend_dump._errors import CorruptDump, NotSupported, ReadError
+from ascend_dump.errors import CorruptDump, NotSupported, ReadError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ascend_dump.host import Arguments
+    from ascend_dump.dump_format import Arguments
     from ascend_dump.statistics import Statistics
 
 __all__ = ["FIELDS", "Loader", "Record"]
@@ -140,7 +140,7 @@ class Record:
         """attrs may be a function of `key` that makes them when they are needed.
 
         nth: the number of this run of the operator, if its inputs and outputs have different timestamps. call: the
-        arguments of the operator, for `ascend_dump.host.read_call`.
+        arguments of the operator, for `ascend_dump.dump_format.read_call`.
         """
         # No loop over the names, because it would dominate the time of listing a large dump.
         self.loader = loader
@@ -186,7 +186,7 @@ class Record:
         """
         if not self._call:
             return None
-        from ascend_dump.host import read_call
+        from ascend_dump.dump_format import read_call
 
         try:
             return read_call(self._call)
@@ -215,7 +215,7 @@ class Record:
         told = self.attrs.get("stack")
         if told is not None or not self._call:
             return tuple(map(str, told)) if isinstance(told, (list, tuple)) else ()
-        from ascend_dump.host import read_stack
+        from ascend_dump.dump_format import read_stack
 
         try:
             return read_stack(self._call)
@@ -297,7 +297,7 @@ class Record:
 
         >>> model.load_state_dict({"weight": record.torch()})   # doctest: +SKIP
         """
-        from ascend_dump.reading._torch import as_torch
+        from ascend_dump.reading.torch_tensors import as_torch
 
         return as_torch(self.numpy(), writable=writable)
 
@@ -359,7 +359,7 @@ class Record:
 
     def _repr_html_(self) -> str:
         """The known fields as a small static table, for notebooks."""
-        from ascend_dump._html import html_table
+        from ascend_dump.common.html import html_table
 
         rows = [(name, value) for name, value in self.to_dict().items() if value is not None and value != ""]
         return html_table(repr(self), ("field", "value"), rows)

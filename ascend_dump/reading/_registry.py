@@ -6,7 +6,7 @@ import logging
 from importlib import import_module
 from typing import NamedTuple
 
-from ascend_dump._entry_points import distribution_of, entry_points_of
+from ascend_dump.common.entry_points import distribution_of, entry_points_of
 from ascend_dump.reading._dialect import Dialect
 from ascend_dump.reading._third_party import ThirdPartyDialect
 from ascend_dump.reading.dialects import BUILT_IN

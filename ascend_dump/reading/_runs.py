@@ -12,12 +12,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, NamedTuple, Optional
 
-from ascend_dump._errors import ConfigError
-from ascend_dump._files import open_regular, read_regular, regular_status, walked
-from ascend_dump._mark import SCHEMA
-from ascend_dump._paths import MANIFEST
-from ascend_dump._steps import Steps
-from ascend_dump._units import counted
+from ascend_dump.common.paths import MANIFEST
+from ascend_dump.common.run_manifest import SCHEMA
+from ascend_dump.common.units import counted
+from ascend_dump.errors import ConfigError
+from ascend_dump.steps import Steps
+from ascend_dump.storage.files import open_regular, read_regular, regular_status, walked
 
 __all__ = [
     "Indexed",
@@ -160,7 +160,7 @@ def _below(path: Path, run: Path) -> str:
 
 
 def _read_indexes(root: Path) -> Indexed:
-    from ascend_dump.host import INDEX
+    from ascend_dump.dump_format import INDEX
 
     records = 0
     ends: dict[Path, array[int]] = {}

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar
 
-from ascend_dump._errors import AscendDumpError, ReadError
+from ascend_dump.errors import AscendDumpError, ReadError
 from ascend_dump.reading._dialect import Directory, Entry, WrappedEntry
 from ascend_dump.reading._record import Loader, Record
 

@@ -13,8 +13,8 @@ from operator import attrgetter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from ascend_dump._errors import AscendDumpError, NotSupported
-from ascend_dump.host import Line, StoredView, view_of
+from ascend_dump.dump_format import Line, StoredView, view_of
+from ascend_dump.errors import AscendDumpError, NotSupported
 from ascend_dump.reading._record import FIELDS, Record
 from ascend_dump.reading._runs import ShardUse
 from ascend_dump.statistics import Statistics
@@ -22,8 +22,8 @@ from ascend_dump.statistics import Statistics
 if TYPE_CHECKING:
     import polars
 
-    from ascend_dump._steps import Steps
     from ascend_dump.reading._dialect import Entry
+    from ascend_dump.steps import Steps
 
 __all__ = [
     "COLUMNS",
@@ -135,7 +135,7 @@ def _series(name: str, values: list[Any], kind: Any) -> polars.Series:
     try:
         return pl.Series(name, values, dtype=kind, strict=True)
     except UnicodeEncodeError:  # names of files may come with undecodable bytes in them
-        from ascend_dump.host import encodable
+        from ascend_dump.dump_format import encodable
 
         return pl.Series(name, [None if one is None else encodable(one) for one in values], dtype=kind)
     except (TypeError, OverflowError, ValueError, pl.exceptions.PolarsError):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
 
-from ascend_dump._errors import ConfigError
-from ascend_dump._nearest import did_you_mean
+from ascend_dump.common.suggest import did_you_mean
+from ascend_dump.errors import ConfigError
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable

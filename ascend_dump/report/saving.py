@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ascend_dump._errors import ConfigError, WriteError
-from ascend_dump._paths import PRIVATE_FILE
+from ascend_dump.common.paths import PRIVATE_FILE
+from ascend_dump.errors import ConfigError, WriteError
 
 __all__ = ["check_suffix", "save_bytes", "writing"]
 

@@ -18,8 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Union
 from urllib.parse import parse_qs, urlsplit
 
-from ascend_dump._errors import AscendDumpError, ConfigError
-from ascend_dump._log import log
+from ascend_dump.common.log import log
+from ascend_dump.errors import AscendDumpError, ConfigError
 from ascend_dump.report.page import BuiltPage, PageContent, PageRow, build_page
 from ascend_dump.report.page.tensors import heat_map, value_histogram
 

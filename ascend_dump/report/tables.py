@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TextIO
 
-from ascend_dump._units import counted, size
+from ascend_dump.common.units import counted, size
 
 __all__ = ["PIPE_WIDTH", "Column", "counted", "escape", "escape_lines", "number", "size", "text_width", "write_table"]
 

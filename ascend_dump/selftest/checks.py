@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Literal, NamedTuple, Optional
 
-from ascend_dump._errors import AscendDumpError
+from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Dump, open_dump
 from ascend_dump.selftest.program import OVERFLOWS, SELECTED, STEPS
 

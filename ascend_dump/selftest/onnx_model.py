@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ascend_dump._errors import AdapterError, FrameworkMissing
+from ascend_dump.errors import AdapterError, FrameworkMissing
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Callable
 
-from ascend_dump._errors import AscendDumpError
+from ascend_dump.errors import AscendDumpError
 from ascend_dump.selftest import (
     probes_captured,
     probes_engine,

@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Optional
 
-from ascend_dump._files import read_small
 from ascend_dump.native.cann.dump_file import decode, read_header
 from ascend_dump.native.cann.names import parse_name
 from ascend_dump.native.cann.statistics_csv import HEADER, format_statistics
 from ascend_dump.selftest.assumptions import Outcome
+from ascend_dump.storage.files import read_small
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Optional
 
-from ascend_dump._errors import ReadError
+from ascend_dump.errors import ReadError
 from ascend_dump.native.cann.dump_file import payload, read_header
 from ascend_dump.native.cann.overflow import MAGIC, PAYLOAD_SIZE, decode_overflow, find_operator
 from ascend_dump.selftest.assumptions import Outcome

@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from ascend_dump._files import read_small
 from ascend_dump.selftest.program import DUMPS, SELECTED
+from ascend_dump.storage.files import read_small
 
 if TYPE_CHECKING:
     import numpy as np

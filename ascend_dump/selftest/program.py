@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
 import ascend_dump
-from ascend_dump._errors import AscendDumpError, ConfigError, NotSupported
+from ascend_dump.errors import AscendDumpError, ConfigError, NotSupported
 from ascend_dump.selftest.evidence import FAILED
 
 if TYPE_CHECKING:

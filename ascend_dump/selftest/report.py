@@ -21,9 +21,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ascend_dump._errors import WriteError
-from ascend_dump._files import read_regular
 from ascend_dump._version import __version__
+from ascend_dump.errors import WriteError
+from ascend_dump.storage.files import read_regular
 
 __all__ = ["Private", "private_names", "versions", "write_report"]
 

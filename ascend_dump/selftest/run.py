@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from ascend_dump._errors import ConfigError
+from ascend_dump.errors import ConfigError
 from ascend_dump.selftest.assumptions import Assumption, Outcome, load_assumptions, merge_outcomes
 from ascend_dump.selftest.checks import CheckResult, check_runs
 from ascend_dump.selftest.evidence import FAILED, Evidence

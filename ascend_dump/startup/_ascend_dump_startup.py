@@ -17,7 +17,7 @@ def start() -> None:
         return
     _called = True
     try:
-        from ascend_dump._activation import start as activate
+        from ascend_dump.startup.activation import start as activate
 
         activate()
     except KeyboardInterrupt:

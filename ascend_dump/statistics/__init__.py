@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from ascend_dump.statistics._value import COUNTS, STATISTIC_NAMES, Statistics, merged
 
 if TYPE_CHECKING:
-    from ascend_dump.statistics._compiling import compile_quietly
     from ascend_dump.statistics._engine import is_ready, statistics, warm_up
     from ascend_dump.statistics._finite import surely_finite
     from ascend_dump.statistics._scan import Scan, scanner
     from ascend_dump.statistics._warming import warm_up_soon
+    from ascend_dump.statistics.compiling import compile_quietly
 
 __all__ = [
     "COUNTS",

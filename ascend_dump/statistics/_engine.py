@@ -13,13 +13,13 @@ from typing import Any, Callable, Optional, TypeVar, Union
 import ml_dtypes
 import numpy as np
 
-from ascend_dump._errors import ConfigError
-from ascend_dump.statistics._compiling import compiling, is_worth_loading
+from ascend_dump.errors import ConfigError
 from ascend_dump.statistics._layout import Engine, Layout, chunks, flatten, layout_of
 from ascend_dump.statistics._merge import combine, combine_counts
 from ascend_dump.statistics._numpy import NUMPY
 from ascend_dump.statistics._overlap import distinct, merge
 from ascend_dump.statistics._value import Statistics
+from ascend_dump.statistics.compiling import compiling, is_worth_loading
 
 __all__ = ["compiled", "dtype_named", "is_ready", "statistics", "warm_up"]
 

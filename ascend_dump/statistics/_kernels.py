@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ascend_dump.statistics._numba_primitives import (
+from ascend_dump.statistics.numba_primitives import (
     BLOCK,
     SUMS,
     as_float,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ascend_dump.statistics._numba_primitives import BLOCK, as_float, inner, kernel, largest_exponent, two_sum
+from ascend_dump.statistics.numba_primitives import BLOCK, as_float, inner, kernel, largest_exponent, two_sum
 
 __all__ = ["scan_complex64"]
 

@@ -7,7 +7,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
-from ascend_dump._errors import ConfigError
+from ascend_dump.errors import ConfigError
 
 __all__ = ["CHUNK", "Engine", "Layout", "Table", "chunks", "flatten", "layout_of"]
 

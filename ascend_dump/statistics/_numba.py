@@ -9,9 +9,9 @@ import numba
 import numpy as np
 
 import ascend_dump.statistics._kernels as kernels
-from ascend_dump.statistics._compiling import announce_compiling, compiling
 from ascend_dump.statistics._kernels_complex import scan_complex64
 from ascend_dump.statistics._layout import Engine, Layout
+from ascend_dump.statistics.compiling import announce_compiling, compiling
 
 __all__ = ["NUMBA"]
 

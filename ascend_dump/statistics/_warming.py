@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from ascend_dump._errors import AscendDumpError
+from ascend_dump.errors import AscendDumpError
 from ascend_dump.statistics._engine import warm_up
 
 __all__ = ["warm_up_soon"]

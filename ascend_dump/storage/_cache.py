@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import Optional
 
-from ascend_dump._errors import ConfigError, StorageError
-from ascend_dump._log import log
-from ascend_dump._paths import PRIVATE_DIRECTORY, user_cache
+from ascend_dump.common.log import log
+from ascend_dump.common.paths import PRIVATE_DIRECTORY, user_cache
+from ascend_dump.errors import ConfigError, StorageError
 from ascend_dump.storage._listing import StoredObject, read_range, status_of
 from ascend_dump.storage._path import StoredPath
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Optional, TypeVar
 
-from ascend_dump._errors import NotSupported, StorageError
-from ascend_dump._log import log
+from ascend_dump.common.log import log
+from ascend_dump.errors import NotSupported, StorageError
 
 __all__ = ["ShortAnswer", "filesystem", "translated", "tried"]
 

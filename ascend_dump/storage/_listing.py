@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, Optional
 
-from ascend_dump._errors import StorageError
-from ascend_dump._log import log
+from ascend_dump.common.log import log
+from ascend_dump.errors import StorageError
 from ascend_dump.storage._clients import ShortAnswer, filesystem, tried
 
 __all__ = ["StoredObject", "children", "list_stored", "read_range", "status_anew", "status_of", "stored_files"]

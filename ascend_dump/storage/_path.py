@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any, Union
 from urllib.parse import unquote
 
-from ascend_dump._errors import ConfigError, NotSupported
+from ascend_dump.errors import ConfigError, NotSupported
 from ascend_dump.storage._listing import children, status_of
 
 __all__ = ["StoredPath", "is_url", "located", "named_beside"]
@@ -58,7 +58,7 @@ class StoredPath(type(Path())):  # type: ignore[misc]  # the class of paths of t
     """The address of a file or directory that is stored elsewhere, such as s3://bucket/run7/index.jsonl.
 
     It is a Path, so whoever is given one joins names to it and asks it what is there; it answers from the listing that
-    was made when the dump was opened. It is read by `ascend_dump._files`, and never written.
+    was made when the dump was opened. It is read by `ascend_dump.storage.files`, and never written.
     """
 
     __slots__ = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ascend_dump._activation import launch
-from ascend_dump.adapter._contract import fresh_adapters
+from ascend_dump.adapter import fresh_adapters
+from ascend_dump.startup.activation import launch
 
 __all__ = ["fresh_adapters", "launch"]

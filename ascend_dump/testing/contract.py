@@ -30,9 +30,9 @@ from typing import Any, Callable
 import pytest
 
 import ascend_dump
-from ascend_dump._paths import RunDirectory
-from ascend_dump._rank import current_rank
-from ascend_dump.adapter._contract import Adapter, adapters, load
+from ascend_dump.adapter import Adapter, adapters, load
+from ascend_dump.common.paths import RunDirectory
+from ascend_dump.common.rank import current_rank
 
 __all__ = ["AdapterContract"]
 

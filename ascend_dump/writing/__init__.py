@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ascend_dump.host import Line
+from ascend_dump.dump_format import Line
 from ascend_dump.writing.budget import SizeLimit, size_limit
 from ascend_dump.writing.payload import CHANGED, Item, Payload, copy_memory, sample_of
 from ascend_dump.writing.run import HostRun

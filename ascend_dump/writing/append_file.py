@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 
-from ascend_dump._paths import open_private
+from ascend_dump.common.paths import open_private
 
 __all__ = ["AppendFile"]
 

@@ -8,11 +8,11 @@ import os
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from ascend_dump._errors import WriteError
-from ascend_dump._paths import ForeignFile, RunDirectory
-from ascend_dump._rank import ranks_of_this_host
-from ascend_dump._request import DumpRequest
-from ascend_dump._units import counted, size
+from ascend_dump.common.paths import ForeignFile, RunDirectory
+from ascend_dump.common.rank import ranks_of_this_host
+from ascend_dump.common.units import counted, size
+from ascend_dump.errors import WriteError
+from ascend_dump.request import DumpRequest
 
 __all__ = ["Budget", "SizeLimit", "explain", "size_limit"]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple, Optional
 
-from ascend_dump.host import NO_VALUES
-from ascend_dump.nonfinite import Judge, Slot
+from ascend_dump.dump_format import NO_VALUES
 from ascend_dump.statistics import Statistics
+from ascend_dump.statistics.nonfinite import Judge, Slot
 from ascend_dump.writing.payload import CHANGED, Item
 
 __all__ = ["Ended", "NonfiniteWatch"]

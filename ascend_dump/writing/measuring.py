@@ -8,9 +8,9 @@ from typing import Any, Optional
 import msgspec
 import xxhash
 
-from ascend_dump._errors import AscendDumpError
-from ascend_dump.nonfinite import is_nonfinite
+from ascend_dump.errors import AscendDumpError
 from ascend_dump.statistics import STATISTIC_NAMES, Statistics
+from ascend_dump.statistics.nonfinite import is_nonfinite
 from ascend_dump.writing.lru_cache import LRUCache
 from ascend_dump.writing.payload import MeasuredBytes, Payload
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 import msgspec
 import xxhash
 
-from ascend_dump.host import Line
+from ascend_dump.dump_format import Line
 from ascend_dump.statistics import Statistics
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
 
-from ascend_dump._paths import open_directory, open_private
-from ascend_dump.host import INDEX, REMOVED, STATISTIC
+from ascend_dump.common.paths import open_directory, open_private
+from ascend_dump.dump_format import INDEX, REMOVED, STATISTIC
 
 __all__ = ["GONE", "Retention"]
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
-from ascend_dump._errors import WriteError
-from ascend_dump._paths import RunDirectory, add_private_directory, open_directory, open_private
 from ascend_dump._version import __version__
-from ascend_dump.host import MANIFEST, encodable
+from ascend_dump.common.paths import RunDirectory, add_private_directory, open_directory, open_private
+from ascend_dump.dump_format import MANIFEST, encodable
+from ascend_dump.errors import WriteError
 from ascend_dump.writing.budget import explain
 
 __all__ = ["HostRun"]

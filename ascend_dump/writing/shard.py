@@ -15,8 +15,8 @@ from typing import NamedTuple, Optional, Union
 
 import msgspec
 
-from ascend_dump._paths import open_private
-from ascend_dump.host import PADDING, SAFETENSORS, encodable
+from ascend_dump.common.paths import open_private
+from ascend_dump.dump_format import PADDING, SAFETENSORS, encodable
 
 __all__ = ["LIMITS", "Limits", "Shard"]
 

@@ -11,8 +11,8 @@ from typing import Any, Optional
 
 import msgspec
 
-from ascend_dump._paths import open_directory
-from ascend_dump.host import CSV_HEADER, INDEX, REMOVED, SHARD, STATISTIC, Line, encodable, shard_name
+from ascend_dump.common.paths import open_directory
+from ascend_dump.dump_format import CSV_HEADER, INDEX, REMOVED, SHARD, STATISTIC, Line, encodable, shard_name
 from ascend_dump.writing.append_file import AppendFile
 from ascend_dump.writing.shard import LIMITS, Buffer, Limits, Shard
 

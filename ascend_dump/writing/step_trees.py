@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ascend_dump._paths import REMOVED_DIRECTORY
+from ascend_dump.common.paths import REMOVED_DIRECTORY
 
 __all__ = ["StepDirectory", "find_steps", "remove_step"]
 

@@ -9,8 +9,8 @@ from typing import Optional
 
 import xxhash
 
-from ascend_dump._paths import add_private_directory
-from ascend_dump.host import Line
+from ascend_dump.common.paths import add_private_directory
+from ascend_dump.dump_format import Line
 from ascend_dump.writing.budget import Budget, SizeLimit
 from ascend_dump.writing.ending import Ended, NonfiniteWatch
 from ascend_dump.writing.lru_cache import LRUCache

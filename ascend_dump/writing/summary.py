@@ -7,11 +7,11 @@ from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
-from ascend_dump._errors import AscendDumpError, NotSupported
-from ascend_dump.host import has_values, numpy_dtype
-from ascend_dump.nonfinite import is_nonfinite
+from ascend_dump.dump_format import has_values, numpy_dtype
+from ascend_dump.errors import AscendDumpError, NotSupported
 from ascend_dump.statistics import Scan, Statistics, is_ready, statistics, surely_finite, warm_up_soon
 from ascend_dump.statistics import scanner as scanner_of
+from ascend_dump.statistics.nonfinite import is_nonfinite
 
 __all__ = ["as_stored", "nonfinite", "prepare", "scanner", "summarize"]
 

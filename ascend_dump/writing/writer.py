@@ -15,9 +15,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Callable, NamedTuple, Optional, Union
 
-from ascend_dump._errors import WriteError
-from ascend_dump._tally import Tally
-from ascend_dump.host import Line
+from ascend_dump.common.counters import Tally
+from ascend_dump.dump_format import Line
+from ascend_dump.errors import WriteError
 from ascend_dump.writing.backlog import Backlog
 from ascend_dump.writing.budget import SizeLimit, explain
 from ascend_dump.writing.ending import Ended

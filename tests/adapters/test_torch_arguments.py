@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import ascend_dump  # noqa: E402
-from ascend_dump.host import Arguments, Cut, Named, TensorOf  # noqa: E402
+from ascend_dump.dump_format import Arguments, Cut, Named, TensorOf  # noqa: E402
 
 
 def calls(tmp_path: Path, program: Callable[[], Any], **settings: Any) -> dict[str, Arguments]:

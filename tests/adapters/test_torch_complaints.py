@@ -281,7 +281,7 @@ model = torch.nn.Linear(2, 2)
 with ascend_dump.capture(model, path="dumps", steps="7"):
     model(torch.ones(1, 2))
 if sys.argv[1] == "failure":
-    sys.modules["ascend_dump_torch._names"].Tracker.place = None
+    sys.modules["ascend_dump_torch._call_site"].Tracker.place = None
     with ascend_dump.capture(model, path="dumps"):
         model(torch.ones(1, 2))
 """

@@ -10,7 +10,7 @@ from typing import Any, Callable
 import pytest
 
 import ascend_dump
-from ascend_dump.nonfinite.masks import RULES
+from ascend_dump.statistics.nonfinite.masks import RULES
 
 torch = pytest.importorskip("torch")
 

@@ -11,7 +11,7 @@ import pytest
 from preloaded import COMPILER, run_preloaded
 
 import ascend_dump
-from ascend_dump.analysis.nonfinite import first_nonfinite
+from ascend_dump.analysis.operators.nonfinite import first_nonfinite
 
 torch = pytest.importorskip("torch")
 
@@ -186,7 +186,7 @@ found = [
 ]
 origin = None
 if scene is None:
-    from ascend_dump.analysis.nonfinite import first_nonfinite
+    from ascend_dump.analysis.operators.nonfinite import first_nonfinite
     finding = first_nonfinite(cap.dump())
     origin = (finding.record.op_type, finding.origin, len(finding.inputs))
 with open(f"{where}/found{rank}.json", "w") as file:

@@ -369,7 +369,7 @@ class TestAModule:
             assert torch.equal(model(make_input()), make_mlp()(make_input()))
             assert torch.equal(model(make_input()), make_mlp()(make_input()))
         assert caplog.text.count("ge_converter is not implemented!") == 1
-        with pytest.raises(ascend_dump._errors.AdapterError, match="could not compile the model"):
+        with pytest.raises(ascend_dump.errors.AdapterError, match="could not compile the model"):
             captured(1, steps="0", strict=True)
 
     def test_what_ran_before_a_graph_that_cannot_be_compiled_does_not_run_again(

@@ -21,7 +21,7 @@ import ascend_dump
 from ascend_dump import fakes
 
 # Private: the fake is asked without an installation, and acl's process behind it.
-from ascend_dump.fakes.acl._process import process_of
+from ascend_dump.fakes.acl.process import process_of
 from ascend_dump.fakes.device.npu import Npu
 from ascend_dump.fakes.torchair._config import CompilerConfig
 from ascend_dump.native.torchair.config import check_file
@@ -354,7 +354,7 @@ class TestConfigs:
 
     def test_a_path_that_cannot_be_made_is_an_error(self, npu: Npu) -> None:
         Path("taken").write_text("")
-        with pytest.raises(ascend_dump._errors.WriteError, match="is not a directory"):
+        with pytest.raises(ascend_dump.errors.WriteError, match="is not a directory"):
             ascend_dump.capture(make_mlp(), framework="torchair", path="taken").start()
 
     def test_torch_npu_keeps_an_exception_dump_on_by_itself(self, npu: Npu, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,8 +55,8 @@ from torch.nn import functional
 
 import ascend_dump
 from ascend_dump.analysis.compare import Comparison, Rules, measure
-from ascend_dump.analysis.compare._types import operator_class, sums_in_own_type
-from ascend_dump.analysis.compare._verdict import judge
+from ascend_dump.analysis.judging.verdict import judge
+from ascend_dump.analysis.operators.properties import operator_class, sums_in_own_type
 
 WAYS = ("four threads", "other order of sums", "strided inputs", "kernels of float64")
 TYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -19,7 +19,7 @@ from typing import NamedTuple, Optional
 import msgspec
 from xxhash import xxh3_128_hexdigest
 
-from ascend_dump.host import Line
+from ascend_dump.dump_format import Line
 
 #: As many records as a step of a large model has.
 IN_A_STEP = 500_000

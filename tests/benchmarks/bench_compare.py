@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 
 from ascend_dump.analysis.compare import compare
-from ascend_dump.analysis.compare._match import align
-from ascend_dump.analysis.compare._operators import Operator
-from ascend_dump.host import Line
+from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.pairing.same_framework import align
+from ascend_dump.dump_format import Line
 from ascend_dump.reading import Record
 
 ROUNDS = 3

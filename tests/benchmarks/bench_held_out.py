@@ -100,11 +100,11 @@ from compare_roundings import Otherwise
 
 import ascend_dump
 from ascend_dump.analysis.compare import Rules
-from ascend_dump.analysis.compare._divergence import Divergence
-from ascend_dump.analysis.compare._match import Match, align
-from ascend_dump.analysis.compare._names import is_view
-from ascend_dump.analysis.compare._operators import Operator, operators
-from ascend_dump.analysis.compare._types import operator_class
+from ascend_dump.analysis.explaining.walk import Divergence
+from ascend_dump.analysis.operators.names import is_view
+from ascend_dump.analysis.operators.operator import Operator, operators
+from ascend_dump.analysis.operators.properties import operator_class
+from ascend_dump.analysis.pairing.same_framework import Match, align
 from ascend_dump.reading import Record
 
 #: The sets of operators, with their shapes, scales, seeds and optimizers.

@@ -24,7 +24,7 @@ import numpy as np
 import polars as pl
 
 from ascend_dump.analysis.ranks import compare_indexes
-from ascend_dump.host import ranks_text
+from ascend_dump.dump_format import ranks_text
 from ascend_dump.reading.catalog import schema
 
 SPAN, REDUCED, SYNCED = 8, 100, 10_000

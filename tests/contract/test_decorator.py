@@ -295,7 +295,7 @@ def test_decorated_functions_and_captures_type_check(tmp_path: Path) -> None:
         "    pass\n"
     )
     said, _, _ = api.run(["--strict", "--cache-dir", str(tmp_path / "cache"), str(program)])
-    capture = "ascend_dump._capture.Capture"
+    capture = "ascend_dump.capturing.capture.Capture"
     assert 'Revealed type is "tuple[str, str, str]"' in said
     assert f'Revealed type is "tuple[{", ".join([capture] * 5)}]"' in said
     assert 'Coroutine[Any, Any, str]]"' in said

@@ -18,9 +18,10 @@ from findings import findings
 import ascend_dump
 
 # Private: a launched capture is global to its process.
-from ascend_dump import _activation, fakes
+from ascend_dump import fakes
 from ascend_dump.adapter import load
 from ascend_dump.fakes.device.offline_model import OfflineModel, OfflineNode, TensorSpec, save
+from ascend_dump.startup import activation
 
 
 class Program(NamedTuple):
@@ -130,7 +131,7 @@ class Road:
         settings = {"path": self.dumps, "steps": "0", **settings}
         if self.road == "launched":
             self._monkeypatch.setenv("ASCEND_DUMP_STRICT", "1" if strict else "0")
-            road = _activation.launch(load(self.name), ascend_dump.DumpRequest(**settings))
+            road = activation.launch(load(self.name), ascend_dump.DumpRequest(**settings))
             given = self.program.before(self.place)
             try:
                 yield given
@@ -152,8 +153,8 @@ def road(name: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     for variable in ("RANK", "RANK_ID", "DUMP_GRAPH_PATH", "DUMP_GE_GRAPH", "NPU_COLLECT_PATH", "ASCEND_WORK_PATH"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(_activation, "_launched", {})
-    monkeypatch.setattr(_activation, "_failed", False)
+    monkeypatch.setattr(activation, "_launched", {})
+    monkeypatch.setattr(activation, "_failed", False)
     load(name)
     install = PROGRAMS[name].install
     with fakes.install(*install) if install else contextlib.nullcontext():
@@ -243,7 +244,7 @@ def test_an_empty_dump_fails_a_strict_run(road: Road) -> None:
     else:
         with road.capturing(steps="1000", strict=True) as given:
             road.program.run(given)
-        assert _activation._failed, "the exit code says nothing"
+        assert activation._failed, "the exit code says nothing"
 
 
 @on_both_roads
@@ -267,7 +268,7 @@ def test_a_forked_child_leaves_the_dump_to_its_parent(road: Road) -> None:
                 if road.cap is not None:
                     road.cap.end()
                 else:
-                    _activation._launched[road.name].end()
+                    activation._launched[road.name].end()
                 code = 0
             os._exit(code)
         assert os.waitpid(child, 0)[1] == 0

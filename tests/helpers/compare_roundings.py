@@ -16,7 +16,7 @@ from torch import nn
 from torch._decomp import core_aten_decompositions
 
 import ascend_dump
-from ascend_dump.analysis.compare._types import RANDOM, operator_class
+from ascend_dump.analysis.operators.properties import RANDOM, operator_class
 
 __all__ = ["ROUNDINGS", "draws_alike", "reference_of", "taken_apart", "without_dropout"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 # Private: what users reach is a graph of torchair, which takes the real torchair to make.
-from ascend_dump.fakes.kernels._ge_compute import compute
-from ascend_dump.fakes.kernels._ge_model import GeOp
+from ascend_dump.fakes.kernels.ge_compute import compute
+from ascend_dump.fakes.kernels.ge_model import GeOp
 
 __all__ = ["run"]
 

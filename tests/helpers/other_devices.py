@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 # Private: a probe that has to refute needs a device that is otherwise, which no user has.
-from ascend_dump.fakes.acl._process import AclProcess
-from ascend_dump.fakes.device import _arming, _disk, _files, _model, _service
+from ascend_dump.fakes.acl.process import AclProcess
+from ascend_dump.fakes.device import _arming, _files, _model, _service
+from ascend_dump.fakes.device import disk as _disk
 from ascend_dump.fakes.device.npu import Npu
 from ascend_dump.native.cann import dtypes, names
 from ascend_dump.native.cann.config import ge

@@ -214,7 +214,7 @@ def _become(asked: dict[str, Any]) -> NoReturn:
     sys.path[0] = os.getcwd() if kind else os.path.dirname(file)
     sys.path[1:1] = [one for one in paths if one not in known]
 
-    from ascend_dump._activation import start
+    from ascend_dump.startup.activation import start
 
     start()
     if kind == "-m":

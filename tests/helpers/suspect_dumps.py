@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from ascend_dump.analysis.suspects import Row
-from ascend_dump.host import INDEX, Line
+from ascend_dump.dump_format import INDEX, Line
 from ascend_dump.reading import Dump, open_dump
 
 TIME = 1_700_000_000_000_000

@@ -104,7 +104,7 @@ class TestUnset:
     def test_switched_off_it_loads_no_adapter_and_no_hook_library(self, interpreter: Interpreter, value: str) -> None:
         code = """
         import sys
-        heavy = {"ascend_dump.adapter._contract", "ascend_dump._request", "wrapt", "importlib.metadata"}
+        heavy = {"ascend_dump.adapter._contract", "ascend_dump.request", "wrapt", "importlib.metadata"}
         print(sorted(heavy & {*sys.modules}))
         """
         assert say(interpreter, code, ASCEND_DUMP=value) == "[]\n"
@@ -181,14 +181,14 @@ class TestProcesses:
         self, interpreter: Interpreter, program: Path, tmp_path: Path, flag: str, reached: bool
     ) -> None:
         path = tmp_path / "dumps"
-        code = "import sys; print('ascend_dump._activation' in sys.modules)"
+        code = "import sys; print('ascend_dump.startup.activation' in sys.modules)"
         assert say(interpreter, code, flag, ASCEND_DUMP=f"path={path},quiet=1") == f"{reached}\n"
 
     def test_a_framework_that_was_imported_before_is_armed_at_once(
         self, bare_interpreter: Interpreter, program: Path, tmp_path: Path
     ) -> None:
         path = tmp_path / "dumps"
-        code = "import toyframe, runpy, sys; from ascend_dump import _activation; _activation.start()"
+        code = "import toyframe, runpy, sys; from ascend_dump.startup import activation; activation.start()"
         code += f"; sys.argv = ['', 'main']; runpy.run_path({str(program)!r}, run_name='__main__')"
         assert say(bare_interpreter, code, ASCEND_DUMP=f"path={path},quiet=1") == RESULT
         assert ops(path) == BOTH_STEPS

@@ -397,7 +397,7 @@ def test_ranks_that_the_process_itself_selects_are_told(start: Callable[..., Pro
 def test_a_process_that_does_not_answer_is_told(
     start: Callable[..., Program], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ascend_dump._attach_client._PATIENCE", 0.2)
+    monkeypatch.setattr("ascend_dump.attach.client._PATIENCE", 0.2)
     program = start()
     os.kill(program.pid, signal.SIGSTOP)
     code, _, err = attach(program.pid, "--path", tmp_path / "d")
@@ -414,7 +414,7 @@ def test_a_capture_is_followed_through_a_pause_of_its_process(
         followed = one.submit(lambda: main(["attach", str(program.pid), "--steps", "0", "--path", str(tmp_path / "d")]))
         until(lambda: capture_of(program))
         with monkeypatch.context() as soon:
-            soon.setattr("ascend_dump._attach_client._PATIENCE", 0.2)
+            soon.setattr("ascend_dump.attach.client._PATIENCE", 0.2)
             os.kill(program.pid, signal.SIGSTOP)
             until(lambda: "does not answer within" in caplog.text)
         assert not followed.done()

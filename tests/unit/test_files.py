@@ -13,7 +13,7 @@ import pytest
 import ascend_dump
 
 # Private: the rule itself is tested, of which only a part is public.
-from ascend_dump._files import (
+from ascend_dump.storage.files import (
     FileTooLarge,
     NotRegularFile,
     open_descriptor,

@@ -67,7 +67,7 @@ def test_a_dump_is_there_as_it_is_here_and_can_be_read(store: Any, dump: Path) -
 
 def test_again_nothing_is_uploaded_and_no_file_is_read(store: Any, dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ascend_dump.push(dump, URL)
-    seen: list[ascend_dump._push.PushedFile] = []
+    seen: list[ascend_dump.converting.push.PushedFile] = []
     done = ascend_dump.push(dump, URL, watch=lambda files: (seen.append(one) or one for one in files))
     assert (done.uploaded, done.present) == (0, len(here(dump)))
     assert {one.verified for one in seen} == {"noted"}

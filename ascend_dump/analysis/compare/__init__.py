@@ -2,10 +2,10 @@
 
 from ascend_dump.analysis.compare._compare import compare
 from ascend_dump.analysis.compare._comparison import SUFFIXES, Comparison
-from ascend_dump.analysis.compare._measure import Measure, measure
-from ascend_dump.analysis.compare._result import KINDS, ChangedCall, Crossing, Origin, Pair
-from ascend_dump.analysis.compare._rules import rules_of
-from ascend_dump.analysis.compare._verdict import Rules, judge, worst
+from ascend_dump.analysis.explaining.results import KINDS, ChangedCall, Crossing, Origin, Pair
+from ascend_dump.analysis.judging.rules import rules_of
+from ascend_dump.analysis.judging.verdict import Rules, judge, worst
+from ascend_dump.analysis.numerics.measure import Measure, measure
 
 __all__ = [
     "KINDS",

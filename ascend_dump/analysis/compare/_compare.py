@@ -9,23 +9,7 @@ from concurrent.futures import Executor
 from itertools import groupby, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar, Union
 
-from ascend_dump._errors import ConfigError, DumpNotFound
-from ascend_dump.analysis.compare._across import is_across, pair_across
-from ascend_dump.analysis.compare._comparison import Comparison
-from ascend_dump.analysis.compare._divergence import Divergence
-from ascend_dump.analysis.compare._floats import float_kind
-from ascend_dump.analysis.compare._match import Match, align, crossings
-from ascend_dump.analysis.compare._notation import GivenShards, ShardSource, shards_of
-from ascend_dump.analysis.compare._on_executor import CountedBatch, FoundOnRank, found_of, table_of, tasks_of
-from ascend_dump.analysis.compare._operators import Operator
-from ascend_dump.analysis.compare._origins import place_of_kind
-from ascend_dump.analysis.compare._pairs import EqualStep, Pairs, are_equal
-from ascend_dump.analysis.compare._rerun import Rerun
-from ascend_dump.analysis.compare._result import ChangedCall, Crossing, Origin, Pair
-from ascend_dump.analysis.compare._rules import RuleSource, rules_of
-from ascend_dump.analysis.compare._shards import Portions
-from ascend_dump.analysis.compare._spread import Spread
-from ascend_dump.analysis.compare._steps import (
+from ascend_dump.analysis.alignment.ranks_and_steps import (
     Key,
     Made,
     RankGroup,
@@ -35,9 +19,25 @@ from ascend_dump.analysis.compare._steps import (
     may_be_parts,
     operators_in,
 )
-from ascend_dump.analysis.compare._types import COLLECTIVES
+from ascend_dump.analysis.alignment.shard_notation import GivenShards, ShardSource, shards_of
+from ascend_dump.analysis.alignment.shards import Portions
+from ascend_dump.analysis.compare._comparison import Comparison
+from ascend_dump.analysis.compare._on_executor import CountedBatch, FoundOnRank, found_of, table_of, tasks_of
 from ascend_dump.analysis.compare._unused import unused_names, unused_rules
-from ascend_dump.analysis.compare._verdict import Rules
+from ascend_dump.analysis.explaining.origins import place_of_kind
+from ascend_dump.analysis.explaining.pairs import EqualStep, Pairs, are_equal
+from ascend_dump.analysis.explaining.results import ChangedCall, Crossing, Origin, Pair
+from ascend_dump.analysis.explaining.walk import Divergence
+from ascend_dump.analysis.judging.rules import RuleSource, rules_of
+from ascend_dump.analysis.judging.second_run import Spread
+from ascend_dump.analysis.judging.verdict import Rules
+from ascend_dump.analysis.numerics.float_types import float_kind
+from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.properties import COLLECTIVES
+from ascend_dump.analysis.pairing.cross_framework import is_across, pair_across
+from ascend_dump.analysis.pairing.same_framework import Match, align, crossings
+from ascend_dump.analysis.replay.rerun import Rerun
+from ascend_dump.errors import ConfigError, DumpNotFound
 from ascend_dump.reading import Batch, Dump, Record, open_dump
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ def compare(
     if again is not None:
         _check_noise(dumps, again)
     if executor is not None:
-        from ascend_dump.analysis.ranks._measured import ranks_apart
-        from ascend_dump.analysis.ranks._partials import check_executor
+        from ascend_dump.analysis.ranks.rank_statistics import ranks_apart
+        from ascend_dump.analysis.ranks.rank_tasks import check_executor
 
         check_executor(executor)
         ranks = ranks_apart(dumps if again is None else [*dumps, again])
@@ -188,13 +188,13 @@ def _together(
     origins: Sequence[Origin] = [origin for one in found for origin in one.origins]
     pairs = Pairs([part for one in found for part in one.parts])
     if found[0].are_parts:
-        from ascend_dump.analysis.compare._wrong_calls import of_one_rank, with_wrong_calls
+        from ascend_dump.analysis.ranks.wrong_collectives import of_one_rank, with_wrong_calls
 
         # Of two that have several ranks actual: the reference is taken for right.
         several = dumps[0] if len(dumps[0].known_values("rank")) > 1 else dumps[1]
         origins = with_wrong_calls(of_one_rank(origins), several, pairs.looked_at())
     elif any(len(found) > 1 or one.op_type.startswith(COLLECTIVES) for one in origins):
-        from ascend_dump.analysis.compare._over_ranks import over_ranks
+        from ascend_dump.analysis.ranks.origins_over_ranks import over_ranks
 
         origins, pairs = over_ranks(origins, dumps[0], pairs)
     return Comparison(
@@ -250,7 +250,7 @@ def _side_by_side(
     ranks: list[int],
     watch: Optional[Callable[[Iterable[Any]], Iterable[Any]]],
 ) -> Comparison:
-    from ascend_dump.analysis.ranks._partials import map_ranks
+    from ascend_dump.analysis.ranks.rank_tasks import map_ranks
 
     every = [*dumps, *([] if again is None else [again])]
     for name, dump in _named(dumps, again):

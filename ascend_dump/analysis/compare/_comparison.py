@@ -11,11 +11,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
-from ascend_dump._errors import ConfigError
-from ascend_dump._units import counted
-from ascend_dump.analysis.compare._pairs import Pairs
-from ascend_dump.analysis.compare._result import ChangedCall, Crossing, Origin, Pair
-from ascend_dump.analysis.compare._verdict import ORDER, Rules, worst
+from ascend_dump.analysis.explaining.pairs import Pairs
+from ascend_dump.analysis.explaining.results import ChangedCall, Crossing, Origin, Pair
+from ascend_dump.analysis.judging.verdict import ORDER, Rules, worst
+from ascend_dump.common.units import counted
+from ascend_dump.errors import ConfigError
 from ascend_dump.reading.catalog import polars_or_refuse
 from ascend_dump.report.saving import check_suffix, save_bytes
 

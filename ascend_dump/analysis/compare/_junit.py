@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from xml.etree import ElementTree
 
-from ascend_dump.analysis.compare._result import Pair
-from ascend_dump.analysis.compare._verdict import ORDER
+from ascend_dump.analysis.explaining.results import Pair
+from ascend_dump.analysis.judging.verdict import ORDER
 
 __all__ = ["junit"]
 

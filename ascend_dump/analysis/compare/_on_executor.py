@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import msgspec
 
-from ascend_dump.analysis.compare._measure import Measure
-from ascend_dump.analysis.compare._pairs import EqualLater, EqualStep, PairsLater
-from ascend_dump.analysis.compare._result import ChangedCall, Crossing, Origin, Pair
-from ascend_dump.analysis.compare._steps import Key
+from ascend_dump.analysis.alignment.ranks_and_steps import Key
+from ascend_dump.analysis.explaining.pairs import EqualLater, EqualStep, PairsLater
+from ascend_dump.analysis.explaining.results import ChangedCall, Crossing, Origin, Pair
+from ascend_dump.analysis.numerics.measure import Measure
 from ascend_dump.reading import Batch, Dump, Record
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def tasks_of(
     dumps: Sequence[Dump], ranks: Sequence[int], settings: Sequence[Any], arguments: tuple[Any, ...]
 ) -> list[RankTask]:
     """One task per rank, with the state of its files; `arguments` come before the rank."""
-    from ascend_dump.analysis.ranks._partials import RankTask
+    from ascend_dump.analysis.ranks.rank_tasks import RankTask
 
     tasks = []
     for rank in ranks:

@@ -7,10 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional, Protocol
 
-from ascend_dump._errors import AscendDumpError, ConfigError, NotSupported
-from ascend_dump._request import DumpRequest
-from ascend_dump._units import counted, explained, named
-from ascend_dump.analysis._page_words import (
+from ascend_dump.analysis.explaining.page_facts import (
     capture_command,
     command,
     place_facts,
@@ -19,14 +16,17 @@ from ascend_dump.analysis._page_words import (
     step_text,
     tensor_commands,
 )
+from ascend_dump.common.units import counted, explained, named
+from ascend_dump.errors import AscendDumpError, ConfigError, NotSupported
 from ascend_dump.reading import open_dump
 from ascend_dump.report.page import PageContent, PageError, PageFinding, PageRow
 from ascend_dump.report.page.tensors import read_tensor
+from ascend_dump.request import DumpRequest
 from ascend_dump.storage import named_beside
 
 if TYPE_CHECKING:
-    from ascend_dump.analysis.compare._result import ChangedCall, Crossing, Origin, Pair
-    from ascend_dump.analysis.compare._verdict import Rules
+    from ascend_dump.analysis.explaining.results import ChangedCall, Crossing, Origin, Pair
+    from ascend_dump.analysis.judging.verdict import Rules
 
 __all__ = ["of_comparison"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from ascend_dump.analysis.compare._verdict import Rules
+from ascend_dump.analysis.judging.verdict import Rules
 from ascend_dump.reading import Dump
 
 __all__ = ["unused_names", "unused_rules"]

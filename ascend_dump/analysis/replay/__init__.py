@@ -1,7 +1,7 @@
 """Run recorded ATen operators again: is an output right for the inputs that are recorded with it?"""
 
-from ascend_dump.analysis.replay._reasons import REASONS, NotRun
-from ascend_dump.analysis.replay._replay import Refused, Replay, Replayed, replay, replay_operator
-from ascend_dump.analysis.replay._run import Runner
+from ascend_dump.analysis.replay.reasons import REASONS, NotRun
+from ascend_dump.analysis.replay.runner import Runner
+from ascend_dump.analysis.replay.verify import Refused, Replay, Replayed, replay, replay_operator
 
 __all__ = ["REASONS", "NotRun", "Refused", "Replay", "Replayed", "Runner", "replay", "replay_operator"]

@@ -11,20 +11,20 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
 from typing import Any, Callable, NamedTuple, Optional
 
-from ascend_dump._errors import ReadError
-from ascend_dump._steps import Steps
-from ascend_dump._units import counted
-from ascend_dump.analysis.compare._types import COLLECTIVES
-from ascend_dump.analysis.nonfinite import Measure, is_nonfinite
+from ascend_dump.analysis.operators.nonfinite import Measure, is_nonfinite
+from ascend_dump.analysis.operators.properties import COLLECTIVES
 from ascend_dump.analysis.overflow import Overflow, find_overflows
 from ascend_dump.analysis.ranks import CallBook
-from ascend_dump.analysis.ranks._check import in_words
+from ascend_dump.analysis.ranks.collective_results import in_words
 from ascend_dump.analysis.suspects import _history, _ranks, _training, _values
 from ascend_dump.analysis.suspects._case import Row, values
 from ascend_dump.analysis.suspects._order import in_order_of_ranks
 from ascend_dump.analysis.suspects._producers import Writers, gives_view, producers_of
 from ascend_dump.analysis.suspects._table import OperatorRun, Suspect, SuspectRule
+from ascend_dump.common.units import counted
+from ascend_dump.errors import ReadError
 from ascend_dump.reading import Dump, Record, rank_of
+from ascend_dump.steps import Steps
 
 __all__ = [
     "RULES",

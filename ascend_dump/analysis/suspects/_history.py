@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.suspects._case import Row, values
 from ascend_dump.analysis.suspects._table import Finder, OperatorRun, SuspectRule, rms_of, storage_number
-from ascend_dump.nonfinite.masks import FILLING, plain_name
 from ascend_dump.reading import Record
 from ascend_dump.statistics import Statistics
+from ascend_dump.statistics.nonfinite.masks import FILLING, plain_name
 
 __all__ = ["DEAD", "GROWTH", "LAYER_GROWTH"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from ascend_dump.analysis.compare._types import VIEWS, operator_class
-from ascend_dump.analysis.nonfinite import executions
+from ascend_dump.analysis.operators.nonfinite import executions
+from ascend_dump.analysis.operators.properties import VIEWS, operator_class
 from ascend_dump.analysis.suspects._table import storage_number
 from ascend_dump.reading import Dump, Record
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ascend_dump.analysis._unread import is_unread
-from ascend_dump.analysis.compare._types import COPIES, VIEWS, operator_class
+from ascend_dump.analysis.operators.properties import COPIES, VIEWS, operator_class
+from ascend_dump.analysis.operators.unread_inputs import is_unread
 from ascend_dump.analysis.suspects._case import Row, values
 from ascend_dump.analysis.suspects._table import Finder, MeasuredTensor, OperatorRun, SuspectRule, storage_number
-from ascend_dump.host import UNINITIALISED
-from ascend_dump.nonfinite.masks import FILLING, plain_name
+from ascend_dump.dump_format import UNINITIALISED
 from ascend_dump.reading import Record
 from ascend_dump.statistics import Statistics
+from ascend_dump.statistics.nonfinite.masks import FILLING, plain_name
 
 __all__ = ["SATURATED", "UNDERFLOW", "UNINITIALISED_READ"]
 

@@ -13,7 +13,7 @@ from ascend_dump.native.cann.acl_codes import AclError
 if TYPE_CHECKING:
     import numpy as np
 
-    from ascend_dump.fakes.acl._process import AclProcess
+    from ascend_dump.fakes.acl.process import AclProcess
     from ascend_dump.fakes.device.offline_model import OfflineModel
 
 __all__ = ["DeviceBuffer", "GeError", "Models", "TensorInfo"]
@@ -298,7 +298,7 @@ def _describe(graph: OfflineModel) -> _Loaded:
     import ml_dtypes  # noqa: F401  (numpy knows its types by name from here on)
     import numpy as np
 
-    from ascend_dump.fakes.device._graph import output_specs
+    from ascend_dump.fakes.device.graph import output_specs
 
     inputs = [TensorInfo(one.name, one.shape, np.dtype(one.dtype)) for one in graph.inputs]
     return _Loaded(graph, inputs, [TensorInfo(*found) for found in output_specs(graph)])

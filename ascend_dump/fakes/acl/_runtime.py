@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from ascend_dump.fakes.acl._process import AclProcess
+    from ascend_dump.fakes.acl.process import AclProcess
 
 __all__ = ["AclRuntime", "Util"]
 

@@ -31,8 +31,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ascend_dump.fakes.acl._models import DeviceBuffer, Models
-from ascend_dump.fakes.acl._process import AclProcess, process_of
 from ascend_dump.fakes.acl._runtime import AclRuntime, Util
+from ascend_dump.fakes.acl.process import AclProcess, process_of
 from ascend_dump.native.cann.acl_codes import AclError
 
 if TYPE_CHECKING:

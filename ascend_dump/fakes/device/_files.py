@@ -26,7 +26,7 @@ from ascend_dump.native.cann.statistics_csv import HEADER, format_row, format_st
 if TYPE_CHECKING:
     import numpy as np
 
-    from ascend_dump.fakes.device._disk import Disk
+    from ascend_dump.fakes.device.disk import Disk
     from ascend_dump.native.cann.graph import Node
 
     _Array = np.ndarray[Any, Any]

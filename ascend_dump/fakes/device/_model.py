@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump.fakes.device._arming import Arming
-from ascend_dump.fakes.device._select import StepRanges, leave_out, parse_steps, select
+from ascend_dump.fakes.device.select import StepRanges, leave_out, parse_steps, select
 from ascend_dump.native.cann.graph import Node
 from ascend_dump.native.cann.names import Place, build_place
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 
 from ascend_dump.fakes.device._arming import Arming, ExceptionDump
-from ascend_dump.fakes.device._disk import Disk
 from ascend_dump.fakes.device._files import (
     Addresses,
     KernelCall,
@@ -16,7 +15,8 @@ from ascend_dump.fakes.device._files import (
     tensors_of,
 )
 from ascend_dump.fakes.device._model import LoadedModel
-from ascend_dump.fakes.device._select import NodeInfo
+from ascend_dump.fakes.device.disk import Disk
+from ascend_dump.fakes.device.select import NodeInfo
 from ascend_dump.native.cann.graph import Node
 from ascend_dump.native.cann.names import DumpName, watch_name
 

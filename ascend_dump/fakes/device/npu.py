@@ -43,12 +43,12 @@ from ascend_dump.fakes.device._arming import (
     read_environment,
     read_options,
 )
-from ascend_dump.fakes.device._disk import Disk
 from ascend_dump.fakes.device._faults import Faults
 from ascend_dump.fakes.device._files import KernelCall
 from ascend_dump.fakes.device._model import LoadedModel
-from ascend_dump.fakes.device._select import NodeInfo
 from ascend_dump.fakes.device._service import DumpService, Producers
+from ascend_dump.fakes.device.disk import Disk
+from ascend_dump.fakes.device.select import NodeInfo
 from ascend_dump.native.cann.acl_codes import AclError
 from ascend_dump.native.cann.graph import Node
 
@@ -370,7 +370,7 @@ class Npu(Faults):
         Without model_id the graph is loaded for this one step. Raises NotSupported for an operator that
         `_npu_ops` lacks, ConfigError for feeds that do not fit.
         """
-        from ascend_dump.fakes.device._graph import run_graph
+        from ascend_dump.fakes.device.graph import run_graph
 
         used = model_id
         if used is None:

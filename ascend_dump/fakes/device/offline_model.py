@@ -13,7 +13,7 @@
     }
 
 Nodes are in execution order; an input of a node is `name:output` of an input of the model or of an earlier node. Types
-and attributes are GE's, those of `_npu_ops`. A constant has a type and a shape and either `values` (flat, in C
+and attributes are GE's, those of `npu_ops`. A constant has a type and a shape and either `values` (flat, in C
 order) or `data` (base64 of the little-endian bytes). `original_names`, `no_task`, `attrs` and
 `status_check` may be missing.
 """
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from ascend_dump import ConfigError, CorruptDump, DumpNotFound, NotSupported, ReadError
-from ascend_dump.fakes.device._select import NodeInfo
+from ascend_dump.fakes.device.select import NodeInfo
 
 if TYPE_CHECKING:
     import numpy as np

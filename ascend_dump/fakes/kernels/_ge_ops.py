@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any, Optional
 
-from ascend_dump.fakes.kernels._ge_model import GeOp
 from ascend_dump.fakes.kernels._ge_table import OPERATORS, Operator, operator
-from ascend_dump.fakes.kernels._ge_values import constant, torch_dtype
+from ascend_dump.fakes.kernels.ge_model import GeOp
+from ascend_dump.fakes.kernels.ge_values import constant, torch_dtype
 
 __all__: list[str] = []
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from ascend_dump import NotSupported
-from ascend_dump.fakes.kernels._ge_model import GeOp
 from ascend_dump.fakes.kernels._ge_table import integers, operator
+from ascend_dump.fakes.kernels.ge_model import GeOp
 
 __all__: list[str] = []
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from ascend_dump import NotSupported
-from ascend_dump.fakes.kernels._ge_model import GeOp
 from ascend_dump.fakes.kernels._ge_table import OPERATORS, integers, operator
+from ascend_dump.fakes.kernels.ge_model import GeOp
 
 __all__: list[str] = []
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from ascend_dump.fakes.kernels._ge_model import GeOp
 from ascend_dump.fakes.kernels._ge_table import operator
+from ascend_dump.fakes.kernels.ge_model import GeOp
 
 __all__: list[str] = []
 

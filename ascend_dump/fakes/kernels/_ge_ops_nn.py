@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from ascend_dump.fakes.kernels._ge_model import GeOp
 from ascend_dump.fakes.kernels._ge_table import integers, operator
+from ascend_dump.fakes.kernels.ge_model import GeOp
 
 __all__: list[str] = []
 
@@ -41,7 +41,7 @@ def _mask(places: Any, width: int, window: tuple[Any, ...]) -> Any:
     """
     import numpy as np
 
-    from ascend_dump.fakes.kernels._ge_values import from_array
+    from ascend_dump.fakes.kernels.ge_values import from_array
 
     size, stride, pad, dilation, _ = window
     at = places.numpy()

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from typing import Any, Optional
 
-from ascend_dump.fakes.kernels._ge_model import GeOp
 from ascend_dump.fakes.kernels._ge_table import integers, operator
-from ascend_dump.fakes.kernels._ge_values import torch_dtype
+from ascend_dump.fakes.kernels.ge_model import GeOp
+from ascend_dump.fakes.kernels.ge_values import torch_dtype
 
 __all__: list[str] = []
 

@@ -1,10 +1,10 @@
-"""The table of GE operators that are computed with torch: those that `_npu_ops`, the table for numpy, does not hold."""
+"""The table of GE operators that are computed with torch: those that `npu_ops`, the table for numpy, does not hold."""
 
 from __future__ import annotations
 
 from typing import Any, Callable, Optional
 
-from ascend_dump.fakes.kernels._ge_model import GeOp
+from ascend_dump.fakes.kernels.ge_model import GeOp
 
 __all__ = ["OPERATORS", "Operator", "axes_of", "integers", "operator"]
 

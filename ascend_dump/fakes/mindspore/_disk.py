@@ -20,7 +20,7 @@ from ascend_dump.fakes.mindspore._types import BFLOAT16
 from ascend_dump.native.cann.mapping import MAPPING, mapping_line, needs_mapping
 
 if TYPE_CHECKING:
-    from ascend_dump.fakes.device._disk import Disk
+    from ascend_dump.fakes.device.disk import Disk
 
     _Array = np.ndarray[Any, Any]
 

@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ascend_dump.fakes.device._select import NodeInfo
+from ascend_dump.fakes.device.select import NodeInfo
 from ascend_dump.fakes.mindspore._disk import Folder
 from ascend_dump.fakes.mindspore._files import KernelDumper
 from ascend_dump.fakes.mindspore._statistics import write_row

@@ -17,7 +17,7 @@ from ascend_dump.native.cann.graph import escape
 
 if TYPE_CHECKING:
     from ascend_dump.fakes.device.npu import Npu
-    from ascend_dump.fakes.npu_bridge._plan import Planned, Spec
+    from ascend_dump.fakes.npu_bridge.plan import Planned, Spec
 
 __all__ = ["write_graph"]
 

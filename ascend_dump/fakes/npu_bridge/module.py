@@ -42,9 +42,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ascend_dump.fakes._importing import Fill
-from ascend_dump.fakes.npu_bridge import _config, _estimator, _init
-from ascend_dump.fakes.npu_bridge._options import ProcessAborted
-from ascend_dump.fakes.npu_bridge._process import process_of
+from ascend_dump.fakes.npu_bridge import config as _config
+from ascend_dump.fakes.npu_bridge import estimator as _estimator
+from ascend_dump.fakes.npu_bridge import init as _init
+from ascend_dump.fakes.npu_bridge.options import ProcessAborted
+from ascend_dump.fakes.npu_bridge.process import process_of
 
 if TYPE_CHECKING:
     from ascend_dump.fakes.device.npu import Npu

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump import NotSupported
-from ascend_dump.fakes.npu_bridge._plan import GE_TYPES, Planned, make_plan
+from ascend_dump.fakes.npu_bridge.plan import GE_TYPES, Planned, make_plan
 
 if TYPE_CHECKING:
-    from ascend_dump.fakes.npu_bridge._process import BridgeProcess, GeSession
+    from ascend_dump.fakes.npu_bridge.process import BridgeProcess, GeSession
 
 __all__ = ["watch_functions"]
 

@@ -32,14 +32,16 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump.fakes._importing import Fill
-from ascend_dump.fakes.npu_bridge import _config, _estimator, _init
-from ascend_dump.fakes.npu_bridge._options import OptionRefused
-from ascend_dump.fakes.npu_bridge._process import process_of
+from ascend_dump.fakes.npu_bridge import config as _config
+from ascend_dump.fakes.npu_bridge import estimator as _estimator
+from ascend_dump.fakes.npu_bridge import init as _init
+from ascend_dump.fakes.npu_bridge.options import OptionRefused
+from ascend_dump.fakes.npu_bridge.process import process_of
 from ascend_dump.fakes.npu_device import _options
 
 if TYPE_CHECKING:
     from ascend_dump.fakes.device.npu import Npu
-    from ascend_dump.fakes.npu_bridge._process import BridgeProcess, GeSession
+    from ascend_dump.fakes.npu_bridge.process import BridgeProcess, GeSession
 
 __all__ = ["modules", "patches"]
 
@@ -172,7 +174,7 @@ def _fill_compat(process: BridgeProcess, module: ModuleType) -> None:
         import tensorflow as tf
         from npu_device.npu_device import _npu_device_instances
 
-        from ascend_dump.fakes.npu_bridge._sessions import watch_sessions
+        from ascend_dump.fakes.npu_bridge.sessions import watch_sessions
 
         if _npu_device_instances:
             os.environ["ASCEND_DEVICE_ID"] = str(next(iter(_npu_device_instances)))

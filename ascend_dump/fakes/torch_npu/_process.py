@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
-from ascend_dump.fakes.acl._process import process_of
+from ascend_dump.fakes.acl.process import process_of
 from ascend_dump.fakes.torch_npu._graphs import CaptureCode, captures_of
 from ascend_dump.native.cann.acl_codes import AclError
 

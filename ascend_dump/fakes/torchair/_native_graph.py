@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from ascend_dump.fakes.device._select import NodeInfo
-from ascend_dump.fakes.kernels._ge_compute import compute
-from ascend_dump.fakes.kernels._ge_model import GeGraph, GeOp, Source, parse_model
-from ascend_dump.fakes.kernels._ge_values import ge_number, to_array, to_tensor
+from ascend_dump.fakes.device.select import NodeInfo
+from ascend_dump.fakes.kernels.ge_compute import compute
+from ascend_dump.fakes.kernels.ge_model import GeGraph, GeOp, Source, parse_model
+from ascend_dump.fakes.kernels.ge_values import ge_number, to_array, to_tensor
 
 if TYPE_CHECKING:
     from ascend_dump.fakes.torchair._native_session import NativeSession

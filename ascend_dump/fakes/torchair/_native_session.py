@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Optional
 
-from ascend_dump.fakes.acl._process import process_of
+from ascend_dump.fakes.acl.process import process_of
 from ascend_dump.native.cann.acl_codes import AclError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple, Optional, Union
 
-from ascend_dump._errors import CorruptDump
+from ascend_dump.errors import CorruptDump
 
 __all__ = ["GraphText", "Node", "OutputOrigin", "escape"]
 

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from ascend_dump._errors import WriteError
-from ascend_dump._paths import PRIVATE_FILE
+from ascend_dump.common.paths import PRIVATE_FILE
+from ascend_dump.errors import WriteError
 from ascend_dump.native.cann._model import OriginalOp, Tensor
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from ascend_dump._errors import CorruptDump, NotSupported
+from ascend_dump.errors import CorruptDump, NotSupported
 
 if TYPE_CHECKING:
     import numpy as np

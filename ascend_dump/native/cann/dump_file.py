@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Optional, Union
 
-from ascend_dump._errors import CorruptDump, DumpNotFound, NotSupported, ReadError, StorageError
-from ascend_dump._files import NotRegularFile, open_regular, read_part, size_of
+from ascend_dump.errors import CorruptDump, DumpNotFound, NotSupported, ReadError, StorageError
 from ascend_dump.native.cann._blobs import Blob, place_blobs
 from ascend_dump.native.cann._model import (
     MAX_DIMS,
@@ -30,6 +29,7 @@ from ascend_dump.native.cann._model import (
 )
 from ascend_dump.native.cann._write import tensor_of, write, write_nano
 from ascend_dump.storage import StoredPath, located
+from ascend_dump.storage.files import NotRegularFile, open_regular, read_part, size_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from ascend_dump._errors import ConfigError, CorruptDump, NotSupported
+from ascend_dump.errors import ConfigError, CorruptDump, NotSupported
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Optional, Union
 
-from ascend_dump._errors import CorruptDump, DumpNotFound, ReadError
-from ascend_dump._files import NotRegularFile, open_descriptor, walked
+from ascend_dump.errors import CorruptDump, DumpNotFound, ReadError
 from ascend_dump.native.cann._graph_text import GraphText, Node, OutputOrigin, escape
 from ascend_dump.native.cann.names import sanitize
 from ascend_dump.storage import located
+from ascend_dump.storage.files import NotRegularFile, open_descriptor, walked
 
 __all__ = [
     "NoDump",

@@ -11,8 +11,8 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple, Union
 
-from ascend_dump._errors import ReadError
-from ascend_dump._files import NotRegularFile, text_lines
+from ascend_dump.errors import ReadError
+from ascend_dump.storage.files import NotRegularFile, text_lines
 
 __all__ = [
     "MAPPING",

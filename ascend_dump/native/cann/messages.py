@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 from typing import Any, NamedTuple
 
-from ascend_dump._errors import NotSupported
+from ascend_dump.errors import NotSupported
 
 __all__ = ["Messages", "messages"]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Optional
 
-from ascend_dump._errors import CorruptDump
+from ascend_dump.errors import CorruptDump
 from ascend_dump.native.cann._model import MAX_DIMS, MAX_ENTRIES, NANO_MAGIC, DumpFile, OriginalOp, Tensor
 
 __all__ = ["encode_nano_header", "parse_nano"]

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Optional, Union
 
-from ascend_dump._errors import CorruptDump
+from ascend_dump.errors import CorruptDump
 from ascend_dump.native.cann.names import DumpName
 
 __all__ = [

@@ -14,8 +14,8 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional, Union
 
-from ascend_dump._errors import ReadError
-from ascend_dump._files import NotRegularFile, text_lines
+from ascend_dump.errors import ReadError
+from ascend_dump.storage.files import NotRegularFile, text_lines
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,9 +18,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from ascend_dump._errors import ReadError
-from ascend_dump._files import open_regular, regular_status, text_lines
+from ascend_dump.errors import ReadError
 from ascend_dump.native.mindspore.names import written
+from ascend_dump.storage.files import open_regular, regular_status, text_lines
 
 __all__ = [
     "Graph",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple, Optional
 
-from ascend_dump._errors import ConfigError
+from ascend_dump.errors import ConfigError
 
 __all__ = ["RUNTIMES", "Runtime", "parse_version"]
 

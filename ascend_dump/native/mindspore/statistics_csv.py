@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Optional, Union
 
-from ascend_dump._errors import ReadError
-from ascend_dump._files import NotRegularFile, text_lines
+from ascend_dump.errors import ReadError
 from ascend_dump.native.mindspore.names import written
+from ascend_dump.storage.files import NotRegularFile, text_lines
 
 __all__ = ["FILE", "MindsporeStatisticsRow", "parse_statistics", "read_names", "read_statistics"]
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Optional, Union
 
-from ascend_dump._errors import CorruptDump, StorageError
-from ascend_dump._files import NotRegularFile, open_descriptor
+from ascend_dump.errors import CorruptDump, StorageError
+from ascend_dump.storage.files import NotRegularFile, open_descriptor
 
 __all__ = ["EventTensor", "GraphNode", "read_event_graph", "read_event_tensor"]
 

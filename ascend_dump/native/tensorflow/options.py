@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Optional, Union
 
 if TYPE_CHECKING:
-    from ascend_dump._request import DumpRequest
+    from ascend_dump.request import DumpRequest
 
 __all__ = ["OPTIONS", "exact_names", "operators_of"]
 

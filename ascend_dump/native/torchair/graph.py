@@ -30,9 +30,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple, Optional, Union
 
-from ascend_dump._errors import CorruptDump, DumpNotFound, ReadError
-from ascend_dump._files import NotRegularFile, open_regular
+from ascend_dump.errors import CorruptDump, DumpNotFound, ReadError
 from ascend_dump.native.cann.graph import Node, NoDump, read_graph, why_no_dump
+from ascend_dump.storage.files import NotRegularFile, open_regular
 
 __all__ = ["GraphFile", "GraphOp", "operator_names", "parse_graph_file", "read_torchair_graph"]
 

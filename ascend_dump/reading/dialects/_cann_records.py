@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
-from ascend_dump._errors import CorruptDump, NotSupported
+from ascend_dump.errors import CorruptDump, NotSupported
 from ascend_dump.reading._record import Record
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import BinaryIO, Callable, NamedTuple
 
 import msgspec
 
-from ascend_dump.host import Line
+from ascend_dump.dump_format import Line
 
 __all__ = ["NO_CALL", "Call", "call_after", "call_after_all", "call_before"]
 

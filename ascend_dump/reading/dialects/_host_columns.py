@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional, Union
 import msgspec
 from msgspec.structs import astuple, fields
 
-from ascend_dump.host import Line
+from ascend_dump.dump_format import Line
 from ascend_dump.statistics import COUNTS, Statistics
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class LineColumns:
 
 
 def _of_views(told: dict[str, list[Any]], strides: polars.Series) -> dict[str, Any]:
-    """The columns of `ascend_dump.host.view_of` of all lines. Most have the strides that they are stored with."""
+    """The columns of `dump_format.view_of` of all lines. Most have the strides that they are stored with."""
     blobs, own = told["blob"], told["stored_stride"]
     stored: Any = strides.alias("stored_stride")
     if own.count(None) < len(own):

@@ -12,16 +12,16 @@ from collections.abc import Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional, Union
 
-from ascend_dump._errors import CorruptDump, NotSupported, ReadError, StorageError
-from ascend_dump._files import NotRegularFile, is_there, open_descriptor, read_part, regular_status
-from ascend_dump.host import content_of
+from ascend_dump.dump_format import content_of
+from ascend_dump.errors import CorruptDump, NotSupported, ReadError, StorageError
 from ascend_dump.reading._record import Record
 from ascend_dump.storage import StoredPath
+from ascend_dump.storage.files import NotRegularFile, is_there, open_descriptor, read_part, regular_status
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ascend_dump.host import Line
+    from ascend_dump.dump_format import Line
     from ascend_dump.statistics import Statistics
 
 __all__ = [
@@ -50,7 +50,7 @@ def why_removed(step: Path) -> Optional[ReadError]:
 
     step: the directory of the step
     """
-    from ascend_dump.host import REMOVED
+    from ascend_dump.dump_format import REMOVED
 
     if not step.parent.is_dir() or (is_there(step) and not is_there(step / REMOVED)):
         return None
@@ -171,7 +171,7 @@ def read_array(mapped: Optional[Shard], place: ShardRegion, record: Record) -> n
     """
     import numpy as np
 
-    from ascend_dump.host import numpy_dtype
+    from ascend_dump.dump_format import numpy_dtype
 
     dtype = numpy_dtype(place.dtype)
     shape = place.shape
@@ -295,7 +295,7 @@ class LineLoader:
 
 
 def _refuse_packed(record: Record) -> None:
-    from ascend_dump.host import has_values
+    from ascend_dump.dump_format import has_values
 
     if record.dtype is not None and not has_values(record.dtype):
         raise NotSupported(

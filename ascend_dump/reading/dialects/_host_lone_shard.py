@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import msgspec
 from msgspec import Meta
 
-from ascend_dump._errors import CorruptDump, NotSupported, ReadError
-from ascend_dump.host import PADDING, SAFETENSORS
+from ascend_dump.dump_format import PADDING, SAFETENSORS
+from ascend_dump.errors import CorruptDump, NotSupported, ReadError
 from ascend_dump.reading._dialect import Entry
 from ascend_dump.reading._record import Record
 from ascend_dump.reading.dialects._host_loader import ShardRegion, Shards, read_array, refuse_format, row_major

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Optional
 
-from ascend_dump._errors import CorruptDump
-from ascend_dump._files import children, read_small
+from ascend_dump.errors import CorruptDump
 from ascend_dump.native.cann.names import DumpName
 from ascend_dump.native.cann.overflow import Unit, find_operator, overflow_of
 from ascend_dump.native.mindspore.names import METADATA_DIRECTORY, NpyName
 from ascend_dump.reading._record import Record
+from ascend_dump.storage.files import children, read_small
 
 __all__ = ["has_only_overflows", "overflow_record", "read_json"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
-from ascend_dump._errors import NotSupported
+from ascend_dump.errors import NotSupported
 from ascend_dump.reading._npy import dtype_of, read_array
 from ascend_dump.reading._record import Record
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ascend_dump._errors import CorruptDump, StorageError
-from ascend_dump._files import open_regular
+from ascend_dump.errors import CorruptDump, StorageError
+from ascend_dump.storage.files import open_regular
 
 __all__ = ["items_of", "items_of_data"]
 

@@ -7,10 +7,10 @@ from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from ascend_dump._errors import CorruptDump, NotSupported, ReadError
-from ascend_dump._files import is_there
+from ascend_dump.errors import CorruptDump, NotSupported, ReadError
 from ascend_dump.reading._record import Record
 from ascend_dump.statistics import Statistics
+from ascend_dump.storage.files import is_there
 
 if TYPE_CHECKING:
     import numpy as np

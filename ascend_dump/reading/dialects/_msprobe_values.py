@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ascend_dump.host import Named, TensorOf, text_of
+from ascend_dump.dump_format import Named, TensorOf, text_of
 
 __all__ = ["MsprobeTensor", "call_of", "gradients_of", "tensors_of"]
 
@@ -93,7 +93,7 @@ def _is_value(value: Any) -> bool:
 
 
 def call_of(name: str, value: Any) -> bytes:
-    """What the function was called with, as `ascend_dump.host.read_call` takes it; empty for what is no call of one.
+    """What the function was called with, as `dump_format.read_call` takes it; empty for what is no call of one.
 
     msprobe knows no names of positional arguments: these are "0", "1", …
     """

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from ascend_dump._errors import CorruptDump, NotSupported, ReadError
+from ascend_dump.errors import CorruptDump, NotSupported, ReadError
 from ascend_dump.reading._pt_file import PtObject, PtTensor, read_pt_items
 from ascend_dump.reading._record import Record
 

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Optional
 
-from ascend_dump._errors import NotSupported, ReadError
+from ascend_dump.errors import NotSupported, ReadError
 from ascend_dump.reading._dialect import Directory, Entry, rank_of
 from ascend_dump.reading._record import Record
 from ascend_dump.reading.dialects._pt_items import PT_TENSOR, tensor_fields

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from ascend_dump._errors import CorruptDump, ReadError
+from ascend_dump.errors import CorruptDump, ReadError
 from ascend_dump.native.cann.mapping import MAPPING, read_mapping
 from ascend_dump.native.cann.names import DumpName, Place, parse_name, parse_place, sanitize, watch_pairs
 from ascend_dump.reading._dialect import Directory, Entry

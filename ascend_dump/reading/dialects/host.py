@@ -1,4 +1,4 @@
-"""Dialect `host`: dumps of the host adapters, see `ascend_dump.host`."""
+"""Dialect `host`: dumps of the host adapters, see `ascend_dump.dump_format`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Optional
 
 import msgspec
 
-from ascend_dump._errors import CorruptDump, StorageError
-from ascend_dump._files import open_regular, size_of
-from ascend_dump.host import INDEX, MANIFEST, NO_VALUES, REMOVED, SHARD, STATISTIC, Line, content_of
+from ascend_dump.dump_format import INDEX, MANIFEST, NO_VALUES, REMOVED, SHARD, STATISTIC, Line, content_of
+from ascend_dump.errors import CorruptDump, StorageError
 from ascend_dump.reading._dialect import Batch, Directory, Entry, rank_of
 from ascend_dump.reading._record import Record
 from ascend_dump.reading._runs import is_of_complete_run
@@ -21,6 +20,7 @@ from ascend_dump.reading.dialects._host_columns import LineColumns, PlainLine, a
 from ascend_dump.reading.dialects._host_loader import LineLoader, Shards, why_removed
 from ascend_dump.reading.dialects._host_lone_shard import LoneShard
 from ascend_dump.reading.dialects._unreadable import UnreadableLines
+from ascend_dump.storage.files import open_regular, size_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from ascend_dump._errors import CorruptDump, ReadError
+from ascend_dump.errors import CorruptDump, ReadError
 from ascend_dump.native.cann.mapping import MAPPING, read_mapping
 from ascend_dump.native.cann.names import parse_place as parse_cann_place
 from ascend_dump.native.mindspore.graph import Graph, OperatorsByName, module_of, phase_of, read_graph

@@ -29,9 +29,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from ascend_dump._errors import CorruptDump, NotSupported, ReadError
-from ascend_dump._files import children
-from ascend_dump.host import numpy_dtype
+from ascend_dump.dump_format import numpy_dtype
+from ascend_dump.errors import CorruptDump, NotSupported, ReadError
 from ascend_dump.reading._dialect import Directory, Entry
 from ascend_dump.reading._record import Record
 from ascend_dump.reading.dialects._msprobe_json import items_of, items_of_data
@@ -44,6 +43,7 @@ from ascend_dump.reading.dialects._msprobe_loader import (
 )
 from ascend_dump.reading.dialects._msprobe_names import MsprobeName, module_of, source_of, stack_of
 from ascend_dump.reading.dialects._msprobe_values import MsprobeTensor, call_of, gradients_of, tensors_of
+from ascend_dump.storage.files import children
 
 __all__ = ["DIALECT"]
 

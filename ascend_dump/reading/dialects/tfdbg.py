@@ -25,15 +25,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from ascend_dump._errors import CorruptDump, NotSupported, ReadError
-from ascend_dump._files import walked
-from ascend_dump.host import UNINITIALISED
+from ascend_dump.dump_format import UNINITIALISED
+from ascend_dump.errors import CorruptDump, NotSupported, ReadError
 from ascend_dump.native.npy import NpyHeader
 from ascend_dump.native.tensorflow.events import EventTensor, GraphNode, read_event_graph, read_event_tensor
 from ascend_dump.reading._dialect import Directory, Entry
 from ascend_dump.reading._npy import dtype_of, read_array
 from ascend_dump.reading._record import Record
 from ascend_dump.statistics import Statistics
+from ascend_dump.storage.files import walked
 
 if TYPE_CHECKING:
     import numpy as np

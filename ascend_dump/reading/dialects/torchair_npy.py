@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from ascend_dump._errors import NotSupported, ReadError
+from ascend_dump.errors import NotSupported, ReadError
 from ascend_dump.native.npy import read_npy_header
 from ascend_dump.reading._dialect import Directory, Entry, rank_of
 from ascend_dump.reading._npy import dtype_of, read_array

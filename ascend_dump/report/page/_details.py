@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Union
 
-from ascend_dump._errors import AscendDumpError
-from ascend_dump._files import read_small
+from ascend_dump.errors import AscendDumpError
 from ascend_dump.report.page._content import PageRow
 from ascend_dump.report.page.tensors import heat_map, read_tensor, value_histogram
+from ascend_dump.storage.files import read_small
 
 __all__ = ["MOST_DETAILS", "details_of", "excerpts_of"]
 

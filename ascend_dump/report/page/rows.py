@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Optional
 
-from ascend_dump._errors import AscendDumpError
-from ascend_dump.nonfinite import is_nonfinite
+from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 from ascend_dump.report.page._content import STATES, PageError, PageRow
 from ascend_dump.report.page.columns import ColumnPack, TextTable
 from ascend_dump.report.tables import size
 from ascend_dump.statistics import Statistics
+from ascend_dump.statistics.nonfinite import is_nonfinite
 
 __all__ = ["MOST_READ", "MOST_ROWS", "RowTable", "TensorReader"]
 

@@ -6,7 +6,7 @@ import base64
 import math
 from typing import TYPE_CHECKING, Any, Optional
 
-from ascend_dump._errors import AscendDumpError
+from ascend_dump.errors import AscendDumpError
 from ascend_dump.report.plots import bins_of, is_number, value_limits
 
 if TYPE_CHECKING:

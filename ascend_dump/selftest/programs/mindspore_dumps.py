@@ -10,12 +10,12 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from ascend_dump._files import read_small
 from ascend_dump.native.cann.names import parse_name as parse_file
 from ascend_dump.native.mindspore.names import NpyName, parse_name
 from ascend_dump.native.mindspore.runtime import parse_version
 from ascend_dump.selftest.processes import INTERFACE
 from ascend_dump.selftest.program import ask_each
+from ascend_dump.storage.files import read_small
 
 #: So many elements of a tensor are kept, and so many iterations run while there is a dump.
 SAMPLE, ITERATIONS = 8, 2

@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from ascend_dump._errors import AdapterError, FrameworkMissing
+from ascend_dump.errors import AdapterError, FrameworkMissing
 from ascend_dump.selftest.onnx_model import OnnxNode, convert_with_atc, onnx_model
 from ascend_dump.selftest.processes import NO_DEVICE
 from ascend_dump.selftest.tiny_network import IN, OUT, ROWS

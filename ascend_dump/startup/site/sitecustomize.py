@@ -19,7 +19,7 @@ def _tell(error):  # type: ignore[no-untyped-def]  # an annotation is an import 
 
 
 try:
-    from ascend_dump._activation import start
+    from ascend_dump.startup.activation import start
 
     start()
 except KeyboardInterrupt:

@@ -18,9 +18,9 @@ import pytest
 from ascend_dump import AscendDumpError
 
 # Private: each converter of its table is held against the real one.
-from ascend_dump.converting._msaccucmp import convert_file_compat
 from ascend_dump.converting._msaccucmp_values import _CONVERTERS
 from ascend_dump.converting.convert import Options
+from ascend_dump.converting.msaccucmp import convert_file_compat
 from ascend_dump.native.cann import dtypes, formats
 from ascend_dump.native.cann.dump_file import OriginalOp, Tensor, tensor_of, write, write_nano
 

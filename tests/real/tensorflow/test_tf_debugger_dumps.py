@@ -69,7 +69,7 @@ def test_inputs_are_those_of_the_graph(root: Path) -> None:
 
 
 def test_the_operator_that_made_nan_is_named(root: Path) -> None:
-    from ascend_dump.analysis.nonfinite import first_nonfinite
+    from ascend_dump.analysis.operators.nonfinite import first_nonfinite
 
     found = first_nonfinite(ascend_dump.open(root))
     assert found is not None

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ascend_dump.analysis.operators.operator import Operator, module_of
+
 # Private: alignment of sequences by themselves, without dumps of them.
-from ascend_dump.analysis.compare._match import align
-from ascend_dump.analysis.compare._operators import Operator, module_of
+from ascend_dump.analysis.pairing.same_framework import align
 from ascend_dump.reading import Record
 
 pytest.importorskip("rapidfuzz")

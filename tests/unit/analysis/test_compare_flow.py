@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ascend_dump
+from ascend_dump.analysis.operators.operator import Operator
 
 # Private: crossings of matches by themselves, without dumps of them.
-from ascend_dump.analysis.compare._match import Match, crossings
-from ascend_dump.analysis.compare._operators import Operator
+from ascend_dump.analysis.pairing.same_framework import Match, crossings
 from ascend_dump.cli import main
 from ascend_dump.reading import Record
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 # Private: no argument of a user's says whether compiled kernels or numpy do the work, and on how large parts.
-from ascend_dump.analysis.compare import Measure, _engine, measure
+from ascend_dump.analysis.compare import Measure, measure
+from ascend_dump.analysis.numerics import engine as _engine
 from ascend_dump.native.cann.dtypes import hifloat8_values
 
 numba = pytest.importorskip("numba")

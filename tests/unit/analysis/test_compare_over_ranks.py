@@ -17,7 +17,7 @@ from host_dumps import item, noise
 import ascend_dump
 from ascend_dump.analysis.compare import Comparison, Pair
 from ascend_dump.cli import main
-from ascend_dump.host import CollectiveCall
+from ascend_dump.dump_format import CollectiveCall
 from ascend_dump.writing import HostWriter
 
 pytest.importorskip("rapidfuzz")

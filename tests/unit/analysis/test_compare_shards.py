@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import ascend_dump
 from ascend_dump.analysis.compare import Comparison
 from ascend_dump.cli import main
-from ascend_dump.host import CollectiveCall, Placement
+from ascend_dump.dump_format import CollectiveCall, Placement
 from ascend_dump.statistics import merged, statistics
 from ascend_dump.writing import HostWriter, Item
 

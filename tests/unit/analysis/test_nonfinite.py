@@ -9,7 +9,7 @@ from typing import Any, Optional
 import numpy as np
 
 from ascend_dump import CorruptDump
-from ascend_dump.analysis.nonfinite import find_nonfinite, first_nonfinite, is_nonfinite
+from ascend_dump.analysis.operators.nonfinite import find_nonfinite, first_nonfinite, is_nonfinite
 from ascend_dump.reading import Record
 from ascend_dump.statistics import Statistics
 

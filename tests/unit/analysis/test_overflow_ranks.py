@@ -12,7 +12,7 @@ from host_dumps import item, put
 import ascend_dump
 from ascend_dump.analysis.overflow import OverflowReport, find_overflows
 from ascend_dump.cli import Exit, main
-from ascend_dump.host import CollectiveCall
+from ascend_dump.dump_format import CollectiveCall
 from ascend_dump.writing import HostWriter
 
 FINE, WRONG = np.ones(4, "f4"), np.array([1, np.nan, 1, 1], "f4")

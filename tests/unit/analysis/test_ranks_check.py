@@ -16,10 +16,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import ascend_dump
-from ascend_dump.analysis.nonfinite import executions
+from ascend_dump.analysis.operators.nonfinite import executions
 from ascend_dump.analysis.ranks import CallBook, check_call
 from ascend_dump.cli import main
-from ascend_dump.host import CollectiveCall
+from ascend_dump.dump_format import CollectiveCall
 from ascend_dump.writing import HostWriter
 
 Arrays = list[np.ndarray]

@@ -15,7 +15,7 @@ import pytest
 
 import ascend_dump
 from ascend_dump.cli import main
-from ascend_dump.host import INDEX, UNINITIALISED, CollectiveCall, Line
+from ascend_dump.dump_format import INDEX, UNINITIALISED, CollectiveCall, Line
 
 pl = pytest.importorskip("polars")
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ascend_dump.analysis.trample import watch_outputs
+from ascend_dump.analysis.overwritten_outputs import watch_outputs
 from ascend_dump.cli import Exit, main
 from ascend_dump.native.cann.dump_file import tensor_of, write
 from ascend_dump.native.cann.names import DumpName, Place, build_name, build_place, watch_name
@@ -165,7 +165,7 @@ def test_looks_of_another_shape_are_not_compared(run, tree):
 
 
 def test_a_large_output_is_compared_in_parts(run, tree, monkeypatch):
-    monkeypatch.setattr("ascend_dump.analysis.trample._CHUNK", 64)
+    monkeypatch.setattr("ascend_dump.analysis.overwritten_outputs._CHUNK", 64)
     clean = np.arange(1000, dtype=np.float64)
     hit = clean.copy()
     hit[[501, 999]] += 1
@@ -192,7 +192,7 @@ def test_any_changed_byte_is_found_where_it_is(data, at, flip, dtype, chunk):
     hit.view(np.uint8)[at] ^= flip
     records = [_Look(clean), _Look(hit, "a"), _Look(hit, "b")]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ascend_dump.analysis.trample._CHUNK", chunk)
+        patch.setattr("ascend_dump.analysis.overwritten_outputs._CHUNK", chunk)
         first, second = watch_outputs(records)
     change = first.trample
     assert (change.first, change.elements, change.changed_bytes) == ((at // kind.itemsize,), 1, 1)

@@ -141,7 +141,7 @@ def test_other_dumps(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: s
 def test_operators_go_on_over_the_rows_that_are_read_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    monkeypatch.setattr("ascend_dump.cli._ls_columns._ROWS", rows)
+    monkeypatch.setattr("ascend_dump.cli.shared.ls_columns._ROWS", rows)
     assert_same(write(tmp_path, [encoded([line(n, seq=n // 7, op_name="x") for n in range(40)])]), capsys)
 
 

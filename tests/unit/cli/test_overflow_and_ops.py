@@ -12,7 +12,7 @@ import pytest
 from places import DATA
 
 from ascend_dump.cli import Exit, main
-from ascend_dump.host import Line
+from ascend_dump.dump_format import Line
 from ascend_dump.native.cann.dump_file import tensor_of, write
 from ascend_dump.native.cann.names import Place, build_place
 from ascend_dump.native.cann.overflow import encode_overflow

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 import ascend_dump
 from ascend_dump.cli import Exit, main
-from ascend_dump.host import Line
+from ascend_dump.dump_format import Line
 from ascend_dump.writing import HostWriter
 
 RUN = "20260102030405"

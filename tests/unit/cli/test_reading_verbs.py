@@ -384,7 +384,7 @@ def test_progress_is_shown_only_on_a_terminal_and_only_when_it_takes_long(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert shell("stats", dump).err == ""
     clock = iter(range(1000))
-    monkeypatch.setattr("ascend_dump.cli._reading.monotonic", lambda: next(clock) * 0.6)
+    monkeypatch.setattr("ascend_dump.cli.shared.reading.monotonic", lambda: next(clock) * 0.6)
     told = shell("stats", dump)
     assert "2 tensors, 1 s" in told.err
     assert told.err.endswith("\r\x1b[K")

@@ -14,7 +14,7 @@ import pytest
 
 import ascend_dump
 from ascend_dump.cli import Exit, main
-from ascend_dump.host import Line
+from ascend_dump.dump_format import Line
 from ascend_dump.native.cann.dump_file import tensor_of, write
 from ascend_dump.native.cann.mapping import hashed_name, mapping_line
 from ascend_dump.native.cann.overflow import encode_overflow

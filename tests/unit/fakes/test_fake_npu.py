@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import ascend_dump
 from ascend_dump import ConfigError
+from ascend_dump.fakes.device.npu import NodeInfo, Npu, OperatorFailed
 
 # Private: the device's reading of steps by itself, with any text.
-from ascend_dump.fakes.device._select import parse_steps
-from ascend_dump.fakes.device.npu import NodeInfo, Npu, OperatorFailed
+from ascend_dump.fakes.device.select import parse_steps
 from ascend_dump.native.cann.dump_file import read_header
 from ascend_dump.native.cann.mapping import hashed_name, read_mapping
 from ascend_dump.native.cann.names import parse_name

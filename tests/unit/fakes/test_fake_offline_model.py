@@ -17,10 +17,10 @@ import ascend_dump
 from ascend_dump import ConfigError, CorruptDump, DumpNotFound, NotSupported, ReadError
 
 # Private: every operator of the table is run.
-from ascend_dump.fakes.device._graph import output_specs
+from ascend_dump.fakes.device.graph import output_specs
 from ascend_dump.fakes.device.npu import Npu
 from ascend_dump.fakes.device.offline_model import OfflineModel, OfflineNode, TensorSpec, check, load, save
-from ascend_dump.fakes.kernels._npu_ops import OPERATORS, compute
+from ascend_dump.fakes.kernels.npu_ops import OPERATORS, compute
 
 RANDOM = np.random.default_rng(7)
 WEIGHT = RANDOM.standard_normal((4, 2)).astype("f4")

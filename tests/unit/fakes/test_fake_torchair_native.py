@@ -19,10 +19,12 @@ import ascend_dump
 from ascend_dump import AscendDumpError, CorruptDump, NotSupported, fakes
 
 # Private: every operator and every type of the tables is run.
-from ascend_dump.fakes.kernels import _ge_model, _ge_table, _npu_ops
-from ascend_dump.fakes.kernels._ge_compute import compute, known_types
-from ascend_dump.fakes.kernels._ge_model import GeOp, parse_model
-from ascend_dump.fakes.kernels._ge_values import constant, ge_number, to_array, to_tensor, torch_dtype
+from ascend_dump.fakes.kernels import _ge_table
+from ascend_dump.fakes.kernels import ge_model as _ge_model
+from ascend_dump.fakes.kernels import npu_ops as _npu_ops
+from ascend_dump.fakes.kernels.ge_compute import compute, known_types
+from ascend_dump.fakes.kernels.ge_model import GeOp, parse_model
+from ascend_dump.fakes.kernels.ge_values import constant, ge_number, to_array, to_tensor, torch_dtype
 
 MLP = DATA / "torchair" / "mlp_modeldef.pb"
 #: x, then weight and bias of three layers, in the order of the graph's inputs.

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import ascend_dump
 from ascend_dump.cli import main
-from ascend_dump.host import KINDS_OF_VALUES, Arguments, Cut, Named, TensorOf, plain_text, read_call, text_of
+from ascend_dump.dump_format import KINDS_OF_VALUES, Arguments, Cut, Named, TensorOf, plain_text, read_call, text_of
 from ascend_dump.writing import HostWriter
 
 SCALARS = st.one_of(

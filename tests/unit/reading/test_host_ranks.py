@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ascend_dump
-from ascend_dump.host import CollectiveCall, Placement, ranks_of, ranks_text
+from ascend_dump.dump_format import CollectiveCall, Placement, ranks_of, ranks_text
 
 
 @given(st.lists(st.integers(0, 2000), min_size=1, max_size=60))

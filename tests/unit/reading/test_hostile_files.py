@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 import ascend_dump
-from ascend_dump.host import Line
+from ascend_dump.dump_format import Line
 
 PLACE = "worldsize1_global_rank0/20260102030405/0/Net/0/0"
 

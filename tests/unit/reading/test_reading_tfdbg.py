@@ -83,7 +83,7 @@ def test_nodes_of_the_debugger_are_no_operators(real: Path) -> None:
 
 def test_of_nan_the_operator_that_made_it_is_named(real: Path) -> None:
     pytest.importorskip("polars")
-    from ascend_dump.analysis.nonfinite import first_nonfinite
+    from ascend_dump.analysis.operators.nonfinite import first_nonfinite
 
     found = first_nonfinite(ascend_dump.open(real / RUN))
     assert found is not None

@@ -65,7 +65,7 @@ def replaces(monkeypatch: pytest.MonkeyPatch) -> None:
     def write_anew(path: Any, tensors: Any, *, append: bool, **header: Any) -> None:
         write(path, tensors, **header)
 
-    monkeypatch.setattr("ascend_dump.fakes.device._disk.write", write_anew)
+    monkeypatch.setattr("ascend_dump.fakes.device.disk.write", write_anew)
 
 
 def every_dump(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,7 +143,7 @@ def test_a_disk_that_is_nearly_full_gets_nothing(tmp_path: Path) -> None:
 
 
 def test_a_device_that_keeps_nothing_free_refutes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("ascend_dump.fakes.device._disk._LEAST_FREE", 0)
+    monkeypatch.setattr("ascend_dump.fakes.device.disk._LEAST_FREE", 0)
     found = PROBES["disk_reserve"](ask_of_disks(tmp_path))
     assert found.state == "refuted", found
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ascend_dump import ReadError
-from ascend_dump.host import numpy_dtype
+from ascend_dump.dump_format import numpy_dtype
 from ascend_dump.reading import open_dump
 from ascend_dump.writing import HostWriter, Item, Limits, Line
 from ascend_dump.writing.ending import Ended

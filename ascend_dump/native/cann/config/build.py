@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Optional
 
-from ascend_dump._errors import ConfigError, NotSupported
-from ascend_dump._patterns import text_matcher
+from ascend_dump.common.patterns import text_matcher
+from ascend_dump.errors import ConfigError, NotSupported
 
 if TYPE_CHECKING:
-    from ascend_dump._request import DumpRequest
-    from ascend_dump._steps import Steps
+    from ascend_dump.request import DumpRequest
+    from ascend_dump.steps import Steps
 
 __all__ = ["OPTIONS", "acl_config", "ge_options"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Optional
 
-from ascend_dump._problem import Problem, worst_first
+from ascend_dump.common.problem import Problem, worst_first
 from ascend_dump.native.cann.acl_codes import AclError
 from ascend_dump.native.cann.config._adump_rules import REFUSALS
 from ascend_dump.native.cann.config._adump_subjects import AdumpSubject

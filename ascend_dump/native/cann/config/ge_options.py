@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Callable, Optional
 
-from ascend_dump._problem import Problem
+from ascend_dump.common.problem import Problem
 from ascend_dump.native.cann.config._dump_path import place_of
 from ascend_dump.native.cann.config._subjects import GeSubject
 from ascend_dump.native.cann.config.keys import (

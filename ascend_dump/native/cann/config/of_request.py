@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ascend_dump._errors import WriteError
-from ascend_dump._paths import open_private
-from ascend_dump._problem import Problem
+from ascend_dump.common.paths import open_private
+from ascend_dump.common.problem import Problem
+from ascend_dump.errors import WriteError
 from ascend_dump.native.cann.config.check import check_acl_config
 from ascend_dump.native.cann.config.situation import Situation
 

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional, Union
 
-from ascend_dump._files import NotRegularFile, open_regular
 from ascend_dump.native.cann.acl_codes import AclError
+from ascend_dump.storage.files import NotRegularFile, open_regular
 
 __all__ = ["MAX_BYTES", "MAX_DEPTH", "JsonRefusal", "Parsed", "Source", "parse_text", "read_config", "read_source"]
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Optional
 
-from ascend_dump._errors import ConfigError, NotSupported
-from ascend_dump._patterns import text_matcher
+from ascend_dump.common.patterns import text_matcher
+from ascend_dump.errors import ConfigError, NotSupported
 from ascend_dump.native.mindspore.config.keys import (
     COMMON,
     DATA,
@@ -31,8 +31,8 @@ from ascend_dump.native.mindspore.runtime import RUNTIMES, Runtime
 from ascend_dump.native.scenes import SCENES
 
 if TYPE_CHECKING:
-    from ascend_dump._problem import Problem
-    from ascend_dump._request import DumpRequest
+    from ascend_dump.common.problem import Problem
+    from ascend_dump.request import DumpRequest
 
 __all__ = ["OPTIONS", "left_out", "mindspore_config"]
 

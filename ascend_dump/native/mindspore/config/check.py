@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from ascend_dump._problem import Problem, worst_first
+from ascend_dump.common.problem import Problem, worst_first
 from ascend_dump.native.mindspore.config import _rules_devices, _rules_program
 from ascend_dump.native.mindspore.config._rules_program import KEY_RULES, PYNATIVE_HIT
 from ascend_dump.native.mindspore.config.dump_json import read_file, read_text

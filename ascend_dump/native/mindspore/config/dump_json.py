@@ -13,11 +13,11 @@ import os
 from collections.abc import Mapping
 from typing import Any, Optional, Union
 
-from ascend_dump._files import FileTooLarge, NotRegularFile, read_small
 from ascend_dump.native.mindspore.config._json_error import syntax_error
 from ascend_dump.native.mindspore.config._parser import Parser
 from ascend_dump.native.mindspore.config.settings import DumpJsonReading, DumpJsonSettings, Refusal
 from ascend_dump.native.mindspore.runtime import Runtime
+from ascend_dump.storage.files import FileTooLarge, NotRegularFile, read_small
 
 __all__ = ["CONFIG_VARIABLE", "read_file", "read_text"]
 

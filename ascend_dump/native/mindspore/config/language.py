@@ -14,8 +14,8 @@ from ascend_dump.native.mindspore.graph import read_ir
 from ascend_dump.native.mindspore.runtime import RUNTIMES, Runtime
 
 if TYPE_CHECKING:
-    from ascend_dump._problem import Problem
-    from ascend_dump._request import DumpRequest
+    from ascend_dump.common.problem import Problem
+    from ascend_dump.request import DumpRequest
 
 __all__ = ["LANGUAGES", "MindSporeLanguage"]
 

@@ -9,7 +9,7 @@ from ascend_dump.native.cann.config.build import ge_options
 from ascend_dump.native.tensorflow.config.keys import KEYS, Value
 
 if TYPE_CHECKING:
-    from ascend_dump._request import DumpRequest
+    from ascend_dump.request import DumpRequest
 
 __all__ = ["parameters"]
 

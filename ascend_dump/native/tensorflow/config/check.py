@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Optional
 
-from ascend_dump._problem import Problem, worst_first
+from ascend_dump.common.problem import Problem, worst_first
 from ascend_dump.native.cann.config.ge_options import check_ge_options
 from ascend_dump.native.cann.config.parse import Source, read_source
 from ascend_dump.native.cann.config.situation import Situation

@@ -12,8 +12,8 @@ from ascend_dump.native.tensorflow.config.build import parameters
 from ascend_dump.native.tensorflow.config.check import check_parameters
 
 if TYPE_CHECKING:
-    from ascend_dump._problem import Problem
-    from ascend_dump._request import DumpRequest
+    from ascend_dump.common.problem import Problem
+    from ascend_dump.request import DumpRequest
 
 __all__ = ["LANGUAGES", "TensorFlowLanguage"]
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Optional
 
-from ascend_dump._errors import NotSupported
+from ascend_dump.errors import NotSupported
 from ascend_dump.native.cann.config.build import ge_options
 
 if TYPE_CHECKING:
-    from ascend_dump._request import DumpRequest
+    from ascend_dump.request import DumpRequest
 
 __all__ = ["ACLGRAPH", "LAYERS", "OPTIONS", "build_options"]
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
-from ascend_dump._problem import Problem, worst_first
+from ascend_dump.common.problem import Problem, worst_first
 from ascend_dump.native.cann.config import Situation, check_acl_config, check_ge_options
 from ascend_dump.native.cann.config.parse import Source, read_source
 from ascend_dump.native.torchair.config._rules import DEFAULTS, REFUSED, SILENT, OptionsSubject, takes_steps

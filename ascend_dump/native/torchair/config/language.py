@@ -11,8 +11,8 @@ from ascend_dump.native.torchair.config.build import build_options
 from ascend_dump.native.torchair.config.check import check_file
 
 if TYPE_CHECKING:
-    from ascend_dump._problem import Problem
-    from ascend_dump._request import DumpRequest
+    from ascend_dump.common.problem import Problem
+    from ascend_dump.request import DumpRequest
 
 __all__ = ["LANGUAGES", "TorchairLanguage"]
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ascend_dump._request import DumpRequest
 from ascend_dump.native.rules import Example, Hit, RuleTable
+from ascend_dump.request import DumpRequest
 
 __all__ = ["READ_BY", "ROADS", "RoadSubject"]
 

@@ -25,7 +25,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from ascend_dump import AscendDumpError, NotSupported
-from ascend_dump.fakes.kernels._ge_model import parse_model
+from ascend_dump.fakes.kernels.ge_model import parse_model
 
 #: Operators of a graph that are no operators of the device.
 _EDGES = ("Data", "RefData", "Const", "Constant", "NetOutput")

@@ -23,7 +23,7 @@ from host_dumps import item, noise
 
 import ascend_dump
 from ascend_dump.analysis.ranks import RankWorkers
-from ascend_dump.host import INDEX
+from ascend_dump.dump_format import INDEX
 from ascend_dump.reading import Batch, Dump
 from ascend_dump.writing import HostWriter
 

@@ -1,0 +1,309 @@
+"""Determine where an operator is called: module, phase, name and the user's source line."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import weakref
+from types import CodeType
+from typing import Any, Optional
+
+import msgspec
+import torch
+
+import ascend_dump
+from ascend_dump.dump_format import encodable
+
+__all__ = ["CallSite", "Tracker", "module_names", "operator_name"]
+
+_LIBRARIES = (
+    os.path.dirname(torch.__file__) + os.sep,
+    os.path.dirname(ascend_dump.__file__) + os.sep,
+    os.path.dirname(__file__) + os.sep,
+    "<",  # frozen modules and generated code
+)
+#: File names that Python and IPython give to interactive input.
+_TYPED = ("<stdin>", "<console>", "<python-input-", "<ipython-input-")
+#: Levels that wrappers insert into the paths of modules.
+_WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+
+_current_node = torch._C._current_autograd_node
+_sequence_nr = torch.autograd._get_sequence_nr
+
+
+#: The number of innermost functions of a call stack that are kept.
+_MOST_FRAMES = 64
+#: Where a parameter is: its module, and the attribute there.
+_Home = tuple["weakref.ref[torch.nn.Module]", str]
+
+
+class CallSite(msgspec.Struct, eq=False, gc=False):
+    """Where an operator is called.
+
+    stack  the call stack as JSON; empty if it is not recorded
+    """
+
+    module: str
+    phase: str
+    source: str
+    stack: bytes = b""
+
+
+def operator_name(module: str, base: str, number: int) -> str:
+    """`module/base_N`, with the number from `Tracker.count`."""
+    return f"{module}/{base}_{number}" if module else f"{base}_{number}"
+
+
+def module_names(target: torch.nn.Module) -> dict[int, str]:
+    """Paths of the target's modules by id, without the levels that wrappers such as DDP insert."""
+    names = {}
+    prefix = "module." if type(target).__name__ in ("DistributedDataParallel", "DataParallel") else ""
+    for path, module in target.named_modules():
+        path += "."
+        for wrapper in _WRAPPERS:
+            path = path.replace(wrapper, "")
+        if prefix and path.startswith(prefix):
+            path = path[len(prefix) :]
+        names[id(module)] = path[:-1]
+    return names
+
+
+def _parameter_at(home: _Home) -> Optional[torch.nn.Parameter]:
+    module, name = home[0](), home[1]
+    if module is None:
+        return None
+    parameters = module._parameters
+    return parameters[name] if name in parameters else None  # noqa: SIM401  (those of script modules have no `get`)
+
+
+class Tracker:
+    """Follows module calls and autograd nodes of one step.
+
+    Backward operators get the module and source line of the forward operator whose autograd
+    node runs: nodes and forward operators share PyTorch's sequence numbers.
+    """
+
+    def __init__(self, target: Optional[torch.nn.Module], *, stacks: bool = False) -> None:
+        self._names: dict[int, str] = {}
+        self._owners: dict[int, str] = {}
+        #: Names of parameters by id, and of their gradients, which are searched again after each backward pass.
+        self._parameters: dict[int, str] = {}
+        #: An id may be used again for another tensor, so gradients are compared with those of parameters. Tensors have
+        #: no weak references here, because `torch.utils.swap_tensors` refuses such tensors.
+        self._homes: dict[int, _Home] = {}
+        self._gradients: dict[int, tuple[_Home, str]] = {}
+        self._old_gradients = True
+        #: What optimizers keep for parameters: the optimizer, the parameter, the key in its state, and the name.
+        self._kept: dict[int, tuple[weakref.ref[torch.optim.Optimizer], _Home, Any, str]] = {}
+        self._adopted: dict[int, weakref.ref[torch.nn.Module]] = {}
+        #: Its modules are named when the first step is recorded: many captures record no step.
+        self._target = target
+        # By id, because hashing a code object is slow; the value keeps the code alive, and so its id unique.
+        self._user_code: dict[int, tuple[bool, CodeType]] = {}
+        self._lines: dict[tuple[int, int], str] = {}
+        self._with_stacks = stacks
+        self._call_stacks: dict[tuple[int, ...], bytes] = {}
+        # (path, whether it was called while an autograd node ran, as checkpointing does)
+        self._stack: list[tuple[str, bool]] = []
+        self._nodes: dict[int, CallSite] = {}
+        self._last_node = 0
+        self._counts: dict[tuple[str, str], int] = {}
+
+    def adopt(self, root: torch.nn.Module) -> None:
+        """Name the modules and parameters of a target; those of further targets are prefixed with the class name."""
+        self._adopt_target()
+        if id(root) in self._adopted:
+            return
+        prefix = type(root).__name__ if self._adopted else ""
+        paths = module_names(root)
+        names: dict[int, str] = {}
+        owners: dict[int, str] = {}
+        parameters: dict[int, str] = {}
+        homes: dict[int, _Home] = {}
+        for module in root.modules():
+            path = ".".join(part for part in (prefix, paths[id(module)]) if part)
+            if id(module) not in self._names:
+                names[id(module)] = path
+            for name, parameter in module.named_parameters(recurse=False):
+                if id(parameter) not in self._owners:
+                    owners.setdefault(id(parameter), path)
+                    parameters.setdefault(id(parameter), f"{path}.{name}" if path else name)
+                    homes.setdefault(id(parameter), (weakref.ref(module), name))
+        self._names.update(names)
+        self._owners.update(owners)
+        self._parameters.update(parameters)
+        self._homes.update(homes)
+        me = weakref.ref(self)
+
+        def forget(_: object) -> None:
+            # The id may be reused for another module.
+            tracker = me()
+            if tracker is not None:
+                del tracker._adopted[key]
+                for one in names:
+                    del tracker._names[one]
+                for one in owners:
+                    del tracker._owners[one]
+                    del tracker._parameters[one]
+                    del tracker._homes[one]
+
+        key = id(root)
+        self._adopted[key] = weakref.ref(root, forget)
+
+    def parameter_of(self, tensor: torch.Tensor) -> str:
+        """The name of a tensor that is a parameter (`fc.weight`), its gradient (`fc.weight.grad`), or what an optimizer
+        keeps for it (`exp_avg of fc.weight`); else ""."""
+        key = id(tensor)
+        name = self._parameters.get(key)
+        if name is not None:
+            return name
+        if self._old_gradients:
+            self._find_gradients()
+        of_gradient = self._gradients.get(key)
+        if of_gradient is not None:
+            home, name = of_gradient
+            parameter = _parameter_at(home)
+            if parameter is not None and parameter.grad is tensor:
+                return name
+        of_kept = self._kept.get(key)
+        if of_kept is not None:
+            reference, home, what, name = of_kept
+            optimizer, parameter = reference(), _parameter_at(home)
+            if optimizer is not None and parameter is not None:
+                kept = optimizer.state.get(parameter)
+                if isinstance(kept, dict) and kept.get(what) is tensor:
+                    return name
+        return ""
+
+    def name_kept(self, optimizer: torch.optim.Optimizer) -> None:
+        """Name the tensors that an optimizer keeps for its parameters. Call before its step."""
+        reference = weakref.ref(optimizer)
+        for parameter, kept in optimizer.state.items():
+            name = self._parameters.get(id(parameter))
+            if name is not None and isinstance(kept, dict):
+                home = self._homes[id(parameter)]
+                for what, tensor in kept.items():
+                    if isinstance(tensor, torch.Tensor):
+                        self._kept[id(tensor)] = reference, home, what, f"{what} of {name}"
+
+    def _find_gradients(self) -> None:
+        self._old_gradients = False
+        self._gradients = {}
+        for key, home in self._homes.items():
+            parameter = _parameter_at(home)
+            if parameter is not None and id(parameter) == key and parameter.grad is not None:
+                self._gradients[id(parameter.grad)] = home, f"{self._parameters[key]}.grad"
+
+    def _adopt_target(self) -> None:
+        target, self._target = self._target, None
+        if target is not None:
+            self.adopt(target)
+
+    def begin_step(self) -> None:
+        self._adopt_target()
+        self._old_gradients = True
+        self._kept.clear()
+        self._counts.clear()
+        self._nodes.clear()
+        self._stack.clear()
+        self._last_node = _sequence_nr()
+
+    def enter(self, module: torch.nn.Module) -> None:
+        path = self._names.get(id(module))
+        if path is None and not self._stack and next(module.parameters(), None) is not None:
+            # A model that is not the target.
+            self.adopt(module)
+            path = self._names[id(module)]
+        if path is None:
+            # Not part of the target at the start: a loss, or a module created later.
+            outer = self._stack[-1][0] if self._stack else ""
+            name = type(module).__name__
+            path = f"{outer}.{name}" if outer else name
+        self._stack.append((path, _current_node() is not None))
+
+    def leave(self) -> None:
+        if self._stack:
+            self._stack.pop()
+
+    def place(self) -> CallSite:
+        """The call site of the operator that is being dispatched."""
+        node = _current_node()
+        top = self._stack[-1] if self._stack else None
+        if node is not None:
+            self._old_gradients = True
+        if node is not None and (top is None or not top[1]):
+            number = node._sequence_nr()
+            known = self._nodes.get(number)
+            if known is not None:
+                if known.phase != "backward":
+                    known = self._nodes[number] = CallSite(known.module, "backward", known.source, known.stack)
+                return known
+            owner = getattr(node, "variable", None)  # AccumulateGrad: the gradient of a parameter
+            return CallSite(self._owners.get(id(owner), ""), "backward", self._source(), self._call_stack())
+        source, stack = self._source(), self._call_stack()
+        # A module called while a node runs is recomputed by checkpointing, with its own backward pass.
+        phase = "backward" if node is not None else "forward" if top else "other"
+        place = CallSite(top[0] if top else "", phase, source, stack)
+        newest = _sequence_nr()
+        if newest != self._last_node:
+            # A node is created before its operator runs, so these nodes belong to this operator.
+            for number in range(max(self._last_node, newest - 16), newest):
+                self._nodes[number] = place
+            self._last_node = newest
+        return place
+
+    def name(self, module: str, base: str) -> str:
+        """The name of an operator; call once for each."""
+        return operator_name(module, base, self.count(module, base))
+
+    def count(self, module: str, base: str) -> int:
+        """The number of operators of that name before this one in this step."""
+        key = (module, base)
+        counts = self._counts
+        count = counts.get(key, 0)
+        counts[key] = count + 1
+        return count
+
+    def _source(self) -> str:
+        # Skips the frames of this function, `place` and the mode's `_before`. An autograd thread has no frames below
+        # these.
+        frame: Any = sys._getframe(3)
+        user_code = self._user_code
+        while frame is not None:
+            code = frame.f_code
+            known = user_code.get(id(code)) or self._judge(code)
+            if known[0]:
+                # Cached, because Python computes a line number by a scan of the line table.
+                key = (id(code), frame.f_lasti)
+                line = self._lines.get(key)
+                if line is None:
+                    line = self._lines[key] = f"{code.co_filename}:{frame.f_lineno}"
+                return line
+            frame = frame.f_back
+        return ""
+
+    def _judge(self, code: CodeType) -> tuple[bool, CodeType]:
+        """Whether the code is the user's, and not that of a library or of ascend_dump."""
+        name = code.co_filename
+        known = self._user_code[id(code)] = (name.startswith(_TYPED) or not name.startswith(_LIBRARIES), code)
+        return known
+
+    def _call_stack(self) -> bytes:
+        """The user's functions on the call stack, innermost first, as a JSON list."""
+        if not self._with_stacks:
+            return b""
+        frame: Any = sys._getframe(3)
+        key: list[int] = []
+        frames: list[Any] = []
+        while frame is not None and len(frames) < _MOST_FRAMES:
+            code = frame.f_code
+            if (self._user_code.get(id(code)) or self._judge(code))[0]:
+                key += (id(code), frame.f_lasti)
+                frames.append(frame)
+            frame = frame.f_back
+        found = self._call_stacks.get(tuple(key))
+        if found is None:
+            texts = [encodable(f"{one.f_code.co_filename}:{one.f_lineno} in {one.f_code.co_name}") for one in frames]
+            found = self._call_stacks[tuple(key)] = json.dumps(texts).encode()
+        return found

@@ -1,0 +1,1 @@
+"""Collective operators, process groups and placements of tensors on ranks."""

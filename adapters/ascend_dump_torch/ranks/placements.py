@@ -1,0 +1,78 @@
+"""Track the placements of DTensors: noted when a DTensor is decomposed or created."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import Any, Optional
+
+import torch
+
+from ascend_dump.dump_format import Placement, ranks_text
+from ascend_dump_torch._arguments import collect
+
+__all__ = ["Placements"]
+
+
+class Placements:
+    """The placements of the local tensors seen in a step."""
+
+    def __init__(self) -> None:
+        #: By the id of the local tensor; the reference tells whether the id was reused.
+        self._of: dict[int, tuple[weakref.ref[torch.Tensor], Placement]] = {}
+        #: By (id of the mesh, placements, shape of the whole tensor); the value keeps the mesh alive.
+        self._known: dict[Any, tuple[Any, Placement]] = {}
+
+    def clear(self) -> None:
+        self._of.clear()
+        self._known.clear()
+
+    @staticmethod
+    def are_of(kinds: Any) -> bool:
+        """Whether one of these classes is a DTensor."""
+        module = sys.modules.get("torch.distributed.tensor")
+        found = None if module is None else getattr(module, "DTensor", None)
+        return found is not None and any(issubclass(kind, found) for kind in kinds)
+
+    def note(self, values: Any) -> None:
+        """Note the placements of the DTensors among the arguments or results of an operator."""
+        tensors: list[torch.Tensor] = []
+        collect(values, tensors)
+        for tensor in tensors:
+            spec, local = getattr(tensor, "_spec", None), getattr(tensor, "_local_tensor", None)
+            if spec is None or local is None:
+                continue
+            key = (id(spec.mesh), spec.placements, tensor.shape)
+            known = self._known.get(key)
+            if known is None:
+                known = self._known[key] = (spec.mesh, _placement(spec, tensor.shape))
+            self._of[id(local)] = weakref.ref(local), known[1]
+
+    def of(self, tensor: torch.Tensor) -> Optional[Placement]:
+        found = self._of.get(id(tensor))
+        return found[1] if found is not None and found[0]() is tensor else None
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+
+def _placement(spec: Any, shape: Any) -> Placement:
+    ranks = spec.mesh.mesh
+    return Placement(
+        ranks_text(ranks.flatten().tolist()),
+        tuple(ranks.shape),
+        tuple(_axis(one) for one in spec.placements),
+        tuple(spec.mesh.mesh_dim_names or ()),
+        tuple(shape),
+    )
+
+
+def _axis(placement: Any) -> str:
+    """`shard 0`, `replicate`, `partial sum`; other placements as PyTorch prints them."""
+    if placement.is_replicate():
+        return "replicate"
+    if placement.is_partial():
+        return f"partial {placement.reduce_op}"
+    if type(placement).__name__ == "Shard":
+        return f"shard {placement.dim}"
+    return str(placement)

@@ -1,0 +1,1 @@
+"""Origins: differences that no earlier record explains."""

@@ -1,0 +1,158 @@
+"""The sequence of pairs of a comparison. Pairs of a step that is identical on both sides are created on access."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, zip_longest
+from typing import TYPE_CHECKING, Optional, Union, overload
+
+from ascend_dump.analysis.explaining.results import Pair
+from ascend_dump.analysis.explaining.walk import Divergence
+from ascend_dump.analysis.judging.verdict import Rules
+from ascend_dump.analysis.operators.operator import operators
+from ascend_dump.analysis.pairing.same_framework import Match
+
+if TYPE_CHECKING:
+    from ascend_dump.reading import Batch, Record
+
+__all__ = ["EqualLater", "EqualStep", "Pairs", "PairsLater", "are_equal"]
+
+
+def are_equal(actual: Sequence[Batch], reference: Sequence[Batch]) -> bool:
+    """Whether both batches have the same records in the same order, with equal bytes in every tensor."""
+    if sum(map(len, actual)) != sum(map(len, reference)):
+        return False
+    sides = ((one for batch in side for one in batch.identities()) for side in (actual, reference))
+    return all(one is not None and one == other for one, other in zip_longest(*sides))
+
+
+class LazyPairs(Sequence[Pair]):
+    """A sequence of pairs that are created when one of them is accessed."""
+
+    def __init__(self) -> None:
+        self._pairs: Optional[list[Pair]] = None
+
+    @overload
+    def __getitem__(self, place: int) -> Pair: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Pair]: ...
+    def __getitem__(self, place: Union[int, slice]) -> Union[Pair, Sequence[Pair]]:
+        return self._made()[place]
+
+    def __iter__(self) -> Iterator[Pair]:
+        return iter(self._made())
+
+    def _made(self) -> list[Pair]:
+        if self._pairs is None:
+            self._pairs = self._make()
+        return self._pairs
+
+    @abstractmethod
+    def _make(self) -> list[Pair]: ...
+
+
+class EqualStep(LazyPairs):
+    """The pairs of a step for which `are_equal` holds."""
+
+    def __init__(self, actual: Sequence[Batch], reference: Sequence[Batch]) -> None:
+        super().__init__()
+        self._sides = (actual, reference)
+        self._count = sum(map(len, actual))
+
+    @property
+    def sides(self) -> tuple[Sequence[Batch], Sequence[Batch]]:
+        """The batches of actual and of the reference; empty after the pairs were created."""
+        return self._sides
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _make(self) -> list[Pair]:
+        left, right = (operators(_records(side)) for side in self._sides)
+        walk = Divergence(Rules()).walk
+        made = [pair for a, b in zip(left, right) for pair in walk(Match(a, b, "content", 1.0))]
+        self._sides = ((), ())
+        return made
+
+
+class EqualLater(EqualStep):
+    """An equal step whose batches are looked up when its pairs are accessed."""
+
+    def __init__(self, count: int, sides: Callable[[], tuple[Sequence[Batch], Sequence[Batch]]]) -> None:
+        super().__init__((), ())
+        self._count = count
+        self._look_up = sides
+
+    def _make(self) -> list[Pair]:
+        self._sides = self._look_up()
+        return super()._make()
+
+
+class PairsLater(LazyPairs):
+    """Pairs whose verdicts are known; everything else is created when they are accessed."""
+
+    def __init__(self, verdicts: Sequence[str], make: Callable[[], list[Pair]]) -> None:
+        super().__init__()
+        self.verdicts = verdicts
+        self._maker = make
+
+    def __len__(self) -> int:
+        return len(self.verdicts)
+
+    def _make(self) -> list[Pair]:
+        return self._maker()
+
+
+def _records(batches: Sequence[Batch]) -> Iterator[Record]:
+    return (record for batch in batches for record in batch)
+
+
+class Pairs(Sequence[Pair]):
+    """All pairs, as a sequence of parts: lists of pairs, and steps that are equal throughout."""
+
+    def __init__(self, parts: Sequence[Sequence[Pair]]) -> None:
+        self._parts = [part for part in parts if part]
+        self._ends = list(accumulate(map(len, self._parts)))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @overload
+    def __getitem__(self, place: int) -> Pair: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Pair, ...]: ...
+    def __getitem__(self, place: Union[int, slice]) -> Union[Pair, tuple[Pair, ...]]:
+        from bisect import bisect_right
+
+        if isinstance(place, slice):
+            return tuple(self[at] for at in range(*place.indices(len(self))))
+        at = range(len(self))[place]
+        part = bisect_right(self._ends, at)
+        return self._parts[part][at - self._ends[part]]
+
+    def __iter__(self) -> Iterator[Pair]:
+        for part in self._parts:
+            yield from part
+
+    def looked_at(self) -> Iterator[Pair]:
+        """The pairs whose records were compared one by one; all others are equal."""
+        for part in self._parts:
+            if not isinstance(part, EqualStep):
+                yield from part
+
+    def replaced(self, change: Callable[[Pair], Pair]) -> Pairs:
+        """The same pairs, with those changed that were compared one by one."""
+        return Pairs([part if isinstance(part, EqualStep) else list(map(change, part)) for part in self._parts])
+
+    def verdicts(self) -> Counter[str]:
+        """How many pairs have each verdict."""
+        found: Counter[str] = Counter()
+        for part in self._parts:
+            if isinstance(part, PairsLater):
+                found.update(part.verdicts)
+            elif not isinstance(part, EqualStep):
+                found.update(pair.verdict for pair in part)
+        equal = len(self) - sum(found.values())
+        return found + Counter({"equal": equal}) if equal else found

@@ -1,0 +1,192 @@
+"""The items of a comparison: pairs with verdicts, origins with evidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Optional
+
+from ascend_dump.analysis.numerics.measure import Measure
+from ascend_dump.reading import Record
+
+__all__ = ["KINDS", "ChangedCall", "Crossing", "Origin", "Pair"]
+
+#: Kinds of origins, and what they mean.
+KINDS = {
+    "structure": "an operator, an argument, a type or a shape differs between the programs",
+    "input": "data that came from outside the recorded operators differ",
+    "parameter": "a parameter or a buffer differs when it is first read",
+    "compute": "equal inputs, or inputs equal up to rounding, and another output",
+    "amplification": "the operator enlarged a difference that was within rounding",
+    "unknown": "its inputs, or some of them, could not be compared, and its output differs",
+    "collective": "what all ranks put into a collective operator agrees, and what it gave does not",
+    "random": "the operator draws random numbers",
+    "uninitialised": "memory that nobody had written was read",
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two records, one of each side, that hold the same tensor of the program; one is None if it has no partner.
+
+    how, confidence   how the operators were paired, and how reliable that is (1.0 certain, 0.5 by position only)
+    transformation    what was applied to `actual` before the comparison: "identity", "cast" (to another type),
+                      "reshape", "permute(0, 3, 1, 2)" (axes in this order), "NC1HWC0→NCHW" (blocked device layout
+                      undone, padding removed; "… of the reference" if it was applied there), "part 1 of 2 along axis 0"
+                      (one rank of several against one rank), "sum over 2 ranks" (each has a partial sum)
+    verdict           "equal", "noise", "undecided" (only statistics, which agree), "unmatched", "structure",
+                      "different" or "unreadable"
+    reason            the verdict in words, with numbers
+    measure           the numbers (`Measure`); None if no values had to be read or could be read
+    explained         whether an earlier record of the dump already had this difference
+    undefined         why the tensor carries no value of the program and is not judged; "" if it does
+    """
+
+    actual: Optional[Record]
+    reference: Optional[Record]
+    how: str
+    confidence: float
+    verdict: str
+    reason: str = ""
+    transformation: str = "identity"
+    measure: Optional[Measure] = None
+    explained: bool = False
+    undefined: str = ""
+
+    @property
+    def record(self) -> Record:
+        """The record of actual, or of the reference if actual has none."""
+        found = self.actual if self.actual is not None else self.reference
+        assert found is not None, "a pair has at least one side"
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """The pair as plain values: labels of both records, fields of the measure."""
+        record = self.record
+        return {
+            "step": record.step,
+            "rank": record.rank,
+            "op_name": record.op_name,
+            "op_type": record.op_type,
+            "io": record.io,
+            "index": record.index,
+            "actual": None if self.actual is None else self.actual.label,
+            "reference": None if self.reference is None else self.reference.label,
+            "module": record.module,
+            "source": record.source,
+            "phase": record.phase,
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "how": self.how,
+            "confidence": self.confidence,
+            "transformation": self.transformation,
+            "explained": self.explained,
+            "undefined": self.undefined,
+            "measure": None if self.measure is None else self.measure._asdict(),
+        }
+
+
+class Crossing(NamedTuple):
+    """Two operators that were paired by weak evidence, against the order of pairs with stronger evidence.
+
+    actual, reference  their names
+    how, confidence    as in `Pair`
+    """
+
+    actual: str
+    reference: str
+    how: str
+    confidence: float
+    step: Optional[int]
+    rank: Optional[int]
+
+
+class _Placed:
+    """The location of a pair's operator in the program."""
+
+    pair: Pair
+
+    @property
+    def op_name(self) -> str:
+        return self.pair.record.op_name
+
+    @property
+    def op_type(self) -> str:
+        return self.pair.record.op_type
+
+    @property
+    def module(self) -> Optional[str]:
+        return self.pair.record.module
+
+    @property
+    def source(self) -> Optional[str]:
+        return self.pair.record.source
+
+    @property
+    def step(self) -> Optional[int]:
+        return self.pair.record.step
+
+    @property
+    def rank(self) -> Optional[int]:
+        return self.pair.record.rank
+
+    def _place(self) -> dict[str, Any]:
+        names = ("op_name", "op_type", "module", "source", "step", "rank")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class ChangedCall(_Placed):
+    """An operator that is called with other arguments, after a difference that an origin explains.
+
+    Its inputs differ too, so the effect of the arguments cannot be measured: check the program.
+
+    pair       its first output that differs
+    arguments  such as "eps: 0.001 here, 1e-05 in the reference"
+    others     how many more operators of this type are called with the same changed arguments
+    """
+
+    pair: Pair
+    arguments: tuple[str, ...]
+    others: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The call as plain values, for JSON."""
+        return {
+            **self._place(),
+            "arguments": list(self.arguments),
+            "others": self.others,
+            "pair": self.pair.to_dict(),
+        }
+
+
+@dataclass(frozen=True)
+class Origin(_Placed):
+    """A difference that no earlier record explains.
+
+    kind       one of `KINDS`
+    pair       where it was seen first: an input for "input" and "parameter", else an output
+    evidence   the facts that support it, with numbers
+    explains   how many later pairs with differences were traced to this one
+    first_seen whether what came before it was not recorded or not read, so that the cause may be there
+    next       settings of the capture to run next, as keyword arguments of `ascend_dump.capture`
+    """
+
+    kind: str
+    pair: Pair
+    evidence: tuple[str, ...]
+    explains: int = 0
+    first_seen: bool = False
+    next: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The origin as plain values, for JSON."""
+        return {
+            "kind": self.kind,
+            "meaning": KINDS[self.kind],
+            **self._place(),
+            "evidence": list(self.evidence),
+            "explains": self.explains,
+            "first_seen": self.first_seen,
+            "next": self.next,
+            "pair": self.pair.to_dict(),
+        }

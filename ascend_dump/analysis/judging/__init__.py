@@ -1,0 +1,1 @@
+"""From the numbers of a pair to its verdict."""

@@ -1,0 +1,51 @@
+"""How far a second run of the reference is from the first one: no difference is more than noise within that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from ascend_dump.analysis.numerics.measure import Measure
+from ascend_dump.analysis.numerics.tensor_pair import Differences
+from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.pairing.same_framework import align
+from ascend_dump.reading import Record
+
+__all__ = ["Spread"]
+
+#: Two runs say little of how far a third may be off.
+_TIMES = 4.0
+
+
+class Spread:
+    """The second run of one step; its tensors are read where there is something to judge only."""
+
+    def __init__(self, again: Sequence[Operator], reference: Sequence[Operator]) -> None:
+        self._partners: dict[Any, Record] = {}
+        self._differences = Differences()
+        for match in align(again, reference):
+            others = {(one.io, one.index): one for one in (*match.actual.inputs, *match.actual.outputs)}
+            for record in (*match.reference.inputs, *match.reference.outputs):
+                partner = others.get((record.io, record.index))
+                if partner is not None:
+                    self._partners[id(record)] = partner
+
+    def covers(self, measured: Measure, reference: Record) -> Optional[str]:
+        """The reason why a difference is noise, None where two runs of the reference differ less."""
+        partner = self._partners.get(id(reference))
+        if partner is None:
+            return None
+        spread = self._differences.between(partner, reference).measure
+        if spread is None:
+            return None
+        within = (
+            measured.nonfinite <= spread.nonfinite
+            and measured.rmse <= _TIMES * spread.rmse
+            and measured.max_abs <= 2 * _TIMES * spread.max_abs
+            and measured.unequal <= _TIMES * spread.unequal
+        )
+        if not within:
+            return None
+        return (
+            f"two runs of the reference differ as much (relative error {measured.rel_l2:.2g} and {spread.rel_l2:.2g})"
+        )

@@ -1,0 +1,256 @@
+"""Compiled kernels over the memory of two tensors: which one, on how many threads, and when numpy does it instead."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections import deque
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
+
+from ascend_dump.statistics.compiling import announce_compiling, compiling, is_worth_loading
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ascend_dump.analysis.numerics.float_types import FloatKind
+
+__all__ = ["Sums", "compiled_codes", "compiled_sums", "compiled_unequal", "first_code"]
+
+log = logging.getLogger("ascend_dump")
+
+#: Elements from which compiled kernels are worth calling.
+_WORTH_CALLING = 1 << 13
+#: Elements from which it is worth counting pairs of bytes: each part has a table of a megabyte.
+_WORTH_COUNTING = 1 << 24
+#: Elements of a part: a thread has work for two of them at least, a third of a millisecond, some times what it takes to
+#: start one. Parts of large tensors are multiples of it, about so many.
+_PART, _PARTS = 1 << 18, 32
+_MOST_THREADS = 8
+
+_failed = False
+_compiled: set[Any] = set()
+
+
+class Sums(NamedTuple):
+    """What one pass over a pair gives; the names are those of `Measure`, or of what it is computed from."""
+
+    d2: float
+    b2: float
+    a2: float
+    ab: float
+    leaning: float
+    total: float
+    largest: float
+    largest_rel: float
+    excess: float
+    where: int
+    unequal: int
+    signed: int
+    finite: int
+    nonfinite: int
+    first_nonfinite: int
+    nan: tuple[int, int]
+    inf: tuple[int, int]
+    ulp: Any
+
+
+def compiled_sums(a: np.ndarray, b: np.ndarray, kind: FloatKind) -> Optional[Sums]:
+    """The pass over two flat arrays of floats, whose types may differ; None where numpy has to do it."""
+    if not _is_worth_it(a.size):
+        return None
+    words_a, words_b = _words(a.dtype), _words(b.dtype)
+    if words_a is None or words_b is None:
+        return None
+    known = (kind.mantissa, kind.lowest, kind.unit, a.dtype == b.dtype, 8 in (a.itemsize, b.itemsize))
+    try:
+        with compiling():
+            from ascend_dump.analysis.numerics.kernels import pair
+
+        sides = (_read_only(a.view(words_a.dtype)), _read_only(b.view(words_b.dtype)))
+        parts = _over_parts(pair, *sides, words_a.table, words_b.table, known)
+    except Exception as error:  # whatever a compiler or its cache may raise: numpy can do the same work
+        _give_up(error)
+        return None
+    return _merged(parts)
+
+
+def compiled_codes(a: np.ndarray, b: np.ndarray) -> Optional[np.ndarray]:
+    """Of types of one byte: how often the byte x of a and y of b are together, at 256 x + y; None where numpy has to
+    compare them."""
+    import numpy as np
+
+    if a.itemsize != 1 or b.itemsize != 1 or a.size < _WORTH_COUNTING or not _is_worth_it(a.size):
+        return None
+    try:
+        with compiling():
+            from ascend_dump.analysis.numerics.kernels import count_codes
+
+        parts = _over_parts(count_codes, *(_read_only(side.view(np.uint8)) for side in (a, b)))
+    except Exception as error:  # as above
+        _give_up(error)
+        return None
+    total: np.ndarray = sum(counts for _, counts in parts)
+    return total
+
+
+def first_code(a: np.ndarray, b: np.ndarray, codes: np.ndarray) -> int:
+    """Where the first of these pairs of bytes is, of those that `compiled_codes` found."""
+    import numpy as np
+
+    from ascend_dump.analysis.numerics.kernels import find_code
+
+    wanted = np.zeros(1 << 16, dtype=np.bool_)
+    wanted[codes] = True
+    left, right = (_read_only(side.view(np.uint8)) for side in (a, b))
+    return int(find_code(left, right, wanted))
+
+
+def compiled_unequal(a: np.ndarray, b: np.ndarray) -> Optional[tuple[int, float, int]]:
+    """Of exact types: how many elements differ, by how much at most, and where; None where numpy has to do it."""
+    import numpy as np
+
+    if not _is_worth_it(a.size) or a.dtype != b.dtype or a.dtype.kind not in "iub" or not a.dtype.isnative:
+        return None
+    words = [_read_only(array.view(np.uint8) if array.dtype.kind == "b" else array) for array in (a, b)]
+    try:
+        with compiling():
+            from ascend_dump.analysis.numerics.kernels import count_unequal
+
+        parts = _over_parts(count_unequal, *words)
+    except Exception as error:  # as above
+        _give_up(error)
+        return None
+    unequal = sum(found[0] for _, found in parts)
+    largest, where = max(((size, -(start + at)) for start, (_, size, at) in parts if at >= 0), default=(0.0, 1))
+    return unequal, largest, -where
+
+
+def _is_worth_it(size: int) -> bool:
+    return not _failed and size >= _WORTH_CALLING and is_worth_loading(size)
+
+
+def _give_up(error: Exception) -> None:
+    global _failed
+    _failed = True
+    if not (isinstance(error, ModuleNotFoundError) and error.name in ("numba", "llvmlite")):
+        log.warning("numba cannot compare tensors (%s); numpy does, several times slower", type(error).__name__)
+
+
+class _Words(NamedTuple):
+    """How the kernels read a type of floats: as which integers, and the table of what those of 8 bits stand for."""
+
+    dtype: np.dtype[Any]
+    table: Any
+
+
+@functools.lru_cache(maxsize=64)
+def _words(dtype: np.dtype[Any]) -> Optional[_Words]:
+    """None for a type that they do not know."""
+    import numpy as np
+
+    if not dtype.isnative:
+        return None
+    if dtype.name == "bfloat16":
+        # The sign tells it from float16.
+        return _Words(np.dtype(np.int16), ())
+    if dtype.kind == "f" and dtype.itemsize in (2, 4, 8) and dtype.name.startswith("float"):
+        return _Words(np.dtype(f"u{dtype.itemsize}"), ())
+    if dtype.itemsize != 1:
+        return None
+    return _Words(np.dtype(np.uint8), _read_only(np.arange(256, dtype=np.uint8).view(dtype).astype(np.float64)))
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    """The array as memory maps are: numba compiles a kernel for writable ones once more."""
+    view: np.ndarray = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _over_parts(kernel: Callable[..., Any], a: np.ndarray, b: np.ndarray, *how: Any) -> list[tuple[int, Any]]:
+    """What a kernel that releases the GIL gives for each part, with where the part begins.
+
+    This thread and others, which end with the call, each take the next part when they are done with one.
+    """
+    signature = (kernel, a.dtype, b.dtype)
+    if signature not in _compiled:
+        with compiling():
+            announce_compiling(kernel, "comparing tensors")
+            kernel(a[:0], b[:0], *how)
+        _compiled.add(signature)
+
+    size = max(a.size // _PARTS // _PART, 1) * _PART
+    waiting = deque(range(0, a.size, size))
+    found: list[tuple[int, Any]] = []
+    threads = min(_MOST_THREADS, _processors(), len(waiting) // 2)
+
+    def work() -> None:
+        while True:
+            try:
+                start = waiting.popleft()
+            except IndexError:
+                return
+            found.append((start, kernel(*(_aligned(side[start : start + size]) for side in (a, b)), *how)))
+
+    if threads < 2:
+        work()
+        return found
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(threads - 1, "ascend_dump-compare") as pool:
+        others = [pool.submit(work) for _ in range(threads - 1)]
+        work()
+    for one in others:
+        one.result()
+    return sorted(found, key=itemgetter(0))
+
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+    """The array, copied where its elements are at odd addresses: kernels are compiled for others only."""
+    return array if array.flags.aligned else _read_only(array.copy())
+
+
+def _processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _merged(parts: list[tuple[int, Any]]) -> Sums:
+    import numpy as np
+
+    from ascend_dump.analysis.numerics.kernels import SUM_NAMES
+
+    every = np.array([numbers for _, (numbers, _) in parts])
+    total = dict(zip(SUM_NAMES, every.sum(axis=0).tolist()))
+    most = dict(zip(SUM_NAMES, every.max(axis=0).tolist()))
+    ulp: np.ndarray = sum(counts for _, (_, counts) in parts)
+
+    def first(name: str, place: str, value: float) -> int:
+        """Where an element is, of the first part whose number of this name is the value."""
+        part = int((every[:, SUM_NAMES.index(name)] >= value).argmax())
+        at = int(every[part, SUM_NAMES.index(place)])
+        return parts[part][0] + at if at >= 0 else -1
+
+    return Sums(
+        d2=total["d2"],
+        b2=total["b2"],
+        a2=total["a2"],
+        ab=total["ab"],
+        leaning=total["leaning"],
+        total=total["total"],
+        largest=most["largest"],
+        largest_rel=most["largest_rel"],
+        excess=most["excess"],
+        where=first("largest", "where", most["largest"]),
+        unequal=int(ulp.sum()),
+        signed=int(total["signed"]),
+        finite=int(total["finite"]),
+        nonfinite=int(total["nonfinite"]),
+        first_nonfinite=first("nonfinite", "first_nonfinite", 1),
+        nan=(int(total["nan_a"]), int(total["nan_b"])),
+        inf=(int(total["inf_a"]), int(total["inf_b"])),
+        ulp=ulp,
+    )

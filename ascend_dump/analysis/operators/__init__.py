@@ -1,0 +1,1 @@
+"""Operators of a dump, their records and their properties."""

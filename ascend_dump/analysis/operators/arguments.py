@@ -1,0 +1,110 @@
+"""The arguments of the two operators of a pair, where both dumps record them, and how they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Optional
+
+from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.dump_format import Arguments, Named, TensorOf, plain_text
+from ascend_dump.errors import CorruptDump
+
+__all__ = ["DifferingArgument", "arguments_of", "differing_arguments", "same_generator", "tensors_among"]
+
+#: Where an operator runs and how memory lies is no part of what it computes, and seeds are those of a run.
+_SURROUNDINGS = (
+    *("device", "layout", "pin_memory", "memory_format", "non_blocking"),
+    *("generator", "seed", "dropout_seed", "philox_seed", "philox_offset"),
+)
+#: Numbers that differ by no more, relative to the larger one, may be the same but for rounding before.
+_ROUNDING = 2.0**-16
+_MOST_SHOWN = 60
+
+
+class DifferingArgument(NamedTuple):
+    """An argument that has different values in two operators; None where an operator was called without it."""
+
+    name: str
+    actual: Any
+    reference: Any
+
+    @property
+    def text(self) -> str:
+        """Such as "eps: 1e-06 here, 1e-05 in the reference"."""
+        return f"{self.name}: {_short(self.actual)} here, {_short(self.reference)} in the reference"
+
+    @property
+    def numbers(self) -> Optional[tuple[float, float]]:
+        """Both values as numbers; None if one of them is not a number."""
+        if isinstance(self.actual, (int, float)) and isinstance(self.reference, (int, float)):
+            return float(self.actual), float(self.reference)
+        return None
+
+    @property
+    def is_rounding(self) -> bool:
+        """Whether both are floats that differ by no more than earlier rounding may explain."""
+        if not isinstance(self.actual, float) or not isinstance(self.reference, float):
+            return False
+        return abs(self.actual - self.reference) <= _ROUNDING * max(abs(self.actual), abs(self.reference))
+
+
+def differing_arguments(actual: Operator, reference: Operator) -> list[DifferingArgument]:
+    """The arguments that differ; empty if a dump does not record them, or if the operators are not the same."""
+    a, b = arguments_of(actual), arguments_of(reference)
+    if a is None or b is None or a.operator != b.operator:
+        return []
+    found = []
+    for name in dict.fromkeys((*a.values, *b.values)):
+        left, right = a.values.get(name), b.values.get(name)
+        if name not in _SURROUNDINGS and not _is_same(left, right):
+            found.append(DifferingArgument(name, left, right))
+    return found
+
+
+def same_generator(actual: Operator, reference: Operator) -> Optional[bool]:
+    """Whether both drew random numbers from a generator in the same state; None if that is not known."""
+    a, b = arguments_of(actual), arguments_of(reference)
+    if a is None or b is None or a.generator is None or b.generator is None:
+        return None
+    if not a.generator.hash or not b.generator.hash:
+        return None
+    return a.generator.hash == b.generator.hash
+
+
+def arguments_of(operator: Operator) -> Optional[Arguments]:
+    """The arguments of an operator; None if the dump does not record them."""
+    for record in operator.records:
+        try:
+            return record.arguments
+        except CorruptDump:
+            return None
+    return None
+
+
+def tensors_among(operator: Operator) -> Optional[set[int]]:
+    """The indices of the inputs that it was called with, recorded or not; None if the dump does not record them."""
+    known = arguments_of(operator)
+    return None if known is None else set(_inputs_in(list(known.values.values())))
+
+
+def _inputs_in(values: list[Any]) -> Iterator[int]:
+    for value in values:
+        if isinstance(value, list):
+            yield from _inputs_in(value)
+        elif isinstance(value, TensorOf) and value.io == "input":
+            yield value.index
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_is_same, a, b))
+    if isinstance(a, TensorOf) and isinstance(b, TensorOf):
+        return True  # the tensors themselves are compared
+    if isinstance(a, Named) and isinstance(b, Named) and a.kind == b.kind == "object":
+        return True
+    return bool(a == b) or (a != a and b != b)
+
+
+def _short(value: Any) -> str:
+    text = "not given" if value is None else plain_text(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"

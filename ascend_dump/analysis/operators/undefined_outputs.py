@@ -1,0 +1,108 @@
+"""Records that are not what they are called: the file `undefined.json`.
+
+Kernels leave an output unwritten where its mode needs none: a batch norm the space for its backward pass in inference.
+Two runs differ there, and nothing is wrong. And inputs that are recorded when the operator has written them are what it
+made.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Optional
+
+import msgspec
+
+from ascend_dump.analysis.numerics.tensor_pair import identity_of
+from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.properties import operator_class
+from ascend_dump.errors import AscendDumpError
+from ascend_dump.reading import Record
+
+__all__ = ["why_undefined", "written_inputs"]
+
+
+class _When(msgspec.Struct, forbid_unknown_fields=True):
+    """A mode of an operator, told by its records; all that is given has to hold.
+
+    shape   that of the output
+    copies  an output, and the input whose bytes it has
+    flag    an input, and the scalar that it is
+    """
+
+    shape: Optional[tuple[int, ...]] = None
+    copies: Optional[tuple[int, int]] = None
+    flag: Optional[tuple[int, bool]] = None
+
+    def holds(self, operator: Operator, output: Optional[Record] = None) -> bool:
+        if self.shape is not None and (output is None or output.shape != self.shape):
+            return False
+        if self.copies is not None:
+            written, read = (
+                next((one for one in records if one.index == index), None)
+                for records, index in zip((operator.outputs, operator.inputs), self.copies)
+            )
+            if written is None or read is None or identity_of(written) != identity_of(read):
+                return False
+        return self.flag is None or _scalar(operator, self.flag[0]) == self.flag[1]
+
+
+class _Rule(msgspec.Struct, forbid_unknown_fields=True):
+    operators: frozenset[str]
+    outputs: tuple[int, ...]
+    why: str
+    when: _When = msgspec.field(default_factory=_When)
+
+
+class _Written(msgspec.Struct, forbid_unknown_fields=True):
+    operators: frozenset[str]
+    inputs: frozenset[int]
+    why: str
+    when: _When = msgspec.field(default_factory=_When)
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    about: str
+    outputs: list[_Rule]
+    written: list[_Written]
+
+
+@functools.lru_cache(maxsize=1)
+def _file() -> _File:
+    return msgspec.json.decode((Path(__file__).parent / "undefined.json").read_bytes(), type=_File)
+
+
+@functools.lru_cache(maxsize=1)
+def _rules() -> dict[str, list[_Rule]]:
+    """By the name of an operator, the rules for it."""
+    found: dict[str, list[_Rule]] = {}
+    for rule in _file().outputs:
+        for name in rule.operators:
+            found.setdefault(name, []).append(rule)
+    return found
+
+
+def written_inputs(operator: Operator) -> frozenset[int]:
+    """The inputs, by their index, that are recorded with what the operator wrote there."""
+    name = operator_class(operator.op_type)
+    every = (rule.inputs for rule in _file().written if name in rule.operators and rule.when.holds(operator))
+    return frozenset().union(*every)
+
+
+def why_undefined(operator: Operator, output: Record) -> Optional[str]:
+    """What an output of an operator is in place of a value of the program; None where it carries one."""
+    for rule in _rules().get(operator_class(operator.op_type), ()):
+        if output.index in rule.outputs and rule.when.holds(operator, output):
+            return rule.why
+    return None
+
+
+def _scalar(operator: Operator, index: int) -> Optional[bool]:
+    """The value of an input that is a single bool; None where it is not recorded, or something else."""
+    for record in operator.inputs:
+        if record.index == index and record.shape == () and record.dtype == "bool":
+            try:
+                return bool(record.numpy())
+            except AscendDumpError:
+                return None
+    return None

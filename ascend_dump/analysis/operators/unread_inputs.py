@@ -1,0 +1,41 @@
+"""Inputs that their operator does not read: memory that it overwrites. What is in it before is no value of the program.
+
+From the schemas of PyTorch 2.13 (`c10d/Ops.cpp`, FSDP2): operators of c10d call the tensors that they write to
+`output`, `output_tensor`, `output_tensors`, `output_lists` or `outputs`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ascend_dump.dump_format import OVERWRITES_FIRST
+
+if TYPE_CHECKING:
+    import polars
+
+    from ascend_dump.reading import Record
+
+__all__ = ["is_unread", "unread_rows"]
+
+_COLLECTIVES, _WRITTEN = "c10d::", "output"
+#: An operator of FSDP2, and the argument that it fills with the part of this rank.
+_GATHERS, _GATHERED = "fsdp::all_gather_copy_in", "all_gather_output"
+
+
+def is_unread(record: Record) -> bool:
+    """Whether a record is such an input."""
+    if record.io != "input":
+        return False
+    op_type = record.op_type
+    if record.index == 0 and op_type in OVERWRITES_FIRST:
+        return True
+    if op_type.startswith(_COLLECTIVES):
+        return (record.argument or "").startswith(_WRITTEN)
+    return op_type == _GATHERS and record.argument == _GATHERED
+
+
+def unread_rows() -> polars.Expr:
+    """Which rows of a catalog are such inputs, as far as their columns tell: they have no names of inputs."""
+    import polars as pl
+
+    return (pl.col("io") == "input") & (pl.col("index") == 0) & pl.col("op_type").is_in(sorted(OVERWRITES_FIRST))

@@ -1,0 +1,126 @@
+"""Find which operator overwrote another one's output, in a dump of the watcher.
+
+The watcher writes the output of a watched operator when that operator has run, and again after each
+suspect (`{suspect}_To_{watched}`). Nothing but a write from outside the graph's own data flow can
+make these differ. Source: GE data_dumper (names), torchair's user document (meaning).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+
+from ascend_dump.errors import CorruptDump, NotSupported, ReadError
+from ascend_dump.native.cann.names import sanitize
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ascend_dump.reading import Record
+
+__all__ = ["Sighting", "Trample", "watch_outputs"]
+
+#: Bytes compared at a time, so that comparing costs no copy of a large tensor.
+_CHUNK = 1 << 24
+
+
+class Trample(NamedTuple):
+    """A change of an output that its own operator did not make.
+
+    first     position of the first element that changed; before and after are its values
+    elements, changed_bytes   how many changed
+    since     the suspect after which the output was still as it should be, None: its own operator
+    """
+
+    first: tuple[int, ...]
+    before: Any
+    after: Any
+    elements: int
+    changed_bytes: int
+    since: Optional[str]
+
+
+class Sighting(NamedTuple):
+    """One look at a watched output after a suspect ran.
+
+    layer, watched   the suspect and the operator whose output is watched, as the file name has them
+    record   the output as it was then
+    base     the look before it that it was compared with; None: the watched operator had not run
+    trample  what changed since then, None when nothing did
+    error    why the two could not be compared
+    """
+
+    layer: str
+    watched: str
+    record: Record
+    base: Optional[Record] = None
+    trample: Optional[Trample] = None
+    error: Optional[Union[ReadError, NotSupported]] = None
+
+
+def watch_outputs(records: Iterable[Record]) -> Iterator[Sighting]:
+    """Compare every look of the watcher with the one before it.
+
+    records: of a dump, in the order they were written. A change is reported once, at the first
+    suspect behind which it is seen, not again at the suspects that run later.
+    """
+    latest: dict[tuple[Any, ...], Record] = {}
+    for record in records:
+        if record.io != "output":
+            continue
+        pair = record.attrs.get("watch")
+        name = sanitize(record.op_name) if pair is None else pair["watched"]
+        place = (record.run, record.rank, record.device, record.model, record.model_id, record.step)
+        key = (*place, record.op_type, name, record.index)
+        if pair is not None:
+            yield _look(pair["layer"], name, record, latest.get(key))
+        if pair is None or key in latest:
+            latest[key] = record
+
+
+def _look(layer: str, watched: str, record: Record, base: Optional[Record]) -> Sighting:
+    sighting = Sighting(layer, watched, record, base)
+    if base is None:
+        return sighting
+    try:
+        return sighting._replace(trample=_compare(base, record))
+    except (ReadError, NotSupported) as error:
+        return sighting._replace(error=error)
+
+
+def _compare(base: Record, record: Record) -> Optional[Trample]:
+    """What changed, by bytes: a NaN that stays is no change, a zero that loses its sign is one."""
+    import numpy as np
+
+    before, after = base.numpy(), record.numpy()
+    if before.dtype != after.dtype or before.shape != after.shape:
+        raise CorruptDump(
+            f"it is {after.dtype}{list(after.shape)}, but {before.dtype}{list(before.shape)} in {base.path}",
+            path=record.path,
+            hint="these two are not looks at one output; capture again into an empty directory",
+        )
+    first, elements, changed = None, 0, 0
+    for start, differs in _differences(before, after):
+        hit = differs.any(axis=1)
+        if first is None and hit.any():
+            first = start + int(hit.argmax())
+        elements += int(hit.sum())
+        changed += int(differs.sum())
+    if first is None:
+        return None
+    at = tuple(map(int, np.unravel_index(first, before.shape)))
+    since = base.attrs.get("watch", {}).get("layer")
+    return Trample(at, before.reshape(-1)[first], after.reshape(-1)[first], elements, changed, since)
+
+
+def _differences(before: np.ndarray, after: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Number of the first element and, per element and byte, whether it differs; chunk by chunk."""
+    import numpy as np
+
+    if not before.size:
+        return
+    width = before.dtype.itemsize
+    old, new = (np.ascontiguousarray(one).reshape(-1).view(np.uint8).reshape(-1, width) for one in (before, after))
+    step = max(_CHUNK // width, 1)
+    for start in range(0, len(old), step):
+        yield start, old[start : start + step] != new[start : start + step]

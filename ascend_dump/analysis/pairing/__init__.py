@@ -1,0 +1,1 @@
+"""Which operator of one dump is which of the other."""

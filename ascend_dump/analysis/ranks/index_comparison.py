@@ -1,0 +1,226 @@
+"""Compare two runs of many ranks by their indexes alone: the first difference of each rank, and where it came from.
+
+No tensor is read. Each rank is compared on its own and gives a small table (`_partials`): its first record whose hash
+or statistics differ, and its collectives. Vector clocks over these tables order the first differences of all ranks, so
+that of a thousand ranks that differ the few where it began are named.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+
+from ascend_dump.analysis.ranks.rank_index import COUNTS, PLACE, index_of_rank
+from ascend_dump.analysis.ranks.rank_tasks import RankTask, map_ranks
+from ascend_dump.analysis.ranks.vector_clocks import Join, Point, clocks, happens_before
+from ascend_dump.errors import ConfigError, DumpNotFound, StorageError
+from ascend_dump.storage import StoredPath, list_stored, located
+from ascend_dump.storage.files import files_of_dump, stamp_of
+
+if TYPE_CHECKING:
+    import polars
+
+    from ascend_dump.reading import LostRecords
+
+__all__ = ["IndexComparison", "RankOrigin", "compare_indexes"]
+
+#: A directory of one rank, or the catalog of one as Parquet.
+_RANK = re.compile(r"(?:worldsize\d{1,9}_global_)?rank[-_]?(\d{1,9})(\.parquet)?", re.ASCII)
+_Watch = Callable[[Iterable[str]], Iterable[str]]
+
+
+class RankOrigin(NamedTuple):
+    """A first difference of a rank that no difference of another rank precedes.
+
+    ranks    the ranks that have it; several where a collective spread it to all of them
+    kind     "made": the output of an operator, no input of which is known to differ; "given": an input that nothing
+             before it on this rank explains; "collective": the output of a collective, while no rank differed before;
+             "structure": a record that only one of the runs has
+    follows  number of ranks whose first difference comes after this one
+    """
+
+    ranks: tuple[int, ...]
+    kind: str
+    step: Optional[int]
+    op_type: str
+    op_name: str
+    io: str
+    index: int  # type: ignore[assignment]  # it hides tuple.index on purpose, as in Record
+    source: Optional[str]
+    follows: int
+
+
+class IndexComparison(NamedTuple):
+    """The result of `compare_indexes`.
+
+    ranks    a polars DataFrame with one row per rank: `rank`, the numbers of records that were compared (`rows`),
+             differ (`unequal`), exist in one run only (`alone`), are neither proven equal nor different by hashes and
+             statistics (`undecided`) or cannot be read (`unreadable`, both runs), and of the first difference
+             `position` in the index of actual, `kind`, `step`, `op_type`, `op_name`, `io`, `index`, `source`; null
+             where all is equal
+    origins  where the differences began, the one that most ranks follow first
+    missing  ranks that only one of the runs has
+    lost     runs of ranks that have fewer records than they wrote, and files of tensors that are missing or cut off, on
+             either side; the verdict is that of what is left
+    """
+
+    ranks: polars.DataFrame
+    origins: tuple[RankOrigin, ...]
+    missing: tuple[int, ...]
+    lost: tuple[LostRecords, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """The worst of "equal" (all hashes are equal), "undecided" (of some records neither hashes nor statistics
+        tell), "structure" (ranks or records that only one run has), "different" and "unreadable"."""
+        for column, verdict in (("unreadable", "unreadable"), ("unequal", "different"), ("alone", "structure")):
+            if self.ranks[column].sum():
+                return verdict
+        if self.missing:
+            return "structure"
+        return "undecided" if self.ranks["undecided"].sum() else "equal"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The verdict, the origins, the ranks that only one run has and the row of each rank, as plain values."""
+        return {
+            "verdict": self.verdict,
+            "origins": [origin._asdict() for origin in self.origins],
+            "missing": list(self.missing),
+            "ranks": self.ranks.to_dicts(),
+        }
+
+
+def compare_indexes(
+    actual: Union[str, os.PathLike[str]],
+    reference: Union[str, os.PathLike[str]],
+    *,
+    executor: Optional[Executor] = None,
+    work: Union[str, os.PathLike[str], None] = None,
+    watch: Optional[_Watch] = None,
+) -> IndexComparison:
+    """Compare the indexes of all ranks of two runs.
+
+    actual, reference  directories or URLs with one entry per rank: a dump `worldsizeN_global_rankR`, or its catalog
+                       `rank-R.parquet` (`Dump.catalog().sink_parquet(...)`)
+    executor, work, watch  as for `map_ranks`
+
+    Records are paired by their order where names agree, else by step, operator, input or output, and index. Two records
+    are equal if they are the same part, in shape and strides, of bytes with the same hash. They differ in type, shape,
+    or hash if that is of their own bytes and no others, else in the statistics that both have. Where a rank has a step
+    in several runs, the first of them in actual is compared with the first in the reference, the second with the
+    second.
+
+    Raises DumpNotFound for a directory without ranks, ConfigError for one that has a rank twice, or a step of a rank in
+    more runs than the other one, CorruptDump for a file that is not a catalog, NotSupported without polars, and what
+    reading a dump raises.
+
+    >>> found = compare_indexes("dumps", "reference")   # doctest: +SKIP
+    >>> found.origins[0].ranks, found.origins[0].op_name   # doctest: +SKIP
+    """
+    from ascend_dump.reading.catalog import polars_or_refuse
+
+    polars_or_refuse("a comparison of indexes")
+    sides = [_ranks_in(located(side)) for side in (actual, reference)]
+    both = sorted(sides[0].keys() & sides[1].keys())
+    tasks = [
+        RankTask(f"rank-{rank}", _made_of(sides[0][rank], sides[1][rank]), (sides[0][rank], sides[1][rank], rank))
+        for rank in both
+    ]
+    missing = tuple(sorted(sides[0].keys() ^ sides[1].keys()))
+    if not tasks:
+        raise DumpNotFound("the runs have no rank in common", path=located(actual), hint="see `ascend-dump ls` of both")
+    with map_ranks(index_of_rank, tasks, executor=executor, work=work, watch=watch) as partials:
+        return _reduce(partials, missing)
+
+
+def _ranks_in(root: Path) -> dict[int, str]:
+    """The entries of a directory that are ranks. Raises DumpNotFound for none, ConfigError for a rank twice."""
+    found: dict[int, str] = {}
+    try:
+        if isinstance(root, StoredPath):
+            list_stored(str(root))
+        names = sorted(path.name for path in root.iterdir())
+    except StorageError:
+        raise
+    except OSError as error:
+        raise DumpNotFound(f"it cannot be listed: {error.strerror}", path=root) from None
+    for name in names:
+        match, path = _RANK.fullmatch(name), root / name
+        if match is None or not (path.is_file() if match[2] else path.is_dir()):
+            continue
+        other = found.setdefault(int(match[1]), str(path))
+        if other != str(path):
+            raise ConfigError(
+                f"{root} has rank {int(match[1])} twice: {os.path.basename(other)} and {name}",
+                hint="give a directory with the ranks of one run",
+            )
+    if not found:
+        raise DumpNotFound(
+            "the directory has no ranks",
+            path=root,
+            hint="expected directories worldsizeN_global_rankR, or rank-R.parquet",
+        )
+    return found
+
+
+def _made_of(*places: str) -> str:
+    """Identifies the files that the result of a rank is made of, with their sizes and modification times."""
+    parts: list[Any] = []
+    for place in map(located, places):
+        files = [place] if place.is_file() else files_of_dump(place)
+        parts += [(str(file), stamp_of(file)) for file in files]
+    return repr(parts)
+
+
+def _reduce(partials: Iterable[polars.DataFrame], missing: tuple[int, ...]) -> IndexComparison:
+    import polars as pl
+
+    tables = list(partials)
+    ranks = pl.concat([table.filter(pl.col("what") == "rank") for table in tables])
+    shown = ["rank", *COUNTS, "position", "kind", *PLACE]
+    lost = _all_lost(tables)
+    found = ranks.filter(pl.col("position").is_not_null())
+    if not found.height:
+        return IndexComparison(ranks.select(shown), (), missing, lost)
+    points = {Point(row["rank"], row["position"]): row for row in found.iter_rows(named=True)}
+    known = clocks(_all_joins(tables), points)
+    every = sorted(known.values(), key=lambda one: (one.total, one.point.rank))
+    calls = {
+        (rank, end): key
+        for table in tables
+        for rank, end, key in table.filter(pl.col("what") == "join").select("rank", "end", "key").iter_rows()
+        if Point(rank, end) in points
+    }
+    begun = [one for at, one in enumerate(every) if not any(happens_before(other, one) for other in every[:at])]
+    groups: dict[Any, list[Any]] = {}
+    for one in begun:
+        groups.setdefault(calls.get((one.point.rank, one.point.position), one.point), []).append(one)
+    origins = []
+    for members in groups.values():
+        row = points[members[0].point]
+        follows = sum(any(happens_before(one, other) for one in members) for other in every)
+        place = {name: row[name] for name in PLACE}
+        origins.append(RankOrigin(tuple(one.point.rank for one in members), row["kind"], **place, follows=follows))
+    origins.sort(key=lambda one: -one.follows)
+    return IndexComparison(ranks.select(shown), tuple(origins), missing, lost)
+
+
+def _all_lost(tables: Iterable[polars.DataFrame]) -> tuple[LostRecords, ...]:
+    import polars as pl
+
+    from ascend_dump.reading import LostRecords
+
+    rows = pl.concat([table.filter(pl.col("what") == "lost").select(LostRecords._fields) for table in tables])
+    return tuple(LostRecords(located(run), *values) for run, *values in rows.iter_rows())
+
+
+def _all_joins(tables: Iterable[polars.DataFrame]) -> Iterator[Join]:
+    import polars as pl
+
+    for table in tables:
+        rows = table.filter(pl.col("what") == "join").select("key", "rank", "position", "end", "gives", "takes")
+        yield from (Join(*row) for row in rows.iter_rows())

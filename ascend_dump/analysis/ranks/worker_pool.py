@@ -1,0 +1,87 @@
+"""Processes of this machine, of which one may die without taking along what the others do."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
+from queue import SimpleQueue
+from typing import Any, Optional, TypeVar
+
+from ascend_dump.common.log import log
+from ascend_dump.errors import ConfigError, WorkerLost
+
+__all__ = ["RankWorkers"]
+
+_Result = TypeVar("_Result")
+#: A task whose process dies so often kills it by itself.
+_MOST_DEATHS = 3
+
+
+class RankWorkers(Executor):
+    """So many processes on this machine.
+
+    A `ProcessPoolExecutor` ends as a whole when one of its processes is killed. Here that process is replaced and its
+    task is done again, up to three times; then WorkerLost is raised for it.
+
+    >>> with RankWorkers(2) as workers:   # doctest: +SKIP
+    ...     ascend_dump.compare("npu_dumps", "gpu_dumps", executor=workers)
+    """
+
+    def __init__(self, count: int) -> None:
+        """Raises ConfigError where `count` is not at least 1."""
+        if count < 1:
+            raise ConfigError(f"{count} workers", hint="expected a number from 1 on")
+        # One thread for each process waits for it.
+        self._threads = ThreadPoolExecutor(count, "ascend_dump-ranks")
+        self._idle: SimpleQueue[Optional[ProcessPoolExecutor]] = SimpleQueue()
+        self._all: set[ProcessPoolExecutor] = set()
+        self._lock = threading.Lock()
+        self._ended = False
+        for _ in range(count):
+            self._idle.put(None)
+
+    def submit(self, function: Callable[..., _Result], /, *arguments: Any, **named: Any) -> Future[_Result]:
+        return self._threads.submit(self._run, function, arguments, named)
+
+    def _run(self, function: Callable[..., _Result], arguments: tuple[Any, ...], named: dict[str, Any]) -> _Result:
+        pool = self._idle.get()
+        try:
+            for _ in range(_MOST_DEATHS):
+                pool = pool or self._new()
+                try:
+                    return pool.submit(function, *arguments, **named).result()
+                except BrokenProcessPool:
+                    self._drop(pool)
+                    pool = None
+                    if self._ended:
+                        break
+                    log.warning("a worker process was killed; its rank is done again")
+            raise WorkerLost(
+                f"the process of one rank was killed {_MOST_DEATHS} times",
+                hint="the system ends what takes too much memory: see its log, and give fewer workers",
+            )
+        finally:
+            self._idle.put(pool)
+
+    def _new(self) -> ProcessPoolExecutor:
+        # Copies of a process with threads may wait for ever for what one of them held.
+        made = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+        with self._lock:
+            self._all.add(made)
+        return made
+
+    def _drop(self, pool: ProcessPoolExecutor) -> None:
+        with self._lock:
+            self._all.discard(pool)
+        pool.shutdown(wait=False)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._ended = True
+        self._threads.shutdown(wait=wait, cancel_futures=cancel_futures)
+        with self._lock:
+            pools = list(self._all)
+        for pool in pools:
+            pool.shutdown(wait=wait)

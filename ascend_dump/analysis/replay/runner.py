@@ -1,0 +1,232 @@
+"""Run one recorded operator again with PyTorch, in the types that it had or in finer ones."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Optional
+
+from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.replay.reasons import NotRun, refuse_by_name
+from ascend_dump.dump_format import UNINITIALISED, Arguments, Cut, Named, TensorOf
+from ascend_dump.errors import AscendDumpError, FrameworkMissing, NotSupported
+from ascend_dump.reading import Record
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["Runner"]
+
+_BYTES = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+_FLOATS = ("float16", "bfloat16", "float32", "float64", *_BYTES)
+_COMPLEX = {"complex32": "complex64", "complex64": "complex128", "complex128": "complex128"}
+#: How the bits of types that numpy does not have go from ml_dtypes to PyTorch.
+_WORDS = {1: "uint8", 2: "int16"}
+#: Bytes of a tensor that is made without values.
+_MOST_BYTES = 1 << 34
+#: An operator may make so many times the bytes that are recorded of it, and these many besides.
+_MORE, _LITTLE = 64, 1 << 24
+
+
+class Runner:
+    """Runs operators again. Raises FrameworkMissing where PyTorch is not installed."""
+
+    def __init__(self) -> None:
+        try:
+            import torch
+        except ImportError:
+            raise FrameworkMissing(
+                "operators are run again by PyTorch, which is not installed", hint="pip install torch"
+            ) from None
+        self._torch: Any = torch
+        self.version = str(torch.__version__)
+
+    def run(self, operator: Operator, call: Arguments, wide: Optional[str]) -> dict[int, np.ndarray]:
+        """The outputs by their index. wide: the type of floating-point tensors, None: each its own.
+
+        Raises NotRun with the reason.
+        """
+        torch = self._torch
+        function = self._function(call)
+        known = {argument.name for argument in function._schema.arguments}
+        records = {("input", one.index): one for one in operator.inputs}
+        records.update({("output", one.index): one for one in operator.outputs})
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        values: dict[str, Any] = {}
+        by_place = True
+        for argument in function._schema.arguments:
+            if argument.name not in call.values:
+                by_place = False  # those after it have names only
+                continue
+            value = self._value(call.values[argument.name], argument.name, records, wide)
+            values[argument.name] = value
+            if argument.kwarg_only or not by_place:
+                kwargs[argument.name] = value
+            else:
+                args.append(value)
+        if set(call.values) - known:
+            raise NotRun("kernel", f"{call.operator} takes other arguments in PyTorch {self.version}")
+        self._check_size(function, args, kwargs, operator)
+        try:
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                result = function(*args, **kwargs)
+        except Exception as error:  # whatever PyTorch raises for arguments or types that it does not take
+            raise NotRun("kernel", str(error).strip().split("\n")[0][:200]) from None
+        return {record.index: found for record, found in self._outputs(operator, result, values)}
+
+    def bind(self, operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Arguments with the names that the schema of an ATen operator has for them. Raises NotRun."""
+        known = [one.name for one in self._function(Arguments(operator, {}))._schema.arguments]
+        if len(args) > len(known) or not set(kwargs) <= set(known[len(args) :]):
+            raise NotRun("kernel", f"{operator} takes other arguments in PyTorch {self.version}")
+        yield from zip(known, args)
+        yield from kwargs.items()
+
+    def _function(self, call: Arguments) -> Any:
+        name, overload = refuse_by_name(call)
+        function = getattr(getattr(self._torch.ops.aten, name, None), overload, None)
+        if not isinstance(function, self._torch._ops.OpOverload):
+            raise NotRun("kernel", f"PyTorch {self.version} has no {call.operator[:100]}")
+        return function
+
+    def _check_size(self, function: Any, args: list[Any], kwargs: dict[str, Any], operator: Operator) -> None:
+        """Run it without memory first, where PyTorch can: a number in a file must not take all memory."""
+        torch = self._torch
+        try:
+            on_meta: Any = _mapped([args, kwargs], lambda one: one.to("meta") if isinstance(one, torch.Tensor) else one)
+            if "device" in kwargs or not _tensors([*args, *kwargs.values()], torch):
+                on_meta[1]["device"] = torch.device("meta")
+            with torch.no_grad():
+                made = _tensors([function(*on_meta[0], **on_meta[1])], torch)
+        except Exception:
+            # Many operators have no such form, or their shapes depend on values. Those that make a tensor of numbers
+            # alone have it.
+            return
+        recorded = sum(one.nbytes or 0 for one in (*operator.inputs, *operator.outputs))
+        if sum(one.numel() * one.element_size() for one in made) > _MORE * recorded + _LITTLE:
+            raise NotRun("size", f"{[tuple(one.shape) for one in made][:4]}")
+
+    def _value(self, value: Any, name: str, records: Mapping[tuple[str, int], Record], wide: Optional[str]) -> Any:
+        torch = self._torch
+        if isinstance(value, TensorOf):
+            record = records.get((value.io, value.index))
+            if record is None:
+                raise NotRun("inputs" if value.io == "input" else "outputs", f"{name}: there is no record of {value}")
+            return self._tensor(record, wide, empty=value.io == "output")
+        if isinstance(value, list):
+            return [self._value(one, name, records, wide) for one in value]
+        if isinstance(value, Cut):
+            raise NotRun("cut", name)
+        if name == "half_to_float":
+            return False if wide is not None else value
+        if not isinstance(value, Named):
+            return value
+        if value.kind == "device":
+            return torch.device("cpu")
+        if value.kind == "dtype":
+            return self._dtype(value.name, wide)
+        found = getattr(torch, value.name, None) if value.kind in ("layout", "memory_format") else None
+        if not isinstance(found, (torch.layout, torch.memory_format)):
+            raise NotRun("type", f"{name}: {value.kind} {value.name[:100]}")
+        return found
+
+    def _dtype(self, name: str, wide: Optional[str]) -> Any:
+        if wide is not None and name in _FLOATS:
+            name = wide
+        elif wide is not None and name in _COMPLEX:
+            name = _COMPLEX[name] if wide == "float64" else name
+        found = getattr(self._torch, name, None)
+        if not isinstance(found, self._torch.dtype):
+            raise NotRun("type", name[:100])
+        return found
+
+    def _tensor(self, record: Record, wide: Optional[str], *, empty: bool) -> Any:
+        """A tensor of its own with the values of a record; empty: one for results, whose values do not matter."""
+        import numpy as np
+
+        torch = self._torch
+        if record.attrs.get("quantization") or record.dtype is None or record.shape is None:
+            raise NotRun("type", f"{record.label}: {record.dtype}")
+        dtype = self._dtype(record.dtype, wide)
+        if empty or record.attrs.get("skipped") == UNINITIALISED:
+            if (record.nbytes or 0) > _MOST_BYTES:
+                raise NotRun("type", f"{record.label} has {record.nbytes} bytes")
+            # NaN shows who reads it.
+            known = dtype.is_floating_point or dtype.is_complex
+            return torch.full(record.shape, float("nan") if known else 0, dtype=dtype)
+        try:
+            array = np.array(record.numpy(), order="K")
+        except (NotSupported, MemoryError) as error:
+            raise NotRun("inputs", str(error)[:200]) from None
+        except AscendDumpError as error:
+            raise NotRun("unreadable", str(error)[:200]) from None
+        try:
+            if array.dtype.kind == "V" or array.dtype.name in ("bfloat16", *_BYTES):
+                own = getattr(torch, record.dtype)
+                tensor = torch.from_numpy(array.view(_WORDS[array.dtype.itemsize])).view(own)
+            else:
+                tensor = torch.from_numpy(array)
+        except (TypeError, KeyError, AttributeError, ValueError, RuntimeError) as error:
+            raise NotRun("type", f"{record.label}: {error}") from None
+        if tuple(tensor.shape) != record.shape or (wide is None and tensor.dtype != dtype):
+            raise NotRun("type", f"{record.label}: {record.dtype}")
+        return tensor.to(dtype)
+
+    def _outputs(
+        self, operator: Operator, result: Any, values: Mapping[str, Any]
+    ) -> Iterator[tuple[Record, np.ndarray]]:
+        torch = self._torch
+        returned = _tensors([result], torch)
+        for record in operator.outputs:
+            argument = record.attrs.get("argument")
+            if argument and record.index >= len(returned):
+                # What it wrote to and does not return: `exp_avgs[3]`.
+                name, _, place = argument.partition("[")
+                found = values.get(name)
+                if place and isinstance(found, list):
+                    index = int(place[:-1]) if place[:-1].isdigit() else len(found)
+                    found = found[index] if index < len(found) else None
+            else:
+                found = returned[record.index] if record.index < len(returned) else None
+            if found is None or not isinstance(found, torch.Tensor):
+                raise NotRun("outputs", f"PyTorch {self.version} gives no output {argument or record.index}")
+            if found.layout is not torch.strided or found.is_quantized:
+                raise NotRun("type", f"output {record.index} has the layout {found.layout}")
+            yield record, self._array(found)
+
+    def _array(self, tensor: Any) -> np.ndarray:
+
+        plain = tensor.detach().resolve_conj().resolve_neg()
+        name = str(plain.dtype).replace("torch.", "")
+        with contextlib.suppress(TypeError):
+            found: np.ndarray = plain.numpy()
+            return found
+        from ascend_dump.dump_format import numpy_dtype
+
+        try:
+            kind = getattr(self._torch, _WORDS[plain.element_size()])
+            words: np.ndarray = plain.contiguous().view(kind).numpy()
+            return words.view(numpy_dtype(name)).reshape(tuple(plain.shape))
+        except (KeyError, AscendDumpError, RuntimeError, ValueError) as error:
+            raise NotRun("type", f"{name}: {error}") from None
+
+
+def _tensors(values: Sequence[Any], torch: Any) -> list[Any]:
+    found = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            found += _tensors(value, torch)
+    return found
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, list):
+        return [_mapped(one, change) for one in value]
+    if isinstance(value, dict):
+        return {name: _mapped(one, change) for name, one in value.items()}
+    return change(value)

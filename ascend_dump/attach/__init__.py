@@ -1,0 +1,1 @@
+"""Captures of processes that are already running, asked for over a socket."""

@@ -1,0 +1,260 @@
+"""The Unix sockets of `ascend-dump attach`: their directory, their permissions and the messages.
+
+A process that was started with ASCEND_DUMP=wait listens on `PID.NAMESPACE` in a directory of its user (NAMESPACE is the
+inode of its pid namespace). The directory has mode 0700, the socket 0600. On Linux both sides also check the user of
+the peer (SO_PEERCRED). A request is one line of JSON, and so is its answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import stat
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Optional
+
+from ascend_dump.common.paths import open_directory
+from ascend_dump.errors import AscendDumpError, CaptureError, ConfigError
+
+__all__ = [
+    "SCHEMA",
+    "AttachSocket",
+    "ask",
+    "fields_of",
+    "is_alive",
+    "listen",
+    "namespace_of",
+    "peer_of",
+    "read_line",
+    "remove",
+    "waiting",
+    "write_line",
+]
+
+SCHEMA = "ascend-dump/attach/1"
+#: The largest message in bytes, newline included.
+_LONGEST = 2**18
+_NAME = re.compile(r"(\d{1,10})\.(\d{1,20})", re.ASCII)
+#: struct ucred of Linux: pid, uid, gid.
+_CREDENTIALS = struct.Struct("iII")
+
+
+class AttachSocket(NamedTuple):
+    """The socket of a process that waits, or that has ended without removing it."""
+
+    directory: str
+    pid: int
+    namespace: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.pid}.{self.namespace}"
+
+
+def _places() -> Iterator[AttachSocket]:
+    """The sockets of this user's processes in this pid namespace, in all directories that may hold them."""
+    here = namespace_of("self")
+    for directory in _directories():
+        with contextlib.suppress(OSError), _opened(directory) as opened:
+            for name in sorted(os.listdir(opened)):
+                found = _NAME.fullmatch(name)
+                if found is not None and int(found[2]) == here:
+                    yield AttachSocket(directory, int(found[1]), here)
+
+
+def waiting() -> Iterator[AttachSocket]:
+    """The sockets of running processes. Removes those of processes that have ended."""
+    for place in _places():
+        if is_alive(place.pid):
+            yield place
+        else:
+            remove(place)
+
+
+def listen() -> tuple[AttachSocket, socket.socket]:
+    """Open the socket of this process, after removing the sockets of processes that have ended.
+
+    Raises CaptureError AD306 when no private directory can be made for it.
+    """
+    for _ in waiting():
+        pass
+    refused: list[str] = []
+    for directory in _directories():
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(directory, 0o700)
+            with _opened(directory) as opened:
+                os.fchmod(opened, 0o700)
+                place = AttachSocket(directory, os.getpid(), namespace_of("self"))
+                return place, _bound(place, opened)
+        except OSError as error:
+            refused.append(f"{directory}: {error.strerror or error}")
+    raise CaptureError(
+        f"no socket for `ascend-dump attach` can be opened: {'; '.join(refused)}",
+        hint="set XDG_RUNTIME_DIR or TMPDIR to a directory that this user can write to",
+        code="AD306",
+    )
+
+
+def _bound(place: AttachSocket, opened: int) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX)
+    try:
+        with contextlib.suppress(FileNotFoundError):  # of an earlier process of this number
+            os.unlink(place.name, dir_fd=opened)
+        made.bind(_address(place, opened))
+        os.chmod(place.name, 0o600, dir_fd=opened)
+        made.listen(16)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def ask(place: AttachSocket, request: dict[str, Any], *, timeout: float = 60.0) -> dict[str, Any]:
+    """Send one request and return the answer.
+
+    Raises socket.timeout when the process does not answer in time, another OSError when no process listens, and
+    CaptureError AD306 when another process listens or the answer is not usable.
+    """
+    with _opened(place.directory) as opened, socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(timeout)
+        connection.connect(_address(place, opened))
+        peer = peer_of(connection)
+        if peer is not None and (peer[1] != os.geteuid() or peer[0] not in (0, place.pid)):
+            raise CaptureError(
+                f"another process ({peer[0]}, of user {peer[1]}) listens on the socket of process {place.pid}",
+                hint=f"remove {place.directory}/{place.name}, which that process has created",
+                code="AD306",
+            )
+        write_line(connection, {"schema": SCHEMA, **request})
+        try:
+            answer = read_line(connection, time.monotonic() + timeout)
+        except ConfigError as error:
+            raise CaptureError(
+                f"process {place.pid} gave an answer that cannot be used: {error.message}",
+                hint="use the ascend-dump of that process's environment",
+                code="AD306",
+            ) from error
+    if answer.get("schema") != SCHEMA:
+        raise CaptureError(
+            f"process {place.pid} uses the protocol {answer.get('schema')!r}, but this ascend-dump uses {SCHEMA!r}",
+            hint="use the ascend-dump of that process's environment",
+            code="AD306",
+        )
+    return answer
+
+
+def remove(place: AttachSocket) -> None:
+    """Remove a socket file if it exists."""
+    with contextlib.suppress(OSError), _opened(place.directory) as opened:
+        os.unlink(place.name, dir_fd=opened)
+
+
+def write_line(connection: socket.socket, message: dict[str, Any]) -> None:
+    connection.sendall(json.dumps(message, default=str).encode() + b"\n")
+
+
+def read_line(connection: socket.socket, deadline: float) -> dict[str, Any]:
+    """Read one message.
+
+    deadline: a time of `time.monotonic`. Raises socket.timeout at the deadline, ConnectionResetError when the peer
+    closes the connection, and ConfigError for anything but a JSON object.
+    """
+    received = bytearray()
+    while not received.endswith(b"\n"):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise socket.timeout("no complete message in time")
+        connection.settimeout(left)
+        try:
+            piece = connection.recv(65536)
+        except socket.timeout:
+            continue
+        received += piece
+        if not piece:
+            raise ConnectionResetError(f"the connection was closed after {len(received)} bytes")
+        if len(received) > _LONGEST:
+            raise ConfigError(f"the message is longer than {_LONGEST} bytes", hint="give fewer names in layers=")
+    try:
+        message = json.loads(received)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"the message is not JSON: {error}", hint="use `ascend-dump attach`") from None
+    if not isinstance(message, dict):
+        raise ConfigError(f"the message is a {type(message).__name__}, not an object", hint="use `ascend-dump attach`")
+    return message
+
+
+def fields_of(error: BaseException) -> dict[str, str]:
+    """The fields of an error in an answer, see `_attach_client.error_of`."""
+    if not isinstance(error, AscendDumpError):
+        error = CaptureError(f"the process failed to handle the request: {error!r}", code="AD306")
+    return {"kind": type(error).__name__, "message": error.message, "hint": error.hint, "code": error.code}
+
+
+def peer_of(connection: socket.socket) -> Optional[tuple[int, int]]:
+    """Process id and user id of the peer; None where the system does not tell them.
+
+    The process id is 0 for a process in another pid namespace.
+    """
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return None
+    pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size))
+    return pid, uid
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process with this id exists, of any user."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def namespace_of(pid: object) -> int:
+    """The inode of the pid namespace of a process, 0 where it cannot be read."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def _directories() -> list[str]:
+    """The directories that may hold sockets of this user; a process uses the first that it can create."""
+    user = os.geteuid()
+    runtime = [os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{user}"]
+    found = [os.path.join(one, "ascend-dump") for one in runtime if os.path.isabs(one)]
+    # The process and the shell of `attach` may have different environments: what does not depend on them comes first.
+    for one in ("/tmp", os.environ.get("TMPDIR", "")):
+        if os.path.isabs(one):
+            found.append(os.path.join(one, f"ascend-dump-{user}"))
+    return list(dict.fromkeys(found))
+
+
+@contextlib.contextmanager
+def _opened(directory: str) -> Iterator[int]:
+    """Open a directory of this user. Raises OSError for a symbolic link and for a directory of another user."""
+    from pathlib import Path
+
+    opened = open_directory(Path(directory))
+    try:
+        status = os.fstat(opened)
+        if status.st_uid != os.geteuid() or not stat.S_ISDIR(status.st_mode):
+            raise PermissionError(1, f"it belongs to user {status.st_uid}")
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def _address(place: AttachSocket, opened: int) -> str:
+    """The address of a socket, through the open directory: so its path may be long, and cannot be replaced."""
+    through = f"/proc/self/fd/{opened}"
+    return f"{through if os.path.isdir(through) else place.directory}/{place.name}"

@@ -1,0 +1,143 @@
+"""Decorated functions: a wrapper that behaves as the function and makes each call one step of a capture."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import operator
+from contextlib import AbstractContextManager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Callable, NoReturn, Union
+
+import wrapt
+
+from ascend_dump.errors import ConfigError
+
+if TYPE_CHECKING:
+    _FunctionWrapper = wrapt.FunctionWrapper[..., Any]
+    _BoundFunctionWrapper = wrapt.BoundFunctionWrapper[..., Any]
+else:  # which older versions do not have as generic types
+    _FunctionWrapper, _BoundFunctionWrapper = wrapt.FunctionWrapper, wrapt.BoundFunctionWrapper
+
+__all__ = ["decorate", "refuse_class"]
+
+#: Not callable before they are bound, so the function inside them is looked at.
+_DESCRIPTORS = (classmethod, staticmethod)
+
+
+def decorate(function: Any, capture: object, step: Callable[[], AbstractContextManager[None]]) -> Any:
+    """The function, each call of which runs within a `step()`, and whose attribute `capture` is `capture`.
+
+    Raises ConfigError for what cannot be decorated.
+    """
+    if inspect.isclass(function):
+        raise refuse_class(function)
+    plain = function.__func__ if isinstance(function, _DESCRIPTORS) else function
+    if not callable(plain):
+        raise ConfigError(
+            f"a {type(function).__name__} cannot be decorated",
+            hint="put @ascend_dump.capture(...) above a function, or use it in a with statement",
+        )
+    if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
+        raise ConfigError(
+            f"{_name(plain)} is a generator: calling it runs nothing, so no step can be drawn around it",
+            hint="use `with ascend_dump.capture(...)` inside it, or decorate the function that consumes it",
+            code="AD304",
+        )
+
+    def run(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        with step():
+            return wrapped(*args, **kwargs)
+
+    async def run_coroutine(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        with step():
+            return await wrapped(*args, **kwargs)
+
+    found = _DecoratedFunction(function, run_coroutine if inspect.iscoroutinefunction(plain) else run)
+    found._self_capture = capture
+    return found
+
+
+def refuse_class(found: type) -> ConfigError:
+    """The error for a class, which is neither a function nor something that runs."""
+    return ConfigError(
+        f"{found.__qualname__} is a class, and a capture needs an object of it or one of its methods",
+        hint="give the object: capture(model); or put @ascend_dump.capture above the method",
+    )
+
+
+def _name(function: Any) -> str:
+    found = getattr(function, "__qualname__", None)
+    return str(found) if found else type(function).__name__  # a functools.partial has none
+
+
+def _refuse_block(name: str) -> NoReturn:
+    raise ConfigError(
+        f"`with capture({name})`: a function given to capture() is decorated, and {name} was not called",
+        hint=f"write `with ascend_dump.capture(): {name}(...)` to dump a block; or decorate the function, each call of "
+        "which is a step then",
+    )
+
+
+class _NoBlock:
+    """Refuses to be the context manager of a with statement, which would dump nothing."""
+
+    def __enter__(self) -> NoReturn:
+        _refuse_block(_name(self.__wrapped__))  # type: ignore[attr-defined]  # of the proxy
+
+    def __exit__(self, *error: object) -> None:
+        """Never reached: a with statement looks for it before it enters."""
+
+    async def __aenter__(self) -> NoReturn:
+        self.__enter__()
+
+    async def __aexit__(self, *error: object) -> None:
+        """As `__exit__`."""
+
+
+class _BoundDecorated(_NoBlock, _BoundFunctionWrapper):
+    """A decorated function as a method of an object."""
+
+    @property
+    def capture(self) -> Any:
+        return self._self_parent.capture
+
+    # Proxies refuse to be copied and pickled; a method is what its object and its name are.
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if hasattr(self, "__self__"):
+            return getattr, (self.__self__, self.__name__)
+        return _find, (self.__module__, self.__qualname__)
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        if hasattr(self, "__self__"):
+            return getattr(copy.deepcopy(self.__self__, memo), self.__name__)
+        return self
+
+
+def _find(module: str, qualname: str) -> Any:
+    """A method of a class, as unpickling needs it."""
+    return operator.attrgetter(qualname)(import_module(module))
+
+
+class _DecoratedFunction(_NoBlock, _FunctionWrapper):
+    """Called as before; `capture` is what it is dumped by."""
+
+    __bound_function_wrapper__ = _BoundDecorated
+    _self_capture: object
+
+    @property
+    def capture(self) -> Any:
+        return self._self_capture
+
+    # As functions are: by their name.
+    def __reduce_ex__(self, protocol: Any) -> Union[str, Any]:
+        return self.__qualname__
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self

@@ -1,0 +1,56 @@
+"""The types of what `capture` takes and gives, for type checkers: nothing of this is loaded when a program runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from types import CodeType
+from typing import Any, Optional, Protocol, TypeVar, Union
+
+from typing_extensions import ParamSpec, TypedDict
+
+from ascend_dump.request import Data, FrameworkName, Level, Mode, Scene, Until
+from ascend_dump.steps import StepsLike
+
+__all__ = ["CaptureSettings", "Function", "Untyped"]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R", covariant=True)
+
+
+class Function(Protocol[_P, _R]):
+    """A plain function or method: a model has a call, but no code of its own."""
+
+    @property
+    def __code__(self) -> CodeType: ...
+
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
+
+
+class Untyped:
+    """An object of a class with an untyped base fits every type, this one first; nothing else fits it."""
+
+
+class CaptureSettings(TypedDict, total=False):
+    """The keywords of `capture`."""
+
+    path: Union[str, os.PathLike[str]]
+    steps: StepsLike
+    mode: Mode
+    layers: Union[str, Iterable[str]]
+    models: Union[str, Iterable[str]]
+    data: Data
+    stats: Union[str, Iterable[str]]
+    level: Level
+    scene: Optional[Scene]
+    watch: Union[str, Iterable[str]]
+    quant: bool
+    ranks: StepsLike
+    framework: Optional[FrameworkName]
+    max_bytes: Union[int, str, None]
+    keep: Union[int, str, None]
+    until: Optional[Until]
+    graft: Optional[Mapping[str, Any]]
+    quiet: bool
+    strict: bool
+    options: Optional[Mapping[str, Any]]

@@ -1,0 +1,495 @@
+"""Capture: one object that is a context manager, a decorator and a start()/stop() pair.
+
+It owns what every framework needs alike: choosing the adapter, selecting the rank, creating
+the path, reporting problems, and saying loudly when nothing was written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import sys
+import time
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, TypeVar
+
+from ascend_dump.adapter import Adapter, Repeats, Session, at_exit, choose
+from ascend_dump.capturing._call_gate import CallGate
+from ascend_dump.capturing._calls import CallsSession
+from ascend_dump.capturing._decorated_call import DecoratedCall
+from ascend_dump.capturing._recorder import StepRecorder
+from ascend_dump.capturing._summary import Progress, tell
+from ascend_dump.common.log import give_messages_a_name
+from ascend_dump.common.paths import RunDirectory, holds_files, make_private_directory
+from ascend_dump.common.problem import Problem
+from ascend_dump.common.rank import Rank, current_rank, is_selected
+from ascend_dump.common.run_manifest import Mark
+from ascend_dump.errors import AdapterError, AscendDumpError, CaptureError, ConfigError, NotSupported
+from ascend_dump.request import DumpRequest
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import ParamSpec
+
+    from ascend_dump.reading import Dump
+
+    _P = ParamSpec("_P")
+    _R = TypeVar("_R", covariant=True)
+
+    class Decorated(Protocol[_P, _R]):
+        """A decorated function: called as before, and `capture` is what it is dumped by."""
+
+        @property
+        def capture(self) -> Capture: ...
+
+        def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
+
+        def __get__(self, instance: Any, owner: Any = None) -> Callable[..., _R]: ...
+
+
+__all__ = ["Capture"]
+
+log = logging.getLogger("ascend_dump")
+
+
+class _State(Enum):
+    """State of a capture. An active capture of a rank that `ranks=` leaves out has no session."""
+
+    IDLE = "idle"  # not started, or ended
+    ACTIVE = "active"
+
+
+class Capture:
+    """One dump of one target. Create it with `capture`.
+
+    path      the directory that this capture writes to; it exists after the start. Raises CaptureError before
+    problems  the findings of the check before the start, a list of `Problem`
+    config    the file to give to the framework, where the program has to switch the dump on itself; else None
+
+    >>> with ascend_dump.capture(model, path="dumps") as cap:   # doctest: +SKIP
+    ...     model(batch)
+    >>> cap.path, cap.problems, len(cap.dump())                 # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        request: DumpRequest,
+        *,
+        framework: Optional[str] = None,
+        strict: bool = False,
+        launched: bool = False,
+        model: str = "",
+    ) -> None:
+        """launched, model: see `RunDirectory`. A launched capture is started with `begin`."""
+        self.request = request
+        self.problems: list[Problem] = []
+        self._target = target
+        self._framework = framework
+        self._strict = strict
+        self._launched = launched
+        self._model = model
+        self._adapter: Optional[Adapter] = None
+        #: The running session, else the last one; None when `ranks=` leaves this rank out.
+        self._session: Optional[Session] = None
+        self._path: Optional[Path] = None
+        self._state = _State.IDLE
+        self._mark: Optional[Mark] = None
+        self._recorder: Optional[StepRecorder] = None
+        self._progress: Optional[Progress] = None
+        self._rank = Rank(0, 1)
+        #: When it was started, in seconds of a clock that never runs back.
+        self._began = 0.0
+        self._step = 0
+        self._each_call: Optional[bool] = None
+        #: Decorated functions only: arm at the first call, even if `steps=` does not select it.
+        self._early = False
+        self._call_gate = CallGate()
+        self._process = 0
+        self._cancel: Callable[[], None] = _do_nothing
+        #: Called with a failure at the end of the process, where an exception would reach no code of the user.
+        self.failed_at_exit: Callable[[Exception], object] = _log
+
+    @property
+    def path(self) -> Path:
+        if self._path is None:
+            raise CaptureError("this capture has not started, so it has no path yet", hint="enter it or call start()")
+        return self._path
+
+    @property
+    def active(self) -> bool:
+        return self._state is _State.ACTIVE
+
+    @property
+    def config(self) -> Optional[str]:
+        # Text, because it is for native interfaces such as acl.init, which take no Path.
+        session = self._running
+        return None if session is None else session.config
+
+    def start(self) -> Capture:
+        """Arm the dump and return this object.
+
+        Raises CaptureError when it is active already, ConfigError for a problem the framework
+        would refuse, WriteError when the path cannot be written.
+        """
+        adapter, session = self._arm()
+        if session is not None and not adapter.counts_steps(self._target):
+            session.step(0)
+        return self
+
+    def begin(self) -> Optional[Session]:
+        """Arm the dump as `start` does, and return the session, whose steps the caller begins.
+
+        None if `ranks=` leaves this rank out.
+        """
+        return self._arm()[1]
+
+    def stop(self) -> None:
+        """Disarm, finish the files and report. Does nothing when it is not active.
+
+        Waits for the work that the program has queued on a device, and raises what that raises.
+        """
+        if not self.active:
+            return
+        self._state = _State.IDLE
+        self._cancel()
+        session = self._session
+        if session is None:
+            return
+        if os.getpid() != self._process:
+            self._leave(session)
+            return
+        try:
+            session.settle()
+        finally:
+            self._end(session)
+
+    def _leave(self, session: Session) -> None:
+        """Detach a forked child: only the process that started the capture finishes its files and reports."""
+        try:
+            session.stop()
+        except Exception:
+            log.debug("stopping failed in a forked process", exc_info=True)
+
+    def _end(self, session: Session) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+        try:
+            try:
+                session.stop()
+            finally:
+                if self._recorder is not None:
+                    self._recorder.stop()
+        except AscendDumpError as error:
+            if self._mark is not None:
+                self._mark.end(error, self._kept())
+            self._complain(error)
+            return
+        except Exception as error:
+            name = self._adapter.name if self._adapter is not None else ""
+            found = AdapterError(
+                f"the adapter {name} could not end the capture: {error!r}",
+                hint="what it wrote until then can be read; please report this with the traceback of the cause",
+            )
+            found.__cause__ = error
+            log.debug("stopping failed", exc_info=True)
+            self._complain(found)
+            return
+        failure = session.failure
+        if failure is None and not holds_files(self.path):
+            reasons = session.reasons()
+            if reasons is not None:
+                failure = self._nothing_written(reasons or ["no selected operator ran"])
+        if self._mark is not None:
+            self._mark.end(failure, self._kept())
+        if failure is None or failure.code != "AD303":
+            self._tell(session, failure)
+        if failure is not None:
+            self._complain(failure)
+
+    def _tell(self, session: Session, failure: Optional[AscendDumpError]) -> None:
+        seconds = time.monotonic() - self._began
+        try:
+            tell(self.path, self.request, self._rank, session, seconds=seconds, failure=failure)
+        except Exception:  # the program must not suffer
+            log.debug("the end of the capture could not be told", exc_info=True)
+
+    def _kept(self) -> dict[str, Any]:
+        return {} if self._recorder is None else self._recorder.kept()
+
+    def step(self) -> None:
+        """Begin the next step, for a capture without a model or decorated function that counts steps.
+
+        Raises CaptureError when it is not active, NotSupported when the target counts steps.
+        """
+        if not self.active:
+            raise CaptureError("step() was called on a capture that is not active", hint="call it inside the block")
+        session = self._running
+        if session is None:  # another rank is selected
+            return
+        if self._adapter is not None and self._adapter.counts_steps(self._target):
+            raise NotSupported(
+                f"the steps of this target are counted by {self._adapter.name}: each top-level call is one",
+                hint="leave out cap.step(), or capture without a target",
+            )
+        self._step += 1
+        session.step(self._step)
+
+    def trigger(self, reason: str) -> None:
+        """Stop recording after the open step; this step and the `keep` steps before it stay on disk.
+
+        reason: what happened, such as "loss spike"; the manifest and `ascend-dump ls` show it. Only the first call
+        counts. Other ranks go on recording.
+
+        Raises CaptureError when the capture is not active, ConfigError for an empty reason, NotSupported when the
+        framework cannot stop dumping.
+        """
+        if not isinstance(reason, str) or not reason.strip():
+            raise ConfigError(f"trigger({reason!r}): expected what happened, as text", hint='such as "loss spike"')
+        if not self.active:
+            raise CaptureError(
+                "trigger() was called on a capture that is not active", hint="call it inside the block, or in a step"
+            )
+        if self._recorder is not None:  # else another rank is selected
+            self._recorder.trigger(reason.strip())
+
+    def dump(self) -> Dump:
+        """Open what this capture has written so far, inside or after the block."""
+        from ascend_dump.reading import Dump, open_dump
+
+        path = self.path
+        if self._running is not None:
+            self._running.flush()
+        if not holds_files(path):
+            return Dump(path, [])
+        return open_dump(path).marked({} if self._session is None else self._session.marks())
+
+    def __repr__(self) -> str:
+        place = self.request.path if self._path is None else self._path
+        state = self._state.value if self._path is None or self.active else "ended"
+        return f"<Capture {place} ({state})>"
+
+    def __enter__(self) -> Capture:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self._leave_block(error)
+
+    def _leave_block(self, error: Optional[BaseException]) -> None:
+        """Stop the capture at the end of the block, or of the last call. error: what that raised."""
+        self._interrupted(error)
+        self._trigger_by(error)
+        try:
+            self.stop()
+        except AscendDumpError as failure:
+            if error is None:
+                raise
+            # The user's own exception is the one to see.
+            log.warning("%s", failure)
+
+    def __call__(self, function: Callable[_P, _R]) -> Decorated[_P, _R]:
+        """Decorate a plain or async function or a method: each call is one step.
+
+        If the target or the framework counts steps too, everything that runs in a call belongs to that one step. Raises
+        ConfigError for classes, and for generators, whose calls return before their body runs.
+        """
+        from ascend_dump.capturing._decorator import decorate  # loads wrapt
+
+        decorated: Decorated[_P, _R] = decorate(function, self, functools.partial(DecoratedCall, self._call_gate, self))
+        return decorated
+
+    @property
+    def _running(self) -> Optional[Session]:
+        return self._session if self.active else None
+
+    def _arm(self, *, calls: bool = False) -> tuple[Adapter, Optional[Session]]:
+        """Choose the adapter, check the request and start the session.
+
+        calls: the steps are calls of a decorated function, whatever the framework counts
+        """
+        if self.active:
+            raise CaptureError(
+                "this capture is active already",
+                hint="stop() it first, or create a second capture for a second dump",
+            )
+        give_messages_a_name()
+        if self.request.quiet:
+            from ascend_dump.statistics import compile_quietly
+
+            compile_quietly()
+        adapter = choose(self._target, self._framework)
+        rank = current_rank()
+        run = RunDirectory.planned(self.request.path, rank, launched=self._launched, model=self._model)
+        self.problems = adapter.check(self.request, self._target, run)
+        self._report_problems()
+        session = self._recorder = None
+        if is_selected(rank, self.request.ranks):
+            made = run.make()
+            session = CallsSession(adapter, self.request, self._target, made) if calls else self._start(adapter, made)
+            self._path = session.root
+            self._mark = Mark(self._path, adapter.name, self.request)
+            self._recorder = StepRecorder(session, self.request)
+            self._rank, self._began = rank, time.monotonic()
+            self._progress = Progress(session, self.request, rank)
+            self._process = os.getpid()
+            self.end_at_exit()
+        else:
+            make_private_directory(self.request.path)
+            self._path = run.path.parent
+        self._session, self._adapter = session, adapter
+        self._step = 0
+        self._state = _State.ACTIVE
+        return adapter, session
+
+    def _start(self, adapter: Adapter, run: RunDirectory) -> Session:
+        try:
+            return adapter.start(self.request, self._target, run)
+        except BaseException:
+            with contextlib.suppress(OSError):  # it holds what could be written until then
+                run.path.rmdir()
+            raise
+
+    def _report_problems(self) -> None:
+        refused = [problem for problem in self.problems if problem.severity == "error"]
+        if self._strict:
+            refused += [problem for problem in self.problems if problem.severity == "silent"]
+        if refused:
+            # All of them at once: who mends the request mends these too.
+            others = [problem for problem in self.problems if problem not in refused]
+            raise ConfigError(
+                "\n".join(str(problem) for problem in [*refused, *others]),
+                hint="nothing was started; see the hints above",
+                code=refused[0].code,
+            )
+        for problem in self.problems:
+            log.warning("%s", problem)
+
+    def _complain(self, error: AscendDumpError) -> None:
+        if self._strict:
+            raise error
+        if not error.reported:
+            log.warning("%s", error)
+
+    def _nothing_written(self, reasons: list[str]) -> CaptureError:
+        listed = "".join(f"\n  - {reason}" for reason in reasons)
+        found = "see cap.problems, and " if self.problems and not self._launched else "see "
+        return CaptureError(
+            f"the capture wrote nothing{listed}", hint=f"{found}`ascend-dump explain AD303`", code="AD303"
+        )
+
+    def end_at_exit(self) -> None:
+        """Stop the capture at the end of the process, unless it was stopped before. A second call does nothing."""
+        if self._cancel is _do_nothing:
+            cancel = at_exit(self.end)
+
+            def once() -> None:
+                self._cancel = _do_nothing
+                cancel()
+
+            self._cancel = once
+            self._process = os.getpid()
+
+    def end(self) -> None:
+        """`stop` at the end of the process: an exception goes to `failed_at_exit`, since no caller could catch it."""
+        try:
+            if self._path is None and os.getpid() == self._process:
+                give_messages_a_name()
+                reason = (
+                    f"steps={self.request.steps} was not reached: {self._step} call{'' if self._step == 1 else 's'}"
+                )
+                log.warning("%s", self._nothing_written([reason]))
+            if os.getpid() == self._process:
+                # Of the exception that ends the program, where it was told already.
+                self._trigger_by(getattr(sys, "last_value", None))
+            self.stop()
+        except Exception as error:
+            self.failed_at_exit(error)
+
+    def _captures_each_call(self) -> bool:
+        """Whether something else counts steps too, so that each call of a decorated function is armed by itself."""
+        if self._each_call is None:
+            adapter = choose(self._target, self._framework)
+            self._each_call = adapter.counts_steps(self._target)
+            self._early = self._each_call and adapter.repeats is not Repeats.ALWAYS
+        return self._each_call
+
+    @property
+    def recording(self) -> bool:
+        """Whether a session is running: this capture is active, and this rank is selected."""
+        return self._running is not None
+
+    def begin_call(self) -> bool:
+        """Count a call of a decorated function. True: it is a step, which `end_call` must end."""
+        each_call = self._captures_each_call()
+        number = self._step
+        self._step += 1
+        last = self.request.steps.last
+        if number not in self.request.steps and not (self._early and (last is None or number <= last)):
+            if self._path is None:
+                # To say so where no selected call is ever reached.
+                self.end_at_exit()
+            return False
+        begun = self.active
+        if not begun:
+            self._arm(calls=each_call)
+            self._step = number + 1
+        if self._running is not None:
+            try:
+                self._running.step(number)
+            except BaseException:
+                if not begun:
+                    self._abandon()
+                raise
+        return True
+
+    def end_call(self, error: Optional[BaseException]) -> None:
+        """End the step of a call, and after the last selected step the capture. error: the exception of the call."""
+        self._interrupted(error)
+        self._trigger_by(error)
+        if self._running is not None:
+            self._running.step(None)
+        last = self.request.steps.last
+        if last is not None and self._step > last:
+            self._leave_block(error)
+
+    def _interrupted(self, error: Optional[BaseException]) -> None:
+        """Note that an exception interrupted the program, so that the open step is incomplete."""
+        session = self._running
+        if not isinstance(error, KeyboardInterrupt) or session is None or session.failure is not None:
+            return
+        found = CaptureError(
+            "the program was interrupted (KeyboardInterrupt) inside the capture",
+            hint="what was written until then can be read",
+        )
+        found.reported = True  # whoever pressed Ctrl-C knows
+        session.fail(found)
+
+    def _trigger_by(self, error: Optional[BaseException]) -> None:
+        if self.active and self._recorder is not None:
+            self._recorder.trigger_by(error)
+
+    def _abandon(self) -> None:
+        """Forget a capture whose first call could not be begun."""
+        self._state = _State.IDLE
+        self._cancel()
+        if self._session is not None:
+            with contextlib.suppress(OSError):
+                self._session.root.rmdir()
+        self._session = self._path = None
+
+
+def _do_nothing() -> None:
+    return None
+
+
+def _log(error: Exception) -> None:
+    log.warning("%s", error)

@@ -1,0 +1,115 @@
+"""`capture`: makes a DumpRequest of its keyword arguments, and a Capture of the request and its target."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union, overload
+
+from ascend_dump.capturing.capture import Capture
+from ascend_dump.request import Data, DumpRequest, FrameworkName, Level, Mode, Scene, Until, unknown_name
+from ascend_dump.steps import StepsLike
+
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec, Unpack
+
+    from ascend_dump.capturing._types import CaptureSettings, Function, Untyped
+    from ascend_dump.capturing.capture import Decorated
+
+    _P = ParamSpec("_P")
+    _R = TypeVar("_R", covariant=True)
+
+__all__ = ["capture"]
+
+
+@overload
+def capture(target: Optional[Untyped] = None, **settings: Unpack[CaptureSettings]) -> Capture: ...
+@overload
+def capture(target: Function[_P, _R], **settings: Unpack[CaptureSettings]) -> Decorated[_P, _R]: ...
+@overload
+def capture(target: Any, **settings: Unpack[CaptureSettings]) -> Capture: ...
+def capture(
+    target: Any = None,
+    *,
+    path: Union[str, os.PathLike[str]] = "dumps",
+    steps: StepsLike = None,
+    mode: Mode = "all",
+    layers: Union[str, Iterable[str]] = (),
+    models: Union[str, Iterable[str]] = (),
+    data: Data = "tensor",
+    stats: Union[str, Iterable[str]] = (),
+    level: Level = "all",
+    scene: Optional[Scene] = None,
+    watch: Union[str, Iterable[str]] = (),
+    quant: bool = False,
+    ranks: StepsLike = None,
+    framework: Optional[FrameworkName] = None,
+    max_bytes: Union[int, str, None] = None,
+    keep: Union[int, str, None] = None,
+    until: Optional[Until] = None,
+    graft: Optional[Mapping[str, Any]] = None,
+    quiet: bool = False,
+    strict: bool = False,
+    options: Optional[Mapping[str, Any]] = None,
+    **unknown: Any,
+) -> Any:
+    """Dump the operators of `target` while the returned object is active.
+
+    target     a model: each top-level call of it is a step; a function: it is decorated, and each call is a step; None:
+               everything in the block is recorded as step 0, until `step()` begins the next one
+    framework  the adapter to use; by default the target decides
+    strict     raise an exception instead of reporting a failure once and letting the program go on
+    graft      replace tensors by those of another dump, in recorded steps: {"layers.3/addmm_0.output.0": "reference"}.
+               Differences that disappear then were caused there. An input is replaced for that operator only. For
+               framework="torch", on any device
+
+    All other settings are the fields of `DumpRequest`.
+
+    Raises ConfigError for a wrong value, AdapterNotFound when no adapter can capture the target.
+
+    >>> with ascend_dump.capture(model, steps="0|1", path="dumps") as cap:   # doctest: +SKIP
+    ...     train(model)
+    >>> cap.dump().select(op="*conv1*")   # doctest: +SKIP
+    """
+    if unknown:
+        raise unknown_name(next(iter(unknown)))
+    request = DumpRequest(
+        path=path,
+        steps=steps,
+        mode=mode,
+        layers=layers,
+        models=models,
+        data=data,
+        stats=stats,
+        level=level,
+        scene=scene,
+        watch=watch,
+        quant=quant,
+        ranks=ranks,
+        max_bytes=max_bytes,
+        keep=keep,
+        until=until,
+        quiet=quiet,
+        options=options if graft is None else {**(options or {}), "graft": _paths_of(graft)},
+    )
+    if inspect.isclass(target):
+        from ascend_dump.capturing._decorator import refuse_class
+
+        raise refuse_class(target)
+    if inspect.isroutine(target) or isinstance(target, functools.partial):
+        return Capture(None, request, framework=framework, strict=strict)(target)
+    return Capture(target, request, framework=framework, strict=strict)
+
+
+def _paths_of(graft: Any) -> Any:
+    """The same mapping with the paths of dumps as text, as settings are plain values."""
+    if not isinstance(graft, Mapping):
+        return graft
+    found = {}
+    for name, dump in graft.items():
+        path = dump if isinstance(dump, (str, os.PathLike)) else getattr(dump, "root", dump)
+        # The adapter refuses values that are not dumps.
+        found[name] = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
+    return found

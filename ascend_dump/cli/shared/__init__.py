@@ -1,0 +1,1 @@
+"""Parts that several verbs of the command line share."""

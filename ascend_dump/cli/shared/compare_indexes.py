@@ -1,0 +1,86 @@
+"""`ascend-dump compare --index-only`: where two runs of many ranks begin to differ, from their indexes alone."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import TYPE_CHECKING, Optional
+
+import click
+
+from ascend_dump.cli.shared.executor import opened_executor
+from ascend_dump.cli.shared.exit import Exit
+from ascend_dump.cli.shared.reading import code_of_comparison, lost_fields, progress, tell_lost
+
+if TYPE_CHECKING:
+    from ascend_dump.analysis.ranks import IndexComparison, RankOrigin
+
+__all__ = ["compare_by_index"]
+
+_KINDS = {
+    "made": "an output differs although no input of its operator is known to",
+    "given": "an input differs, and nothing before it on this rank explains it",
+    "collective": "the result of a collective differs, and no rank differed before",
+    "structure": "a record that only one of the runs has",
+}
+_EXITS = {"equal": Exit.OK, "unreadable": Exit.UNREADABLE}
+#: How many ranks are listed one by one.
+_MOST_RANKS = 16
+
+
+def compare_by_index(actual: str, reference: str, workers: Optional[int], dask: Optional[str], as_json: bool) -> Exit:
+    """Compare the indexes of all ranks and print the result. Raises what `compare_indexes` raises."""
+    from ascend_dump.analysis.ranks import compare_indexes
+
+    with opened_executor(workers, dask) as executor:
+        found = compare_indexes(
+            actual, reference, executor=executor, watch=lambda names: progress(names, "ranks compared")
+        )
+    if as_json:
+        from ascend_dump.report.documents import write_document
+
+        write_document(sys.stdout, "compare-indexes", {**found.to_dict(), "notes": lost_fields(found.lost)})
+    else:
+        _show(found, actual, reference)
+    tell_lost(found.lost)
+    return code_of_comparison(_EXITS.get(found.verdict, Exit.DIFFERENT), found.lost)
+
+
+def _show(found: IndexComparison, actual: str, reference: str) -> None:
+    from ascend_dump.dump_format import ranks_text
+    from ascend_dump.report.tables import Column, escape, write_table
+
+    table = found.ranks
+    words = {"unequal": "differ", "alone": "have no partner", "undecided": "undecided", "unreadable": "unreadable"}
+    counts = [f"{total} {word}" for name, word in words.items() if (total := int(table[name].sum()))]
+    what = f"{int(table['rows'].sum())} records of {table.height} {'rank' if table.height == 1 else 'ranks'}"
+    click.echo(f"{found.verdict}: {', '.join([what, *counts])}")
+    if found.missing:
+        click.echo(f"only one of the runs has the ranks {ranks_text(found.missing)}")
+    if found.origins and table["undecided"].sum():
+        click.echo("it may have begun in one of the undecided records: `compare` without --index-only reads those")
+    for origin in found.origins:
+        click.echo("")
+        for name, text in _lines(origin, actual, reference):
+            click.echo(f"{name:<12}{escape(text)}")
+    differing = table.filter(table["position"].is_not_null())
+    if not differing.height:
+        return
+    click.echo("\nthe first difference of each rank:")
+    names = ("rank", "unequal", "alone", "step", "op_name", "io", "kind")
+    columns = [Column(name, right=name in names[:4], elastic=name == "op_name") for name in names]
+    rows = differing.head(_MOST_RANKS).select(names).iter_rows()
+    write_table(columns, [["-" if cell is None else str(cell) for cell in row] for row in rows], sys.stdout)
+    if differing.height > _MOST_RANKS:
+        click.echo(f"and {differing.height - _MOST_RANKS} more ranks; --json lists all")
+
+
+def _lines(origin: RankOrigin, actual: str, reference: str) -> list[tuple[str, str]]:
+    from ascend_dump.dump_format import ranks_text
+
+    where = f"{origin.op_name} ({origin.op_type}), step {origin.step}, {origin.io} {origin.index}"
+    lines = [("origin", f"rank {ranks_text(origin.ranks)}: {where}")]
+    lines += [("kind", f"{origin.kind}: {_KINDS[origin.kind]}")]
+    lines += [("source", origin.source)] if origin.source else []
+    lines += [("explains", f"{origin.follows} ranks whose first difference comes after it")] if origin.follows else []
+    return [*lines, ("next", shlex.join(["ascend-dump", "compare", actual, reference, f"--rank={origin.ranks[0]}"]))]

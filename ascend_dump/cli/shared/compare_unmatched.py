@@ -1,0 +1,80 @@
+"""What `compare` prints of records without a partner: first whole ranks, steps and runs, then operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Optional
+
+from ascend_dump.common.units import counted
+
+if TYPE_CHECKING:
+    from ascend_dump.analysis.compare import Comparison, Pair
+    from ascend_dump.reading import Dump, Record
+
+__all__ = ["alone_lines"]
+
+_SHOWN = 10
+_SIDES = ("ACTUAL", "REFERENCE")
+
+
+def alone_lines(dumps: Sequence[Dump], comparison: Comparison, alone: Sequence[Pair]) -> Iterator[str]:
+    """Lines about these pairs of one record. dumps: actual and the reference, as they were compared."""
+    if not alone:
+        return
+    for field in ("rank", "step"):
+        yield from _on_one_side(field, dumps, comparison)
+    yield from _several_runs(comparison)
+    names = list(dict.fromkeys(pair.record.op_name or pair.record.op_type for pair in alone))
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    records, verb = counted(len(alone), "record"), "has" if len(alone) == 1 else "have"
+    yield f"{records} of {counted(len(names), 'operator')} {verb} no partner: {', '.join(names[:_SHOWN])}{more}"
+
+
+def _on_one_side(field: str, dumps: Sequence[Dump], comparison: Comparison) -> Iterator[str]:
+    from ascend_dump.dump_format import ranks_text
+
+    known = [dump.known_values(field) for dump in dumps]
+    paired = {
+        getattr(side, field)
+        for pair in comparison.pairs.looked_at()
+        if pair.actual is not None and pair.reference is not None
+        for side in (pair.actual, pair.reference)
+    }
+    if None in known[0] | known[1]:
+        return  # names of files do not tell
+    for number, side in enumerate(_SIDES):
+        # Ranks may hold parts of what others hold, and the only one of a side is compared with the only other one.
+        only = sorted(known[number] - known[1 - number] - paired)
+        if only:
+            noun = field if len(only) == 1 else f"{field}s"
+            yield f"only {side} has the {noun} {ranks_text(only)}"
+
+
+class _RunsOfStep(NamedTuple):
+    """The runs of each side that recorded a step of a rank, and a record of each."""
+
+    actual: dict[str, Record]
+    reference: dict[str, Record]
+
+
+def _several_runs(comparison: Comparison) -> Iterator[str]:
+    """Where one side has more runs of a step of a rank than the other; the first such step stands for all."""
+    found: dict[tuple[Optional[int], Optional[int]], _RunsOfStep] = {}
+    for pair in comparison.pairs.looked_at():
+        runs = found.setdefault((pair.record.rank, pair.record.step), _RunsOfStep({}, {}))
+        for known, record in zip(runs, (pair.actual, pair.reference)):
+            if record is not None and record.run is not None:
+                known.setdefault(record.run, record)
+    for (rank, step), runs in found.items():
+        counts = [len(known) for known in runs]
+        if min(counts) and counts[0] != counts[1]:
+            more = counts.index(max(counts))
+            name, record = max(runs[more].items())
+            path = next((str(above) for above in record.path.parents if above.name == name), str(record.path))
+            where = f"step {step}" if rank is None else f"rank {rank}, step {step}"
+            yield (
+                f"{where}: {_SIDES[more]} has {counts[more]} runs of the program ({', '.join(sorted(runs[more]))}), "
+                f"{_SIDES[1 - more]} {counts[1 - more]}; give the directory of one run, such as {path}, "
+                "or in Python ascend_dump.open(...).select(run=...)"
+            )
+            return

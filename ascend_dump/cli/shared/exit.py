@@ -1,0 +1,70 @@
+"""Exit codes, and which error gives which."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from ascend_dump.errors import (
+    AdapterError,
+    AscendDumpError,
+    CaptureError,
+    ConfigError,
+    ReadError,
+    WorkerLost,
+    WriteError,
+)
+
+__all__ = ["Exit", "exit_code", "missing_package"]
+
+
+class Exit(IntEnum):
+    """What the caller of a verb learns. `meaning` is the text of `--help`."""
+
+    OK = 0
+    DIFFERENT = 1
+    USAGE = 2
+    UNREADABLE = 3
+    UNAVAILABLE = 4
+    INTERNAL = 70
+    INTERRUPTED = 130
+    PIPE_CLOSED = 141
+
+    @property
+    def meaning(self) -> str:
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Exit.OK: "done; compared things are equal",
+    Exit.DIFFERENT: "a difference was found",
+    Exit.USAGE: "wrong usage or configuration",
+    Exit.UNREADABLE: "a dump, or a part of it, cannot be read",
+    Exit.UNAVAILABLE: "a framework, an adapter, an optional package or a worker is missing",
+    Exit.INTERNAL: "an error in ascend-dump itself",
+    Exit.INTERRUPTED: "interrupted (Ctrl-C)",
+    Exit.PIPE_CLOSED: "the reader of the output closed it, as `| head` does",
+}
+
+#: The first class that fits decides.
+_OF_ERROR: tuple[tuple[type[AscendDumpError], Exit], ...] = (
+    (ConfigError, Exit.USAGE),
+    (CaptureError, Exit.USAGE),
+    (WriteError, Exit.USAGE),
+    (ReadError, Exit.UNREADABLE),
+    (AdapterError, Exit.UNAVAILABLE),
+    (WorkerLost, Exit.UNAVAILABLE),
+)
+
+
+def exit_code(error: BaseException) -> Exit:
+    """The code for an error; what is neither an AscendDumpError nor a missing package is ours to mend."""
+    for kind, code in _OF_ERROR:
+        if isinstance(error, kind):
+            return code
+    return Exit.UNAVAILABLE if missing_package(error) else Exit.INTERNAL
+
+
+def missing_package(error: BaseException) -> str:
+    """The package that the environment lacks, if that is the error."""
+    name = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    return "" if name.startswith("ascend_dump") else name.partition(".")[0]

@@ -1,0 +1,117 @@
+"""The records of a dump by module: one line for each, with the child that looks worst."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+if TYPE_CHECKING:
+    from ascend_dump.reading import Dump, Record
+    from ascend_dump.report.tables import Column
+    from ascend_dump.statistics import Statistics
+
+__all__ = ["Measured", "ModuleSums", "by_module", "write_modules"]
+
+#: The places that tell apart modules of one name.
+_PLACE = ("run", "rank", "model", "step", "module")
+
+
+class ModuleSums:
+    """What is known of the tensors of one module.
+
+    first  its first record
+    nan, inf, largest  numbers of NaN and of Inf, and the largest magnitude among the elements that are finite
+    worst  the tensor with the most NaN and Inf, where there are none the one with the largest element
+    """
+
+    def __init__(self, first: Record) -> None:
+        self.first = first
+        self.operators: set[Any] = set()
+        self.tensors = self.bytes = self.nan = self.inf = 0
+        self.largest: Optional[float] = None
+        self.worst: Optional[Record] = None
+        self._badness = (-1, -1.0)
+
+    def add(self, record: Record, found: Optional[Statistics]) -> None:
+        self.operators.add(record.execution)
+        self.tensors += 1
+        self.bytes += record.nbytes or 0
+        if found is None:
+            return
+        nan, inf = found.nan or 0, (found.posinf or 0) + (found.neginf or 0)
+        self.nan += nan
+        self.inf += inf
+        ends = [abs(value) for value in (found.max, found.min) if value is not None]
+        finite = [value for value in ends if value < float("inf")]
+        if finite:
+            self.largest = max(*finite, self.largest or 0.0)
+        badness = (nan + inf, max(ends, default=0.0))
+        if badness > self._badness:
+            self.worst, self._badness = record, badness
+
+    def cells(self, lead: list[Column], *, measured: bool) -> list[str]:
+        """Of the columns that `write_modules` writes. measured: with what statistics tell."""
+        from ascend_dump.cli.shared.reading import leading_cells
+        from ascend_dump.report.tables import number
+
+        counts = [len(self.operators), self.tensors, self.bytes]
+        cells = [*leading_cells(self.first, lead), self.first.module or "-", *map(str, counts)]
+        if measured:
+            # Host dumps name an operator after its module, which has its own column.
+            worst = "-" if self.worst is None else str(self.worst.label).removeprefix(f"{self.first.module}/")
+            cells += [str(self.nan), str(self.inf), number(self.largest), worst]
+        return cells
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a JSON document."""
+        return {
+            **{name: getattr(self.first, name) for name in _PLACE},
+            "operators": len(self.operators),
+            "tensors": self.tensors,
+            "bytes": self.bytes,
+            "nan": self.nan,
+            "inf": self.inf,
+            "largest": self.largest,
+            "worst": None if self.worst is None else str(self.worst.label),
+        }
+
+
+class Measured(NamedTuple):
+    """A record with its statistics, if they are known."""
+
+    record: Record
+    found: Optional[Statistics]
+
+
+def by_module(measured: Iterable[Measured]) -> list[ModuleSums]:
+    """The modules in the order in which they first ran, those of each step apart."""
+    sums: dict[Any, ModuleSums] = {}
+    for record, found in measured:
+        key = tuple(getattr(record, name) for name in _PLACE)
+        one = sums.get(key)
+        if one is None:
+            one = sums[key] = ModuleSums(record)
+        one.add(record, found)
+    return list(sums.values())
+
+
+def write_modules(
+    dump: Dump, path: str, modules: Sequence[ModuleSums], verb: str, *, as_json: bool, measured: bool = True
+) -> None:
+    """One line for each on stdout, or all as a document of this verb."""
+    if as_json:
+        from ascend_dump.report.documents import write_document
+
+        write_document(sys.stdout, verb, {"path": path, "modules": [one.to_dict() for one in modules]})
+        return
+    from ascend_dump.cli.shared.reading import leading_columns
+    from ascend_dump.report.tables import Column, write_table
+
+    lead = leading_columns(dump)
+    spare = {"bytes": 3, "tensors": 2, "operators": 1}
+    names = ["operators", "tensors", "bytes", *(["nan", "inf", "largest"] if measured else [])]
+    numbers = [Column(name, right=True, spare=spare.get(name, 0)) for name in names]
+    worst = [Column("worst", elastic=True)] if measured else []
+    columns = [*lead, Column("module", elastic=True), *numbers, *worst]
+    write_table(columns, (one.cells(lead, measured=measured) for one in modules), sys.stdout)

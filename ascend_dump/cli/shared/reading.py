@@ -1,0 +1,335 @@
+"""Shared by the reading verbs: PATH, the selectors, progress, and the handling of unreadable records."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from itertools import islice
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, TypeVar
+
+import click
+
+from ascend_dump.cli.shared.exit import Exit
+from ascend_dump.cli.shared.failure import error_fields
+from ascend_dump.errors import DumpNotFound, NotSupported, ReadError
+
+if TYPE_CHECKING:
+    from ascend_dump.reading import Dump, LostRecords, Record
+    from ascend_dump.report.tables import Column
+    from ascend_dump.statistics import Statistics
+
+__all__ = [
+    "Unreadable",
+    "argument_cells",
+    "argument_columns",
+    "argument_text",
+    "code_of_comparison",
+    "first_line",
+    "json_option",
+    "leading_cells",
+    "leading_columns",
+    "lost_fields",
+    "lost_of",
+    "naming_what_there_is",
+    "open_selected",
+    "progress",
+    "reading_options",
+    "record_fields",
+    "selector_options",
+    "shape_text",
+    "tell_lost",
+    "tell_nothing_matched",
+    "what_there_is",
+]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Item = TypeVar("_Item")
+
+_PATTERN, _NUMBERS = "a glob such as *conv1*, or re:PATTERN", '"0|3-5|10"'
+_SELECTORS = {
+    "op": f"Operator names: {_PATTERN}.",
+    "op-type": f"Operator types: {_PATTERN}.",
+    "step": f"Steps: {_NUMBERS}.",
+    "rank": f"Global ranks: {_NUMBERS}.",
+    "device": f"Device ids: {_NUMBERS}.",
+    "io": "input or output.",
+    "index": f"Positions among the inputs or outputs of an operator: {_NUMBERS}.",
+    "model": f"Model names: {_PATTERN}.",
+    "phase": "forward, backward or other.",
+    "module": f"Module paths: {_PATTERN}.",
+    "run": f"Runs, by the name of their time directory: {_PATTERN}.",
+}
+#: Columns that only dumps of several runs, ranks or models need.
+_LEADING = ("run", "rank", "model")
+#: How many of the existing values are listed if none matches a selector.
+_FEW = 4
+#: How many records are read to see whether the dump has names of arguments.
+_PEEK = 50
+
+
+def json_option(function: _Function) -> _Function:
+    """Add `--json`, given to the verb as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")(function)
+
+
+def reading_options(function: _Function) -> _Function:
+    """Add PATH, one option per selector of `Dump.select`, and `--json`."""
+    function = selector_options(*_SELECTORS)(json_option(function))
+    return click.argument("path", type=click.Path(), default="dumps")(function)
+
+
+def selector_options(*names: str) -> Callable[[_Function], _Function]:
+    """Add the options for some selectors of `Dump.select`."""
+
+    def add(function: _Function) -> _Function:
+        for name in reversed(names):
+            function = click.option(f"--{name}", metavar="TEXT", help=_SELECTORS[name])(function)
+        return function
+
+    return add
+
+
+def open_selected(path: str, selectors: dict[str, Optional[str]]) -> Dump:
+    """Open the dump and narrow it. Raises ReadError and ConfigError."""
+    from ascend_dump.reading import open_dump
+
+    dump = open_dump(path)
+    chosen: dict[str, Any] = {name: text for name, text in selectors.items() if text is not None}
+    return dump.select(**chosen) if chosen else dump
+
+
+def leading_columns(dump: Dump) -> list[Column]:
+    """The columns that tell runs, ranks and models apart, where there are several, and the step."""
+    from ascend_dump.report.tables import Column
+
+    several = [Column(name) for name in _LEADING if len(dump.known_values(name)) > 1]
+    return [*several, Column("step", right=True)]
+
+
+def argument_columns(dump: Dump) -> list[Column]:
+    """The column of the names that tensors have in the schemas of operators, where the dump tells them.
+
+    A parameter that the tensor is, or belongs to, stands behind: `self (fc.weight)`.
+    """
+    from ascend_dump.report.tables import Column
+
+    told = any(record.argument for record in islice(dump, _PEEK))
+    return [Column("argument", elastic=True, spare=5)] if told else []
+
+
+def argument_cells(record: Record, columns: list[Column]) -> list[str]:
+    return [argument_text(record)] * len(columns)
+
+
+def argument_text(record: Record) -> str:
+    behind = f" ({record.parameter})" if record.parameter else ""
+    return f"{record.argument or '-'}{behind}"
+
+
+class _Shown(Protocol):
+    """A record, or the part of its fields that a listing shows."""
+
+    @property
+    def shape(self) -> Optional[Sequence[int]]: ...
+
+
+def shape_text(record: _Shown) -> str:
+    return "-" if record.shape is None else str(list(record.shape)).replace(" ", "")
+
+
+def first_line(text: str) -> str:
+    """What a table shows of a reason: an error has its hint below it."""
+    return text.partition("\n")[0]
+
+
+def leading_cells(record: _Shown, columns: list[Column]) -> list[str]:
+    values = (getattr(record, column.name) for column in columns)
+    return ["-" if value is None else str(value) for value in values]
+
+
+def record_fields(record: Record, error: Optional[ReadError] = None) -> dict[str, Any]:
+    """A record for a JSON document; `error` is what reading its values met."""
+    fields = record.to_dict()
+    found = error or record.error
+    if found is not None:
+        fields["error"] = error_fields(found)
+    return fields
+
+
+class Unreadable:
+    """Counts the records that cannot be read, to tell about them when all else is printed.
+
+    seen            records passed by
+    count           those that cannot be read
+    without_values  those that hold neither values nor statistics
+
+    dump: the one that is read, for verbs that are to tell of lost records too; the analysis of others tells it
+    """
+
+    def __init__(self, dump: Optional[Dump] = None) -> None:
+        self._dump = dump
+        self.seen = 0
+        self.count = 0
+        self.without_values = 0
+        self._first: list[str] = []
+
+    def watch(self, records: Iterable[Record]) -> Iterator[Record]:
+        """Pass the records on, noting those with an error."""
+        for record in records:
+            self.seen += 1
+            if record.error is not None:
+                self.add(record.error)
+            yield record
+
+    def add(self, error: ReadError) -> None:
+        self.count += 1
+        if len(self._first) < 5:
+            self._first.append(f"{error.message} [{error.code}]")
+
+    def statistics(self, record: Record, *, recorded: bool = False) -> tuple[Optional[Statistics], Optional[ReadError]]:
+        """The statistics of a record, or what kept us from them; (None, None): it has no values.
+
+        recorded: only those that the dump has; no tensor is read.
+        """
+        if record.error is not None:
+            return None, record.error
+        try:
+            return record.recorded_statistics() if recorded else record.statistics(), None
+        except NotSupported:
+            self.without_values += 1
+            return None, None
+        except ReadError as error:
+            self.add(error)
+            return None, error
+
+    @cached_property
+    def lost(self) -> list[LostRecords]:
+        """The runs of the dump that have lost records. To be asked for when everything else was read."""
+        return [] if self._dump is None else self._dump.lost_records()
+
+    def finish(self, *, is_whole: bool = True) -> Exit:
+        """Tell on stderr about them, and about records that were lost; returns the exit code of the verb.
+
+        is_whole: whether all records were passed by; else none are looked for that were lost
+        """
+        from ascend_dump.report.tables import counted, escape
+
+        lost = self.lost if is_whole else []
+        tell_lost(lost)
+        if self.without_values:
+            verb = "holds" if self.without_values == 1 else "hold"
+            print(f"{counted(self.without_values, 'record')} {verb} neither values nor statistics", file=sys.stderr)
+        if not self.count:
+            return Exit.UNREADABLE if lost else Exit.OK
+        print(f"{counted(self.count, 'record')} cannot be read:", file=sys.stderr)
+        for text in self._first:
+            print(f"  {escape(text)}", file=sys.stderr)
+        if self.count > len(self._first):
+            print(f"  and {self.count - len(self._first)} more", file=sys.stderr)
+        return Exit.UNREADABLE
+
+
+def lost_of(dumps: Iterable[Dump]) -> list[LostRecords]:
+    """The runs of some dumps that have lost records, each once."""
+    return list(dict.fromkeys(lost for dump in dumps for lost in dump.lost_records()))
+
+
+def tell_lost(lost: Iterable[LostRecords]) -> None:
+    """Say on stderr which runs have lost records after they were written."""
+    from ascend_dump.report.tables import escape
+
+    for one in lost:
+        print(f"incomplete: {escape(str(one.run))}: {one.reason}", file=sys.stderr)
+
+
+def code_of_comparison(code: Exit, lost: Iterable[LostRecords]) -> Exit:
+    """The exit code of a comparison: 3 if all is equal that was compared, but records were lost before.
+
+    Lost tensors do not count: equal hashes are proof of what was captured.
+    """
+    return Exit.UNREADABLE if code is Exit.OK and not all(one.shard for one in lost) else code
+
+
+def lost_fields(lost: Iterable[LostRecords]) -> list[dict[str, Any]]:
+    """The same for the `notes` of a document."""
+    return [{"path": one.run, "note": one.reason} for one in lost]
+
+
+def tell_nothing_matched(path: str, selectors: dict[str, Optional[str]]) -> Exit:
+    """Say on stderr what there is instead, so that a mistyped name is not taken for an empty dump.
+
+    Returns the exit code: an empty dump is what a run with scene="overflow" leaves where nothing overflowed.
+    """
+    from ascend_dump.report.tables import escape
+
+    there, *lines = what_there_is(path, selectors)
+    chosen = any(selectors.values())
+    lines = [f"no record matches; {there}" if chosen else there, *(f"  {line}" for line in lines)]
+    print("\n".join(map(escape, lines)), file=sys.stderr)
+    return Exit.UNREADABLE if chosen else Exit.OK
+
+
+@contextmanager
+def naming_what_there_is(selectors: dict[str, Optional[str]]) -> Iterator[None]:
+    """Add what there is instead to an error about a dump in which nothing matches."""
+    try:
+        yield
+    except DumpNotFound as error:
+        if error.path is not None and any(selectors.values()):
+            error.hint = "; ".join(what_there_is(str(error.path), selectors))
+        raise
+
+
+def what_there_is(path: str, selectors: dict[str, Optional[str]]) -> list[str]:
+    """A line about the whole dump, and one for each selector: the values that there are, or those near to it."""
+    from difflib import get_close_matches
+
+    from ascend_dump.report.tables import counted
+
+    wanted = {option: text for option, text in selectors.items() if text is not None}
+    present: dict[str, dict[Any, None]] = {option: {} for option in ("op", *wanted)}
+    count = 0
+    for record in open_selected(path, {}):
+        count += 1
+        for option, found in present.items():
+            found.setdefault(getattr(record, "op_name" if option == "op" else option))
+    there = f"{counted(count, 'record')} of {counted(len(present['op']), 'operator')}" if count else "no records"
+    lines = [f"{path} holds {there}"]
+    for option, text in wanted.items():
+        values = sorted(str(value) for value in present[option] if value not in (None, ""))
+        name = f"--{option.replace('_', '-')}"
+        near = get_close_matches(text.strip("*"), values, n=3, cutoff=0.3)
+        if len(values) <= _FEW:
+            lines.append(f"{name} {text}: the dump has {', '.join(values) or 'none'}")
+        elif near:
+            lines.append(f"nearest to {name} {text}: {', '.join(near)}")
+    return lines
+
+
+def progress(items: Iterable[_Item], noun: str, size: Callable[[_Item], int] = lambda item: 1) -> Iterator[_Item]:
+    """Pass the items on; count them on stderr when that is a terminal and it takes over a second.
+
+    size: for how many an item counts. The cursor stays at the start of the line, so that a row printed meanwhile
+    replaces the count.
+    """
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    start = shown = monotonic()
+    told = False
+    count = 0
+    try:
+        for item in items:
+            count += size(item)
+            now = monotonic()
+            if now - start > 1 and now - shown > 0.2:
+                sys.stderr.write(f"\r{count} {noun}, {now - start:.0f} s\x1b[K\r")
+                sys.stderr.flush()
+                shown, told = now, True
+            yield item
+    finally:
+        if told:
+            sys.stderr.write("\r\x1b[K")

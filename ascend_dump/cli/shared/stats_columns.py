@@ -1,0 +1,48 @@
+"""Which tensors of a large dump `stats` has to look at, from the columns of its catalog."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Optional
+
+from ascend_dump.cli.shared.reading import progress
+
+if TYPE_CHECKING:
+    import polars
+
+    from ascend_dump.reading import Dump
+
+__all__ = ["candidates"]
+
+
+def candidates(dump: Dump, *, nonfinite: bool, sort: Optional[str], limit: int) -> tuple[Dump, int]:
+    """The part of the dump that may be listed, and how many records are not in it.
+
+    It has all records without recorded statistics, since these are computed, or tell why they cannot be. nonfinite:
+    only tensors with NaN or Inf are listed; sort, limit: only the largest ones by this column.
+    """
+    import polars as pl
+
+    frame = dump.catalog(watch=lambda parts: progress(parts, "records", len))
+    unknown = pl.col("count").is_null() | pl.col("error").is_not_null()
+    wanted = [unknown | _is_nonfinite()] if nonfinite else []
+    if sort and limit:
+        value = pl.col(sort).cast(pl.Float64)
+        known = frame.filter(~unknown, value.is_not_null() & ~value.is_nan(), *wanted)
+        largest = known.select(value.top_k(limit).alias("value")).collect()["value"]
+        if len(largest) == limit:
+            wanted.append(unknown | value.is_nan() | value.ge(largest.min()))
+    if not wanted:
+        return dump, 0
+    count = pl.len()
+    some = frame.filter(*wanted).select(count).collect().item()
+    return dump.where(*wanted), frame.select(count).collect().item() - some
+
+
+def _is_nonfinite() -> polars.Expr:
+    """`ascend_dump.analysis.operators.nonfinite.is_nonfinite` of recorded statistics."""
+    import polars as pl
+
+    counts = [pl.col(name) for name in ("nan", "posinf", "neginf")]
+    counted = pl.any_horizontal(count.is_not_null() for count in counts)
+    computed = pl.any_horizontal(~pl.col(name).is_finite().fill_null(True) for name in ("max", "min", "mean"))
+    return pl.when(counted).then(pl.any_horizontal(count.fill_null(0).ne(0) for count in counts)).otherwise(computed)

@@ -1,0 +1,37 @@
+"""Whether a file named by an option can be written: asked before the work, whose result would be lost."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ascend_dump.errors import ConfigError, WriteError
+
+__all__ = ["check_target"]
+
+
+def check_target(option: str, path: str, suffix: str = "") -> None:
+    """Raise ConfigError where no file can be, WriteError where this user may not write one.
+
+    suffix: that of a name to suggest
+    """
+    target = Path(path)
+    try:
+        is_directory = target.is_dir()
+    except OSError as error:  # a name that is too long
+        raise ConfigError(f"{option} {path[:80]}: {error.strerror}", hint="give another name") from None
+    if is_directory:
+        raise ConfigError(
+            f"{option} {path} is a directory, expected the name of a file",
+            hint=f"give a file in it, such as {target / 'result'}{target.suffix or suffix}",
+        )
+    if not target.parent.is_dir():
+        raise ConfigError(
+            f"{option} {path}: there is no directory {target.parent}", hint="make it, or give another one"
+        )
+    # A page replaces the file that is there; others are written into it.
+    place = target if target.exists() and target.suffix.lower() not in (".html", ".htm") else target.parent
+    if not os.access(place, os.W_OK if place is target else os.W_OK | os.X_OK):
+        raise WriteError(
+            f"{option} {path}: this user may not write {place}", hint="give a file in a directory that you may write"
+        )

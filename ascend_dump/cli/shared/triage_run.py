@@ -1,0 +1,114 @@
+"""`ascend-dump triage --run`: its options, and what it says."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+import click
+
+from ascend_dump.cli.shared.exit import Exit
+from ascend_dump.common.units import counted, named
+from ascend_dump.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ascend_dump.analysis.triage import Triage
+
+__all__ = ["exit_of_run", "run_command", "show_run"]
+
+#: Functions of a call stack that are printed, from the innermost.
+_MOST_FRAMES = 8
+
+
+def run_command(
+    command: tuple[str, ...],
+    reference: Optional[str],
+    selectors: dict[str, Optional[str]],
+    *,
+    as_json: bool,
+    **settings: Any,
+) -> Triage:
+    """Run the rounds. Raises ConfigError for a reference that is no command line."""
+    from ascend_dump.report.tables import escape
+    from ascend_dump.triage_runs import run_triage
+
+    # What the command prints must not come between the parts of a document.
+    output = sys.stderr.fileno() if as_json else None
+    sys.stdout.flush()
+    return run_triage(
+        command,
+        reference=() if reference is None else _split(reference),
+        steps=selectors["step"],
+        ranks=selectors["rank"],
+        tell=lambda text: click.echo(f"ascend-dump: {escape(text)}", err=True),
+        output=output,
+        **settings,
+    )
+
+
+def _split(reference: str) -> list[str]:
+    try:
+        found = shlex.split(reference)
+    except ValueError as error:
+        raise ConfigError(
+            f"--reference {reference!r} is not a command line: {error}", hint="quote it as the shell wants it"
+        ) from None
+    if not found:
+        raise ConfigError("--reference is empty", hint="give the command of a program that is right")
+    return found
+
+
+def show_run(found: Triage) -> None:
+    """The cause, how it was found, and what became of it."""
+    from ascend_dump.report.tables import escape
+
+    lines: list[tuple[str, Any]] = []
+    cause = found.cause
+    if cause is not None:
+        rank = "" if cause.rank in (None, 0) else f", rank {cause.rank}"
+        lines += [
+            ("cause", f"{named(cause.op_name, cause.op_type)}, step {cause.step}{rank}"),
+            ("phase", cause.phase if cause.phase != "other" else ""),
+            ("module", cause.module),
+            ("source", cause.source),
+            *(("called from", line) for line in cause.stack[1:_MOST_FRAMES]),
+            *(("evidence", text) for text in cause.evidence),
+        ]
+        suspect = next((one for one in found.suspects if one.op_name == cause.op_name), None)
+        if suspect is not None:
+            lines.append(("reads from", ", ".join(suspect.producers)))
+        lines.append(("confirm", found.confirmation))
+    for number, one in enumerate(found.rounds):
+        text = f"{one.number}. {one.program}: {one.purpose}{f': {one.outcome}' if one.outcome else ''}"
+        lines.append(("" if number else "rounds", f"{text} ({one.seconds:.1f} s, {_bytes(one.nbytes)})"))
+    lines += [("note", text) for text in (*found.reasons, *found.notes)]
+    for name, text in lines:
+        if text:
+            click.echo(f"{name:<12}{escape(str(text))}")
+    dumps = [one.dump for one in found.rounds if one.dump is not None]
+    if dumps:
+        click.echo(f"{'dumps':<12}{counted(len(dumps), 'dump')} in {escape(_shortest(dumps[0].parent.parent))}")
+    click.echo(escape(found.advice))
+
+
+def exit_of_run(found: Triage) -> Union[Exit, int]:
+    """1 where there is a cause; else the exit code of a command that failed by itself."""
+    if found.cause is not None:
+        return Exit.DIFFERENT
+    if found.comparison is not None and found.comparison.verdict not in ("equal", "noise", "undecided"):
+        return Exit.DIFFERENT
+    failed = [one.exit_code for one in found.rounds if one.exit_code]
+    if failed:
+        return failed[0]
+    return Exit.UNREADABLE if found.reasons else Exit.OK
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 100_000 else f"{count / 1e3:.1f} KB"
+
+
+def _shortest(path: Path) -> str:
+    return min(os.fspath(path), os.path.relpath(path), key=len)

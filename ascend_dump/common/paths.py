@@ -1,0 +1,305 @@
+"""Directories and files of a dump are private to their owner, as CANN makes them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import stat
+import time
+from pathlib import Path
+from typing import NamedTuple, Optional, Union
+
+from ascend_dump.common.rank import Rank
+from ascend_dump.errors import WriteError
+
+__all__ = [
+    "CALL",
+    "CATALOG",
+    "MANIFEST",
+    "NO_PART",
+    "PRIVATE_DIRECTORY",
+    "PRIVATE_FILE",
+    "PUSHED",
+    "REMOVED_DIRECTORY",
+    "ForeignFile",
+    "RunDirectory",
+    "add_private_directory",
+    "holds_files",
+    "make_private_directory",
+    "mark_call",
+    "open_directory",
+    "open_private",
+    "user_cache",
+]
+
+PRIVATE_DIRECTORY = 0o700
+PRIVATE_FILE = 0o600
+#: In the directory of a run: what was asked for, and whether the run came to its end.
+MANIFEST = "manifest.json"
+#: In the directory of one call of a decorated function: its number.
+CALL = "call.json"
+#: In a large dump: its catalog, which is no part of it. The name of one that is being made has more behind it.
+CATALOG = ".ascend-dump-catalog"
+#: What the name of the directory of a step begins with while it is removed; it is no part of the dump.
+REMOVED_DIRECTORY = ".ascend-dump-removed-"
+#: In a dump that was uploaded: what was, and its hashes; more stands behind it. It is no part of the dump.
+PUSHED = ".ascend-dump-pushed-"
+#: What is no part of a dump begins with one of these.
+NO_PART = (CATALOG, PUSHED, REMOVED_DIRECTORY)
+CALL_SCHEMA = "ascend-dump/call/1"
+
+
+def user_cache() -> Path:
+    """Where what is computed again if it is lost stays between runs of this user. It need not exist."""
+    own = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(own, "ascend-dump")
+
+
+def make_private_directory(path: Path, setting: str = "path=") -> None:
+    """Create `path` and its missing parents readable by their owner only.
+
+    setting: where the user gave the path, for messages
+
+    Raises WriteError when that fails or the directory cannot be written.
+    """
+    missing = []
+    here = path
+    try:
+        while not here.is_symlink() and not here.exists() and here != here.parent:
+            missing.append(here)
+            here = here.parent
+        for directory in reversed(missing):
+            try:
+                add_private_directory(directory)
+            except FileExistsError:  # another rank was first
+                if not directory.is_dir():
+                    raise
+    except OSError as error:
+        raise WriteError(
+            f"{setting}{str(path)!r} cannot be created: {error.strerror}",
+            hint=f"give {setting} a directory that this user may write",
+        ) from error
+    if not path.is_dir():
+        raise WriteError(f"{setting}{str(path)!r} is not a directory", hint=f"give {setting} a directory")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise WriteError(
+            f"{setting}{str(path)!r} cannot be written", hint=f"give {setting} a directory that this user may write"
+        )
+
+
+class RunDirectory(NamedTuple):
+    """The directory of one run of one rank, `{path}/worldsizeN_global_rankR/{YYYYmmddHHMMSS}`, absolute.
+
+    It is planned before the check of a capture and made when nothing is refused.
+    launched: the capture was begun by ASCEND_DUMP, not by the program itself
+    model: what the dump is named after where there is no target, "" for nothing in particular
+    part: the name of the directory where it is a part of a run: one call of a decorated function, or all of them
+    """
+
+    path: Path
+    rank: Rank
+    launched: bool = False
+    model: str = ""
+    part: str = ""
+
+    @classmethod
+    def planned(cls, path: Path, rank: Rank, *, launched: bool = False, model: str = "") -> RunDirectory:
+        """The next free run directory below `path`. Nothing is created."""
+        level = os.path.join(os.path.abspath(path), rank.level)
+        return cls(Path(level, _free_time_level(level, time.time())), rank, launched, model)
+
+    def beside(self, name: str) -> Path:
+        """The path of a file that belongs to this run but lies outside it: `acl.json` is `acl-20260101010101.json`."""
+        stem, suffix = os.path.splitext(name)
+        if self.part:
+            return self.path.parent.with_name(f"{stem}-{self.path.parent.name}-{self.part}{suffix}")
+        return self.path.with_name(f"{stem}-{self.path.name}{suffix}")
+
+    def of_call(self, number: int) -> RunDirectory:
+        """The part of this run for one call of a decorated function; see `mark_call`."""
+        return self.within(f"call_{number}")
+
+    def within(self, part: str) -> RunDirectory:
+        """A directory inside this run directory. Nothing is created."""
+        return self._replace(path=self.path / part, part=part)
+
+    def make(self) -> RunDirectory:
+        """Create it, with a later time in its name if another run has taken this one meanwhile.
+
+        Raises WriteError when it cannot be made, with code AD310 when somebody else could reach into it: the level of
+        the rank is a link, or belongs to another user.
+        """
+        level = self.path.parent
+        make_private_directory(level.parent)
+        with contextlib.suppress(FileExistsError):
+            _add(level)
+        opened = _open_level(level)
+        try:
+            found, own = self._make_in(opened)
+            levels = os.fstat(opened).st_uid
+            # Compared with what we made: file systems of a network show other owners than the process has.
+            if levels not in (own, 0):
+                os.rmdir(found.path.name, dir_fd=opened)
+                raise _unsafe(f"{level} belongs to another user ({levels}, and what this process makes to {own})")
+            return found
+        finally:
+            os.close(opened)
+
+    def _make_in(self, opened: int) -> tuple[RunDirectory, int]:
+        name = self.path.name
+        while True:
+            try:
+                os.mkdir(name, PRIVATE_DIRECTORY, dir_fd=opened)
+                break
+            except FileExistsError:
+                name = _free_time_level(self.path.parent, time.mktime(time.strptime(name, _TIME)))
+            except OSError as error:
+                raise _cannot_be_created(self.path, error) from error
+        made = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=opened)
+        try:
+            status = os.fstat(made)
+            _make_private(made, status, PRIVATE_DIRECTORY)
+            return self._replace(path=self.path.with_name(name)), status.st_uid
+        finally:
+            os.close(made)
+
+
+_TIME = "%Y%m%d%H%M%S"
+
+
+def _time_level(second: float) -> str:
+    return time.strftime(_TIME, time.localtime(second))
+
+
+def _free_time_level(level: Union[str, Path], second: float) -> str:
+    """The name of the first free run directory from a second on.
+
+    Runs that began within one second have the names of those that follow: the end of such a row is searched for in
+    steps that double, then halved.
+    """
+
+    def is_taken(after: int) -> bool:
+        return os.path.lexists(os.path.join(level, _time_level(second + after)))
+
+    if not is_taken(0):
+        return _time_level(second)
+    taken, free = 0, 1
+    while is_taken(free):
+        taken, free = free, 2 * free
+    while free - taken > 1:
+        middle = (taken + free) // 2
+        taken, free = (middle, free) if is_taken(middle) else (taken, middle)
+    return _time_level(second + free)
+
+
+def _add(directory: Path) -> None:
+    try:
+        add_private_directory(directory)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise _cannot_be_created(directory, error) from error
+
+
+def _open_level(level: Path) -> int:
+    try:
+        return os.open(level, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise _unsafe(f"{level} is a link or a file where the directory of this rank is needed") from error
+        raise _cannot_be_created(level, error) from error
+
+
+def _unsafe(message: str) -> WriteError:
+    return WriteError(
+        message, hint="remove it, or give path= a directory in which only this user may write", code="AD310"
+    )
+
+
+def _cannot_be_created(directory: Path, error: OSError) -> WriteError:
+    return WriteError(
+        f"{directory} cannot be created: {error.strerror}", hint="give path= a directory that this user may write"
+    )
+
+
+class ForeignFile(OSError):
+    """What stands where a file of ours should is a link, or a file that others reach by another name."""
+
+    def __init__(self, path: Union[str, Path]) -> None:
+        super().__init__(
+            errno.EPERM, "it is a link, not a regular file, or a file with several hard links", os.fspath(path)
+        )
+
+
+def add_private_directory(path: Path) -> None:
+    """Create one directory (0700, whatever the umask). Raises OSError, FileExistsError when it is there."""
+    os.mkdir(path, PRIVATE_DIRECTORY)
+    fd = open_directory(path)
+    try:
+        _make_private(fd, os.fstat(fd), PRIVATE_DIRECTORY)
+    finally:
+        os.close(fd)
+
+
+def _make_private(fd: int, status: os.stat_result, mode: int) -> None:
+    if status.st_mode & 0o777 != mode:
+        with contextlib.suppress(OSError):  # some file systems have no modes to change
+            os.fchmod(fd, mode)
+
+
+def open_directory(path: Path) -> int:
+    """A descriptor of a directory, which stays that one whatever is moved meanwhile. Raises OSError, ForeignFile for
+    a link."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if os.path.islink(path):
+            raise ForeignFile(path) from None
+        raise error
+
+
+def open_private(path: Union[str, Path], flags: int, *, directory: Optional[int] = None) -> int:
+    """A file descriptor of a new or own file (0600, whatever the umask), never through a link.
+
+    directory: a descriptor that `path` is relative to. Raises OSError, ForeignFile for a link, a pipe or a device, and
+    a file that has other names.
+    """
+    flags |= os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    truncate, flags = flags & os.O_TRUNC, flags & ~os.O_TRUNC
+    try:
+        fd = os.open(path, flags, PRIVATE_FILE, dir_fd=directory)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise ForeignFile(path) from None
+        raise
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+            raise ForeignFile(path)
+        if truncate:
+            os.ftruncate(fd, 0)
+    except OSError:
+        os.close(fd)
+        raise
+    _make_private(fd, status, PRIVATE_FILE)
+    return fd
+
+
+def holds_files(root: Path) -> bool:
+    """Whether a dump was written: any file but our own marks."""
+    return any(name not in (MANIFEST, CALL) for _, _, names in os.walk(root) for name in names)
+
+
+def mark_call(place: Path, number: int) -> None:
+    """Create the directory of one call of a decorated function, whose records get its number as their step.
+
+    Raises WriteError.
+    """
+    try:
+        add_private_directory(place)
+        with open(open_private(place / CALL, os.O_WRONLY | os.O_EXCL), "w", encoding="utf-8") as file:
+            json.dump({"schema": CALL_SCHEMA, "call": number}, file)
+    except OSError as error:
+        raise _cannot_be_created(place, error) from error

@@ -1,0 +1,356 @@
+"""Upload a dump to an object store: what is finished, each file held against its hash, and what is missing only.
+
+{url}/…                                   the files, as they lie in the dump
+{url}/.ascend-dump-pushed-{host}.json     of each file of one machine: size, hash (xxh3-128) and what the store
+                                          called its content; readers pass it over
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple, Optional, Union
+
+from ascend_dump.common.log import log
+from ascend_dump.common.paths import CATALOG, MANIFEST, PUSHED, REMOVED_DIRECTORY
+from ascend_dump.dump_format import INDEX
+from ascend_dump.errors import ConfigError, ReadError, StorageError
+from ascend_dump.reading import RunState, open_dump
+from ascend_dump.storage import StoredPath, filesystem, list_stored, located, read_range, stored_files, tried
+from ascend_dump.storage.files import open_regular, walked
+
+__all__ = ["Pushed", "PushedFile", "push"]
+
+_SCHEMA = "ascend-dump/pushed/1"
+_MOST_OF_A_LIST = 1 << 30
+_BLOCK = 8 << 20
+#: After so many files what was uploaded is noted, so that a killed push is not begun anew.
+_NOTE_AFTER = 500
+_STEP = re.compile(r"(call_|step_?|iter)?\d{1,18}", re.ASCII)
+_MD5 = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_ORDER = {INDEX: 1, MANIFEST: 2}
+#: Seconds after which a step of a capture on another machine counts as finished.
+_LATELY = 600
+
+
+class PushedFile(NamedTuple):
+    """One file that was checked.
+
+    name      its path below the dump
+    uploaded  whether this call uploaded it; else it was there before
+    verified  how: "hash of the store" or "read back"; "noted" if an earlier push had verified it
+    """
+
+    name: str
+    nbytes: int
+    uploaded: bool
+    verified: str
+
+
+class Pushed(NamedTuple):
+    """The result of a push.
+
+    uploaded, nbytes  number of uploaded files, and their bytes
+    present           number of files that were there before, with the same content
+    unfinished        directories of steps that a running capture may still write to; nothing of them was uploaded
+    changed           files that changed while they were read; the next push uploads them
+    """
+
+    url: str
+    uploaded: int
+    nbytes: int
+    present: int
+    unfinished: tuple[str, ...]
+    changed: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as plain values, for JSON."""
+        return {**self._asdict(), "unfinished": list(self.unfinished), "changed": list(self.changed)}
+
+
+_Watch = Callable[[Iterable[PushedFile]], Iterable[PushedFile]]
+
+
+def push(dump: Union[str, os.PathLike[str]], url: str, *, jobs: int = 4, watch: Optional[_Watch] = None) -> Pushed:
+    """Upload the finished files of a local dump to an object store, as far as they are not there yet.
+
+    dump   a directory that `open` accepts
+    url    the address to upload to, such as s3://bucket/run7, of a store that fsspec knows
+    jobs   number of parallel uploads
+    watch  an iterator function that is given each `PushedFile` and yields it on, for a progress display
+
+    Each file is verified after its upload: by the store's hash where that is an MD5, as for objects that S3 gets in one
+    piece, else by reading it back. The newest step of a running capture is left for a later call. Tensors are uploaded
+    before the index that names them.
+
+    Raises what `open` raises, ConfigError for an invalid address, NotSupported if the package for the store is missing,
+    and StorageError if the store refuses something or holds other bytes than were sent.
+
+    >>> ascend_dump.push("dumps", "s3://bucket/run7").uploaded   # doctest: +SKIP
+    """
+    target = located(url)
+    if not isinstance(target, StoredPath):
+        raise ConfigError(
+            f"url={url!r} is a local path, not a storage URL",
+            hint="expected an address that fsspec knows, such as s3://bucket/run7, gs://... or az://...; to copy "
+            f"it on this machine: {shlex.join(('cp', '-r', str(dump), str(target)))}",
+        )
+    root = located(dump)
+    if isinstance(root, StoredPath):
+        raise ConfigError(f"{root} is stored already", hint="expected a directory of this machine")
+    opened = open_dump(root)
+    if not root.is_dir():
+        raise ConfigError(f"{root} is one file", hint="give the directory of the dump")
+    running = {run.path: run.state for run in opened.runs() if run.state in (RunState.RUNNING, RunState.UNKNOWN)}
+    unfinished = set(_unfinished(root.absolute(), running))
+    upload = _Upload(root, str(target))
+    phases: list[list[str]] = [[], [], []]
+    for directory, names in walked(root):
+        place = directory.absolute()
+        if _is_left_out(directory, root) or any(place == one or one in place.parents for one in unfinished):
+            continue
+        for name in sorted(names):
+            if not name.startswith((CATALOG, PUSHED, f".{MANIFEST}.")):
+                phases[_ORDER.get(name, 0)].append((directory / name).relative_to(root).as_posix())
+    files: list[PushedFile] = []
+    with ThreadPoolExecutor(max(jobs, 1), "ascend_dump-push") as pool:
+        try:
+            for one in (watch or iter)(upload.all(pool, phases)):
+                files.append(one)
+        finally:
+            pool.shutdown(cancel_futures=True)
+            upload.note()
+    new = [one for one in files if one.uploaded]
+    return Pushed(
+        str(target),
+        len(new),
+        sum(one.nbytes for one in new),
+        len(files) - len(new),
+        tuple(sorted(str(one.relative_to(root.absolute())) for one in unfinished)),
+        tuple(upload.changed),
+    )
+
+
+def _is_left_out(directory: Path, root: Path) -> bool:
+    return any(part.startswith((CATALOG, REMOVED_DIRECTORY)) for part in directory.parts[len(root.parts) :])
+
+
+def _unfinished(root: Path, running: Mapping[Path, RunState]) -> Iterator[Path]:
+    """Of each directory of steps in a running capture the one that was written to last.
+
+    Whether a capture on another machine still runs is not known: there it is one that was written to lately.
+    """
+    steps: dict[Path, list[tuple[float, Path]]] = {}
+    for directory, names in walked(root) if running else ():
+        numbered = [
+            one
+            for one in (directory, *directory.parents)
+            if _STEP.fullmatch(one.name) and any(run in one.parents for run in running)
+        ]
+        # `{device}/{model}/{model_id}/{step}`: the lowest number is that of the step.
+        if numbered and names:
+            times = [_modified(directory / name) for name in names]
+            steps.setdefault(numbered[0].parent, []).append((max(times), numbered[0]))
+    for found in steps.values():
+        modified, step = max(found)
+        known = any(run in step.parents and state is RunState.RUNNING for run, state in running.items())
+        if known or modified > time.time() - _LATELY:
+            yield step
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except OSError:
+        return float("inf")
+
+
+class _Noted(NamedTuple):
+    """What an earlier push noted of a file: here its size and time, its hash, and the stamp of the store."""
+
+    size: int
+    modified: int
+    xxh3: str
+    stamp: str
+
+
+class _Upload:
+    """One push: what is there, and what was noted of it."""
+
+    def __init__(self, root: Path, url: str) -> None:
+        self._root = root
+        self._url = url
+        self.changed: list[str] = []
+        self._lock = threading.Lock()
+        self._unnoted = 0
+        host = f"{socket.gethostname()} {root.absolute()}"
+        self._list = f"{url}/{PUSHED}{_xxh3(host.encode('utf-8', 'surrogatepass'))[:16]}.json"
+        try:
+            list_stored(url)
+            self._there = dict(stored_files(url))
+        except FileNotFoundError:
+            self._there = {}
+        self._known: dict[str, _Noted] = {}
+        if self._list.rpartition("/")[2] in self._there:
+            self._known = _read_list(self._list, self._there[self._list.rpartition("/")[2]].size)
+
+    def all(self, pool: ThreadPoolExecutor, phases: list[list[str]]) -> Iterator[PushedFile]:
+        for names in phases:
+            for found in pool.map(self._one, names):
+                if found is not None:
+                    yield found
+
+    def _one(self, name: str) -> Optional[PushedFile]:
+        path = self._root / name
+        try:
+            before = path.lstat()
+        except FileNotFoundError:  # a step that `keep=` removed meanwhile
+            return None
+        there = self._there.get(name)
+        known = self._known.get(name)
+        if there is not None and there.size == before.st_size:
+            # Without a stamp nothing tells that it is still what was uploaded.
+            now = (before.st_size, before.st_mtime_ns, there.stamp)
+            if there.stamp and known is not None and (known.size, known.modified, known.stamp) == now:
+                return PushedFile(name, before.st_size, False, "noted")
+            hashes = _Hashes()
+            for block in _blocks(path):
+                hashes.update(block)
+            how = self._is_stored(name, there.stamp, hashes)
+            if how:
+                self._remember(name, _Noted(before.st_size, before.st_mtime_ns, hashes.xxh3, there.stamp))
+                return PushedFile(name, before.st_size, False, how)
+        hashes = _Hashes()
+        tried(lambda: self._send(path, name, hashes), f"{self._url}/{name}", missing="the bucket is not there")
+        after = path.lstat()
+        if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+            with self._lock:
+                self.changed.append(name)
+            return None
+        stamp = self._stamp(name, before.st_size)
+        how = self._is_stored(name, stamp, hashes)
+        if not how:
+            raise StorageError(
+                "the store holds other bytes than were sent",
+                path=f"{self._url}/{name}",
+                hint="push again; if it stays so, somebody else writes there, or the store is damaged",
+            )
+        self._remember(name, _Noted(before.st_size, before.st_mtime_ns, hashes.xxh3, stamp))
+        return PushedFile(name, before.st_size, True, how)
+
+    def _send(self, path: Path, name: str, hashes: _Hashes) -> None:
+        hashes.begin()
+        fs, place = filesystem(f"{self._url}/{name}")
+        with fs.open(place, "wb") as file:
+            for block in _blocks(path):
+                hashes.update(block)
+                file.write(block)
+
+    def _stamp(self, name: str, size: int) -> str:
+        """What the store calls the content of a file that was just written. Raises StorageError for another size."""
+        from ascend_dump.storage import status_anew
+
+        found = status_anew(f"{self._url}/{name}")
+        if found is None or found.size != size:
+            raise StorageError(
+                f"the store holds {'a directory' if found is None else found.size}, {size} bytes were sent",
+                path=f"{self._url}/{name}",
+                hint="push again",
+            )
+        return found.stamp
+
+    def _is_stored(self, name: str, stamp: str, hashes: _Hashes) -> str:
+        """How it was found that the store has these bytes, "" where it has not."""
+        if _MD5.fullmatch(stamp.strip('"').lower()) and stamp.strip('"').lower() == hashes.md5:
+            return "hash of the store"
+        # With some kinds of encryption, and of what came in parts, the store's hash is not that of the bytes.
+        again = _Hashes()
+        for start in range(0, hashes.size, _BLOCK):
+            again.update(read_range(f"{self._url}/{name}", start, min(start + _BLOCK, hashes.size)))
+        return "read back" if again.xxh3 == hashes.xxh3 else ""
+
+    def _remember(self, name: str, known: _Noted) -> None:
+        with self._lock:
+            self._known[name] = known
+            self._unnoted += 1
+            if self._unnoted < _NOTE_AFTER:
+                return
+        self.note()
+
+    def note(self) -> None:
+        """Write the list of what is there; a push that cannot is no failure, the next one looks at more files."""
+        with self._lock:
+            if not self._unnoted:
+                return
+            self._unnoted = 0
+            files = {name: list(one) for name, one in sorted(self._known.items())}
+        try:
+            fs, place = filesystem(self._list)
+            text = json.dumps({"schema": _SCHEMA, "files": files}, ensure_ascii=True).encode()
+            tried(lambda: fs.pipe_file(place, text), self._list)
+        except (OSError, ReadError) as error:
+            log.warning("%s: the list of what was uploaded cannot be written: %s", self._url, error)
+
+
+class _Hashes:
+    """Of the bytes of one file: the store's kind of hash, and ours."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        import hashlib
+
+        import xxhash
+
+        self._md5 = hashlib.md5(usedforsecurity=False)
+        self._xxh3 = xxhash.xxh3_128()
+        self.size = 0
+
+    def update(self, block: bytes) -> None:
+        self._md5.update(block)
+        self._xxh3.update(block)
+        self.size += len(block)
+
+    @property
+    def md5(self) -> str:
+        return self._md5.hexdigest()
+
+    @property
+    def xxh3(self) -> str:
+        return str(self._xxh3.hexdigest())
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with open_regular(path, follow_links=False) as file:
+        yield from iter(lambda: file.read(_BLOCK), b"")
+
+
+def _xxh3(text: bytes) -> str:
+    import xxhash
+
+    return str(xxhash.xxh3_128_hexdigest(text))
+
+
+def _read_list(url: str, size: int) -> dict[str, _Noted]:
+    """What an earlier push noted; nothing where that is damaged."""
+    try:
+        found = json.loads(read_range(url, 0, min(size, _MOST_OF_A_LIST)))
+        if found["schema"] != _SCHEMA:
+            return {}
+        known = {}
+        for name, (nbytes, modified, xxh3, stamp) in found["files"].items():
+            if type(nbytes) is int and type(modified) is int and isinstance(xxh3, str) and isinstance(stamp, str):
+                known[name] = _Noted(nbytes, modified, xxh3, stamp)
+        return known
+    except (OSError, ReadError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        log.debug("%s is not used: %s", url, error)
+        return {}

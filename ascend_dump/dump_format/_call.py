@@ -1,0 +1,288 @@
+"""What an operator was called with, as JSON in an index line: plain values, and where the tensors are recorded.
+
+    {"op": "aten.sum.dim_IntList", "args": {"self": {"input": 0}, "dim": [1], "keepdim": false}}
+    {"op": "aten.bernoulli_.float", "args": {"self": {"input": 0}, "p": 0.5}, "generator": {"device": "cpu", ...}}
+    {"op": "aten.relu.default", "args": {"self": {"input": 0}}, "stack": ["m.py:7 in forward", "train.py:31 in main"]}
+
+JSON has no word for some values; these are objects with one name, or two where a value is cut:
+
+    {"input": 3}, {"output": 0}            the tensor of that record of the same operator
+    {"inputs": [3, 4]}                     a list of tensors: 4 of them from input 3 on ("outputs" likewise)
+    {"dtype": "bfloat16"}                  also device, layout, memory_format, generator, object (its type in words)
+    {"float": "nan"}                       also "inf" and "-inf"
+    {"int": "18446744073709551616"}        an integer beyond 64 bits
+    {"complex": [0.0, 1.0]}
+    {"cut": [0, 1, 2], "length": 100000}   the beginning of a list or a text that is too long to be kept
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, Optional, Union
+
+import msgspec
+
+from ascend_dump.dump_format._layout import encodable
+
+__all__ = [
+    "KINDS_OF_VALUES",
+    "MOST_KEPT",
+    "SCALARS",
+    "Arguments",
+    "Cut",
+    "GeneratorState",
+    "Named",
+    "TensorOf",
+    "cut_text",
+    "plain_text",
+    "read_call",
+    "read_stack",
+    "text_of",
+]
+
+#: Values of a list, and characters of a text, that are kept.
+MOST_KEPT = 4096
+#: What `Named.kind` may be.
+KINDS_OF_VALUES = ("dtype", "device", "layout", "memory_format", "generator", "object")
+#: Tensors in the lists of one call.
+_MOST_TENSORS = 1 << 16
+#: Lists in lists; deeper ones come from no operator.
+_DEEPEST = 8
+
+
+class TensorOf(NamedTuple):
+    """A tensor among the arguments: the record of the same operator that holds it."""
+
+    io: str
+    index: int  # type: ignore[assignment]  # it hides tuple.index on purpose, as in Record
+
+    def __str__(self) -> str:
+        return f"{self.io} {self.index}"
+
+
+class Named(NamedTuple):
+    """A value that its framework has a name for: `Named("dtype", "bfloat16")`. kind: of `KINDS_OF_VALUES`."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Cut(NamedTuple):
+    """The beginning of a list or a text, and how long it was."""
+
+    values: Union[list[Any], str]
+    length: int
+
+    def __str__(self) -> str:
+        return f"{plain_text(self.values)} and so on, {self.length} in all"
+
+
+class GeneratorState(NamedTuple):
+    """Where random numbers came from, before the operator drew any.
+
+    device  of the generator; hash: xxh3-128 of its state, empty where that could not be had
+    seed    that it was set to; offset: how far it is since, where it counts that (CUDA)
+    """
+
+    device: str
+    hash: str = ""
+    seed: Optional[int] = None
+    offset: Optional[int] = None
+
+
+class Arguments(NamedTuple):
+    """What an operator was called with.
+
+    operator   with its overload: "aten.addmm.default"
+    values     by the names of the operator's schema, those left to their defaults too unless these are None:
+               None, bool, int, float, complex, str, lists of these, `TensorOf`, `Named` and `Cut`
+    generator  of operators that draw random numbers, else None
+    """
+
+    operator: str
+    values: dict[str, Any]
+    generator: Optional[GeneratorState] = None
+
+    def name_of(self, io: str, index: int) -> Optional[str]:
+        """The argument that a tensor is, `weight` or `tensors[3]`; None for one that none refers to.
+
+        >>> tensors = {"self": TensorOf("input", 0), "mat2": TensorOf("input", 1)}
+        >>> Arguments("aten.mm.default", tensors).name_of("input", 1)
+        'mat2'
+        """
+        return next((name for name, value in self._tensors() if value == (io, index)), None)
+
+    def _tensors(self) -> Iterator[tuple[str, TensorOf]]:
+        for name, value in self.values.items():
+            if isinstance(value, TensorOf):
+                yield name, value
+            elif isinstance(value, list):
+                yield from ((f"{name}[{at}]", one) for at, one in enumerate(value) if isinstance(one, TensorOf))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON: as an index line has them, `{"op": ..., "args": {...}}`."""
+        texts = {name: json.loads(text_of(value)) for name, value in self.values.items()}
+        state = {} if self.generator is None else {"generator": self.generator._asdict()}
+        return {"op": self.operator, "args": texts, **state}
+
+    def __str__(self) -> str:
+        return f"{self.operator}({', '.join(f'{name}={plain_text(value)}' for name, value in self.values.items())})"
+
+
+def plain_text(value: Any) -> str:
+    """A value of `Arguments` for people: `[1, -1]`, `input 0`, `inputs 1-4`, `float32`."""
+    if isinstance(value, (TensorOf, Named, Cut)):
+        return str(value)
+    if isinstance(value, list):
+        tensors = [one for one in value if isinstance(one, TensorOf)]
+        if 1 < len(tensors) == len(value):
+            first = tensors[0]
+            if tensors == [TensorOf(first.io, first.index + i) for i in range(len(tensors))]:
+                return f"{first.io}s {first.index}-{tensors[-1].index}"
+        return f"[{', '.join(map(plain_text, value))}]"
+    return repr(value)
+
+
+def _float_text(value: float) -> str:
+    return repr(value) if math.isfinite(value) else f'{{"float":"{value}"}}'
+
+
+def _int_text(value: int) -> str:
+    return str(value) if -(2**63) <= value < 2**63 else f'{{"int":"{value:d}"}}'
+
+
+def _str_text(value: str) -> str:
+    if len(value) > MOST_KEPT:
+        return cut_text(_str_text(value[:MOST_KEPT]), len(value))
+    return json.dumps(encodable(value))
+
+
+def cut_text(kept: str, length: int) -> str:
+    """The JSON of a value of which only the beginning is kept, given that as JSON."""
+    return f'{{"cut":{kept},"length":{length}}}'
+
+
+#: The JSON of a value by its type.
+SCALARS: dict[type, Callable[[Any], str]] = {
+    type(None): lambda value: "null",
+    bool: lambda value: "true" if value else "false",
+    int: _int_text,
+    float: _float_text,
+    complex: lambda value: f'{{"complex":[{_float_text(value.real)},{_float_text(value.imag)}]}}',
+    str: _str_text,
+    Named: lambda value: f'{{"{value.kind}":{_str_text(value.name)}}}',
+    TensorOf: lambda value: f'{{"{value.io}":{value.index}}}',
+}
+
+
+def text_of(value: Any) -> str:
+    """The JSON of a value of `Arguments`; of one of another type `{"object": ...}` with the name of the type."""
+    make = SCALARS.get(type(value))
+    if make is not None:
+        return make(value)
+    if isinstance(value, (list, tuple)) and not isinstance(value, Cut):
+        text = f"[{','.join(map(text_of, value[:MOST_KEPT]))}]"
+        return cut_text(text, len(value)) if len(value) > MOST_KEPT else text
+    if isinstance(value, Cut):
+        return cut_text(text_of(value.values), value.length)
+    return SCALARS[Named](Named("object", type(value).__name__))
+
+
+@functools.lru_cache(64)
+def read_call(text: bytes) -> Arguments:
+    """What `Line.call` says. Raises ValueError for what is no call of an operator.
+
+    All records of a call get the same object, which is not to be changed.
+    """
+    try:
+        found: Any = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if not isinstance(found, dict) or not isinstance(found.get("op"), str) or not isinstance(found.get("args"), dict):
+        raise ValueError('expected {"op": name, "args": values by name}')
+    generator = found.get("generator")
+    reader = _CallValues()
+    values = {name: reader.read(value) for name, value in found["args"].items()}
+    return Arguments(found["op"], values, None if generator is None else _generator(generator))
+
+
+def read_stack(text: bytes) -> tuple[str, ...]:
+    """The functions that led to the call, the innermost first, as `file:line in function`; () where it has none.
+
+    Raises ValueError for what is no call of an operator.
+    """
+    if b'"stack":' not in text:
+        return ()
+    try:
+        found: Any = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from None
+    stack = found.get("stack", ()) if isinstance(found, dict) else None
+    if not isinstance(stack, (list, tuple)) or not all(isinstance(one, str) for one in stack):
+        raise ValueError("its call stack is no list of texts")
+    return tuple(stack)
+
+
+def _generator(found: Any) -> GeneratorState:
+    known = found if isinstance(found, Mapping) else {}
+    device, digest = known.get("device"), known.get("hash", "")
+    seed, offset = known.get("seed"), known.get("offset")
+    numbers = all(one is None or type(one) is int for one in (seed, offset))
+    if not isinstance(device, str) or not isinstance(digest, str) or not numbers:
+        raise ValueError("the state of its generator is damaged")
+    return GeneratorState(device, digest, seed, offset)
+
+
+class _CallValues:
+    """Reads the values of one call."""
+
+    def __init__(self) -> None:
+        #: A short text may stand for many tensors.
+        self._tensors = _MOST_TENSORS
+
+    def read(self, found: Any, depth: int = 0) -> Any:
+        if isinstance(found, list):
+            if depth >= _DEEPEST:
+                raise ValueError(f"lists are nested more than {_DEEPEST} deep")
+            return [self.read(one, depth + 1) for one in found]
+        if not isinstance(found, dict):
+            return found
+        if set(found) == {"cut", "length"}:
+            kept, length = found["cut"], found["length"]
+            if isinstance(kept, (list, str)) and type(length) is int:
+                return Cut(self.read(kept, depth + 1), length)
+        elif len(found) == 1:
+            [(kind, value)] = found.items()
+            if kind in KINDS_OF_VALUES and isinstance(value, str):
+                return Named(kind, value)
+            if kind in ("input", "output") and _is_place(value):
+                return TensorOf(kind, value)
+            if kind in ("inputs", "outputs") and isinstance(value, list) and len(value) == 2:
+                return self._row(kind[:-1], *value)
+            if kind == "float" and value in ("nan", "inf", "-inf"):
+                return float(value)
+            if kind == "int" and isinstance(value, str) and len(value) <= MOST_KEPT:
+                return int(value)
+            if kind == "complex" and isinstance(value, list) and len(value) == 2:
+                real, imaginary = (self.read(one, depth + 1) for one in value)
+                if type(real) is float and type(imaginary) is float:
+                    return complex(real, imaginary)
+        raise ValueError(f"an argument is {json.dumps(found)[:100]}, which this version does not know")
+
+    def _row(self, io: str, start: Any, count: Any) -> list[TensorOf]:
+        if not _is_place(start) or not _is_place(count):
+            raise ValueError(f"tensors are numbered {json.dumps([start, count])[:100]}")
+        self._tensors -= count
+        if self._tensors < 0:
+            raise ValueError(f"it has more than {_MOST_TENSORS} tensors")
+        return [TensorOf(io, start + i) for i in range(count)]
+
+
+def _is_place(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**31

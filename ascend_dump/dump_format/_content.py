@@ -1,0 +1,44 @@
+"""Which bytes the hash of a record is of, and which of them are the tensor's."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple, Optional
+
+from ascend_dump.dump_format._layout import Line
+
+__all__ = ["StoredView", "content_of", "view_of"]
+
+
+class StoredView(NamedTuple):
+    """Where the tensor of a record lies in the bytes that its hash is of.
+
+    Other records of the same bytes may be other parts of them, so two tensors are known to be equal only if the hash,
+    the type, the shape, `blob_offset` and `stored_stride` are equal.
+
+    blob, blob_nbytes  where these bytes are in the shard, and how many; None if they are not stored: then the hash is
+                       that of the tensor's own range of memory
+    blob_offset        bytes from the first of them to element 0
+    stored_stride      in elements
+    """
+
+    blob: Optional[int]
+    blob_nbytes: Optional[int]
+    blob_offset: int
+    stored_stride: tuple[int, ...]
+
+
+def view_of(line: Line) -> StoredView:
+    strides = line.stride if line.stored_stride is None else line.stored_stride
+    if line.blob is None:
+        return StoredView(None, None, 0, strides)
+    begin, size = line.blob
+    return StoredView(begin, size, line.offset - begin, strides)
+
+
+def content_of(line: Line) -> Optional[tuple[Hashable, ...]]:
+    """`Record.content` of a line."""
+    if not line.hash or line.skipped:
+        return None
+    view = view_of(line)
+    return (line.hash, line.dtype, line.shape, view.blob_offset, view.stored_stride)

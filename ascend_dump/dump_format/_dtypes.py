@@ -1,0 +1,74 @@
+"""Names of element types in host dumps, and numpy's type for each."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from ascend_dump.errors import NotSupported
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["has_values", "numpy_dtype"]
+
+_NUMPY = (
+    "bool",
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+)
+_ML_DTYPES = (
+    "bfloat16",
+    "float8_e3m4",
+    "float8_e4m3",
+    "float8_e4m3b11fnuz",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "float6_e2m3fn",
+    "float6_e3m2fn",
+    "float4_e2m1fn",
+    "complex32",
+)
+#: Quantised types read as the integers they store.
+_QUANTISED = {"qint8": "int8", "quint8": "uint8", "qint32": "int32"}
+#: Frameworks only move these about: several values to a byte, or none that is defined. Read as they are stored.
+_RAW = {
+    **dict.fromkeys(("quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8", "float4_e2m1fn_x2"), "uint8"),
+    **dict.fromkeys((f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)), "uint8"),
+    "bits16": "uint16",
+}
+
+
+def has_values(name: str) -> bool:
+    """Whether an element of this type is one number."""
+    return name not in _RAW
+
+
+@functools.cache
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The numpy or ml_dtypes type for a name. Raises NotSupported for an unknown one.
+
+    Only these names: numpy would take others for pointers, dates or structures. Without ml_dtypes' complex32 (from 0.6
+    on) an element of it is a pair of float16: arrays have one axis more, of length 2.
+    """
+    import numpy as np  # to list records needs no numpy
+
+    name = _QUANTISED.get(name) or _RAW.get(name) or name
+    if name in _NUMPY:
+        return np.dtype(name)
+    if name in _ML_DTYPES:
+        import ml_dtypes
+
+        found = getattr(ml_dtypes, name, None)
+        if found is not None:
+            kind: np.dtype[Any] = np.dtype(found)
+            return kind
+        if name == "complex32":
+            return np.dtype("2float16")
+        raise NotSupported(f"the installed ml_dtypes has no type {name!r}", hint="pip install -U ml-dtypes")
+    raise NotSupported(
+        f"{name[:100]!r} is no element type that is known here", hint="a newer version of ascend-dump may read it"
+    )

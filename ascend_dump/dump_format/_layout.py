@@ -1,0 +1,159 @@
+"""The host dialect on disk, in one place for its writer and its reader.
+
+    {path}/worldsize{N}_global_rank{R}/{time}/manifest.json
+    {path}/worldsize{N}_global_rank{R}/{time}/{device}/{model}/{model_id}/{step}/
+        tensors-00000.safetensors   each distinct tensor of the run once
+        index.jsonl                 one Line per record, in the order the operators ran
+        statistic.csv               when statistics were asked for
+        removed.jsonl               instead of index.jsonl: the step was removed (`keep=`), and only the shards that a
+                                    newer step reads from are still there
+
+A line is complete once its newline is written, and is written after the bytes it points at.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, NamedTuple, Optional, Union
+
+import msgspec
+from msgspec import Meta
+
+from ascend_dump.common.paths import MANIFEST
+from ascend_dump.dump_format._ranks import CollectiveCall, Placement
+
+__all__ = [
+    "CSV_HEADER",
+    "INDEX",
+    "MANIFEST",
+    "PADDING",
+    "REMOVED",
+    "SAFETENSORS",
+    "SHARD",
+    "STATISTIC",
+    "Line",
+    "Native",
+    "encodable",
+    "shard_name",
+]
+
+INDEX = "index.jsonl"
+STATISTIC = "statistic.csv"
+#: What the index of a step is renamed to, at once, when the step is removed.
+REMOVED = "removed.jsonl"
+#: A shard as lines name it, relative to the directory of the steps.
+SHARD = re.compile(r"(\d{1,18})/(tensors-\d{5,18}\.safetensors)", re.ASCII)
+#: Entries of a shard that fill the gaps between tensors begin with this.
+PADDING = "__padding__"
+
+
+class Native(NamedTuple):
+    """A type that safetensors knows: its name there, and the bytes of an element."""
+
+    name: str
+    itemsize: int
+
+
+#: By the names of numpy and ml_dtypes; other types are stored as U8.
+SAFETENSORS = {
+    "bool": Native("BOOL", 1),
+    "uint8": Native("U8", 1),
+    "int8": Native("I8", 1),
+    "uint16": Native("U16", 2),
+    "int16": Native("I16", 2),
+    "float16": Native("F16", 2),
+    "bfloat16": Native("BF16", 2),
+    "uint32": Native("U32", 4),
+    "int32": Native("I32", 4),
+    "float32": Native("F32", 4),
+    "uint64": Native("U64", 8),
+    "int64": Native("I64", 8),
+    "float64": Native("F64", 8),
+    "float8_e4m3fn": Native("F8_E4M3", 1),
+    "float8_e5m2": Native("F8_E5M2", 1),
+}
+
+CSV_HEADER = (
+    "Op Type,Op Name,Phase,Timestamp,IO,Slot,Data Size,Data Type,Shape,Count,Max Value,Min Value,Avg Value,"
+    "L2Norm Value,Nan Count,Positive Inf Count,Negative Inf Count,Zero Count,Positive Zero Count,Negative Zero Count"
+)
+
+Number = Union[int, float, str, None]
+# Whatever a line claims beyond these is refused as it is decoded.
+_Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+_Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+_Micros = Annotated[int, Meta(ge=-62_135_596_800_000_000, lt=253_402_300_800_000_000)]  # the years 1 to 9999
+_Sizes = Annotated[tuple[_Size, ...], Meta(max_length=64)]
+_Strides = Annotated[tuple[_Int, ...], Meta(max_length=64)]
+
+
+class Line(msgspec.Struct, omit_defaults=True, gc=False):
+    """One record. `offset` is the file position of element 0; strides are in elements.
+
+    seq        position of the operator in the step
+    time       microseconds since the epoch
+    storage, address, storage_nbytes, storage_offset, stride, version
+               the tensor's place in memory as the framework saw it: which storage (numbered per
+               step), its address and size, and the view on it
+    blob       [file offset, bytes] of the stored bytes this record reads from; `hash` is theirs
+               (xxh3-128)
+    stored_stride  strides in the file, when they differ from `stride`
+    stats      values of `Statistics` in its order; NaN and Inf as text
+    unmeasured why there are no statistics where they were asked for
+    skipped    why nothing is stored
+    origin     the operator turned finite inputs into this non-finite output
+    argument   of an output: its name in the schema of the operator, `indices`, or the argument that was written to, of
+               an output that is not returned: `exp_avgs[3]`
+    parameter  of an operator outside of all modules: the parameter that the tensor is, `fc.weight`, or whose gradient,
+               `fc.weight.grad`, or for which the optimizer keeps it, `exp_avg of fc.weight`
+    requires_grad  of an input: a parameter, that is a leaf of autograd's graph whose gradient is asked for
+    call       what the operator was called with, as JSON (`dump_format.read_call`): in its first line, and where
+               its outputs come later than its inputs in the first of those too
+    collective of an operator that ranks run together: which of their calls it is
+    placement  of what a rank holds of a tensor that lies on several: which part it is
+    """
+
+    seq: _Size
+    op_type: str
+    op_name: str
+    io: str
+    index: _Size
+    time: _Micros
+    dtype: str
+    shape: _Sizes
+    nbytes: _Size
+    device: str = "cpu"
+    phase: str = "other"
+    module: str = ""
+    source: str = ""
+    stride: _Strides = ()
+    storage_offset: _Size = 0
+    storage: _Int = -1
+    address: int = 0
+    storage_nbytes: _Size = 0
+    version: _Int = -1
+    offset: _Size = 0
+    stored_stride: Optional[_Strides] = None
+    skipped: str = ""
+    quantization: Optional[dict[str, Any]] = None
+    origin: bool = False
+    argument: str = ""
+    hash: str = ""
+    shard: str = ""
+    blob: Optional[tuple[_Size, _Size]] = None
+    stats: Optional[Annotated[tuple[Number, ...], Meta(min_length=1, max_length=11)]] = None
+    unmeasured: str = ""
+    requires_grad: bool = False
+    parameter: str = ""
+    call: msgspec.Raw = msgspec.Raw()
+    collective: Optional[CollectiveCall] = None
+    placement: Optional[Placement] = None
+
+
+def shard_name(step: int, number: int) -> str:
+    return f"{step}/tensors-{number:05d}.safetensors"
+
+
+def encodable(text: str) -> str:
+    """The text without what JSON cannot hold: names of files may come with undecodable bytes in them."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

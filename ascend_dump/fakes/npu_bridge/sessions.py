@@ -1,0 +1,314 @@
+"""Sessions whose graphs run on the simulated NPU: the device receives what TensorFlow computes.
+
+The values come from TensorFlow itself: the tensors of the pruned graph are fetched in the very run that the program
+asks for, so nothing runs twice. It needs `BaseSession` of `tensorflow.python.client.session` only.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+from ascend_dump.fakes.npu_bridge.options import Attributes, Invalid, OptionRefused, read_init_options
+from ascend_dump.fakes.npu_bridge.plan import Plan, Spec, make_plan
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ascend_dump.fakes.npu_bridge.process import BridgeProcess, GeSession
+
+    _Array = np.ndarray[Any, Any]
+
+__all__ = ["watch_sessions"]
+
+_MARK = "_ascend_dump_watched"
+
+
+def watch_sessions(process: BridgeProcess) -> None:
+    """Let every session of this process follow its ConfigProto, as the passes of the adapter's library do.
+
+    A second call does nothing; `BridgeProcess.leave` takes it back.
+    """
+    from tensorflow.python.client import session as module
+
+    cls = module.BaseSession
+    if getattr(cls, _MARK, None) is process:
+        return
+    _Watch(process, module).enter(cls)
+
+
+class _Model:
+    """One loaded graph and how often it has run."""
+
+    def __init__(self, plan: Plan, number: int) -> None:
+        self.plan = plan
+        self.number = number
+        self.step = 0
+
+
+class _State:
+    """What belongs to one session."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        self.attributes: Optional[Attributes] = None
+        self.checked = False
+        self.ge: Optional[GeSession] = None
+        self.models: dict[tuple[object, ...], Optional[_Model]] = {}
+        self.running = False
+
+
+class _Watch:
+    """The methods that stand in for those of BaseSession; `real` is what they were."""
+
+    def __init__(self, process: BridgeProcess, module: Any) -> None:
+        self._process = process
+        self._module = module
+        self._states: weakref.WeakKeyDictionary[Any, _State] = weakref.WeakKeyDictionary()
+        self._lock = threading.RLock()
+        self._real: dict[str, Any] = {}
+
+    def enter(self, cls: Any) -> None:
+        for name, put in (
+            ("__init__", self._init),
+            ("run", self._run),
+            ("make_callable", self._make_plain_callable),
+            ("_make_callable_from_options", self._make_callable),
+            ("close", self._close),
+        ):
+            if not hasattr(cls, name):
+                continue
+            self._real[name] = real = getattr(cls, name)
+            setattr(cls, name, _method(put, real))
+        setattr(cls, _MARK, self._process)
+        self._process.undo.append(functools.partial(self._leave, cls))
+
+    def _leave(self, cls: Any) -> None:
+        for name, real in self._real.items():
+            setattr(cls, name, real)
+        delattr(cls, _MARK)
+        for state in self._states.values():
+            if state.ge is not None:
+                state.ge.close()
+
+    # What replaces the methods; the first argument is the session.
+
+    def _init(self, session: Any, *args: Any, **kwargs: Any) -> None:
+        self._real["__init__"](session, *args, **kwargs)
+        self._state(session)
+
+    def _run(
+        self, session: Any, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None
+    ) -> Any:
+        real, state = self._real["run"], self._state(session)
+        if state.running or not self._offline(state):
+            return real(session, fetches, feed_dict, options, run_metadata)
+        graph = session.graph
+        fed = dict(_fed(graph, feed_dict))
+        handler = self._module._FetchHandler(graph, fetches, {})
+        targets, fetched = list(handler.targets()), list(handler.fetches())
+        roots = [*(tensor.op for tensor in fetched), *targets]
+        if any(op in self._process.init_ops for op in roots):
+            self._ask(self._process.initialise, self._ask(read_init_options, state.config), state.config)
+        if any(op in self._process.shutdown_ops for op in roots):
+            self._process.finalise()
+        model = self._model(state, graph, roots, fetched, frozenset(fed))
+        if model is None:
+            return real(session, fetches, feed_dict, options, run_metadata)
+        before = self._variables(session, state, model.plan)
+        found, values = real(session, [fetches, list(model.plan.wanted)], feed_dict, options, run_metadata)
+        known = dict(zip((tensor.name for tensor in model.plan.wanted), values))
+        self._report(model, {**known, **before, **fed})
+        return found
+
+    def _make_plain_callable(
+        self, session: Any, fetches: Any, feed_list: Any = None, accept_options: bool = False
+    ) -> Any:
+        """With a list of feeds TensorFlow goes through `run` itself."""
+        call = self._real["make_callable"](session, fetches, feed_list, accept_options)
+        if feed_list is not None:
+            return call
+
+        def run(**options: Any) -> Any:
+            return session.run(fetches, **options) if self._offline(self._state(session)) else call(**options)
+
+        return run
+
+    def _make_callable(self, session: Any, options: Any) -> Any:
+        """tf.keras runs its steps through a callable of its own."""
+        real, state = self._real["_make_callable_from_options"], self._state(session)
+        if not self._offline(state):
+            return real(session, options)
+        graph, names = session.graph, list(options.feed)
+        fetched = [graph.as_graph_element(name) for name in options.fetch]
+        roots = [*(tensor.op for tensor in fetched), *(graph.as_graph_element(name) for name in options.target)]
+        model = self._model(state, graph, roots, fetched, frozenset(names))
+        if model is None:
+            return real(session, options)
+        wider = type(options)()
+        wider.CopyFrom(options)
+        wider.fetch.extend(tensor.name for tensor in model.plan.wanted)
+        call = real(session, wider)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            before = self._variables(session, state, model.plan)
+            found = call(*args, **kwargs)
+            values = found[len(fetched) :]
+            known = dict(zip((tensor.name for tensor in model.plan.wanted), values))
+            self._report(model, {**known, **before, **dict(zip(names, args))})
+            return found[: len(fetched)]
+
+        # The real one keeps its handle alive.
+        run.real = call  # type: ignore[attr-defined]
+        return run
+
+    def _close(self, session: Any) -> None:
+        state = self._states.get(session)
+        if state is not None and state.ge is not None:
+            state.ge.close()
+            state.ge = None
+            state.models.clear()
+        self._real["close"](session)
+
+    # Parts.
+
+    def _state(self, session: Any) -> _State:
+        state = self._states.get(session)
+        if state is None:
+            # The library has its own copy of the settings from the moment the session is made.
+            config, copy = getattr(session, "_config", None), None
+            if config is not None:
+                copy = type(config)()
+                copy.CopyFrom(config)
+            state = self._states[session] = _State(copy)
+        return state
+
+    def _offline(self, state: _State) -> bool:
+        """Whether the session's graphs go to the device. Raises tf.errors.InternalError, ProcessAborted."""
+        if not state.checked:
+            state.attributes = self._ask(self._process.attributes, state.config)
+            state.checked = True
+        return state.attributes is not None and state.attributes.offline
+
+    def _model(
+        self, state: _State, graph: Any, roots: Sequence[Any], fetched: Sequence[Any], fed: frozenset[str]
+    ) -> Optional[_Model]:
+        """The loaded graph for these fetches; None where the host runs all of it. (assumption npu_bridge.signature)"""
+        names = tuple(sorted({op.name for op in roots} | {tensor.name for tensor in fetched}))
+        key = (names, tuple(sorted(fed)))
+        with self._lock:
+            if key not in state.models:
+                plan = make_plan(graph, roots, fed)
+                state.models[key] = _Model(plan, self._ask(self._load, state, plan)) if plan.ops else None
+            return state.models[key]
+
+    def _load(self, state: _State, plan: Plan) -> int:
+        assert state.attributes is not None, "only sessions whose graphs go to the device load models"
+        if state.ge is None:
+            init = read_init_options(state.config)
+            state.ge = self._process.open_session(state.attributes.options, init=init, config=state.config)
+        return state.ge.load(plan.ops)
+
+    def _variables(self, session: Any, state: _State, plan: Plan) -> dict[str, Any]:
+        """Variables as they are before the run; what is not initialised yet is left out.
+
+        (assumption npu_bridge.variables)
+        """
+        from tensorflow.python.framework import errors
+
+        found: dict[str, Any] = {}
+        real = self._real["run"]
+        state.running = True
+        try:
+            try:
+                return dict(zip(plan.before, real(session, list(plan.before.values())))) if plan.before else {}
+            except errors.FailedPreconditionError:
+                pass
+            for name, tensor in plan.before.items():
+                try:
+                    found[name] = real(session, tensor)
+                except errors.FailedPreconditionError:
+                    continue
+        finally:
+            state.running = False
+        return found
+
+    def _report(self, model: _Model, values: Mapping[str, Any]) -> None:
+        """Tell the device of one execution. Raises tf.errors.InternalError where an operator was told to fail.
+
+        (assumption npu_bridge.loop)
+        """
+        from ascend_dump.fakes.device.npu import OperatorFailed
+
+        npu = self._process.npu
+        with self._lock:
+            npu.begin_step(model.number, model.step)
+            model.step += 1
+            try:
+                for op in model.plan.ops:
+                    inputs = [_value(values, spec) for spec in op.inputs]
+                    outputs = [_value(values, spec) for spec in op.outputs]
+                    npu.run_op(op.type, op.name, inputs, outputs, model_id=model.number)
+            except OperatorFailed as error:
+                raise self._failure(str(error)) from error
+            finally:
+                npu.end_step(model.number)
+
+    def _ask(self, function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return function(*args)
+        except OptionRefused as refusal:
+            raise self._failure(str(refusal), invalid=isinstance(refusal, Invalid)) from None
+
+    def _failure(self, message: str, *, invalid: bool = False) -> Exception:
+        from tensorflow.python.framework import errors
+
+        kind = errors.InvalidArgumentError if invalid else errors.InternalError
+        error: Exception = kind(None, None, message)
+        return error
+
+
+def _method(put: Callable[..., Any], real: Any) -> Any:
+    @functools.wraps(real)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return put(self, *args, **kwargs)
+
+    return method
+
+
+def _fed(graph: Any, feed_dict: Optional[Mapping[Any, Any]]) -> Iterator[tuple[str, Any]]:
+    """Name and value of each tensor that is fed; parts of composite tensors are not told apart."""
+    for key, value in (feed_dict or {}).items():
+        pairs: Iterable[tuple[Any, Any]] = zip(key, value) if isinstance(key, (tuple, list)) else ((key, value),)
+        for each, part in pairs:
+            try:
+                tensor = graph.as_graph_element(each, allow_operation=False)
+            except (TypeError, ValueError, KeyError):
+                continue
+            yield tensor.name, _as_array(part, tensor.dtype.as_numpy_dtype)
+
+
+def _value(values: Mapping[str, Any], spec: Spec) -> _Array:
+    """A tensor's value; empty for what has none on the host, such as a resource that is no variable.
+
+    A variable that is not initialised yet is memory the device has not written, here zeros.
+    """
+    import numpy as np
+
+    if spec.name in values:
+        return np.asarray(values[spec.name])
+    # A resource that no operator of the graph reads has no value here.
+    if spec.shape is None or -1 in spec.shape or spec.dtype in ("resource", "variant", "string"):
+        return np.empty(0, np.uint8)
+    from tensorflow.python.framework import dtypes
+
+    return np.zeros(spec.shape, dtypes.as_dtype(spec.dtype).as_numpy_dtype)
+
+
+def _as_array(value: Any, dtype: Any) -> _Array:
+    import numpy as np
+
+    return np.asarray(value, dtype=dtype)

@@ -1,0 +1,49 @@
+"""Recorded values as tensors of PyTorch."""
+
+from __future__ import annotations
+
+import warnings
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ascend_dump.errors import FrameworkMissing, NotSupported
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["as_torch"]
+
+#: Integers of the same size, through which PyTorch gets the bytes of types that numpy does not have.
+_WORDS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
+
+
+def as_torch(array: np.ndarray[Any, Any], *, writable: bool) -> Any:
+    """The same values as a tensor; a copy if `writable`, else it shares the memory of the array.
+
+    Raises FrameworkMissing without PyTorch, NotSupported for a type that PyTorch lacks.
+    """
+    import numpy as np
+
+    try:
+        torch: Any = import_module("torch")
+    except ImportError:
+        raise FrameworkMissing(
+            "torch() returns a tensor of PyTorch, which is not installed", hint="use numpy(), or install torch"
+        ) from None
+    if writable or any(stride < 0 for stride in array.strides):
+        array = np.array(array)
+    name = array.dtype.name
+    own = None
+    if array.dtype.isbuiltin != 1:  # a type of ml_dtypes; numpy calls some of them floats
+        own = getattr(torch, name, None)
+        if own is None or array.dtype.itemsize not in _WORDS or not isinstance(own, torch.dtype):
+            raise NotSupported(f"PyTorch has no type {name}", hint="use numpy(), and convert the values")
+        array = array.view(_WORDS[array.dtype.itemsize])
+    try:
+        with warnings.catch_warnings():
+            # PyTorch has no read-only tensors.
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writ", category=UserWarning)
+            tensor = torch.from_numpy(array)
+    except TypeError:
+        raise NotSupported(f"this PyTorch has no type {name}", hint="use numpy(), and convert the values") from None
+    return tensor if own is None else tensor.view(own)

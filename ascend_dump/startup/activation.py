@@ -1,0 +1,388 @@
+"""Start the dump of a whole process from its environment, without changes to its code.
+
+`start` is called by the start-up hook (`.pth`) that the package installs, and by the sitecustomize that
+`ascend-dump run` puts on PYTHONPATH. Both may run in one interpreter.
+
+    ASCEND_DUMP                     what to dump: `1`, `steps=0|2-5,path=/d`, JSON text or a file; empty, `0`, `off`,
+                                    `false` and `no` mean off; `wait` and `wait,path=/d`: wait for `ascend-dump attach`
+    ASCEND_DUMP_STRICT=1            exit with code 2 instead of printing a message: at once if nothing can be dumped, at
+                                    the end of the process if the dump is empty or incomplete
+    ASCEND_DUMP_DISABLED_ADAPTERS   names of adapters to ignore, `*` for all
+    ASCEND_DUMP_RUN                 id of the process that `ascend-dump run` has started: it alone reports, at its end,
+                                    that neither it nor a child process imported a framework
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional
+
+from ascend_dump.common.log import give_messages_a_name, of_this_rank, print_line
+from ascend_dump.errors import AdapterNotFound, AscendDumpError
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import FrameType, ModuleType
+
+    from ascend_dump.adapter import Adapter, Session
+    from ascend_dump.attach.listener import Listener
+    from ascend_dump.attach.server import Attachments
+    from ascend_dump.capturing.capture import Capture
+    from ascend_dump.request import DumpRequest
+
+__all__ = ["RUN", "STRICT", "VARIABLE", "LaunchedCapture", "launch", "requested", "settings_of_waiting", "start"]
+
+VARIABLE = "ASCEND_DUMP"
+STRICT = "ASCEND_DUMP_STRICT"
+RUN = "ASCEND_DUMP_RUN"
+_OFF = ("", "0", "off", "false", "no")
+_WAIT = "wait"
+
+log = logging.getLogger("ascend_dump")
+
+#: What third-party code may raise: a module that calls sys.exit() when it is imported must not end the program.
+_ANY = (Exception, SystemExit)
+
+_started = False
+#: Launched captures by adapter name; added when a module of the adapter's framework is imported.
+_launched: dict[str, LaunchedCapture] = {}
+#: Whether the process is to end with exit code 2.
+_failed = False
+
+
+def start() -> None:
+    """Register hooks on the imports of frameworks if ASCEND_DUMP is set. Never raises; a second call does nothing."""
+    global _started
+    if _started or not _is_on(os.environ.get(VARIABLE, "")):
+        return
+    _started = True
+    if _site_is_starting() and "sitecustomize" not in sys.modules:
+        sys.meta_path.insert(0, _AfterSite())
+    else:
+        _arm()
+
+
+def requested() -> Optional[DumpRequest]:
+    """The request of ASCEND_DUMP, None when it is off or `wait`. Raises ConfigError for a wrong value."""
+    from ascend_dump.request import DumpRequest
+
+    text = os.environ.get(VARIABLE, "")
+    if settings_of_waiting() is not None:
+        return None
+    return DumpRequest.from_text(text) if _is_on(text) else None
+
+
+def settings_of_waiting() -> Optional[DumpRequest]:
+    """The settings of ASCEND_DUMP=wait,..., None for any other value. Raises ConfigError for a wrong setting."""
+    from ascend_dump.request import DumpRequest
+
+    word, _, rest = os.environ.get(VARIABLE, "").partition(",")
+    if word.strip().lower() != _WAIT:
+        return None
+    return DumpRequest.from_text(rest) if rest.strip() else DumpRequest()
+
+
+def _is_on(text: str) -> bool:
+    return text.strip().lower() not in _OFF
+
+
+def _arm() -> None:
+    # Registered before everything that the program registers, so it runs after that.
+    atexit.register(_end_strictly, os.getpid())
+    try:
+        give_messages_a_name()
+        waiting = settings_of_waiting()
+        if waiting is not None:
+            _WaitingProcess(waiting).follow(_launchable_adapters())
+            return
+        request = requested()
+        assert request is not None, "start() returned when it is off"
+        if os.environ.get(RUN) == str(os.getpid()):
+            atexit.register(_tell_nothing, os.getpid(), os.path.abspath(request.path), time.time())
+        found = _launchable_adapters()
+        from wrapt import register_post_import_hook
+
+        for adapter in found:
+            for module in adapter.process_hooks:
+                register_post_import_hook(_Hook(adapter, request), module)
+    except _ANY as error:
+        _complain(f"{VARIABLE}={os.environ[VARIABLE]!r} is ignored", error)
+
+
+def _launchable_adapters() -> list[Adapter]:
+    from ascend_dump.adapter import load, registered
+
+    found = []
+    for name in registered():
+        try:
+            adapter = load(name)
+        except AscendDumpError as error:
+            # One broken package must not keep the others from dumping.
+            _complain(f"the adapter {name!r} is left out", error)
+            continue
+        if adapter.process_hooks:
+            found.append(adapter)
+    if not found:
+        raise AdapterNotFound(
+            "no registered adapter can dump a whole process", hint="`ascend-dump doctor` lists what is registered"
+        )
+    return found
+
+
+class _Hook:
+    """Launches one adapter after the import of its framework, which must not fail because of it."""
+
+    def __init__(self, adapter: Adapter, request: DumpRequest) -> None:
+        self._adapter = adapter
+        self._request = request
+
+    def __call__(self, module: ModuleType) -> None:
+        log.debug("%s was imported: launching the adapter %r", module.__name__, self._adapter.name)
+        launch(self._adapter, self._request)
+
+
+class _WaitingProcess:
+    """Listens for `ascend-dump attach` once a framework that can be captured is imported."""
+
+    def __init__(self, settings: DumpRequest) -> None:
+        self._settings = settings
+        self._listener: Optional[Listener] = None
+
+    def follow(self, found: Sequence[Adapter]) -> None:
+        from wrapt import register_post_import_hook
+
+        for adapter in found:
+            for module in adapter.process_hooks:
+                register_post_import_hook(functools.partial(self._imported, adapter), module)
+
+    def _imported(self, adapter: Adapter, module: ModuleType) -> None:
+        try:
+            adapter.wait()
+            if self._listener is None:
+                self._listener = _listen(self._settings)
+        except _ANY as error:
+            log.debug("waiting failed", exc_info=True)
+            _complain("nobody can attach to this process", error)
+
+
+def _listen(settings: DumpRequest) -> Listener:
+    from ascend_dump.attach.listener import Listener
+
+    # Imported late: a process that nobody attaches to needs none of it.
+    attachments: list[Attachments] = []
+
+    def handle(request: dict[str, Any]) -> dict[str, Any]:
+        if not attachments:
+            from ascend_dump.attach.server import Attachments
+
+            attachments.append(Attachments(settings.to_mapping()))
+        return attachments[0].handle(request)
+
+    def forked() -> None:
+        for one in attachments:
+            one.forked()
+
+    return Listener(handle, forked)
+
+
+def launch(adapter: Adapter, request: DumpRequest) -> LaunchedCapture:
+    """Call `Adapter.launch` of an adapter whose framework was imported; it starts the capture when it can."""
+    name = adapter.name
+    if name in _launched:
+        return _launched[name]
+    launched = _launched[name] = LaunchedCapture(adapter, request)
+    for other in [one for one in _launched.values() if name in one.adapter.yields_to]:
+        other.rest(name)
+    try:
+        launched.unused = adapter.launch(launched)
+    except _ANY as error:
+        log.debug("launching %r failed", name, exc_info=True)
+        _complain(f"nothing is dumped by the adapter {name!r}", error)
+    if len(_launched) == 1:
+        atexit.register(_tell_unused, os.getpid())
+    return launched
+
+
+class LaunchedCapture:
+    """The `Begin` of one adapter that was launched by ASCEND_DUMP, in this process and in forked ones."""
+
+    def __init__(self, adapter: Adapter, request: DumpRequest) -> None:
+        self.adapter = adapter
+        self.request = request
+        self.unused: Optional[Callable[[], str]] = None
+        self.begun = False
+        self.over = False
+        self._capture: Optional[Capture] = None
+        self._rests = False
+
+    def __call__(self, target: Any = None, *, model: str = "") -> Optional[Session]:
+        self.begun = True
+        name = self.adapter.name
+        instead = next((one for one in self.adapter.yields_to if one in _launched), None)
+        if instead is not None:
+            self.rest(instead)
+            return None
+        from ascend_dump.capturing.capture import Capture
+
+        made = Capture(target, self.request, framework=name, strict=_is_strict(), launched=True, model=model)
+        made.failed_at_exit = _failed_at_exit
+        self._capture = made
+        try:
+            return made.begin()
+        except _ANY as error:
+            log.debug("starting the capture failed", exc_info=True)
+            _complain(f"nothing is dumped by the adapter {name!r}", error)
+            return None
+
+    def rest(self, instead: str) -> None:
+        """Stop, because an adapter that captures the same program more precisely takes over."""
+        if not self._rests:
+            self._rests = True
+            # Not for the host side of a program that uses the device: two adapters are expected there.
+            level = logging.WARNING if self.adapter.priority > 0 else logging.INFO
+            log.log(
+                level,
+                "nothing more is dumped by %s: %s takes over; ASCEND_DUMP_DISABLED_ADAPTERS leaves one out",
+                self.adapter.name,
+                instead,
+            )
+        if self._capture is not None:
+            self._capture.stop()
+
+    def done(self, failure: Optional[Exception] = None) -> None:
+        """Does nothing: a launched capture is finished at the end of the process."""
+
+    def end(self) -> None:
+        """Finish the capture as at the end of the process; the adapter may be launched again afterwards."""
+        _launched.pop(self.adapter.name, None)
+        if self._capture is not None:
+            self._capture.end()
+
+
+def _tell_unused(process: int) -> None:
+    from multiprocessing import parent_process
+
+    # A process that only forks workers, or was started by multiprocessing, may run no model itself.
+    if (
+        not _launched
+        or any(launched.begun for launched in _launched.values())
+        or os.getpid() != process
+        or parent_process() is not None
+    ):
+        return
+    first = max(_launched.values(), key=lambda launched: launched.adapter.priority)
+    reason = first.unused() if first.unused is not None else ""
+    if reason:
+        log.warning("%s is set, but %s: nothing of this process was captured", VARIABLE, reason)
+
+
+def _tell_nothing(process: int, path: str, since: float) -> None:
+    """Warn if no framework was imported in the whole run; processes that imported one report for themselves."""
+    global _failed
+    if _launched or os.getpid() != process or _is_written(path, since):
+        return
+    log.warning(
+        "%s is set, but this process imported no framework that can be captured, and no process below it wrote into "
+        "%s: nothing was dumped",
+        VARIABLE,
+        path,
+    )
+    _failed = _failed or _is_strict()
+
+
+def _is_written(path: str, since: float) -> bool:
+    """Whether something was created in this directory of dumps, where a run is at `{rank}/{time}`."""
+    for place in (path, *_entries(path)):
+        with contextlib.suppress(OSError):
+            # File systems round their times.
+            if os.lstat(place).st_mtime >= since - 2:
+                return True
+    return False
+
+
+def _entries(path: str) -> list[str]:
+    with contextlib.suppress(OSError), os.scandir(path) as found:
+        return [one.path for one in found]
+    return []
+
+
+def _failed_at_exit(error: Exception) -> None:
+    global _failed
+    log.warning("%s", error)
+    _failed = _failed or _is_strict()
+
+
+def _end_strictly(process: int) -> None:
+    """Exit with code 2 after all other exit handlers, unless the program failed with an exception of its own."""
+    if _failed and os.getpid() == process and getattr(sys, "last_value", None) is None:
+        logging.shutdown()
+        _leave()
+
+
+class _AfterSite:
+    """Meta-path finder that delays `_arm` until every site directory is on the path.
+
+    `.pth` files of one directory are processed before the next directory is added (a virtual
+    environment over system packages, user packages over system packages), so wrapt or an adapter
+    may not be importable yet. The last thing `site` does is to import sitecustomize.
+    """
+
+    def find_spec(
+        self, name: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
+    ) -> Optional[ModuleSpec]:
+        if name != "sitecustomize":
+            return None
+        sys.meta_path.remove(self)
+        _arm()
+        from importlib.util import find_spec
+
+        # The loop over sys.meta_path, which was just changed, would skip one finder.
+        return find_spec(name)
+
+
+def _site_is_starting() -> bool:
+    frame: Optional[FrameType] = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "main" and frame.f_globals.get("__name__") == "site":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _complain(what: str, error: BaseException) -> None:
+    """Print a message in one line; with ASCEND_DUMP_STRICT exit with code 2."""
+    print_line(f"ascend-dump: {of_this_rank(' '.join(f'{what}: {_one_line(error)}'.splitlines()))}")
+    if _is_strict():
+        _leave()
+
+
+def _is_strict() -> bool:
+    return _is_on(os.environ.get(STRICT, ""))
+
+
+def _leave() -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # it is closed or full, or there is none
+            stream.flush()
+    # A SystemExit inside site is a fatal error of the interpreter, with exit code 1; inside the import of a
+    # framework it leaves half a module, over which the framework's own exit handlers may abort the process.
+    os._exit(2)
+
+
+def _one_line(error: BaseException) -> str:
+    if not isinstance(error, AscendDumpError):
+        try:
+            return repr(error)
+        except Exception:
+            return type(error).__name__
+    # The line of ^ marks below a wrong part of the text makes no sense within one line.
+    lines = (line.strip() for line in error.message.splitlines() if line.strip(" ^"))
+    hint = f" Hint: {' '.join(error.hint.split())}" if error.hint else ""
+    return f"{' '.join(lines)} [{error.code}]{hint}"

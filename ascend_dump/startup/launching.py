@@ -1,0 +1,55 @@
+"""What it takes to start a user's command with the dump switched on in every Python process below it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from pathlib import Path
+
+from ascend_dump.errors import ConfigError
+from ascend_dump.request import DumpRequest
+from ascend_dump.startup.activation import VARIABLE
+
+__all__ = ["SITE", "cannot_start", "environment_of", "find_program"]
+
+#: The directory whose sitecustomize starts the dump in every interpreter that reads PYTHONPATH.
+SITE = Path(__file__).parent / "site"
+
+
+def find_program(name: str) -> str:
+    """The file that would run. Raises ConfigError AD104 with the likely reason when none would."""
+    found = shutil.which(name)
+    if found is not None:
+        return found
+    path = Path(name)
+    if path.is_dir():
+        reason, hint = "it is a directory", "give the program inside it"
+    elif path.is_file() and path.suffix == ".py":
+        reason, hint = "it is a Python file", f"write `ascend-dump run ... -- python {shlex.quote(name)} ...`"
+    elif path.is_file():
+        there = os.access(path, os.X_OK)
+        reason = "it stands in this directory, which PATH leaves out" if there else "it is not executable"
+        hint = f"write ./{name}" if there else f"chmod +x {shlex.quote(name)}, or name its interpreter before it"
+    elif name.startswith("-"):
+        reason, hint = "it looks like an option", "options of ascend-dump stand before `--`, the command after it"
+    else:
+        reason, hint = "no such program on PATH", "check the spelling, or give the full path"
+    raise ConfigError(f"cannot run {name!r}: {reason}", hint=hint, code="AD104")
+
+
+def cannot_start(name: str, error: OSError) -> ConfigError:
+    """A program that is there and does not start."""
+    return ConfigError(
+        f"cannot run {name!r}: {error.strerror}",
+        hint="a script needs a `#!` line, or its interpreter before it",
+        code="AD104",
+    )
+
+
+def environment_of(request: DumpRequest) -> dict[str, str]:
+    """The variables to set for the command."""
+    old = os.environ.get("PYTHONPATH")
+    # An empty entry means the current directory, so only our own is taken out.
+    entries = [entry for entry in old.split(os.pathsep) if entry != str(SITE)] if old else []
+    return {VARIABLE: request.to_text(), "PYTHONPATH": os.pathsep.join([str(SITE), *entries])}

@@ -1,0 +1,187 @@
+"""Decorators that compile numba kernels, and operations for which numba would widen integers to 64 bits.
+
+numba recompiles a cached kernel only if the kernel's own file changes, so touch these files after changing this one.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any, Callable, TypeVar, cast
+
+import numba
+import numba.extending
+from llvmlite import ir
+from numba import types
+from numba.core import config as numba_config
+
+from ascend_dump.common.paths import make_private_directory, user_cache
+from ascend_dump.errors import WriteError
+
+__all__ = [
+    "BLOCK",
+    "SUMS",
+    "as_float",
+    "float_bits",
+    "high_half",
+    "inner",
+    "intrinsic",
+    "kernel",
+    "larger",
+    "largest_exponent",
+    "like",
+    "low_half",
+    "prefetch",
+    "two_sum",
+]
+
+#: Untyped, because numba defines its attributes at run time.
+_config: Any = numba_config
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+#: Words of a block: 16 KiB of float64, and few enough for counters of 16 bits.
+BLOCK = 2048
+#: Fast-math flags: sums may be reordered and fused for vectorisation; NaN, Inf and signed zeros are respected.
+SUMS = frozenset({"reassoc", "contract"})
+
+
+def inner(fastmath: Any = (), *, inline: bool = False) -> Callable[[_Function], _Function]:
+    """Compile a function that kernels call; with `inline` it is always inlined."""
+    return cast("Callable[[_Function], _Function]", numba.njit(fastmath=set(fastmath), forceinline=inline, nogil=True))
+
+
+@functools.cache
+def _directory() -> str:
+    """The private directory of compiled kernels, which are executed, so no other user may write to it; "" if it cannot
+    be created."""
+    directory = user_cache() / "numba"
+    try:
+        make_private_directory(directory)
+    except WriteError:
+        return ""
+    return os.fspath(directory)
+
+
+def kernel(function: _Function) -> _Function:
+    """Compile a function that Python calls; it releases the GIL.
+
+    The result is cached in the user's cache directory; if that is not writable, numba chooses another one. Call while
+    nothing else loads or compiles.
+    """
+    before = _config.CACHE_DIR
+    _config.CACHE_DIR = before or _directory()
+    try:
+        return cast(_Function, numba.njit(cache=True, nogil=True)(function))
+    finally:
+        _config.CACHE_DIR = before
+
+
+def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A typed `numba.extending.intrinsic`: the function returns the signature and the code generator."""
+    return cast("Callable[..., Any]", numba.extending.intrinsic(function))
+
+
+@intrinsic
+def as_float(typing: Any, word: Any, shift: Any, mask: Any) -> Any:
+    """Convert the bits of a float to float64; 16 bits are shifted by `shift` and masked by `mask` to float32 first."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        bits, shift, mask = arguments
+        if word.bitwidth == 64:
+            return builder.bitcast(bits, ir.DoubleType())
+        if word.bitwidth == 16:
+            bits = builder.and_(builder.shl(builder.sext(bits, ir.IntType(32)), shift), mask)
+        return builder.fpext(builder.bitcast(bits, ir.FloatType()), ir.DoubleType())
+
+    return types.float64(word, types.int32, types.int32), generate
+
+
+@intrinsic
+def float_bits(typing: Any, value: Any) -> Any:
+    """The bits of a float64 as int64."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.IntType(64))
+
+    return types.int64(value), generate
+
+
+@intrinsic
+def larger(typing: Any, value: Any, other: Any) -> Any:
+    """The larger of two float64 that are not NaN. LLVM vectorises this, unlike numba's `max`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        flags = ("nnan", "nsz")
+        return builder.select(builder.fcmp_ordered(">", *arguments, flags=flags), *arguments, flags=flags)
+
+    return types.float64(value, other), generate
+
+
+@intrinsic
+def high_half(typing: Any, word: Any) -> Any:
+    """The high half of 64 bits as int64; 0 for a narrower integer."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if word.bitwidth < 64:
+            return ir.Constant(ir.IntType(64), 0)
+        move = builder.ashr if word.signed else builder.lshr
+        return move(arguments[0], ir.Constant(ir.IntType(64), 32))
+
+    return types.int64(word), generate
+
+
+@intrinsic
+def low_half(typing: Any, word: Any) -> Any:
+    """The low half of 64 bits, unsigned, as int64; a narrower integer as a whole."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if word.bitwidth == 64:
+            return builder.and_(arguments[0], ir.Constant(ir.IntType(64), 0xFFFFFFFF))
+        extend = builder.sext if word.signed else builder.zext
+        return extend(arguments[0], ir.IntType(64))
+
+    return types.int64(word), generate
+
+
+@intrinsic
+def like(typing: Any, value: Any, other: Any) -> Any:
+    """Convert an integer or bool to the type of another; numba would widen it to 64 bits and halve the vectors."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return context.cast(builder, arguments[0], value, other)
+
+    return other(value, other), generate
+
+
+@intrinsic
+def prefetch(typing: Any, words: Any, index: Any) -> Any:
+    """Prefetch an element of a contiguous array into the processor's cache; an index beyond the end is harmless."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word, byte = ir.IntType(32), ir.IntType(8).as_pointer()
+        array, place = arguments
+        element = builder.gep(context.make_array(words)(context, builder, array).data, [place])
+        name = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [byte], name)
+        # For reading, in all cache levels, of the data cache.
+        builder.call(function, [builder.bitcast(element, byte), word(0), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return types.none(words, types.int64), generate
+
+
+@inner()
+def two_sum(total: float, lost: float, term: float) -> Any:
+    """Add a term and accumulate the rounding error. Must not be compiled with reordering."""
+    result = total + term
+    if abs(total) >= abs(term):
+        return result, lost + ((total - result) + term)
+    return result, lost + ((term - result) + total)
+
+
+@inner()
+def largest_exponent(words: Any, exponent: Any) -> Any:
+    largest = like(0, exponent)
+    for i in range(words.size):
+        largest = max(largest, like(words[i] & exponent, exponent))
+    return largest

@@ -1,0 +1,289 @@
+"""The step language `0|3-5|10|0-10000:1000|4000-`: one class to read it, test it and write it in each dialect.
+
+Sources of the dialects' limits: CANN dump JSON and GE options, `dump_step` (at most 100
+intervals; GE refuses a range whose ends are equal); torchair hands its text to GE unchanged;
+MindSpore `iteration` takes no spaces and the word `all`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, Optional, Union
+
+from ascend_dump.errors import ConfigError
+
+__all__ = ["Steps", "StepsLike"]
+
+StepsLike = Union[None, str, int, range, Iterable[int], "Steps"]
+
+#: CANN and GE refuse more; see adump `dump_step` and GE `dump_properties`.
+_MAX_INTERVALS = 100
+_INT32_MAX = 2**31 - 1
+_MAX_DIGITS = 18
+#: A stride is written out for those who know none, into no more steps than this.
+_MAX_WRITTEN_OUT = 10_000
+
+_Ranges = tuple[tuple[int, int], ...]
+
+
+class _Stride(NamedTuple):
+    """Every `stride`-th step from `low` on, up to `high`, which is one of them; None: without end."""
+
+    low: int
+    high: Optional[int]
+    stride: int
+
+    def __contains__(self, step: object) -> bool:
+        if not isinstance(step, int) or step < self.low or (self.high is not None and step > self.high):
+            return False
+        return (step - self.low) % self.stride == 0
+
+    def __str__(self) -> str:
+        end = "" if self.high is None else str(self.high)
+        return f"{self.low}-{end}" if self.stride == 1 else f"{self.low}-{end}:{self.stride}"
+
+    def steps(self) -> range:
+        assert self.high is not None, "it has no end"
+        return range(self.low, self.high + 1, self.stride)
+
+
+class Steps:
+    """An immutable set of step numbers, possibly all of them.
+
+    Made from `"0|3-5|10"`, `"all"`, an int, a range, an iterable of ints, or None (all). Ranges include both ends.
+    `"0-10000:1000"` is every 1000th step from 0 to 10000, `"4000-"` has no end. CANN, GE, torchair and MindSpore
+    support neither: for them strides are expanded as far as their limits allow, and open ends are refused. Raises
+    ConfigError with the offending part marked.
+
+    >>> [step for step in range(5000) if step in Steps("0-2000:1000|4998-")]
+    [0, 1000, 2000, 4998, 4999]
+    """
+
+    __slots__ = ("_ranges", "_strides", "_name")
+
+    def __init__(self, value: StepsLike = None, *, name: str = "steps") -> None:
+        self._name = name
+        #: Those that run through, in their order and apart; None: all steps. And those with strides or open ends.
+        self._ranges: Optional[_Ranges]
+        self._strides: tuple[_Stride, ...]
+        self._ranges, self._strides = _parse(value, name)
+
+    @property
+    def all(self) -> bool:
+        return self._ranges is None
+
+    @property
+    def last(self) -> Optional[int]:
+        """The highest selected step, None if there is none."""
+        if self._ranges is None or any(one.high is None for one in self._strides):
+            return None
+        ends = [high for _, high in self._ranges[-1:]] + [one.high for one in self._strides if one.high is not None]
+        return max(ends)
+
+    @property
+    def count(self) -> Optional[int]:
+        """The number of selected steps, None if there is no end.
+
+        Steps that are in several strides count once per stride.
+        """
+        if self._ranges is None or any(one.high is None for one in self._strides):
+            return None
+        return sum(high - low + 1 for low, high in self._ranges) + sum(len(one.steps()) for one in self._strides)
+
+    def __contains__(self, step: object) -> bool:
+        if self._ranges is None:
+            return True
+        if not isinstance(step, int):
+            return False
+        return any(low <= step <= high for low, high in self._ranges) or any(step in one for one in self._strides)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Steps) and (self._ranges, self._strides) == (other._ranges, other._strides)
+
+    def __hash__(self) -> int:
+        return hash((self._ranges, self._strides))
+
+    def __str__(self) -> str:
+        if self._ranges is None:
+            return "all"
+        return "|".join([_join(self._ranges)] * bool(self._ranges) + [str(one) for one in self._strides])
+
+    def __repr__(self) -> str:
+        return f"Steps({str(self)!r})"
+
+    def to_cann(self) -> str:
+        """For `dump_step` of CANN's dump JSON; `""` for all."""
+        return "" if self._ranges is None else _join(self._limited("CANN's dump_step"))
+
+    def to_ge_option(self) -> str:
+        """For `ge.exec.dumpStep`, whose numbers are int32."""
+        ranges = () if self._ranges is None else self._limited("GE's dumpStep")
+        for _, high in ranges:
+            if high > _INT32_MAX:
+                raise ConfigError(
+                    f"{self._name}: step {high} does not fit GE's int32 step counter",
+                    hint=f"select steps up to {_INT32_MAX}",
+                    code="AD102",
+                )
+        return _join(ranges)
+
+    def to_mindspore(self) -> str:
+        """For `iteration` of MindSpore's dump JSON, where all steps are the word `all`."""
+        return "all" if self._ranges is None else _join(self._written_out("MindSpore's iteration"))
+
+    def _written_out(self, who: str) -> _Ranges:
+        """The ranges with those that strides stand for."""
+        ranges = self._ranges or ()
+        steps: list[tuple[int, int]] = []
+        for one in self._strides:
+            if one.high is None:
+                raise ConfigError(
+                    f"{self._name}={str(self)!r}: {who} has no ranges without an end",
+                    hint=f"write the last step too, such as {one.low}-{one.low + 999}, or leave it out for all steps",
+                    code="AD102",
+                )
+            if len(one.steps()) > _MAX_WRITTEN_OUT:
+                raise ConfigError(
+                    f"{self._name}={str(self)!r}: {who} has no strides, and {one} stands for {len(one.steps())} steps",
+                    hint="give a larger stride, or ranges such as 0-99",
+                    code="AD102",
+                )
+            steps += [(step, step) for step in one.steps()]
+        return _merge([*ranges, *steps], self._name, str(self)) if steps else ranges
+
+    def _limited(self, who: str) -> _Ranges:
+        ranges = self._written_out(who)
+        if len(ranges) > _MAX_INTERVALS:
+            raise ConfigError(
+                f"{self._name}: {len(ranges)} intervals, but {who} takes at most {_MAX_INTERVALS}",
+                hint="join neighbouring steps into ranges such as 0-99, or use several captures",
+                code="AD102",
+            )
+        return ranges
+
+
+def _join(ranges: Iterable[tuple[int, int]]) -> str:
+    return "|".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
+
+
+def _parse(value: StepsLike, name: str) -> tuple[Optional[_Ranges], tuple[_Stride, ...]]:
+    if value is None:
+        return None, ()
+    if isinstance(value, Steps):
+        return value._ranges, value._strides
+    if isinstance(value, str):
+        return _from_text(value, name)
+    return _of_numbers(value, name), ()
+
+
+def _of_numbers(value: Union[int, range, Iterable[int]], name: str) -> _Ranges:
+    if isinstance(value, bool):
+        raise _bad(name, value, "a truth value is not a step")
+    if isinstance(value, int):
+        return _merge([(value, value)], name, value)
+    if isinstance(value, range) and value.step == 1:
+        return _merge([(value.start, value.stop - 1)] if value.start < value.stop else [], name, value)
+    try:
+        if isinstance(value, (bytes, bytearray)):
+            raise TypeError("bytes would iterate as numbers")
+        items = list(value)
+    except TypeError:
+        raise _bad(
+            name, value, f"a {type(value).__name__} is neither text nor a number nor a list of numbers"
+        ) from None
+    for item in items:
+        if isinstance(item, bool) or not isinstance(item, int):
+            raise _bad(name, value, f"{item!r} is not an int")
+    return _merge([(item, item) for item in items], name, value)
+
+
+def _from_text(text: str, name: str) -> tuple[Optional[_Ranges], tuple[_Stride, ...]]:
+    if text.strip().lower() == "all":
+        return None, ()
+    ranges: list[tuple[int, int]] = []
+    strides: set[_Stride] = set()
+    position = 0
+    for part in text.split("|"):
+        body, colon, every = (piece.strip() for piece in part.partition(":"))
+        low, dash, high = (piece.strip() for piece in body.partition("-"))
+        if not part.strip():
+            raise _marked(name, text, position, max(len(part), 1), "an empty part")
+        if colon and not dash:
+            raise _marked(name, text, position, len(part), f"{part.strip()!r} has a stride but is not a range")
+        for piece in [low, *([high] if high else []), *([every] if colon else [])]:
+            # str.isdigit accepts digits of other scripts, which no framework reads.
+            if not (piece.isascii() and piece.isdigit()):
+                raise _marked(name, text, position, len(part), f"{part.strip()!r} is neither a number nor a range")
+            # Beyond int64 nothing counts steps, and beyond 4300 digits int() itself refuses.
+            if len(piece) > _MAX_DIGITS:
+                raise _marked(name, text, position, len(part), f"a number of {len(piece)} digits")
+        first, stride = int(low), int(every) if colon else 1
+        last = None if dash and not high else int(high or low)
+        if stride == 0:
+            raise _marked(name, text, position, len(part), "a stride of 0")
+        if last is not None and first > last:
+            raise _marked(name, text, position, len(part), "the range runs backwards")
+        if last is not None:
+            last = first + (last - first) // stride * stride
+        if last is None or (stride > 1 and last > first + stride):
+            strides.add(_Stride(first, last, stride))
+        else:  # one step, two of them, or all in between
+            ranges += [(first, last)] if stride == 1 else [(first, first), (last, last)]
+        position += len(part) + 1
+    return _without_end(_merge(ranges, name, text) if ranges else (), strides)
+
+
+def _without_end(ranges: _Ranges, strides: set[_Stride]) -> tuple[Optional[_Ranges], tuple[_Stride, ...]]:
+    """The same with what a range without end takes in left out."""
+    open_ends = [one.low for one in strides if one.high is None and one.stride == 1]
+    if open_ends:
+        low = min(open_ends)
+        for first, last in reversed(ranges):
+            if last >= low - 1:
+                low = min(low, first)
+        ranges = tuple(one for one in ranges if one[0] < low)
+        if low == 0:
+            return None, ()
+        strides = {one for one in strides if one.low < low} | {_Stride(low, None, 1)}
+    return ranges, tuple(sorted(strides, key=lambda one: (one.low, one.stride, str(one))))
+
+
+def _merge(ranges: list[tuple[int, int]], name: str, value: object) -> _Ranges:
+    if not ranges:
+        raise _bad(name, value, "it selects nothing")
+    merged: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if low < 0:
+            raise _bad(name, value, "a negative number is no step")
+        if high >= 10**_MAX_DIGITS:
+            raise _bad(name, value, f"a number of more than {_MAX_DIGITS} digits")
+        if merged and low <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], high))
+        else:
+            merged.append((low, high))
+    return tuple(merged)
+
+
+def _bad(name: str, value: object, reason: str) -> ConfigError:
+    try:
+        shown = repr(value)
+    except ValueError:  # an int of more digits than Python writes
+        shown = f"<{type(value).__name__}>"
+    return ConfigError(
+        f"{name}={shown}: {reason}",
+        hint=f'give {name}="0|3-5|10", "all", an int, a range or a list of ints',
+        code="AD102",
+    )
+
+
+def _marked(name: str, text: str, start: int, length: int, reason: str) -> ConfigError:
+    lead = f"{name}="
+    # An empty part at the end has no place of its own: point at the bar before it.
+    start = min(start, max(len(text) - 1, 0))
+    shown = len(repr(text[start : start + length])) - 2
+    pointer = " " * (len(lead) + len(repr(text[:start])) - 1) + "^" * max(shown, 1)
+    return ConfigError(
+        f"{reason} in\n{lead}{text!r}\n{pointer}",
+        hint='write numbers and ranges joined by "|", such as "0|3-5|10", "0-10000:1000" or "4000-", or "all"',
+        code="AD102",
+    )

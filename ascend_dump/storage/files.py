@@ -1,0 +1,192 @@
+"""The one way to open a file that may be hostile: a regular one, without ever blocking, or one stored elsewhere."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Union, cast
+
+from ascend_dump.common.paths import NO_PART
+from ascend_dump.storage import StoredFile, StoredPath, copied_descriptor, read_range
+
+__all__ = [
+    "FileTooLarge",
+    "NotRegularFile",
+    "children",
+    "files_of_dump",
+    "is_there",
+    "open_descriptor",
+    "open_regular",
+    "read_part",
+    "read_regular",
+    "read_small",
+    "regular_status",
+    "size_of",
+    "stamp_of",
+    "text_lines",
+    "walked",
+]
+
+_Path = Union[str, "os.PathLike[str]"]
+
+
+class NotRegularFile(OSError):
+    """A directory, pipe, device or socket stands there; or a link, where none is followed."""
+
+    def __init__(self, path: _Path, what: str = "not a regular file") -> None:
+        super().__init__(errno.EINVAL, what, os.fspath(path))
+        self.what = what
+
+
+class FileTooLarge(OSError):
+    """It has more bytes than a file of its kind can have."""
+
+    def __init__(self, path: _Path, most: int) -> None:
+        super().__init__(errno.EFBIG, f"larger than {most} bytes", os.fspath(path))
+
+
+def open_descriptor(path: _Path, *, follow_links: bool = True) -> int:
+    """A descriptor to read a regular file by; what is stored elsewhere is copied first.
+
+    Raises OSError, NotRegularFile for anything else.
+    """
+    if isinstance(path, StoredPath):
+        return copied_descriptor(path)
+    # Without O_NONBLOCK to open a named pipe would wait for its writer.
+    flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        descriptor = os.open(path, flags | (0 if follow_links else getattr(os, "O_NOFOLLOW", 0)))
+    except ValueError as error:  # a null character
+        raise OSError(errno.EINVAL, str(error), os.fspath(path)) from None
+    except OSError as error:
+        if error.errno == errno.ELOOP and not follow_links:
+            raise NotRegularFile(path, "a link, which is not followed") from None
+        if error.errno == errno.ENXIO:  # a socket
+            raise NotRegularFile(path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotRegularFile(path)
+    return descriptor
+
+
+def open_regular(path: _Path, *, follow_links: bool = True) -> BinaryIO:
+    """A regular file as a file object; what is stored elsewhere comes by ranges. Raises as `open_descriptor`."""
+    if isinstance(path, StoredPath):
+        return io.BufferedReader(StoredFile(path))
+    return cast(BinaryIO, os.fdopen(open_descriptor(path, follow_links=follow_links), "rb"))
+
+
+def read_regular(path: _Path, most: int, *, follow_links: bool = True) -> bytes:
+    """The first bytes of a regular file, `most` of them at the most. Raises OSError."""
+    with open_regular(path, follow_links=follow_links) as file:
+        return file.read(most)
+
+
+def read_small(path: _Path, most: int, *, follow_links: bool = True) -> bytes:
+    """The whole of a regular file of at most `most` bytes. Raises OSError, FileTooLarge for a larger one."""
+    found = read_regular(path, most + 1, follow_links=follow_links)
+    if len(found) > most:
+        raise FileTooLarge(path, most)
+    return found
+
+
+def text_lines(path: _Path, *, most: int, errors: str = "replace") -> Iterator[str]:
+    """The lines of a text in UTF-8, opened at the first one; what is longer than `most` characters comes in pieces.
+
+    A hole in a file is a line of as many bytes as it has, which would fill the memory. Raises OSError.
+    """
+    with io.TextIOWrapper(open_regular(path), encoding="utf-8", errors=errors, newline="\n") as file:
+        yield from iter(lambda: file.readline(most), "")
+
+
+def regular_status(path: _Path, *, follow_links: bool = True) -> os.stat_result:
+    """`os.stat` of a regular file, which is not opened. Raises OSError, NotRegularFile for anything else."""
+    if isinstance(path, StoredPath):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise NotRegularFile(path)
+        return status
+    try:
+        status = os.stat(path, follow_symlinks=follow_links)
+    except ValueError as error:  # a null character
+        raise OSError(errno.EINVAL, str(error), os.fspath(path)) from None
+    if not stat.S_ISREG(status.st_mode):
+        raise NotRegularFile(path)
+    return status
+
+
+def size_of(file: BinaryIO) -> int:
+    """How many bytes there are in a file that `open_regular` gave."""
+    raw = getattr(file, "raw", None)
+    return raw.size if isinstance(raw, StoredFile) else os.fstat(file.fileno()).st_size
+
+
+def read_part(path: _Path, start: int, size: int) -> bytes:
+    """Bytes of a regular file, fewer where it ends before. Raises OSError."""
+    if isinstance(path, StoredPath):
+        return read_range(str(path), start, min(start + size, path.stat().st_size))
+    descriptor = open_descriptor(path)
+    try:
+        return os.pread(descriptor, size, start)
+    finally:
+        os.close(descriptor)
+
+
+def is_there(path: Path) -> bool:
+    """Whether anything has this name, be it a link that leads nowhere."""
+    return path.exists() if isinstance(path, StoredPath) else os.path.lexists(path)
+
+
+def children(directory: Path) -> tuple[list[str], list[str]]:
+    """The names of directories and of regular files in a directory; links and special files are left out.
+
+    Raises OSError.
+    """
+    if isinstance(directory, StoredPath):
+        return directory.children()
+    directories: list[str] = []
+    files: list[str] = []
+    with os.scandir(directory) as found:
+        for item in found:
+            if item.is_dir(follow_symlinks=False):
+                directories.append(item.name)
+            elif item.is_file(follow_symlinks=False):
+                files.append(item.name)
+    return directories, files
+
+
+def walked(root: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Each directory from `root` down, with the names of its files; one that cannot be listed is passed over."""
+    stack = [root]
+    while stack:
+        directory = stack.pop()
+        try:
+            directories, files = children(directory)
+        except OSError:
+            continue
+        yield directory, files
+        stack += [directory / name for name in directories]
+
+
+def files_of_dump(top: Path) -> list[Path]:
+    """All files of a dump below a directory, sorted; the catalog of one and the like are no part of it."""
+    kept = (found for found in walked(top) if not found[0].name.startswith(NO_PART))
+    return sorted(place / name for place, names in kept for name in names if not name.startswith(NO_PART))
+
+
+def stamp_of(path: Path) -> str:
+    """What changes with a file: its size and time, of a stored one the hash of the store; never twice the same where
+    neither is known."""
+    try:
+        if isinstance(path, StoredPath):
+            return path.stamp() or secrets.token_hex(8)
+        status = os.stat(path)
+    except OSError:
+        return secrets.token_hex(8)
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_mode}"

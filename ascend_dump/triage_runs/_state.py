@@ -1,0 +1,159 @@
+"""The state of a triage on disk: which rounds are done, so that an interrupted one goes on where it was."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Optional
+
+from ascend_dump.common.paths import add_private_directory, make_private_directory, open_private
+from ascend_dump.errors import CaptureError, WriteError
+from ascend_dump.storage.files import read_small
+from ascend_dump.triage_runs._command import is_running
+
+__all__ = ["STATE", "TriageState"]
+
+STATE = "triage.json"
+_SCHEMA = "ascend-dump/triage-state/1"
+_LOCK = ".lock"
+_TIME = "%Y%m%d%H%M%S"
+_LARGEST = 1 << 24
+
+
+class TriageState:
+    """One triage: its directory, what was asked for, and its rounds as plain values.
+
+    directory   `{path}/{time}`
+    resumed     whether it was begun before
+    """
+
+    def __init__(self, directory: Path, asked: Mapping[str, Any], lock: int, rounds: list[dict[str, Any]]) -> None:
+        self.directory = directory
+        self.resumed = bool(rounds)
+        self.rounds = rounds
+        self._asked = dict(asked)
+        self._lock = lock
+
+    @classmethod
+    def open(cls, path: Path, asked: Mapping[str, Any]) -> TriageState:
+        """The newest one below `path` that asked for the same and has not ended, else a new one.
+
+        Raises WriteError where that cannot be made, CaptureError where a command of it still runs.
+        """
+        make_private_directory(path)
+        for directory in sorted(_directories(path), reverse=True):
+            found = _read(directory)
+            if found is None or found.get("asked") != asked or found.get("ended"):
+                continue
+            lock = _take(directory)
+            if lock is not None:
+                state = cls(directory, asked, lock, list(found.get("rounds") or ()))
+                state._leave_out_unfinished()
+                return state
+        state = cls._new(path, asked)
+        state.save()
+        return state
+
+    @classmethod
+    def _new(cls, path: Path, asked: Mapping[str, Any]) -> TriageState:
+        second = time.time()
+        while True:
+            directory = path / time.strftime(_TIME, time.localtime(second))
+            try:
+                add_private_directory(directory)
+                break
+            except FileExistsError:
+                second += 1
+            except OSError as error:
+                raise _unwritable(directory, error) from error
+        lock = _take(directory)
+        if lock is None:
+            raise CaptureError(f"another triage has taken {directory}", hint="run the same command again")
+        return cls(directory, asked, lock, [])
+
+    def save(self, *, ended: bool = False) -> None:
+        """Write the state, at once. Raises WriteError."""
+        fields = {"schema": _SCHEMA, "asked": self._asked, "rounds": self.rounds, "ended": ended}
+        draft = self.directory / f".{STATE}"
+        try:
+            with open(open_private(draft, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8") as file:
+                json.dump(fields, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, self.directory / STATE)
+        except OSError as error:
+            raise _unwritable(self.directory, error) from error
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+    def _leave_out_unfinished(self) -> None:
+        unfinished = [one for one in self.rounds if not one.get("finished")]
+        for one in unfinished:
+            if is_running(one.get("process"), one.get("birth")):
+                raise CaptureError(
+                    f"round {one.get('number')} of the interrupted triage in {self.directory} still runs, as process "
+                    f"{one['process']}",
+                    hint=f"end it (`kill -- -{one['process']}`) or wait for it, then give the same command again",
+                )
+        self.rounds = [one for one in self.rounds if one.get("finished")]
+        for one in unfinished:
+            name = str(one.get("name"))
+            if name and os.sep not in name and name not in (".", ".."):
+                shutil.rmtree(self.directory / name, ignore_errors=True)
+
+
+def _directories(path: Path) -> list[Path]:
+    try:
+        return [one for one in path.iterdir() if len(one.name) == 14 and one.name.isdecimal() and not one.is_symlink()]
+    except OSError:
+        return []
+
+
+def _read(directory: Path) -> Optional[dict[str, Any]]:
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        found = json.loads(read_small(directory / STATE, _LARGEST, follow_links=False))
+        if isinstance(found, dict) and found.get("schema") == _SCHEMA and _are_rounds(found.get("rounds")):
+            return found
+    return None
+
+
+def _are_rounds(value: Any) -> bool:
+    return isinstance(value, list) and all(_is_round(one) for one in value)
+
+
+def _is_round(value: Any) -> bool:
+    if not isinstance(value, dict) or type(value.get("number")) is not int or not isinstance(value.get("name"), str):
+        return False
+    if not value.get("finished"):
+        return True
+    code = value.get("exit_code")
+    numbers = (value.get("seconds"), value.get("nbytes"))
+    return (code is None or type(code) is int) and all(type(one) in (int, float) for one in numbers)
+
+
+def _take(directory: Path) -> Optional[int]:
+    """A descriptor that holds the lock; None where another process has it. Raises WriteError."""
+    try:
+        lock = open_private(directory / _LOCK, os.O_WRONLY)
+    except OSError as error:
+        raise _unwritable(directory, error) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def _unwritable(directory: Path, error: OSError) -> WriteError:
+    return WriteError(
+        f"the state of the triage in {directory} cannot be written: {error.strerror}",
+        hint="free some space, or give --path a directory that this user may write; the same command resumes",
+    )
