@@ -26,32 +26,35 @@ FRAMEWORKS = {"torch", "torch_npu", "torchair", "mindspore", "tensorflow", "npu_
 
 #: The floors of the house, ground floor first. A part imports parts of lower floors only.
 FLOORS: list[set[str]] = [
-    {"_version", "_errors", "_nearest", "_problem", "_rank", "_tally", "_units"},
-    {"_log", "_steps", "_patterns", "_paths", "_html", "_call_gate", "_decorated_call", "_entry_points"},
+    {"_version", "errors"},
+    {"common", "steps"},
     {"storage"},
-    {"_files", "_attach_socket"},
-    {"_attach_listener"},
-    {"statistics", "host"},
-    {"_request", "_mark", "nonfinite"},
+    {"statistics"},
+    {"request"},
+    {"dump_format"},
     {"writing"},
     {"native"},
     {"adapter"},
-    {"reading", "converting"},
-    {"report"},
-    {"analysis", "_forecast", "_push"},
-    {"_calls", "_capture_types", "_decorator", "_recorder", "_summary"},
-    {"_capture"},
-    {"_attach_server", "_capture_function"},
-    {"_activation"},
-    {"_launching", "_attach_client"},
-    {"rounds", "selftest"},
-    {"cli", "startup"},
+    {"reading"},
+    {"converting", "report"},
+    {"analysis"},
+    {"capturing"},
+    {"attach"},
+    {"startup"},
+    {"triage_runs", "selftest"},
+    {"cli"},
     {"__main__"},
     {"fakes"},
     {"testing"},  # above the fakes, because its pytest plugin installs them
     {"__init__"},
 ]
 FLOOR = {part: number for number, parts in enumerate(FLOORS) for part in parts}
+
+#: The rooms of `ascend_dump.analysis` in the same order: each imports rooms before it only.
+ROOMS = (
+    *("numerics", "operators", "pairing", "alignment", "judging", "replay", "explaining", "ranks"),
+    *("compare", "overflow", "overwritten_outputs", "suspects", "_triage_page", "triage"),
+)
 
 
 class Import(NamedTuple):
@@ -98,7 +101,7 @@ def part_of(module: str) -> str:
 
 def core_files() -> list[Path]:
     """All but the programs of the demo and of the self-test, which are users' programs in processes of their own."""
-    programs = {CORE / "demo", CORE / "selftest" / "programs"}
+    programs = {CORE / "cli" / "demo_program", CORE / "selftest" / "programs"}
     return sorted(path for path in CORE.rglob("*.py") if path.parent not in programs)
 
 
@@ -128,6 +131,60 @@ def test_imports_go_down() -> None:
         if part != "__init__" and FLOOR[part] >= FLOOR[own]:
             wrong.append(f"{where}: {own} imports {found.module}")
     assert not wrong
+
+
+def test_rooms_of_analysis_import_rooms_before_them() -> None:
+    analysis = CORE / "analysis"
+    rooms = {path.stem for path in analysis.iterdir() if path.name not in ("__init__.py", "__pycache__")}
+    assert rooms == set(ROOMS), "say in ROOMS where a new room of analysis stands"
+    wrong = []
+    for path in sorted(analysis.rglob("*.py")):
+        relative = path.relative_to(ROOT)
+        own = relative.parts[2] if len(relative.parts) > 3 else relative.stem
+        for found in every_import(path):
+            names = found.module.split(".")
+            room = names[2] if names[:2] == ["ascend_dump", "analysis"] and len(names) > 2 else own
+            if room != own and ROOMS.index(room) > ROOMS.index(own):
+                wrong.append(f"{relative}:{found.line}: {own} imports {found.module}")
+    assert wrong == []
+
+
+def test_a_private_module_is_imported_by_its_own_package_only() -> None:
+    """Imports for type checkers count too."""
+    wrong = []
+    for path in [*core_files(), *ADAPTERS.rglob("*.py")]:
+        module = module_of(path) if path.is_relative_to(CORE) else ".".join(path.relative_to(ADAPTERS).parts)
+        for found in every_import(path):
+            names = found.module.split(".")
+            private = [number for number, name in enumerate(names) if re.match(r"_[a-z]", name)]
+            if not private or not names[0].startswith("ascend_dump"):
+                continue
+            owner = names[: private[0]]
+            # A private name of a module is no module.
+            base = ROOT if owner[0] == "ascend_dump" else ADAPTERS
+            target = base.joinpath(*names[: private[0] + 1])
+            is_module = target.with_suffix(".py").is_file() or target.is_dir()
+            if is_module and module.split(".")[: len(owner)] != owner:
+                wrong.append(f"{path.relative_to(ROOT)}:{found.line}: {found.module}")
+    assert wrong == []
+
+
+def every_import(path: Path) -> Iterator[Import]:
+    """Yield what a file imports, under `if TYPE_CHECKING` too; names that it takes from a package as modules."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            base = getattr(node, "module", None)
+            yield from (Import(name, False, node.lineno) for name in ([base] if base else []) + names_imported(node))
+
+
+#: Folders that have more modules than this are hard to take in.
+MOST_MODULES = 25
+
+
+def test_no_folder_has_too_many_modules() -> None:
+    folders = {path.parent for path in [*core_files(), *ADAPTERS.rglob("*.py")]}
+    counts = {folder.name: len([*folder.glob("*.py")]) - 1 for folder in folders}  # without __init__.py
+    assert {name: count for name, count in counts.items() if count > MOST_MODULES} == {}
 
 
 def test_no_modules_import_each_other() -> None:
