@@ -49,3 +49,7 @@ def __getattr__(name: str) -> object:
     found: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     globals()[name] = found
     return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
