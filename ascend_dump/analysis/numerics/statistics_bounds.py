@@ -1,7 +1,7 @@
-"""What the statistics of two tensors prove of their difference: lower bounds of its numbers.
+"""Bound the difference of two tensors from below by their statistics.
 
-No element of `actual` is larger than its maximum, so the difference of the maxima is the difference of some element at
-least; so it is with minima and means, and the difference of the norms is at most the norm of the difference.
+No element of `actual` is larger than its maximum, so at least one element differs by the difference of the maxima. The
+same is true for minima and means, and the difference of the norms is at most the norm of the difference.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["bounds"]
 
 
 def bounds(actual: Statistics, reference: Statistics, dtype: str) -> Measure:
-    """A `Measure` whose numbers are at most the true ones.
+    """Return a `Measure` whose numbers are at most the true ones.
 
-    `unequal` is 1 where something differs, else 0; `nonfinite` is how many elements at least are NaN or Inf on one side
-    only.
+    `unequal` is 1 if anything differs, else 0; `nonfinite` is a lower bound of the elements that are NaN or Inf on one
+    side only.
     """
     a, b = actual, reference
     count = max(a.count, b.count)
@@ -28,12 +28,12 @@ def bounds(actual: Statistics, reference: Statistics, dtype: str) -> Measure:
         _apart(a.nan, b.nan),
         _apart(a.posinf, b.posinf),
         _apart(a.neginf, b.neginf),
-        # Some dumps have no counts, but their other statistics tell whether there is any.
+        # Some dumps lack these counts, but their other statistics show whether there are any.
         int(None in (a.nan, b.nan) and is_nonfinite(a) != is_nonfinite(b)),
     )
     nan, infinite = (_nan(a), _nan(b)), (_infinite(a), _infinite(b))
     gaps = [_gap(x, y) for x, y in ((a.max, b.max), (a.min, b.min))]
-    # NaN on either side spoils the sums of it, and the finite rest is not known.
+    # Sums that include NaN are NaN, and those of the finite elements are not recorded.
     whole = not any((*nan, *infinite))
     finite = max(b.count - nan[1] - infinite[1], 1)
     rmse = rms = 0.0
@@ -43,7 +43,8 @@ def bounds(actual: Statistics, reference: Statistics, dtype: str) -> Measure:
         rmse = max(_gap(a.l2norm, b.l2norm) / math.sqrt(finite), _gap(a.mean, b.mean))
     largest = max(*gaps, rmse)
     kind = float_kind(dtype)
-    top = max((abs(float(one)) for one in (b.max, b.min) if one is not None and math.isfinite(one)), default=0.0)
+    extremes = [abs(float(value)) for value in (b.max, b.min) if value is not None and math.isfinite(value)]
+    top = max(extremes, default=0.0)
     return Measure(
         count=count,
         unequal=1 if largest or nonfinite else 0,
@@ -58,16 +59,16 @@ def bounds(actual: Statistics, reference: Statistics, dtype: str) -> Measure:
     )
 
 
-def _nan(found: Statistics) -> int:
-    """How many elements at least are NaN."""
-    return int(has_nan(found)) if found.nan is None else found.nan
+def _nan(statistics: Statistics) -> int:
+    """Return a lower bound of the number of NaN."""
+    return int(has_nan(statistics)) if statistics.nan is None else statistics.nan
 
 
-def _infinite(found: Statistics) -> int:
-    """How many elements at least are Inf."""
-    if found.posinf is None and found.neginf is None:
-        return int(is_nonfinite(found) and not has_nan(found))
-    return (found.posinf or 0) + (found.neginf or 0)
+def _infinite(statistics: Statistics) -> int:
+    """Return a lower bound of the number of Inf."""
+    if statistics.posinf is None and statistics.neginf is None:
+        return int(is_nonfinite(statistics) and not has_nan(statistics))
+    return (statistics.posinf or 0) + (statistics.neginf or 0)
 
 
 def _apart(x: object, y: object) -> int:
@@ -75,8 +76,8 @@ def _apart(x: object, y: object) -> int:
 
 
 def _gap(x: object, y: object) -> float:
-    """|x - y|; 0 where it is not known or not finite."""
+    """Return |x - y|; 0 if it is unknown or not finite."""
     if not isinstance(x, (int, float)) or not isinstance(y, (int, float)):
         return 0.0
-    found = abs(float(x) - float(y))
-    return found if math.isfinite(found) else 0.0
+    gap = abs(float(x) - float(y))
+    return gap if math.isfinite(gap) else 0.0
