@@ -31,13 +31,13 @@ MODULES = (
 #: What the public names take and give without being public names themselves, and the module that describes each.
 MORE = {
     "ascend_dump": (
-        "_capture_types.CaptureSettings",
-        "_push.PushedFile",
+        "capturing._types.CaptureSettings",
+        "converting.push.PushedFile",
         "analysis.triage.Cause",
         "analysis.triage.TriageRound",
     ),
-    "ascend_dump.reading": ("host.Arguments",),
-    "ascend_dump.analysis.compare": ("analysis.compare._verdict.Noise",),
+    "ascend_dump.reading": ("dump_format.Arguments",),
+    "ascend_dump.analysis.compare": ("analysis.judging.verdict.Noise",),
     "ascend_dump.fakes": ("fakes.device.npu.Npu", "fakes.device._faults.Faults"),
 }
 

@@ -30,7 +30,7 @@ __all__ = [
 
 _HOMES = {
     "Scan": "_scan",
-    "compile_quietly": "_compiling",
+    "compile_quietly": "compiling",
     "is_ready": "_engine",
     "scanner": "_scan",
     "statistics": "_engine",
