@@ -34,7 +34,7 @@ from ascend_dump.analysis.judging.verdict import Rules
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import COLLECTIVES
-from ascend_dump.analysis.pairing.cross_framework import is_across, pair_across
+from ascend_dump.analysis.pairing.cross_framework import is_cross_framework, pair_cross_framework
 from ascend_dump.analysis.pairing.same_framework import Match, align, crossings
 from ascend_dump.analysis.replay.rerun import Rerun
 from ascend_dump.errors import ConfigError, DumpNotFound
@@ -380,8 +380,8 @@ def _compare_step(
     found: _Walked,
     shards: Optional[Portions] = None,
 ) -> Iterator[Pair]:
-    if shards is None and is_across(left, right):
-        across = pair_across(left, right, mapping)
+    if shards is None and is_cross_framework(left, right):
+        across = pair_cross_framework(left, right, mapping)
         found.inside.update(actual=across.inside[0], reference=across.inside[1])
         found.left_out.update(actual=across.left_out[0], reference=across.left_out[1])
         found.crossings.extend(map(_crossing, crossings(across.matches)))
