@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar, Union
 
 from ascend_dump.analysis.alignment.ranks_and_steps import (
     Key,
-    Made,
     RankGroup,
+    ReadMadeOf,
     Steps,
     by_key,
     joined_steps,
     may_be_parts,
     operators_in,
 )
-from ascend_dump.analysis.alignment.shard_notation import GivenShards, ShardSource, shards_of
+from ascend_dump.analysis.alignment.shard_notation import ShardLayouts, ShardSource, shards_of
 from ascend_dump.analysis.alignment.shards import Portions
 from ascend_dump.analysis.compare._comparison import Comparison
 from ascend_dump.analysis.compare._on_executor import CountedBatch, FoundOnRank, found_of, table_of, tasks_of
@@ -131,7 +131,7 @@ def _compare(
     mapping: Optional[Mapping[str, str]],
     rules: Rules,
     replay: bool,
-    given: GivenShards,
+    given: ShardLayouts,
 ) -> _Work[Comparison]:
     sides = []
     for name, dump in _named(dumps, again):
@@ -245,7 +245,7 @@ def _side_by_side(
     mapping: Optional[Mapping[str, str]],
     rules: Rules,
     replay: bool,
-    given: GivenShards,
+    given: ShardLayouts,
     executor: Executor,
     ranks: list[int],
     watch: Optional[Callable[[Iterable[Any]], Iterable[Any]]],
@@ -266,7 +266,7 @@ def _side_by_side(
         return _together(dumps, rules, mapping, [found_of(table, dumps, _steps_at_once) for table in tables])
 
 
-def _need_all_ranks(dumps: list[Dump], given: GivenShards) -> bool:
+def _need_all_ranks(dumps: list[Dump], given: ShardLayouts) -> bool:
     """Whether ranks may hold parts of what others hold, so that comparing one of them needs the others.
 
     As in one process, the first rank of each side tells. If a rank has no records, all of them are needed to tell.
@@ -336,7 +336,7 @@ def _compare_rank(
     mapping: Optional[Mapping[str, str]],
     spreads: dict[Key, list[Batch]],
     only: Optional[list[Batch]],
-    made_of: tuple[Made, Made],
+    made_of: tuple[ReadMadeOf, ReadMadeOf],
     group: Optional[RankGroup],
     replay: bool,
     steps: Steps,

@@ -20,7 +20,7 @@ from ascend_dump.analysis.explaining.known_differences import Carried
 from ascend_dump.analysis.explaining.origins import Draft, add_effect, explain, told
 from ascend_dump.analysis.explaining.results import ChangedCall, Origin, Pair
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
-from ascend_dump.analysis.judging.noise import WithNoise
+from ascend_dump.analysis.judging.noise import NoiseJudge
 from ascend_dump.analysis.judging.second_run import Spread
 from ascend_dump.analysis.judging.verdict import Rules
 from ascend_dump.analysis.numerics.float_types import float_kind
@@ -60,7 +60,7 @@ class Divergence:
 
     def __init__(self, rules: Rules, rerun: Optional[Rerun] = None) -> None:
         """rerun: runs operators again whose outputs differ."""
-        self._judge = WithNoise(rules, None if rerun is None else rerun.settles)
+        self._judge = NoiseJudge(rules, None if rerun is None else rerun.settles)
         self._rules = rules
         self._rerun = rerun
         self._differences = Differences()
