@@ -34,8 +34,7 @@ _HINT = (
 
 
 class ShardLayout(NamedTuple):
-    """One layout. mesh: empty if all ranks form one dimension. blocks: number of equal blocks of the axis that are
-    split."""
+    """One layout. mesh: empty if all ranks form one dimension. blocks: equal blocks of the axis that are split."""
 
     text: str
     matches: Callable[[str], bool]
@@ -52,15 +51,15 @@ class ShardLayout(NamedTuple):
         if math.prod(mesh) != len(ranks):
             raise ConfigError(
                 f"shards {self.text!r}: a mesh of {math.prod(mesh)} ranks, and {len(ranks)} have {record.label}",
-                hint="give a mesh of as many ranks, or compare dumps of all of them",
+                hint="write a mesh of as many ranks, or compare dumps of all of them",
             )
         return Placement(ranks_text(ranks), mesh, self.axes, shape=tuple(shape))
 
-    def mismatch(self, record: Record, what: str) -> ConfigError:
+    def mismatch(self, record: Record, reason: str) -> ConfigError:
         """Return the error for a tensor whose shape contradicts the layout."""
         return ConfigError(
             f"shards {self.text!r} do not fit {record.label} of rank {record.rank}, which has shape "
-            f"{list(record.shape or ())}: {what}",
+            f"{list(record.shape or ())}: {reason}",
             hint="correct the axis, or write a glob that leaves this tensor out; names are those of `ascend-dump ls`",
         )
 
@@ -102,6 +101,6 @@ def _read(text: str) -> ShardLayout:
         raise ConfigError(f"shards {text!r}: {len(axes)} layouts for a mesh of {len(mesh) or 1} dimensions", hint=_HINT)
     cut = [match for match in map(_BLOCKS.fullmatch, axes) if match is not None]
     if cut and len(axes) > 1:
-        raise ConfigError(f"shards {text!r}: blocks of a mesh of several dimensions are not told apart", hint=_HINT)
+        raise ConfigError(f"shards {text!r}: blocks are not supported in a mesh of several dimensions", hint=_HINT)
     named = tuple(f"shard {match[1]}" for match in cut) or tuple(axes)
     return ShardLayout(text, text_matcher(glob.strip()), mesh, named, int(cut[0][2]) if cut else 1)

@@ -47,8 +47,7 @@ _CHOICES = frozenset(
 
 
 def why_both_are_right(match: Match, a: Record, b: Record) -> Optional[str]:
-    """Return why two outputs that differ are both right for the inputs of their operators; None if either is wrong or
-    undecided."""
+    """Return why two outputs that differ are both right for their inputs; None if either is wrong or undecided."""
     name = operator_class(match.reference.op_type)
     if operator_class(match.actual.op_type) != name:
         return None

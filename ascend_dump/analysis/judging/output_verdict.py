@@ -38,7 +38,7 @@ def judge_output(
     dtype: str,
     rules: Rules,
     *,
-    noise: Noise = Noise(),  # noqa: B008  # a value that nobody can change
+    noise: Noise = Noise(),  # noqa: B008  # immutable
     scale: float = 0.0,
     scores: float = 1.0,
     cast: bool = False,

@@ -52,8 +52,7 @@ class Rules(NamedTuple):
     special: tuple[tuple[str, Rules], ...] = ()
 
     def of(self, *names: str) -> Rules:
-        """Return the rules of an operator by its name and type: those of the last glob that matches, else the general
-        ones."""
+        """Return the rules of an operator by its name and type: of the last matching glob, else the general ones."""
         for glob, rules in reversed(self.special):
             if any(fnmatchcase(name, glob) for name in names):
                 return rules

@@ -1,6 +1,6 @@
 """Convert tensors that a device stores in blocks, or in another order of axes, to the layout of the other side.
 
-Blocks are padded; the padding holds no value of the program.
+Blocks are padded; the padding is no value of the program.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ _NAMED = ("NCHW", "NHWC", "HWCN", "NCDHW", "NDHWC", "DHWCN")
 
 
 class Stored(NamedTuple):
-    """Two arrays of one shape, and how they were stored: "NC1HWC0→NCHW", with "of the reference" if only that was
-    converted."""
+    """Two arrays of one shape, and how they were stored: "NC1HWC0→NCHW", "NZ→ND of the reference"."""
 
     actual: np.ndarray
     reference: np.ndarray
@@ -32,7 +31,7 @@ class Stored(NamedTuple):
 
 
 def may_differ_in_layout(a: Record, b: Record) -> bool:
-    """Return whether the formats that two records name may be layouts of one tensor."""
+    """Return True if the formats that two records name may be layouts of one tensor."""
     named = [record.format in _NAMED for record in (a, b)]
     return _is_blocked(a) or _is_blocked(b) or (all(named) and a.format != b.format)
 
@@ -77,8 +76,7 @@ def _is_blocked(record: Record) -> bool:
 
 
 def _read(record: Record, layout: str) -> Optional[np.ndarray]:
-    """Return the array in a layout. A record that does not name its axes is assumed to be in it; None if it cannot be
-    converted."""
+    """Return the array in a layout, or None. A record that does not name its axes is assumed to be in it."""
     if not _is_blocked(record) and record.format not in _NAMED:
         return record.numpy()
     stored, original = record.numpy(), record.attrs.get("original_op") or {}

@@ -78,8 +78,7 @@ def compiled_sums(a: np.ndarray, b: np.ndarray, kind: FloatKind) -> Optional[Sum
 
 
 def compiled_codes(a: np.ndarray, b: np.ndarray) -> Optional[np.ndarray]:
-    """Return how often byte x of `a` stands beside byte y of `b`, at 256 x + y, for types of one byte; None if numpy
-    has to compare them."""
+    """Return the counts of `count_codes` for types of one byte; None if numpy has to compare them."""
     import numpy as np
 
     if a.itemsize != 1 or b.itemsize != 1 or a.size < _WORTH_COUNTING or not _is_worth_it(a.size):
@@ -109,8 +108,7 @@ def first_code(a: np.ndarray, b: np.ndarray, codes: np.ndarray) -> int:
 
 
 def compiled_unequal(a: np.ndarray, b: np.ndarray) -> Optional[tuple[int, float, int]]:
-    """Return the number of elements of exact types that differ, their largest difference, and its index; None if numpy
-    has to compute them."""
+    """Return the results of `count_unequal` for exact types; None if numpy has to compute them."""
     import numpy as np
 
     if not _is_worth_it(a.size) or a.dtype != b.dtype or a.dtype.kind not in "iub" or not a.dtype.isnative:

@@ -68,7 +68,7 @@ _WORD, _LONG = ir.IntType(32), ir.IntType(64)
 
 
 def _reads_float16() -> bool:
-    """Return whether the processor converts float16 by an instruction; without one, LLVM calls a function that numba
+    """Return True if the processor converts float16 by an instruction; without one, LLVM calls a function that numba
     lacks.
 
     numba compiles for the processor that it runs on, and caches kernels for this kind of processor only.
@@ -235,8 +235,7 @@ def _bins_of(half: int, kind: Any, heads: Any, pairs: Any) -> Any:
 
 @inner()
 def _are_tiny(x: Any, y: Any, table_x: Any, table_y: Any) -> Any:
-    """Return whether a difference or reference is below the smallest normal float64, so that its exponent is not its
-    size."""
+    """Return True if a difference or reference is below the smallest normal float64: its exponent is not its size."""
     tiny = False
     for i in range(x.size):
         b = _as_double(y[i], table_y)
@@ -348,8 +347,7 @@ def _add(
 
 @inner()
 def _take_finite(x: Any, y: Any, start: int, indices: Any, sums: Any) -> int:
-    """Move elements that are finite on both sides to the front of the block, count the others, and return the number of
-    finite ones."""
+    """Move elements that are finite on both sides to the front; count the others. Return the number of finite ones."""
     count = 0
     for i in range(x.size):
         a = x[i]

@@ -125,7 +125,7 @@ def measure(actual: np.ndarray, reference: np.ndarray, dtype: Optional[str] = No
 
 @functools.lru_cache(maxsize=64)
 def _kind_of(dtype: np.dtype[Any]) -> Optional[FloatKind]:
-    """`float_kind`; numpy takes microseconds to make the name of a type."""
+    """Return the `float_kind` of a type, cached because numpy takes microseconds to build its name."""
     return float_kind(dtype.name)
 
 
@@ -236,8 +236,7 @@ def _with_finite_sums(sums: Sums, a: np.ndarray, b: np.ndarray, kind: FloatKind)
 
 
 def _in_memory_order(a: np.ndarray, b: np.ndarray) -> Optional[list[int]]:
-    """Return the axes in memory order if both sides share an order other than C, so that nothing has to be copied; else
-    None."""
+    """Return the axes in memory order, to avoid a copy, if both sides share an order other than C; else None."""
     if a.flags.c_contiguous and b.flags.c_contiguous:
         return None
     order = sorted(range(a.ndim), key=lambda axis: (-a.strides[axis], axis))

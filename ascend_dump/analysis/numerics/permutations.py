@@ -67,8 +67,7 @@ def find_layout(array: np.ndarray, target: np.ndarray, *, nearest: bool = False)
 
 
 def _layouts(shape: tuple[int, ...], target: tuple[int, ...]) -> list[Rearrangement]:
-    """Return other orders of the axes; those that result in the target shape come first, then those that must be
-    reshaped."""
+    """Return other orders of the axes; first those with the target shape, then those that must be reshaped."""
     long = [axis for axis, size in enumerate(shape) if size > 1]
     if len(long) > _MOST_AXES:
         return []

@@ -28,8 +28,7 @@ Types = tuple[Mapping[Hashable, Collection[Optional[str]]], Mapping[Hashable, Co
 
 
 class AlignedParts(Protocol):
-    """The parts of two tensors that hold the same values of the program, if the tensors themselves are not the same
-    whole.
+    """Parts of two tensors with the same values of the program, if one tensor is not the same whole as the other.
 
     Both methods return the values of actual, those of the reference, and the name of the transformation; None if the
     tensors are compared as they are.
@@ -88,7 +87,7 @@ class Differences:
         self._measured: dict[Any, _Read] = {}
         #: A tensor may have two layouts: the dumps are of two frameworks.
         self.layouts = False
-        #: The other ranks, if several ranks of one side hold parts of a tensor of the other side.
+        #: Parts on several ranks, if the other side has fewer ranks.
         self.shards: Optional[AlignedParts] = None
         #: The types of actual and reference, if the whole program computes in another type.
         self.cast: Optional[tuple[Optional[str], Optional[str]]] = None
@@ -137,7 +136,7 @@ class Differences:
         return Difference("different", "", identities, numbers, lower, cast, layout)
 
     def _is_rounded_later(self, a: Record, b: Record) -> bool:
-        """Return whether one side computes in a finer type and also has the tensor in the type of the other side."""
+        """Return True if one side computes in a finer type and also has the tensor in the type of the other side."""
         kinds = [float_kind(record.dtype or "") for record in (a, b)]
         if kinds[0] is None or kinds[1] is None or kinds[0].mantissa == kinds[1].mantissa:
             return False
@@ -201,8 +200,7 @@ def _same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def identity_of(record: Record) -> Optional[Hashable]:
-    """Return the hash of a tensor's bytes, which is the same for all views of it; else its statistics; None without
-    either."""
+    """Return the hash of a tensor's bytes, the same for all its views; else its statistics; None without either."""
     content = record.content
     if content is not None:
         return content[0]

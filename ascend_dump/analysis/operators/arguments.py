@@ -42,7 +42,7 @@ class DifferingArgument(NamedTuple):
 
     @property
     def is_rounding(self) -> bool:
-        """Return whether both are floats that differ by no more than earlier rounding may explain."""
+        """Return True if both are floats that differ by no more than earlier rounding may explain."""
         if not isinstance(self.actual, float) or not isinstance(self.reference, float):
             return False
         return abs(self.actual - self.reference) <= _ROUNDING * max(abs(self.actual), abs(self.reference))
@@ -62,7 +62,7 @@ def differing_arguments(actual: Operator, reference: Operator) -> list[Differing
 
 
 def same_generator(actual: Operator, reference: Operator) -> Optional[bool]:
-    """Return whether both drew random numbers from a generator in the same state; None if that is unknown."""
+    """Return True if both drew random numbers from a generator in the same state; None if that is unknown."""
     a, b = arguments_of(actual), arguments_of(reference)
     if a is None or b is None or a.generator is None or b.generator is None:
         return None

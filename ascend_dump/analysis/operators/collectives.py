@@ -29,14 +29,13 @@ def collective_of(record: Record) -> Optional[tuple[CollectiveCall, tuple[int, .
 
 
 def is_contribution(record: Record) -> Optional[bool]:
-    """Return whether an input is the contribution of its rank to a call; None if it belongs to no call."""
+    """Return True if an input is the contribution of its rank to a call; None if it belongs to no call."""
     collective = collective_of(record)
     return None if collective is None else is_contribution_to(record, collective[0])
 
 
 def is_contribution_to(record: Record, call: CollectiveCall) -> bool:
-    """Return whether an input is the contribution of its rank; the inputs of c10d operators include the tensors that
-    they write to."""
+    """Return True if an input is the contribution of its rank, not a tensor that the operator of c10d writes to."""
     if call.kind == "recv" or (call.kind in ("broadcast", "scatter") and call.root not in (None, record.rank)):
         return False
     return not is_unread(record)

@@ -15,7 +15,7 @@ _CALL = re.compile(r"(?:(?P<module>.+)/)?(?:forward|backward)_\d+")
 
 
 def is_of_module(record: Record) -> bool:
-    """Return whether a record belongs to a module call of `level="module"`, and not to an operator."""
+    """Return True if a record belongs to a module call of `level="module"`, and not to an operator."""
     return "::" not in record.op_type and record.module is not None and _module(record.op_name) == record.module
 
 

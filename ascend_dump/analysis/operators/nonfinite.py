@@ -51,7 +51,7 @@ class Finding(NamedTuple):
 
     @property
     def origin(self) -> bool:
-        """Return whether its recorded inputs are all finite, so that the operator made the value itself."""
+        """Return True if its recorded inputs are all finite, so that the operator made the value itself."""
         return self.kind == "origin"
 
 

@@ -85,7 +85,7 @@ def operators(records: Iterable[Record], made_of: Optional[Callable[[Record], Ma
 
 
 def _repeats(operator: Operator, record: Record) -> bool:
-    """Return whether the operator already has this input or output, so that the record begins a new operator."""
+    """Return True if the operator already has this input or output, so that the record begins a new operator."""
     if record.error is not None:
         return False
     side = operator.inputs if record.io == "input" else operator.outputs

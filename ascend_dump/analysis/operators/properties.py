@@ -209,34 +209,34 @@ def operator_class(op_type: str) -> str:
 
 
 def input_scale_matters(op_type: str) -> bool:
-    """Return whether errors of inputs count at the scale of the inputs, because the output may be much smaller."""
+    """Return True if errors of inputs count at the scale of the inputs, because the output may be much smaller."""
     return operator_class(op_type) in _CANCELLING
 
 
 def sums_in_own_type(op_type: str) -> bool:
-    """Return whether the kernel may add term by term and round each partial result to the type of the tensor."""
+    """Return True if the kernel may add term by term and round each partial result to the type of the tensor."""
     return operator_class(op_type) in _IN_OWN_TYPE
 
 
 def rounds_in_between(op_type: str) -> bool:
-    """Return whether kernels of narrow types are known to round several intermediate results."""
+    """Return True if kernels of narrow types are known to round several intermediate results."""
     name = operator_class(op_type)
     # Attention rounds the weights of the values.
     return name in _ROUGH or name.startswith(_INTERPOLATIONS) or "attention" in name.lower()
 
 
 def keeps_relative_errors(op_type: str) -> bool:
-    """Return whether an output element has about the same relative error as the elements it is computed from."""
+    """Return True if an output element has about the same relative error as the elements it is computed from."""
     return operator_class(op_type).removeprefix("_foreach_") in _RELATIVE
 
 
 def holds_constants(op_type: str) -> bool:
-    """Return whether each element is computed with a number among the arguments, which kernels may round first."""
+    """Return True if each element is computed with a number among the arguments, which kernels may round first."""
     return operator_class(op_type).removeprefix("_foreach_") in _WITH_CONSTANTS
 
 
 def rounds_as_inputs(op_type: str) -> bool:
-    """Return whether an output of a finer type may have been computed in the coarser type of the inputs."""
+    """Return True if an output of a finer type may have been computed in the coarser type of the inputs."""
     return "attention" in operator_class(op_type).lower()
 
 

@@ -23,7 +23,7 @@ _GATHERS, _GATHERED = "fsdp::all_gather_copy_in", "all_gather_output"
 
 
 def is_unread(record: Record) -> bool:
-    """Return whether a record is such an input."""
+    """Return True if a record is such an input."""
     if record.io != "input":
         return False
     op_type = record.op_type

@@ -20,8 +20,7 @@ _Key = Callable[[Operator], Hashable]
 
 
 class _Input(NamedTuple):
-    """An input: the operator that made it, with the index of its output, or its bytes if no operator did; both None if
-    unknown."""
+    """An input: the operator that made it and the index of its output, else its bytes; both None if unknown."""
 
     input_index: int
     maker: Optional[tuple[int, int]]
@@ -56,8 +55,7 @@ class _Flow:
                     makers[storage] = (position, record.index)
 
     def key(self, position: int, numbers: Mapping[int, int], kind: _Key) -> Optional[Hashable]:
-        """Return the inputs and the kind of an operator, or None if they are unknown. numbers: of the pairs, by
-        operator."""
+        """Return the inputs and the kind of an operator; None if unknown. numbers: of the pairs, by operator."""
         sources: list[Hashable] = []
         for read in self.inputs[position]:
             number = None if read.maker is None else numbers.get(read.maker[0])

@@ -65,7 +65,7 @@ class CrossFrameworkPairs:
 
 
 def is_cross_framework(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
-    """Return whether these are programs of two frameworks, or one program with operators fused or decomposed on one
+    """Return True if these are programs of two frameworks, or one program with operators fused or decomposed on one
     side.
 
     Types of operators in PyTorch have a namespace, and MindSpore numbers the names of operators in its own way. A part
@@ -88,7 +88,7 @@ def _is_numbered(operators: Sequence[Operator]) -> bool:
 
 
 def _is_decomposed(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
-    """Return whether neither program has modules of the other, and both run operators that the other never runs.
+    """Return True if neither program has modules of the other, and both run operators that the other never runs.
 
     The operators of a decomposition are mostly operators that both programs run: a single type may be new.
     """
@@ -230,7 +230,7 @@ def _inputs(
 
 
 def _agree(a: Output, b: Output) -> bool:
-    """Return whether two outputs are the same values up to rounding."""
+    """Return True if two outputs are the same values up to rounding."""
     import numpy as np
 
     if a.array is None or b.array is None:
@@ -254,7 +254,7 @@ def _size(read: Read) -> int:
 
 
 def _may_be_one_parameter(a: Read, b: Read) -> bool:
-    """Return whether two inputs may be a parameter that differs: nothing but its size identifies it."""
+    """Return True if two inputs may be a parameter that differs: nothing but its size identifies it."""
     return a.maker is None and b.maker is None and _size(a) == _size(b) > 1
 
 

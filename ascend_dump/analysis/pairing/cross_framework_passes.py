@@ -105,7 +105,7 @@ def _by_provenance(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> 
 
 
 def _is_eager(side: ProgramGraph, position: int) -> bool:
-    """Return whether the name of an operator numbers its calls.
+    """Return True if the name of an operator numbers its calls.
 
     If a compiler decomposed operators, the fifth addition of one program is not the fifth of the other.
     """
@@ -226,8 +226,7 @@ def _by_key(side: ProgramGraph, partner: Mapping[int, int]) -> dict[Hashable, li
 
 
 def _by_order(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> bool:
-    """Pair the first operators in the same order, and return whether there were any; dataflow is surer for their
-    consumers."""
+    """Pair the first operators in the same order, and return False if there are none; dataflow is surer for others."""
     taken = _taken(pairs)
     # Operators before equal values are right, and one program may take another path there.
     inner = a.leading_to(taken), b.leading_to(set(pairs))
@@ -288,7 +287,7 @@ def _drop_strangers(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) ->
 
 
 def _read_one_tensor(a: ProgramGraph, b: ProgramGraph, position_a: int, position_b: int) -> bool:
-    """Return whether two operators read a tensor of the same values, or none at all."""
+    """Return True if two operators read a tensor of the same values, or none at all."""
     read_a, read_b = a.operators[position_a].inputs, b.operators[position_b].inputs
     if not read_a and not read_b:
         return True

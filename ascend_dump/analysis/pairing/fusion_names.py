@@ -30,7 +30,7 @@ def _original_outputs(operator: Operator, record: Record) -> list[_Output]:
 
 
 def is_fused(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
-    """Return whether operators of one side were made of operators of the other."""
+    """Return True if operators of one side were made of operators of the other."""
     for fused, originals in ((actual, reference), (reference, actual)):
         names = {operator.op_name for operator in originals}
         if any(name in names for operator in fused for name in origins_of(operator)):

@@ -55,13 +55,13 @@ class Output:
     high: float
 
     def is_same(self, output: Output) -> bool:
-        """Return whether both have the same values in some layout; without values, as far as statistics show."""
+        """Return True if both have the same values in some layout; without values, as far as statistics show."""
         if self.array is None or output.array is None:
             return self._near(output, _NEARER)
         return self._near(output, NEAR) and find_layout(self.array, output.array) is not None
 
     def resembles(self, output: Output) -> bool:
-        """Return whether the statistics nearly agree, as they do after a small fault; False if values are known."""
+        """Return True if the statistics nearly agree, as they do after a small fault; False if values are known."""
         return (self.array is None or output.array is None) and self._near(output, NEAR)
 
     def _near(self, output: Output, share: float) -> bool:
@@ -77,7 +77,7 @@ class Output:
         )
 
     def has_same_elements(self, output: Output) -> bool:
-        """Return whether the elements are the same in any order, as far as statistics show."""
+        """Return True if the elements are the same in any order, as far as statistics show."""
         same = (self.size, self.low, self.high) == (output.size, output.low, output.high)
         return same and math.isclose(self.norm, output.norm, rel_tol=1e-9, abs_tol=0.0)
 
@@ -198,8 +198,7 @@ class ProgramGraph:
         return leading
 
     def reads_outside(self, position: int, paired: Collection[int]) -> list[Read]:
-        """Return the inputs that an operator and the unpaired ones before it read from paired operators or from
-        outside."""
+        """Return the inputs of an operator and the unpaired ones before it, from paired operators or outside."""
         outside: dict[Hashable, Read] = {}
         visited = {position}
         stack = [position]
@@ -216,7 +215,7 @@ class ProgramGraph:
 
 
 def _alters(operator: Operator) -> bool:
-    """Return whether a view or copy has other elements than its input, so that it is wrong."""
+    """Return True if a view or copy has other elements than its input, so that it is wrong."""
     if len(operator.inputs) != 1 or len(operator.outputs) != 1:
         return False
     read, written = operator.inputs[0], operator.outputs[0]

@@ -57,8 +57,7 @@ class Match(NamedTuple):
 
 
 def crossings(matches: Iterable[Match]) -> list[Match]:
-    """Return the matches of weak evidence (confidence below 0.9) that cross stronger ones, in the order of the
-    reference."""
+    """Return the matches of weak evidence (confidence below 0.9) that cross stronger ones, in reference order."""
     ordered = sorted(matches, key=lambda match: match.reference.position)
     strong = [match for match in ordered if match.confidence >= _STRONG]
     row = [strong[index] for index in _longest_increasing([match.actual.position for match in strong])]
@@ -312,8 +311,7 @@ def _contents(operator: Operator) -> Optional[Hashable]:
 
 
 def _is_same(actual: Operator, reference: Operator) -> bool:
-    """Return whether both have the same name and module, and each tensor has the same bytes or lacks a value for the
-    same reason."""
+    """Return True if name, module and bytes are the same; a missing value needs the same reason."""
     names = [(x.op_type, x.op_name, x.phase, x.module, len(x.inputs), len(x.broken)) for x in (actual, reference)]
     records_a, records_b = ((*x.inputs, *x.outputs) for x in (actual, reference))
     return (

@@ -252,8 +252,7 @@ class GraphNodes:
         self._runs: dict[Any, _Run] = {}
 
     def of(self, operator: Operator) -> Optional[NodeOf]:
-        """Return the node of an operator; None for an operator of PyTorch. Raises NotRun without a text of torchair's
-        graph."""
+        """Return the node of an operator; None for one of PyTorch. Raises NotRun without a text of torchair's graph."""
         first = next(operator.records)
         if "::" in operator.op_type or first.model is None:
             return None
@@ -280,8 +279,8 @@ class GraphNodes:
                     raise NotRun("graph", str(error)[:200]) from None
             if self._records is None:
                 self._records = {}
-                for record_of_dump in self._dump.unselected():
-                    self._records.setdefault(_run_of(record_of_dump), []).append(record_of_dump)
+                for member in self._dump.unselected():
+                    self._records.setdefault(_run_of(member), []).append(member)
             self._runs[key] = _Run(self._dump, self._graphs[path], operators(self._records.get(key, ())), self._runner)
         return self._runs[key]
 

@@ -52,8 +52,7 @@ class NotRun(Exception):
 
 
 def refuse_by_name(call: Arguments) -> tuple[str, str]:
-    """Return the name and the overload of an ATen operator. Raises NotRun for operators that cannot be run again at
-    all."""
+    """Return the name and the overload of an ATen operator. Raises NotRun for those that are never run again."""
     match = _NAME.fullmatch(call.operator)
     if match is None:
         raise NotRun("library", call.operator[:100])

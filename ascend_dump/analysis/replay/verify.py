@@ -231,8 +231,7 @@ def _call(operator: Operator) -> Arguments:
 def _both(
     runner: Runner, operator: Operator, call: Arguments, dtype: str
 ) -> tuple[dict[int, Any], dict[int, Any], str]:
-    """Return the outputs in their own types and in the finer type, and why either is missing. Raises NotRun if both
-    are."""
+    """Return the outputs in their own and in the finer types, and why either is missing. Raises NotRun for both."""
     try:
         plain = runner.run(operator, call, None)
     except NotRun as error:
@@ -311,8 +310,7 @@ def _verdict(verdicts: dict[str, tuple[str, str]], version: str, dtype: str) -> 
 
 
 def _overflowed(result: Any, dtype: Any) -> Any:
-    """Return the result with Inf (or NaN, in types without Inf) for numbers that the type of the record cannot
-    represent."""
+    """Return the result with Inf (or NaN) for numbers beyond the range of the record's type."""
     import numpy as np
 
     if result.dtype == dtype or result.dtype.kind not in "fc":
