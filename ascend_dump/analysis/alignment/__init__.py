@@ -1,1 +1,1 @@
-"""Which part of one tensor holds the same elements as which part of the other."""
+"""Align parts of tensors with the same elements on both sides."""

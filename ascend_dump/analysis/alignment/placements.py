@@ -1,4 +1,4 @@
-"""The placements of tensors on ranks, where a dump of DTensors records them."""
+"""Placements of tensors on ranks, as recorded in a dump of DTensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["memory_of", "placements_of", "terms_of"]
 
 
 def memory_of(record: Record) -> Any:
-    """Identifies the memory of a tensor, the same for its producer and its consumers; None if it is not recorded."""
+    """Return a key of a tensor's memory, the same for its producer and its consumers; None if it is not recorded."""
     attrs = record.attrs
     if attrs.get("storage", -1) < 0:
         return None
@@ -26,23 +26,23 @@ def memory_of(record: Record) -> Any:
 
 
 def placements_of(operators: Sequence[Operator]) -> dict[Any, Placement]:
-    """The placements of tensors by `memory_of`. They are recorded with the inputs of DTensor operators only."""
-    found: dict[Any, Placement] = {}
+    """Return the placements of tensors by `memory_of`. They are recorded with the inputs of DTensor operators only."""
+    placements: dict[Any, Placement] = {}
     for operator in operators:
         for record in operator.inputs:
             placement = Placement.of(record.attrs)
             memory = None if placement is None else memory_of(record)
             if placement is not None and memory is not None:
-                found.setdefault(memory, placement)
-    return found
+                placements.setdefault(memory, placement)
+    return placements
 
 
 def terms_of(operators: Sequence[Operator], placements: dict[Any, Placement]) -> dict[Any, int]:
-    """The inputs that an operator adds to one term of a sum, by id and by `memory_of`, with the number of terms.
+    """Return the inputs that an operator adds to one term of a sum, by id and by `memory_of`, with the number of terms.
 
     DTensor divides a bias by that number, so that it enters the sum once.
     """
-    found: dict[Any, int] = {}
+    counts: dict[Any, int] = {}
     for operator in operators:
         if operator.op_type not in ("aten::addmm", "aten::baddbmm", "aten::add") or not operator.inputs:
             continue
@@ -51,7 +51,7 @@ def terms_of(operators: Sequence[Operator], placements: dict[Any, Placement]) ->
         if placement is not None and Placement.of(first.attrs) is None:
             count = math.prod(size for axis, size in zip(placement.axes, placement.mesh) if axis == "partial sum")
             if count > 1:
-                found[id(first)] = count
+                counts[id(first)] = count
                 if memory_of(first) is not None:
-                    found[memory_of(first)] = count
-    return found
+                    counts[memory_of(first)] = count
+    return counts

@@ -1,4 +1,4 @@
-"""The notation of `shards=`: how a tensor is split over ranks, where the dump does not record it.
+"""The notation of `shards=`: the split of a tensor over ranks, if the dump does not record it.
 
 *.up/addmm_0.output.0 = shard 1             each rank has a part along axis 1
 *.qkv/mm_0.output.0 = shard 2 of 3 blocks   the same, within each of three equal blocks of that axis
@@ -19,7 +19,7 @@ from ascend_dump.dump_format import Placement, ranks_text
 from ascend_dump.errors import ConfigError
 from ascend_dump.reading import Record
 
-__all__ = ["GivenLayout", "GivenShards", "ShardSource", "shards_of"]
+__all__ = ["ShardLayout", "ShardLayouts", "ShardSource", "shards_of"]
 
 ShardSource = Union[Mapping[str, str], Iterable[str], None]
 
@@ -33,8 +33,8 @@ _HINT = (
 )
 
 
-class GivenLayout(NamedTuple):
-    """One layout. mesh: empty if all ranks form one dimension. blocks: how many equal blocks of the axis are split."""
+class ShardLayout(NamedTuple):
+    """One layout. mesh: empty if all ranks form one dimension. blocks: equal blocks of the axis that are split."""
 
     text: str
     matches: Callable[[str], bool]
@@ -43,7 +43,7 @@ class GivenLayout(NamedTuple):
     blocks: int = 1
 
     def placement(self, record: Record, ranks: Sequence[int], shape: Sequence[int]) -> Placement:
-        """The placement of a whole tensor of this shape, as a dump records it.
+        """Return the placement of a whole tensor of this shape, as a dump records it.
 
         Raises ConfigError for another number of ranks.
         """
@@ -51,49 +51,49 @@ class GivenLayout(NamedTuple):
         if math.prod(mesh) != len(ranks):
             raise ConfigError(
                 f"shards {self.text!r}: a mesh of {math.prod(mesh)} ranks, and {len(ranks)} have {record.label}",
-                hint="give a mesh of as many ranks, or compare dumps of all of them",
+                hint="write a mesh of as many ranks, or compare dumps of all of them",
             )
         return Placement(ranks_text(ranks), mesh, self.axes, shape=tuple(shape))
 
-    def mismatch(self, record: Record, what: str) -> ConfigError:
-        """The error for a tensor whose shape contradicts the layout."""
+    def mismatch(self, record: Record, reason: str) -> ConfigError:
+        """Return the error for a tensor whose shape contradicts the layout."""
         return ConfigError(
             f"shards {self.text!r} do not fit {record.label} of rank {record.rank}, which has shape "
-            f"{list(record.shape or ())}: {what}",
+            f"{list(record.shape or ())}: {reason}",
             hint="correct the axis, or write a glob that leaves this tensor out; names are those of `ascend-dump ls`",
         )
 
 
-class GivenShards(tuple[GivenLayout, ...]):
-    """All given layouts; the last one that matches a tensor counts."""
+class ShardLayouts(tuple[ShardLayout, ...]):
+    """All layouts of the user; the last one that matches a tensor counts."""
 
     __slots__ = ()
 
-    def of(self, record: Record) -> Optional[GivenLayout]:
-        return next((one for one in reversed(self) if one.matches(record.label)), None)
+    def of(self, record: Record) -> Optional[ShardLayout]:
+        return next((layout for layout in reversed(self) if layout.matches(record.label)), None)
 
 
-def shards_of(given: ShardSource) -> GivenShards:
+def shards_of(source: ShardSource) -> ShardLayouts:
     """Parse a mapping of globs to layouts, or texts GLOB=LAYOUT. Raises ConfigError for anything else.
 
     >>> shards_of({"*.up/*.output.0": "2x4: replicate, shard 1"})[0].axes
     ('replicate', 'shard 1')
     """
-    if given is None:
-        return GivenShards()
-    if isinstance(given, str):
-        given = (given,)
-    texts = [f"{glob}={layout}" for glob, layout in given.items()] if isinstance(given, Mapping) else list(given)
-    return GivenShards(map(_read, texts))
+    if source is None:
+        return ShardLayouts()
+    if isinstance(source, str):
+        source = (source,)
+    texts = [f"{glob}={layout}" for glob, layout in source.items()] if isinstance(source, Mapping) else list(source)
+    return ShardLayouts(map(_read, texts))
 
 
-def _read(text: str) -> GivenLayout:
+def _read(text: str) -> ShardLayout:
     glob, equals, layout = text.rpartition("=") if isinstance(text, str) else ("", "", "")
     if not equals or not glob.strip():
         raise ConfigError(f"shards {text!r} have no layout", hint=_HINT)
-    found = _MESH.fullmatch(layout.strip())
-    mesh = tuple(map(int, found[1].split("x"))) if found is not None else ()
-    axes = [" ".join(axis.split()) for axis in (layout if found is None else found[2]).split(",")]
+    meshed = _MESH.fullmatch(layout.strip())
+    mesh = tuple(map(int, meshed[1].split("x"))) if meshed is not None else ()
+    axes = [" ".join(axis.split()) for axis in (layout if meshed is None else meshed[2]).split(",")]
     wrong = [axis for axis in axes if not _AXIS.fullmatch(axis)]
     if wrong:
         raise ConfigError(f"shards {text!r}: {wrong[0]!r} is no layout", hint=_HINT)
@@ -101,6 +101,6 @@ def _read(text: str) -> GivenLayout:
         raise ConfigError(f"shards {text!r}: {len(axes)} layouts for a mesh of {len(mesh) or 1} dimensions", hint=_HINT)
     cut = [match for match in map(_BLOCKS.fullmatch, axes) if match is not None]
     if cut and len(axes) > 1:
-        raise ConfigError(f"shards {text!r}: blocks of a mesh of several dimensions are not told apart", hint=_HINT)
+        raise ConfigError(f"shards {text!r}: blocks are not supported in a mesh of several dimensions", hint=_HINT)
     named = tuple(f"shard {match[1]}" for match in cut) or tuple(axes)
-    return GivenLayout(text, text_matcher(glob.strip()), mesh, named, int(cut[0][2]) if cut else 1)
+    return ShardLayout(text, text_matcher(glob.strip()), mesh, named, int(cut[0][2]) if cut else 1)

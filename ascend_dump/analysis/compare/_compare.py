@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar, Union
 
 from ascend_dump.analysis.alignment.ranks_and_steps import (
     Key,
-    Made,
     RankGroup,
+    ReadMadeOf,
     Steps,
     by_key,
     joined_steps,
     may_be_parts,
     operators_in,
 )
-from ascend_dump.analysis.alignment.shard_notation import GivenShards, ShardSource, shards_of
+from ascend_dump.analysis.alignment.shard_notation import ShardLayouts, ShardSource, shards_of
 from ascend_dump.analysis.alignment.shards import Portions
 from ascend_dump.analysis.compare._comparison import Comparison
 from ascend_dump.analysis.compare._on_executor import CountedBatch, FoundOnRank, found_of, table_of, tasks_of
@@ -34,7 +34,7 @@ from ascend_dump.analysis.judging.verdict import Rules
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import COLLECTIVES
-from ascend_dump.analysis.pairing.cross_framework import is_across, pair_across
+from ascend_dump.analysis.pairing.cross_framework import is_cross_framework, pair_cross_framework
 from ascend_dump.analysis.pairing.same_framework import Match, align, crossings
 from ascend_dump.analysis.replay.rerun import Rerun
 from ascend_dump.errors import ConfigError, DumpNotFound
@@ -131,7 +131,7 @@ def _compare(
     mapping: Optional[Mapping[str, str]],
     rules: Rules,
     replay: bool,
-    given: GivenShards,
+    given: ShardLayouts,
 ) -> _Work[Comparison]:
     sides = []
     for name, dump in _named(dumps, again):
@@ -245,7 +245,7 @@ def _side_by_side(
     mapping: Optional[Mapping[str, str]],
     rules: Rules,
     replay: bool,
-    given: GivenShards,
+    given: ShardLayouts,
     executor: Executor,
     ranks: list[int],
     watch: Optional[Callable[[Iterable[Any]], Iterable[Any]]],
@@ -266,7 +266,7 @@ def _side_by_side(
         return _together(dumps, rules, mapping, [found_of(table, dumps, _steps_at_once) for table in tables])
 
 
-def _need_all_ranks(dumps: list[Dump], given: GivenShards) -> bool:
+def _need_all_ranks(dumps: list[Dump], given: ShardLayouts) -> bool:
     """Whether ranks may hold parts of what others hold, so that comparing one of them needs the others.
 
     As in one process, the first rank of each side tells. If a rank has no records, all of them are needed to tell.
@@ -336,7 +336,7 @@ def _compare_rank(
     mapping: Optional[Mapping[str, str]],
     spreads: dict[Key, list[Batch]],
     only: Optional[list[Batch]],
-    made_of: tuple[Made, Made],
+    made_of: tuple[ReadMadeOf, ReadMadeOf],
     group: Optional[RankGroup],
     replay: bool,
     steps: Steps,
@@ -380,8 +380,8 @@ def _compare_step(
     found: _Walked,
     shards: Optional[Portions] = None,
 ) -> Iterator[Pair]:
-    if shards is None and is_across(left, right):
-        across = pair_across(left, right, mapping)
+    if shards is None and is_cross_framework(left, right):
+        across = pair_cross_framework(left, right, mapping)
         found.inside.update(actual=across.inside[0], reference=across.inside[1])
         found.left_out.update(actual=across.left_out[0], reference=across.left_out[1])
         found.crossings.extend(map(_crossing, crossings(across.matches)))

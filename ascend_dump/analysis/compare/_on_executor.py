@@ -35,7 +35,7 @@ _FOUND = ("how", "confidence", "verdict", "reason", "transformation", "explained
 class FoundOnRank(NamedTuple):
     """The results of one rank, its parts step by step.
 
-    inside     numbers of operators of actual and of the reference, as in `Across`
+    inside     numbers of operators of actual and of the reference, as in `CrossFrameworkPairs`
     left_out   the same
     are_parts  whether several ranks of one side were compared with one rank of the other
     mapped     names of operators of actual that were paired because the user mapped them

@@ -83,7 +83,7 @@ def inputs_of(match: Match, given: Sequence[Pair], written: Collection[int], noi
         places.update(*(one for one in called if one is not None))
     else:
         # Between frameworks, places say nothing.
-        places.update(range(len(match.inputs) + max(map(len, match.apart))))
+        places.update(range(len(match.inputs) + max(map(len, match.unpaired_inputs))))
     compared = sum(map(is_compared, given))
     unread = sum(one.verdict == "unreadable" and one.record.index not in ignored for one in given) + len(broken)
     known = max(len(places - ignored), compared)

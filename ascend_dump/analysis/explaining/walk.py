@@ -20,14 +20,14 @@ from ascend_dump.analysis.explaining.known_differences import Carried
 from ascend_dump.analysis.explaining.origins import Draft, add_effect, explain, told
 from ascend_dump.analysis.explaining.results import ChangedCall, Origin, Pair
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
-from ascend_dump.analysis.judging.noise import WithNoise
+from ascend_dump.analysis.judging.noise import NoiseJudge
 from ascend_dump.analysis.judging.second_run import Spread
 from ascend_dump.analysis.judging.verdict import Rules
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.measure import Measure
 from ascend_dump.analysis.numerics.tensor_pair import Difference, Differences, Types, identity_of, type_of
 from ascend_dump.analysis.operators.arguments import differing_arguments, same_generator
-from ascend_dump.analysis.operators.collectives import is_given
+from ascend_dump.analysis.operators.collectives import is_contribution
 from ascend_dump.analysis.operators.module_calls import NOT_RECORDED, ModuleCalls
 from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.next_request import is_of_module
@@ -60,7 +60,7 @@ class Divergence:
 
     def __init__(self, rules: Rules, rerun: Optional[Rerun] = None) -> None:
         """rerun: runs operators again whose outputs differ."""
-        self._judge = WithNoise(rules, None if rerun is None else rerun.settles)
+        self._judge = NoiseJudge(rules, None if rerun is None else rerun.settles)
         self._rules = rules
         self._rerun = rerun
         self._differences = Differences()
@@ -121,7 +121,7 @@ class Divergence:
         for a, b in match.inputs:
             if (a, b) in late:
                 continue
-            puts_in = None if a is None else is_given(a)
+            puts_in = None if a is None else is_contribution(a)
             pair, of_input, why = self._input(match, a, b, is_overwritten=puts_in is False)
             pairs.append(pair)
             causes |= why
@@ -133,7 +133,7 @@ class Divergence:
         self._judge.of_parts = self._differences.shards is not None and any(
             is_of_parts(pair.transformation) for pair in pairs
         )
-        for side, records in enumerate(match.apart):
+        for side, records in enumerate(match.unpaired_inputs):
             for record in records:
                 why, of_input = self._of_one(side, record)
                 causes |= why
@@ -144,7 +144,7 @@ class Divergence:
                 self._calls.read_number(match, pairs[0], causes, noise)
             self._explain_call(match, causes, noise, changed)
         given = tuple(pairs)
-        blind = any(match.apart) and not any(map(is_compared, given))
+        blind = any(match.unpaired_inputs) and not any(map(is_compared, given))
         made: Optional[OriginNumber] = None
         for a, b in (*late, *match.outputs):
             pair = self._output(match, a, b, causes, noise, changed, blind=blind)

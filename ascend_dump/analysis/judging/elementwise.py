@@ -1,8 +1,8 @@
-"""Outputs held element by element against the noise in what each element was made of.
+"""Compare each element with the rounding of its inputs.
 
-An optimizer that divides each gradient by its own size makes steps of full length of gradients that are rounding alone:
-there no output can be judged. And a reciprocal is as far off, relative to its size, as its input is: where a small
-input is far off, so is the large output.
+An optimizer that divides each gradient by its own size turns rounding noise into full-size updates: these cannot be
+judged. And the relative error of a reciprocal is that of its input: a small input with a large error has a large output
+with a large error.
 """
 
 from __future__ import annotations
@@ -18,43 +18,46 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["follows_inputs", "measure_others"]
+__all__ = ["follows_inputs", "measure_without_outliers"]
 
-_Sides = Iterable[tuple[Record, Record]]
+_InputPairs = Iterable[tuple[Record, Record]]
 
 
-def measure_others(a: Record, b: Record, inputs: _Sides, unit: float) -> Optional[tuple[Measure, int]]:
-    """The numbers of a pair without the elements that differ in an input of the same shape by more than sqrt(unit) of
-    their size, and how many those are; None where there are no such elements."""
+def measure_without_outliers(a: Record, b: Record, inputs: _InputPairs, unit: float) -> Optional[tuple[Measure, int]]:
+    """Measure a pair without its outliers, and return their number too; None if there are none.
+
+    An outlier differs, in an input of the same shape, by more than sqrt(unit) of its size.
+    """
     import numpy as np
 
     try:
         actual, reference = a.numpy(), b.numpy()
-        wild = np.zeros(reference.shape, dtype=bool)
-        same = [(one, other) for one, other in inputs if one.shape == reference.shape]
-        for x, y in _arrays(same, reference.shape):
+        outliers = np.zeros(reference.shape, dtype=bool)
+        for x, y in _arrays((pair for pair in inputs if pair[0].shape == reference.shape), reference.shape):
             with np.errstate(all="ignore"):
-                wild |= np.abs(x - y) > math.sqrt(unit) * np.abs(y)
+                outliers |= np.abs(x - y) > math.sqrt(unit) * np.abs(y)
     except (AscendDumpError, TypeError, ValueError):
         return None
-    if not wild.any():
+    if not outliers.any():
         return None
-    return measure(actual[~wild], reference[~wild]), int(wild.sum())
+    return measure(actual[~outliers], reference[~outliers]), int(outliers.sum())
 
 
-def follows_inputs(a: Record, b: Record, inputs: _Sides, gain: float, unit: float) -> bool:
-    """Whether no element is further off, relative to its size, than `gain` times all that it is made of, and than a few
-    units of rounding. inputs: those of the shape of the output, or that are broadcast to it."""
+def follows_inputs(a: Record, b: Record, inputs: _InputPairs, gain: float, unit: float) -> bool:
+    """Return whether the relative error of each element is at most `gain` times that of its inputs, or a few roundings.
+
+    inputs: those of the shape of the output, or that are broadcast to it.
+    """
     import numpy as np
 
     try:
-        actual, reference = (_wide(one.numpy()) for one in (a, b))
+        actual, reference = (_wide(record.numpy()) for record in (a, b))
         allowed = np.full(reference.shape, 8 * unit)
         with np.errstate(all="ignore"):
             for x, y in _arrays(inputs, reference.shape):
-                apart = np.abs(x - y)
-                allowed = allowed + np.where(apart > 0, gain * apart / np.abs(y), 0.0)
-            # More than that says nothing of an element any more.
+                distances = np.abs(x - y)
+                allowed = allowed + np.where(distances > 0, gain * distances / np.abs(y), 0.0)
+            # A larger tolerance would accept any element.
             allowed = np.minimum(allowed, math.sqrt(unit))
             distance = np.abs(actual - reference)
             inside = (distance <= allowed * np.abs(reference)) | (actual == reference)
@@ -63,22 +66,22 @@ def follows_inputs(a: Record, b: Record, inputs: _Sides, gain: float, unit: floa
     return bool((inside | (np.isnan(actual) & np.isnan(reference))).all())
 
 
-def _arrays(inputs: _Sides, shape: tuple[int, ...]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    for one, other in inputs:
-        if one.shape == other.shape and _reaches(one.shape, shape):
-            yield _wide(one.numpy()), _wide(other.numpy())
+def _arrays(inputs: _InputPairs, shape: tuple[int, ...]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    for a, b in inputs:
+        if a.shape == b.shape and _reaches(a.shape, shape):
+            yield _wide(a.numpy()), _wide(b.numpy())
 
 
-def _reaches(shape: Optional[tuple[int, ...]], other: tuple[int, ...]) -> bool:
-    """Whether an array of the first shape can be broadcast to the second."""
-    if shape is None or len(shape) > len(other):
+def _reaches(shape: Optional[tuple[int, ...]], target: tuple[int, ...]) -> bool:
+    """Return whether an array of a shape can be broadcast to the target shape."""
+    if shape is None or len(shape) > len(target):
         return False
-    return all(size in (1, to) for size, to in zip(shape[::-1], other[::-1]))
+    return all(size in (1, target_size) for size, target_size in zip(shape[::-1], target[::-1]))
 
 
 def _wide(array: np.ndarray) -> np.ndarray:
     import numpy as np
 
     wide: Any = np.complex128 if array.dtype.kind == "c" else np.float64
-    with np.errstate(invalid="ignore"):  # memory that nobody has written may hold signalling NaN
+    with np.errstate(invalid="ignore"):  # memory that was never written may contain signalling NaN
         return array.astype(wide)

@@ -8,7 +8,7 @@ from ascend_dump.analysis.numerics.measure import Measure
 
 __all__ = ["NO_ORIGINS", "InputNoise", "OriginNumber"]
 
-#: Identifies an origin while its rank is walked.
+#: Number of an origin, unique within the walk over a rank.
 OriginNumber = int
 NO_ORIGINS: frozenset[OriginNumber] = frozenset()
 
@@ -17,9 +17,9 @@ class InputNoise(NamedTuple):
     """A difference within rounding.
 
     error   relative to the norm
-    unit    the coarsest unit of rounding that it may come from
-    causes  the origins whose consequence it may be
-    bounds  the measure has lower bounds, and the error is what noise may be at most
+    unit    the coarsest unit of rounding among its possible sources
+    causes  the origins that it may be a consequence of
+    bounds  the measure has lower bounds, and the error is an upper bound of the noise
     """
 
     measure: Measure

@@ -1,4 +1,4 @@
-"""The verdict on an output, given what is known of its operator: how it sums, and in which type."""
+"""The verdict on an output, by the properties of its operator: its summation, and its type."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["judge_output", "measure_terms", "rounding_type"]
 
 
 def rounding_type(operator: Operator, *outputs: Record) -> str:
-    """The type that an output is rounded to: that of the inputs if the operator computes in it."""
+    """Return the type that an output is rounded to: that of the inputs if the operator computes in it."""
     return type_of(*outputs, *(operator.inputs if rounds_as_inputs(operator.op_type) else ()))
 
 
@@ -38,15 +38,15 @@ def judge_output(
     dtype: str,
     rules: Rules,
     *,
-    noise: Noise = Noise(),  # noqa: B008  # a value that nobody can change
+    noise: Noise = Noise(),  # noqa: B008  # immutable
     scale: float = 0.0,
     scores: float = 1.0,
     cast: bool = False,
 ) -> tuple[str, str]:
-    """`judge` for an output whose distance from the reference is `measured`.
+    """Apply `judge` to an output whose distance from the reference is `measured`.
 
     operator    that of the reference
-    scores      by how much errors of sums grow within it, see `score_size`
+    scores      the growth of errors of sums within it, see `score_size`
     """
     transposed = _is_transposed(operator, output)
     terms = reduction_length(operator.op_type, operator.inputs, output, transposed=transposed)
@@ -65,24 +65,24 @@ def judge_output(
     )
 
 
-#: Kernels that round in between do so a few times.
+#: Number of roundings of kernels that round intermediate results.
 _FEW_TIMES = 3.0
 
 
 def _rounds_between(operator: Operator, output: Record, transposed: bool) -> float:
-    """How many times as many intermediate roundings as other kernels of narrow types this one has."""
+    """Return the number of intermediate roundings, relative to other kernels of narrow types."""
     usual = _FEW_TIMES if transposed or rounds_in_between(operator.op_type) else 1.0
     shapes = {record.index: record.shape for record in operator.inputs}
     backward = operator_class(operator.op_type) == "convolution_backward"
     weight = shapes.get(2 if backward else 1)
     if not weight or not (transposed or (backward and output.shape == shapes.get(1))):
         return usual
-    # An element gets something from each place of the kernel; that is rounded, and so is the sum so far.
+    # An element is a sum over the positions of the kernel; each term is rounded, and so is each partial sum.
     return max(usual, math.sqrt(2 * math.prod(weight[2:])))
 
 
 def measure_terms(operator: Operator, actual: Record, output: Record, dtype: str) -> Optional[Measure]:
-    """The measure of an output with each element in units of the terms it is the sum of; None if these are unknown."""
+    """Measure an output with each element in units of the terms that it is the sum of; None if these are unknown."""
     import numpy as np
 
     try:
@@ -91,38 +91,38 @@ def measure_terms(operator: Operator, actual: Record, output: Record, dtype: str
             return None
         with np.errstate(all="ignore"):
             units = np.where(np.isfinite(sizes) & (sizes > 0), sizes, 1.0)
-            sides = [one.numpy().astype(np.float64) / units for one in (actual, output)]
+            sides = [record.numpy().astype(np.float64) / units for record in (actual, output)]
         return measure(sides[0], sides[1], dtype) if sides[1].shape == output.shape else None
     except (AscendDumpError, TypeError, ValueError):
         return None
 
 
 def _is_transposed(operator: Operator, output: Record) -> bool:
-    """Whether a convolution is transposed, by its arguments or else by its shapes."""
+    """Return whether a convolution is transposed, by its arguments or else by its shapes."""
     if operator_class(operator.op_type) not in ("convolution", "_convolution"):
         return False
-    known = arguments_of(operator)
-    if known is not None and "transposed" in known.values:
-        return bool(known.values["transposed"])
+    arguments = arguments_of(operator)
+    if arguments is not None and "transposed" in arguments.values:
+        return bool(arguments.values["transposed"])
     shapes = {record.index: record.shape for record in operator.inputs}
-    data, weight, made = shapes.get(0), shapes.get(1), output.shape
-    if not data or not weight or not made or min(len(data), len(weight), len(made)) < 3:
+    data, weight, output_shape = shapes.get(0), shapes.get(1), output.shape
+    if not data or not weight or not output_shape or min(len(data), len(weight), len(output_shape)) < 3:
         return False
-    return made[1] != weight[0] == data[1]
+    return output_shape[1] != weight[0] == data[1]
 
 
 def _may_round_constant(operator: Operator, dtype: str) -> bool:
-    """Whether an argument is a number that the type cannot represent, so that kernels may round it."""
+    """Return whether an argument is a number that the type cannot represent, so that kernels may round it."""
     kind = float_kind(dtype)
     if kind is None or kind.mantissa > 10 or not holds_constants(operator.op_type):
         return False
-    known = arguments_of(operator)
-    return known is not None and any(_is_finer(value, kind.mantissa) for value in known.values.values())
+    arguments = arguments_of(operator)
+    return arguments is not None and any(_is_finer(value, kind.mantissa) for value in arguments.values.values())
 
 
 def _is_finer(value: Any, mantissa: int) -> bool:
     if isinstance(value, list):
-        return any(_is_finer(one, mantissa) for one in value)
+        return any(_is_finer(element, mantissa) for element in value)
     if not isinstance(value, float) or not math.isfinite(value):
         return False
     steps = math.ldexp(math.frexp(value)[0], mantissa + 1)

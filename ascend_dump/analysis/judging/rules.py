@@ -1,4 +1,4 @@
-"""Rules as data: thresholds of all operators and of those that match a glob, from a TOML or JSON file."""
+"""Rules as data: thresholds of all operators and per glob, from a TOML or JSON file."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ _HINT = (
 )
 
 
-def rules_of(given: RuleSource) -> Rules:
-    """The rules themselves, from a mapping, or from a file. Raises ConfigError for what is no rule."""
-    if given is None:
+def rules_of(rules: RuleSource) -> Rules:
+    """Return the rules themselves, from a mapping, or from a file. Raises ConfigError for unknown rules and values."""
+    if rules is None:
         return Rules()
-    if isinstance(given, Rules):
-        return given
+    if isinstance(rules, Rules):
+        return rules
+    settings: Any = rules
     source = "rules"
-    if not isinstance(given, Mapping):
-        path = Path(given)
+    if not isinstance(rules, Mapping):
+        path = Path(rules)
         source = f"rules {str(path)!r}"
         try:
             text = read_small(path, _LARGEST).decode()
@@ -40,19 +41,18 @@ def rules_of(given: RuleSource) -> Rules:
             raise ConfigError(f"{source} cannot be read: {error.strerror or error}", hint=_HINT) from error
         except ValueError as error:
             raise ConfigError(f"{source} is not text: {error}", hint=_HINT) from error
-        given = decode_settings(path, text)
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"{source}: expected an object with rule names as keys, got {_described(given)}", hint=_HINT)
-    general = {name: value for name, value in given.items() if not isinstance(value, Mapping)}
-    rules = _changed(Rules(), general, "", source)
-    special = {glob: value for glob, value in given.items() if isinstance(value, Mapping)}
-    return rules._replace(
-        special=tuple((glob, _changed(rules, value, glob, source)) for glob, value in special.items())
-    )
+        settings = decode_settings(path, text)
+    if not isinstance(settings, Mapping):
+        kind = _described(settings)
+        raise ConfigError(f"{source}: expected an object with rule names as keys, got {kind}", hint=_HINT)
+    general = {name: value for name, value in settings.items() if not isinstance(value, Mapping)}
+    special = {glob: value for glob, value in settings.items() if isinstance(value, Mapping)}
+    base = _changed(Rules(), general, "", source)
+    return base._replace(special=tuple((glob, _changed(base, value, glob, source)) for glob, value in special.items()))
 
 
 def _changed(rules: Rules, values: Mapping[str, Any], glob: str, source: str) -> Rules:
-    known: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for name, value in values.items():
         where = f"{name!r} inside {glob!r}" if glob else repr(name)
         if name not in _NAMES:
@@ -60,14 +60,14 @@ def _changed(rules: Rules, values: Mapping[str, Any], glob: str, source: str) ->
         if name == "undefined" and not glob:
             raise ConfigError(f"{source}: {where} is allowed only inside a glob", hint=_HINT)
         numbers = list(value) if isinstance(value, (list, tuple)) else [value]
-        if not all(_is_number(one) for one in numbers) or not _is_as_many(name, numbers):
+        if not all(_is_number(number) for number in numbers) or not _is_as_many(name, numbers):
             raise ConfigError(f"{source}: {where} is {value!r}", hint=_HINT)
-        known[name] = tuple(numbers) if name in ("bias", "undefined") else numbers[0]
-    return rules._replace(**known)
+        changes[name] = tuple(numbers) if name in ("bias", "undefined") else numbers[0]
+    return rules._replace(**changes)
 
 
 def _described(value: Any) -> str:
-    """What a file holds in place of an object, in the words of JSON."""
+    """Return the JSON name of a value that is no object."""
     names = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
 
@@ -78,5 +78,5 @@ def _is_number(value: Any) -> bool:
 
 def _is_as_many(name: str, numbers: list[Any]) -> bool:
     if name == "undefined":
-        return all(isinstance(one, int) for one in numbers)
+        return all(isinstance(number, int) for number in numbers)
     return len(numbers) == (2 if name == "bias" else 1)

@@ -1,4 +1,4 @@
-"""How far a second run of the reference is from the first one: no difference is more than noise within that."""
+"""The distance of a second run of the reference from the first one: no difference is more than noise within that."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from ascend_dump.reading import Record
 
 __all__ = ["Spread"]
 
-#: Two runs say little of how far a third may be off.
+#: Two runs are weak evidence of the distance of a third.
 _TIMES = 4.0
 
 
 class Spread:
-    """The second run of one step; its tensors are read where there is something to judge only."""
+    """The second run of one step; its tensors are read only if there is something to judge."""
 
-    def __init__(self, again: Sequence[Operator], reference: Sequence[Operator]) -> None:
+    def __init__(self, second_run: Sequence[Operator], reference: Sequence[Operator]) -> None:
         self._partners: dict[Any, Record] = {}
         self._differences = Differences()
-        for match in align(again, reference):
-            others = {(one.io, one.index): one for one in (*match.actual.inputs, *match.actual.outputs)}
+        for match in align(second_run, reference):
+            records = {(member.io, member.index): member for member in (*match.actual.inputs, *match.actual.outputs)}
             for record in (*match.reference.inputs, *match.reference.outputs):
-                partner = others.get((record.io, record.index))
+                partner = records.get((record.io, record.index))
                 if partner is not None:
                     self._partners[id(record)] = partner
 
     def covers(self, measured: Measure, reference: Record) -> Optional[str]:
-        """The reason why a difference is noise, None where two runs of the reference differ less."""
+        """Return why a difference is noise; None if two runs of the reference differ less."""
         partner = self._partners.get(id(reference))
         if partner is None:
             return None

@@ -1,7 +1,7 @@
-"""How large the terms are that an operator adds up: rounding errors are relative to these, not to the sum, in which
-they may cancel.
+"""The size of the terms that an operator adds up: rounding errors are relative to these, not to the sum, in which they
+may cancel.
 
-For example, the gradient of a bias before a batch norm is zero in exact arithmetic; what is computed is only the
+For example, the gradient of a bias before a batch norm is zero in exact arithmetic; the computed value is only the
 rounding error of a sum whose terms are not zero.
 """
 
@@ -25,10 +25,9 @@ _SUMS = frozenset(
     ("sum", "cumsum", "embedding_dense_backward", "index_add", "scatter_add", "index_put", "nansum", "BiasAddGrad")
 )
 _TERM_BY_TERM = frozenset(("add", "sub", "rsub", "lerp", "smooth_l1_loss"))
-#: Operators that add something to their first input; what they add is at most as large as that input and the output
-#: together.
+#: Operators that add to their first input; the addend is at most as large as that input and the output together.
 _TO_THE_FIRST = frozenset(("addcmul", "addcdiv"))
-#: Operators that put their input among zeros, or multiply it with what is at most 1.
+#: Operators that pad their input with zeros, or multiply it by at most 1.
 _OF_THE_FIRST = frozenset(
     {
         "_softmax_backward_data",
@@ -39,12 +38,12 @@ _OF_THE_FIRST = frozenset(
         "tanh_backward",
     }
 )
-#: Parts of a sum that are looked at, at least, and elements of one, at most: it is copied as float64.
+#: The smallest number of parts of a sum, and the most elements of a part, which is copied as float64.
 _PARTS, _MOST_AT_ONCE = 64, 1 << 22
 _NORMS = frozenset(
     ("native_layer_norm", "native_batch_norm", "native_group_norm", "_native_batch_norm_legit", "_fused_rms_norm")
 )
-#: The place of the reciprocal of the deviation among the inputs of the backward operators of norms.
+#: The index of the reciprocal of the deviation among the inputs of the backward operators of norms.
 _DEVIATIONS = {
     "native_layer_norm_backward": 3,
     "native_group_norm_backward": 3,
@@ -54,7 +53,7 @@ _DEVIATIONS = {
 
 
 def natural_scale(operator: Operator, output: Record) -> float:
-    """The root mean square that an output has where its terms do not cancel; 0 where that is not known."""
+    """Return the root mean square that an output has if its terms do not cancel; 0 if unknown."""
     name = operator_class(operator.op_type)
     try:
         return _scale(name.removeprefix("_foreach_"), operator, output)
@@ -63,8 +62,10 @@ def natural_scale(operator: Operator, output: Record) -> float:
 
 
 def score_size(operator: Operator) -> float:
-    """How large the scores of an attention may be, at least 1; 1 for other operators. The weights are exponentials of
-    the scores, so an absolute error of a score becomes a relative error of its weight."""
+    """Return a bound of the scores of an attention, at least 1; 1 for other operators.
+
+    The weights are exponentials of the scores, so an absolute error of a score becomes a relative error of its weight.
+    """
     name = operator_class(operator.op_type).lower()
     if "attention" not in name or "backward" in name:
         return 1.0
@@ -76,7 +77,7 @@ def score_size(operator: Operator) -> float:
 
 
 def _scores(query: Optional[Record], key: Optional[Record]) -> float:
-    """The product of the norms of two rows, divided by the root of their length."""
+    """Return the product of the norms of two rows, divided by the root of their length."""
     length = query.shape[-1] if query is not None and query.shape else 1
     return max(1.0, _rms(query) * _rms(key) * math.sqrt(length))
 
@@ -86,8 +87,8 @@ def _scale(name: str, operator: Operator, output: Record) -> float:
     if operator_class(operator.op_type).startswith("_foreach_"):
         # From each list of inputs, the tensor at the position that the output has in its own list.
         count = max(len(operator.outputs), 1)
-        own = output.index % count
-        inputs = {index // count: record for index, record in inputs.items() if index % count == own}
+        position = output.index % count
+        inputs = {index // count: record for index, record in inputs.items() if index % count == position}
 
     def rms(index: int) -> float:
         return _rms(inputs.get(index))
@@ -97,10 +98,10 @@ def _scale(name: str, operator: Operator, output: Record) -> float:
 
     written = max(_count(output), 1)
     if name in PRODUCTS:
-        place = PRODUCTS[name]
-        shape = inputs[place].shape if place in inputs else None
+        first = PRODUCTS[name]
+        shape = inputs[first].shape if first in inputs else None
         terms = math.sqrt(shape[-1]) if shape else 1.0
-        return terms * rms(place) * rms(place + 1) + sum(rms(index) for index in range(place))
+        return terms * rms(first) * rms(first + 1) + sum(rms(index) for index in range(first))
     if name in ("convolution", "_convolution"):
         shape = inputs[1].shape if 1 in inputs else None
         return math.sqrt(math.prod(shape[1:]) if shape else 1) * rms(0) * rms(1) + rms(2)
@@ -121,7 +122,7 @@ def _scale(name: str, operator: Operator, output: Record) -> float:
     if name in _NORMS and output.index == 1 and name != "_fused_rms_norm":
         return rms(0) / math.sqrt(max(size(0) / written, 1))  # the mean
     if name in _NORMS and output.index == 0:
-        deviation = next((one for one in operator.outputs if one.index == 2 or name == "_fused_rms_norm"), None)
+        deviation = next((out for out in operator.outputs if out.index == 2 or name == "_fused_rms_norm"), None)
         return rms(0) * _rms(deviation) * max(rms(1), 1.0)
     if name in _DEVIATIONS:
         if output.shape != (inputs[0].shape if 0 in inputs else None):
@@ -131,11 +132,11 @@ def _scale(name: str, operator: Operator, output: Record) -> float:
     if name in _OF_THE_FIRST:
         return rms(0)
     if name == "logit":
-        return 1.0  # what the logarithm is taken of is rounded, relative to itself
+        return 1.0  # the argument of the logarithm has a relative rounding error
     if name == "glu_backward":
         return rms(0) * max(1.0, rms(1))
     if "attention" in name and name.endswith("backward"):
-        # Of the gradient, query, key and value. Errors of the scores become relative ones of the weights.
+        # The inputs are gradient, query, key and value. Errors of the scores become relative errors of the weights.
         return (
             _scores(inputs.get(1), inputs.get(2))
             * rms(0)
@@ -148,44 +149,44 @@ def _scale(name: str, operator: Operator, output: Record) -> float:
 
 
 def term_sizes(operator: Operator) -> Optional[np.ndarray]:
-    """How large the terms of each element of an output are; None for other operators than products of matrices and
-    sums of all elements. Raises what reading a tensor raises.
+    """Return the size of the terms of each output element; None for operators other than products and full sums.
 
     For a product of matrices: the size that each element would have if its terms had random signs, because some rows
-    and columns may be much larger than others. For a sum: the largest sum of consecutive elements, because several
-    threads add up parts, which are rounded and may cancel each other.
+    and columns may be much larger than others. For a sum of all elements: the largest sum of consecutive elements,
+    because several threads add up parts, which are rounded and may cancel each other. Raises what reading a tensor
+    raises.
     """
     import numpy as np
 
     name = operator_class(operator.op_type)
     inputs = {record.index: record for record in operator.inputs}
-    if name in ("sum", "mean") and 0 in inputs and [_count(one) for one in operator.outputs] == [1]:
+    if name in ("sum", "mean") and 0 in inputs and [_count(output) for output in operator.outputs] == [1]:
         largest = _largest_part(inputs[0].numpy()) / (_count(inputs[0]) if name == "mean" else 1)
         return np.full(operator.outputs[0].shape or (), largest)
-    place = PRODUCTS.get(name)
-    if place is None or place not in inputs or place + 1 not in inputs:
+    first = PRODUCTS.get(name)
+    if first is None or first not in inputs or first + 1 not in inputs:
         return None
-    left, right = (inputs[place + side].numpy().astype(np.float64) for side in (0, 1))
+    matrix_a, matrix_b = (inputs[first + side].numpy().astype(np.float64) for side in (0, 1))
     if name == "linear":
-        right = right.T
-    if left.ndim < 2 or right.ndim < 2 or left.shape[-1] != right.shape[-2] or not left.shape[-1]:
+        matrix_b = matrix_b.T
+    if matrix_a.ndim < 2 or matrix_b.ndim < 2 or matrix_a.shape[-1] != matrix_b.shape[-2] or not matrix_a.shape[-1]:
         return None
-    rows, columns = np.linalg.norm(left, axis=-1)[..., :, None], np.linalg.norm(right, axis=-2)[..., None, :]
-    sizes: np.ndarray = rows * columns / math.sqrt(left.shape[-1])
-    if place and 0 in inputs:
+    rows, columns = np.linalg.norm(matrix_a, axis=-1)[..., :, None], np.linalg.norm(matrix_b, axis=-2)[..., None, :]
+    sizes: np.ndarray = rows * columns / math.sqrt(matrix_a.shape[-1])
+    if first and 0 in inputs:
         sizes = sizes + np.abs(inputs[0].numpy().astype(np.float64))
     return sizes
 
 
 def _largest_part(array: np.ndarray) -> float:
-    """The largest absolute sum of consecutive elements, as far as sums of blocks show it."""
+    """Return the largest absolute sum of consecutive elements, as far as sums of blocks show it."""
     import numpy as np
 
     flat = array.reshape(-1)
     if flat.dtype.kind == "c":
         return 0.0
     blocks = np.array_split(flat, max(_PARTS, math.ceil(flat.size / _MOST_AT_ONCE)))
-    sums = np.cumsum([0.0, *(one.astype(np.float64).sum() for one in blocks)])
+    sums = np.cumsum([0.0, *(block.astype(np.float64).sum() for block in blocks)])
     return float(sums.max() - sums.min())
 
 
@@ -193,12 +194,12 @@ def _of_convolution_backward(inputs: dict[int, Record], output: Record, rms: Cal
     gradient, data, weight = (inputs[index].shape if index in inputs else None for index in range(3))
     if not gradient or not data or not weight:
         return 0.0
-    places = math.prod(gradient) / gradient[1]
+    positions = math.prod(gradient) / gradient[1]
     if output.shape == weight:
-        return math.sqrt(places) * rms(0) * rms(1)
+        return math.sqrt(positions) * rms(0) * rms(1)
     if output.shape == data:
         return math.sqrt(math.prod(weight) / weight[1]) * rms(0) * rms(2)
-    return math.sqrt(places) * rms(0)
+    return math.sqrt(positions) * rms(0)
 
 
 def _count(record: Optional[Record]) -> int:
@@ -206,9 +207,9 @@ def _count(record: Optional[Record]) -> int:
 
 
 def _rms(record: Optional[Record]) -> float:
-    """The root mean square of a tensor; 0 where it has NaN or Inf, or is not there."""
+    """Return the root mean square of a tensor; 0 if it is missing or has NaN or Inf."""
     if record is None or not _count(record):
         return 0.0
     norm = record.statistics().l2norm
-    found = norm / math.sqrt(_count(record)) if norm is not None else 0.0
-    return found if math.isfinite(found) else 0.0
+    rms = norm / math.sqrt(_count(record)) if norm is not None else 0.0
+    return rms if math.isfinite(rms) else 0.0

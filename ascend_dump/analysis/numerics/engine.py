@@ -1,4 +1,5 @@
-"""Compiled kernels over the memory of two tensors: which one, on how many threads, and when numpy does it instead."""
+"""Run compiled kernels over the memory of two tensors: the choice of kernel and threads, and when numpy is used
+instead."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ log = logging.getLogger("ascend_dump")
 _WORTH_CALLING = 1 << 13
 #: Elements from which it is worth counting pairs of bytes: each part has a table of a megabyte.
 _WORTH_COUNTING = 1 << 24
-#: Elements of a part: a thread has work for two of them at least, a third of a millisecond, some times what it takes to
-#: start one. Parts of large tensors are multiples of it, about so many.
+#: Elements of a part: each thread has at least two, a third of a millisecond of work, which is several times what
+#: starting it costs. Large tensors have about `_PARTS` parts, whose sizes are multiples of this.
 _PART, _PARTS = 1 << 18, 32
 _MOST_THREADS = 8
 
@@ -40,7 +41,7 @@ _compiled: set[Any] = set()
 
 
 class Sums(NamedTuple):
-    """What one pass over a pair gives; the names are those of `Measure`, or of what it is computed from."""
+    """Results of one pass over a pair; the names are those of `Measure`, or of the numbers it is computed from."""
 
     d2: float
     b2: float
@@ -63,19 +64,19 @@ class Sums(NamedTuple):
 
 
 def compiled_sums(a: np.ndarray, b: np.ndarray, kind: FloatKind) -> Optional[Sums]:
-    """The pass over two flat arrays of floats, whose types may differ; None where numpy has to do it."""
+    """Return the sums of two flat arrays of floats, whose types may differ; None if numpy has to compute them."""
     if not _is_worth_it(a.size):
         return None
     words_a, words_b = _words(a.dtype), _words(b.dtype)
     if words_a is None or words_b is None:
         return None
-    known = (kind.mantissa, kind.lowest, kind.unit, a.dtype == b.dtype, 8 in (a.itemsize, b.itemsize))
+    parameters = (kind.mantissa, kind.lowest, kind.unit, a.dtype == b.dtype, 8 in (a.itemsize, b.itemsize))
     try:
         with loading():
             from ascend_dump.analysis.numerics.kernels import pair
 
         sides = (_read_only(a.view(words_a.dtype)), _read_only(b.view(words_b.dtype)))
-        parts = _over_parts(pair, *sides, words_a.table, words_b.table, known)
+        parts = _over_parts(pair, *sides, words_a.table, words_b.table, parameters)
     except Exception as error:  # whatever a compiler or its cache may raise: numpy can do the same work
         _give_up(error)
         return None
@@ -83,8 +84,7 @@ def compiled_sums(a: np.ndarray, b: np.ndarray, kind: FloatKind) -> Optional[Sum
 
 
 def compiled_codes(a: np.ndarray, b: np.ndarray) -> Optional[np.ndarray]:
-    """Of types of one byte: how often the byte x of a and y of b are together, at 256 x + y; None where numpy has to
-    compare them."""
+    """Return the counts of `count_codes` for types of one byte; None if numpy has to compare them."""
     import numpy as np
 
     if a.itemsize != 1 or b.itemsize != 1 or a.size < _WORTH_COUNTING or not _is_worth_it(a.size):
@@ -102,19 +102,19 @@ def compiled_codes(a: np.ndarray, b: np.ndarray) -> Optional[np.ndarray]:
 
 
 def first_code(a: np.ndarray, b: np.ndarray, codes: np.ndarray) -> int:
-    """Where the first of these pairs of bytes is, of those that `compiled_codes` found."""
+    """Return the index of the first pair of bytes whose code is among `codes`, which `compiled_codes` counted."""
     import numpy as np
 
     from ascend_dump.analysis.numerics.kernels import find_code
 
-    wanted = np.zeros(1 << 16, dtype=np.bool_)
-    wanted[codes] = True
-    left, right = (_read_only(side.view(np.uint8)) for side in (a, b))
-    return int(find_code(left, right, wanted))
+    selected = np.zeros(1 << 16, dtype=np.bool_)
+    selected[codes] = True
+    bytes_a, bytes_b = (_read_only(side.view(np.uint8)) for side in (a, b))
+    return int(find_code(bytes_a, bytes_b, selected))
 
 
 def compiled_unequal(a: np.ndarray, b: np.ndarray) -> Optional[tuple[int, float, int]]:
-    """Of exact types: how many elements differ, by how much at most, and where; None where numpy has to do it."""
+    """Return the results of `count_unequal` for exact types; None if numpy has to compute them."""
     import numpy as np
 
     if not _is_worth_it(a.size) or a.dtype != b.dtype or a.dtype.kind not in "iub" or not a.dtype.isnative:
@@ -128,8 +128,9 @@ def compiled_unequal(a: np.ndarray, b: np.ndarray) -> Optional[tuple[int, float,
     except Exception as error:  # as above
         _give_up(error)
         return None
-    unequal = sum(found[0] for _, found in parts)
-    largest, where = max(((size, -(start + at)) for start, (_, size, at) in parts if at >= 0), default=(0.0, 1))
+    unequal = sum(counted[0] for _, counted in parts)
+    differing = [(size, -(start + index)) for start, (_, size, index) in parts if index >= 0]
+    largest, where = max(differing, default=(0.0, 1))
     return unequal, largest, -where
 
 
@@ -146,7 +147,7 @@ def _give_up(error: Exception) -> None:
 
 
 class _Words(NamedTuple):
-    """How the kernels read a type of floats: as which integers, and the table of what those of 8 bits stand for."""
+    """Integers as which the kernels read a type of floats, and the table of values for integers of 8 bits."""
 
     dtype: np.dtype[Any]
     table: Any
@@ -154,13 +155,13 @@ class _Words(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def _words(dtype: np.dtype[Any]) -> Optional[_Words]:
-    """None for a type that they do not know."""
+    """Return the words of a type; None for a type that the kernels cannot read."""
     import numpy as np
 
     if not dtype.isnative:
         return None
     if dtype.name == "bfloat16":
-        # The sign tells it from float16.
+        # Signed words are bfloat16, unsigned ones float16.
         return _Words(np.dtype(np.int16), ())
     if dtype.kind == "f" and dtype.itemsize in (2, 4, 8) and dtype.name.startswith("float"):
         return _Words(np.dtype(f"u{dtype.itemsize}"), ())
@@ -170,27 +171,27 @@ def _words(dtype: np.dtype[Any]) -> Optional[_Words]:
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:
-    """The array as memory maps are: numba compiles a kernel for writable ones once more."""
+    """Return a read-only view, as memory maps are: for writable arrays numba would compile a second kernel."""
     view: np.ndarray = array.view()
     view.flags.writeable = False
     return view
 
 
-def _over_parts(kernel: Callable[..., Any], a: np.ndarray, b: np.ndarray, *how: Any) -> list[tuple[int, Any]]:
-    """What a kernel that releases the GIL gives for each part, with where the part begins.
+def _over_parts(kernel: Callable[..., Any], a: np.ndarray, b: np.ndarray, *parameters: Any) -> list[tuple[int, Any]]:
+    """Return the results of a kernel for each part, with the index at which the part begins.
 
-    This thread and others, which end with the call, each take the next part when they are done with one.
+    This thread and others each take the next part when they have finished one. The others end with the call.
     """
     signature = (kernel, a.dtype, b.dtype)
     if signature not in _compiled:
         with compiling():
             announce_compiling(kernel, "comparing tensors")
-            kernel(a[:0], b[:0], *how)
+            kernel(a[:0], b[:0], *parameters)
         _compiled.add(signature)
 
     size = max(a.size // _PARTS // _PART, 1) * _PART
     waiting = deque(range(0, a.size, size))
-    found: list[tuple[int, Any]] = []
+    results: list[tuple[int, Any]] = []
     threads = min(_MOST_THREADS, _processors(), len(waiting) // 2)
 
     def work() -> None:
@@ -199,23 +200,23 @@ def _over_parts(kernel: Callable[..., Any], a: np.ndarray, b: np.ndarray, *how: 
                 start = waiting.popleft()
             except IndexError:
                 return
-            found.append((start, kernel(*(_aligned(side[start : start + size]) for side in (a, b)), *how)))
+            results.append((start, kernel(*(_aligned(side[start : start + size]) for side in (a, b)), *parameters)))
 
     if threads < 2:
         work()
-        return found
+        return results
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(threads - 1, "ascend_dump-compare") as pool:
-        others = [pool.submit(work) for _ in range(threads - 1)]
+        futures = [pool.submit(work) for _ in range(threads - 1)]
         work()
-    for one in others:
-        one.result()
-    return sorted(found, key=itemgetter(0))
+    for future in futures:
+        future.result()
+    return sorted(results, key=itemgetter(0))
 
 
 def _aligned(array: np.ndarray) -> np.ndarray:
-    """The array, copied where its elements are at odd addresses: kernels are compiled for others only."""
+    """Return the array, copied if its elements are at odd addresses: kernels are compiled for aligned ones only."""
     return array if array.flags.aligned else _read_only(array.copy())
 
 
@@ -230,16 +231,16 @@ def _merged(parts: list[tuple[int, Any]]) -> Sums:
 
     from ascend_dump.analysis.numerics.kernels import SUM_NAMES
 
-    every = np.array([numbers for _, (numbers, _) in parts])
-    total = dict(zip(SUM_NAMES, every.sum(axis=0).tolist()))
-    most = dict(zip(SUM_NAMES, every.max(axis=0).tolist()))
+    table = np.array([numbers for _, (numbers, _) in parts])
+    total = dict(zip(SUM_NAMES, table.sum(axis=0).tolist()))
+    most = dict(zip(SUM_NAMES, table.max(axis=0).tolist()))
     ulp: np.ndarray = sum(counts for _, (_, counts) in parts)
 
-    def first(name: str, place: str, value: float) -> int:
-        """Where an element is, of the first part whose number of this name is the value."""
-        part = int((every[:, SUM_NAMES.index(name)] >= value).argmax())
-        at = int(every[part, SUM_NAMES.index(place)])
-        return parts[part][0] + at if at >= 0 else -1
+    def first(name: str, index_name: str, value: float) -> int:
+        """Return an element's index, from the first part in which the number of this name reaches the value."""
+        part = int((table[:, SUM_NAMES.index(name)] >= value).argmax())
+        index = int(table[part, SUM_NAMES.index(index_name)])
+        return parts[part][0] + index if index >= 0 else -1
 
     return Sums(
         d2=total["d2"],

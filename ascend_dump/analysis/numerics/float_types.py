@@ -1,4 +1,4 @@
-"""Types that round, and what rounding to each of them costs."""
+"""Types that round, and the rounding error of each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["FloatKind", "float_kind"]
 
 
 class FloatKind(NamedTuple):
-    """What rounding to a type costs.
+    """The rounding of a type.
 
     mantissa    explicit bits of the significand
     lowest      exponent of the smallest normal number
@@ -20,7 +20,7 @@ class FloatKind(NamedTuple):
 
     @property
     def unit(self) -> float:
-        """The unit of rounding: half the distance between 1 and the next number."""
+        """Return the unit of rounding: half the distance between 1 and the next number."""
         return math.ldexp(0.5, -self.mantissa)
 
 
@@ -39,8 +39,8 @@ _FLOATS = {
     "float6_e2m3fn": FloatKind(3, 0),
     "float6_e3m2fn": FloatKind(2, -2),
     "float4_e2m1fn": FloatKind(1, 0),
-    # CANN's types that numpy does not have, whose values are given in float32. Hifloat8 has three bits near 1, and
-    # fewer the further away: one at 2**-15 and 2**15.
+    # CANN's types that numpy lacks, with values stored as float32. Hifloat8 has three bits near 1, and fewer further
+    # away: one at 2**-15 and 2**15.
     "hifloat8": FloatKind(1, -15),
     "float4_e1m2": FloatKind(2, 0),
     "complex64": FloatKind(23, -126),
@@ -51,5 +51,5 @@ _FLOATS = {
 
 
 def float_kind(dtype: str) -> Optional[FloatKind]:
-    """What is known of the rounding of a type by its numpy or ml_dtypes name; None for exact types."""
+    """Return the rounding of a type by its numpy or ml_dtypes name; None for exact types."""
     return _FLOATS.get(dtype)

@@ -1,7 +1,7 @@
-"""The numbers of a pair, compiled: both memories are read block by block, each element becomes a float64 in a register,
-and whatever has to look at a block again finds it in the cache.
+"""Compiled kernels over the memory of two tensors: each element becomes a float64 in a register, block by block.
 
-Blocks of equal words, and blocks with NaN or Inf, have ways of their own. Every kernel runs without the GIL.
+A second look at a block finds it in the cache. Blocks of equal words, and blocks with NaN or Inf, have code of their
+own. Every kernel runs without the GIL.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from ascend_dump.statistics.numba_primitives import SUMS, float_bits, inner, int
 
 __all__ = ["SUM_NAMES", "count_codes", "count_unequal", "find_code", "pair"]
 
-#: Elements of a block: two blocks of float64 stay in the cache, beside what they are read from.
+#: Elements of a block: two blocks of float64 fit in the cache, beside the memory that they are read from.
 _BLOCK = 2048
-#: Elements of a block that are looked at before all others.
+#: Elements of a block that are compared before all others.
 _GLANCE = 64
-#: Differences are counted by their size in units in the last place. Those that are zero fill as many bins again, all of
-#: them alike: neighbours that add to one count wait for each other. Two elements are counted at a time, in a table of
+#: Differences are counted by their size in units in the last place. Differences of zero fill as many bins again:
+#: neighbours that increment one counter would wait for each other. Two elements are counted at a time, in a table of
 #: all pairs of bins.
 _BINS = 64
 _NONE, _ROW = _BINS, 2 * _BINS
 #: The smallest normal float64.
 _NORMAL = 2.0**-1022
-#: What a kernel gives beside the counts, in this order.
+#: The numbers that `pair` returns beside the counts, in this order.
 SUM_NAMES = (
     *("d2", "b2", "a2", "ab", "leaning", "total", "largest", "largest_rel", "excess", "where", "signed"),
     *("finite", "nonfinite", "first_nonfinite", "nan_a", "nan_b", "inf_a", "inf_b"),
@@ -41,8 +41,8 @@ _FINITE, _NONFINITE, _FIRST, _NAN_A, _NAN_B, _INF_A, _INF_B = range(11, 18)
 
 @intrinsic
 def _as_double(typing: Any, word: Any, table: Any) -> Any:
-    """The float that a word stands for: float64, float32, bfloat16 if the word is signed, else float16; of 8 bits what
-    the table says, which is () for the others. A float64 is what it stands for."""
+    """Return the float64 value of a word: float64, float32, bfloat16 if the word is signed, else float16. Words of 8
+    bits are looked up in the table, which is () for the other types."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         bits, values = arguments
@@ -68,9 +68,10 @@ _WORD, _LONG = ir.IntType(32), ir.IntType(64)
 
 
 def _reads_float16() -> bool:
-    """Whether the processor has an instruction for it; LLVM calls a function that numba does not have where it has not.
+    """Return True if the processor converts float16 by an instruction; without one, LLVM calls a function that numba
+    lacks.
 
-    numba compiles for the processor that it runs on, and keeps kernels of one for this kind of processor only.
+    numba compiles for the processor that it runs on, and caches kernels for this kind of processor only.
     """
     if platform.machine().lower() in ("aarch64", "arm64"):
         return True
@@ -84,10 +85,10 @@ _READS_FLOAT16 = _reads_float16()
 
 
 def _float16_as_double(builder: Any, half: Any) -> Any:
-    """The bits moved to their places in float32 are a number that is too small by a power of two.
+    """Move the bits to their positions in float32: the result is too small by a power of two.
 
-    That is made good in float64: to multiply subnormal numbers of float32 is slow. Inf and NaN get the highest exponent
-    of float64.
+    The factor is multiplied in float64, because products of subnormal float32 are slow. Inf and NaN get the highest
+    exponent of float64.
     """
     bits = builder.and_(builder.shl(builder.sext(half, _WORD), _WORD(13)), _WORD(0x8FFFE000))
     nonfinite = builder.icmp_unsigned("==", builder.and_(bits, _WORD(0x0F800000)), _WORD(0x0F800000))
@@ -105,7 +106,7 @@ def _read(words: Any, table: Any, values: Any) -> None:
 
 @inner()
 def _same_words(x: Any, y: Any) -> Any:
-    # Where many differ, the first ones tell it.
+    # If many words differ, the first ones show it.
     return _are_same(x[:_GLANCE], y[:_GLANCE]) and _are_same(x, y)
 
 
@@ -132,10 +133,10 @@ def _sums_of_equal(words: Any, table: Any) -> Any:
 
 @inner(SUMS)
 def _sums(x: Any, y: Any, table_x: Any, table_y: Any, twice: float, relative: float, heads: Any) -> Any:
-    """The sums, the largest difference and excess, and whether a difference is more than `relative` of its reference.
+    """Return the sums, the largest difference and excess, and whether a difference exceeds `relative` of its reference.
 
-    The last three are nonsense where an element is not finite. x, y, table_x, table_y: words, and what they stand for.
-    heads: room for sign and exponent of each difference and reference.
+    The last three are undefined if an element is not finite. x, y: words; table_x, table_y: see `_as_double`. heads: a
+    buffer for sign and exponent of each difference and reference.
     """
     d2 = 0.0
     b2 = 0.0
@@ -176,7 +177,7 @@ def _largest_relative(x: Any, y: Any) -> float:
 
 
 @inner()
-def _place_of(x: Any, y: Any, largest: float) -> int:
+def _position_of(x: Any, y: Any, largest: float) -> int:
     for i in range(x.size):
         if abs(x[i] - y[i]) == largest:
             return i
@@ -190,19 +191,19 @@ def _exponent(value: float) -> Any:
 
 @inner()
 def _bin(head: Any, reference: Any, none: Any, kind: Any) -> Any:
-    """Where a difference is counted, of the sign and exponent of it and of the reference; bin 1 begins at one unit in
-    the last place. All in 16 bits."""
-    # Exponents are those in the bits of float64, which are 1023 more than they stand for.
+    """Return the bin of a difference, by sign and exponent of it and of the reference. Bin 1 begins at one unit in the
+    last place. All numbers have 16 bits."""
+    # Exponents in the bits of float64 are 1023 too large.
     zero = like(0, head)
     exponent = like((head >> 4) & 0x7FF, zero)
-    place = max(like((reference >> 4) & 0x7FF, zero), like(kind[1] + 1023, zero))
-    apart = like(exponent - place + like(kind[0] + 1, zero), zero)
+    last_place = max(like((reference >> 4) & 0x7FF, zero), like(kind[1] + 1023, zero))
+    apart = like(exponent - last_place + like(kind[0] + 1, zero), zero)
     return none if exponent == zero else min(max(apart, zero), like(_BINS - 1, zero))
 
 
 @inner()
 def _direction(head: Any, reference: Any) -> Any:
-    """1 if actual is the larger one in magnitude, -1 if it is the smaller one, 0 if either number is zero."""
+    """Return 1 if actual is larger in magnitude, -1 if it is smaller, 0 if either number is zero."""
     zero = like(0, head)
     either = ((head & 0x7FF0) == 0) | ((reference & 0x7FF0) == 0)
     return zero if either else like(1 | ((head ^ reference) >> 15), zero)
@@ -210,29 +211,31 @@ def _direction(head: Any, reference: Any) -> Any:
 
 @inner()
 def _bins_of(half: int, kind: Any, heads: Any, pairs: Any) -> Any:
-    """The bins of each element of the first half of a block and of the one as far in the second, as one number.
+    """Fill `pairs` with the bins of each element in the first half of a block, combined with those of its partner in
+    the second.
 
-    Gives by how many more of actual are larger than smaller, and whether a difference or a reference is zero or nearly.
+    Return how many more elements of actual are larger than smaller, and whether a difference or a reference is zero or
+    nearly zero.
     """
     zero = like(0, heads[0, 0])
     signed = zero
     least = like(0x7FF0, zero)
     for i in range(half):
         none = like(_NONE + (i & (_BINS - 1)), zero)
-        left, left_reference = heads[0, i], heads[1, i]
-        right, right_reference = heads[0, half + i], heads[1, half + i]
-        directions = like(_direction(left, left_reference) + _direction(right, right_reference), zero)
+        head, head_reference = heads[0, i], heads[1, i]
+        tail, tail_reference = heads[0, half + i], heads[1, half + i]
+        directions = like(_direction(head, head_reference) + _direction(tail, tail_reference), zero)
         signed = like(signed + directions, zero)
-        nearest = min(min(left & 0x7FF0, left_reference & 0x7FF0), min(right & 0x7FF0, right_reference & 0x7FF0))
+        nearest = min(min(head & 0x7FF0, head_reference & 0x7FF0), min(tail & 0x7FF0, tail_reference & 0x7FF0))
         least = min(least, like(nearest, zero))
-        first, second = _bin(left, left_reference, none, kind), _bin(right, right_reference, none, kind)
+        first, second = _bin(head, head_reference, none, kind), _bin(tail, tail_reference, none, kind)
         pairs[i] = like(second * _ROW + first, pairs[i])
     return signed, least == 0
 
 
 @inner()
 def _are_tiny(x: Any, y: Any, table_x: Any, table_y: Any) -> Any:
-    """Whether a difference or reference is below the smallest normal float64: its exponent does not say its size."""
+    """Return True if a difference or reference is below the smallest normal float64: its exponent is not its size."""
     tiny = False
     for i in range(x.size):
         b = _as_double(y[i], table_y)
@@ -243,14 +246,14 @@ def _are_tiny(x: Any, y: Any, table_x: Any, table_y: Any) -> Any:
 
 @inner()
 def _count_each(x: Any, y: Any, table_x: Any, table_y: Any, kind: Any, counts: Any) -> int:
-    """Count elements one by one, of any size; gives by how many more of actual are larger than smaller."""
+    """Count elements of any size one by one; return how many more elements of actual are larger than smaller."""
     signed = 0
     for i in range(x.size):
         b = _as_double(y[i], table_y)
         d = _as_double(x[i], table_x) - b
         if d != 0.0:
-            place = kind[1] if b == 0.0 else max(_exponent(b), kind[1])
-            apart = min(max(_exponent(d) - place + kind[0] + 1, 0), _BINS - 1)
+            last_place = kind[1] if b == 0.0 else max(_exponent(b), kind[1])
+            apart = min(max(_exponent(d) - last_place + kind[0] + 1, 0), _BINS - 1)
             counts[_NONE * _ROW + apart] += np.uint32(1)
             if b != 0.0:
                 signed += 1 if (d > 0.0) == (b > 0.0) else -1
@@ -258,12 +261,12 @@ def _count_each(x: Any, y: Any, table_x: Any, table_y: Any, kind: Any, counts: A
 
 
 @inner()
-def _count(pairs: Any, counts: Any, left: Any, right: Any) -> None:
-    """Count pairs of bins, while the memory gets ready what follows the block."""
+def _count(pairs: Any, counts: Any, words_a: Any, words_b: Any) -> None:
+    """Count pairs of bins, while the memory following the block is prefetched."""
     whole = pairs.size - pairs.size % 4
     for i in range(0, whole, 4):
-        prefetch(left, left.size + 2 * i)
-        prefetch(right, left.size + 2 * i)
+        prefetch(words_a, words_a.size + 2 * i)
+        prefetch(words_b, words_a.size + 2 * i)
         counts[pairs[i]] += np.uint32(1)
         counts[pairs[i + 1]] += np.uint32(1)
         counts[pairs[i + 2]] += np.uint32(1)
@@ -274,7 +277,7 @@ def _count(pairs: Any, counts: Any, left: Any, right: Any) -> None:
 
 @inner()
 def _histogram(counts: Any) -> Any:
-    """How many differences are in each bin."""
+    """Return the number of differences in each bin."""
     bins = np.zeros((2, _ROW), dtype=np.int64)
     for second in range(_ROW):
         for first in range(_ROW):
@@ -286,65 +289,65 @@ def _histogram(counts: Any) -> Any:
 
 @inner()
 def _add(
-    left: Any,
-    right: Any,
+    words_a: Any,
+    words_b: Any,
     table_a: Any,
     table_b: Any,
     values: Any,
     start: int,
-    places: Any,
+    indices: Any,
     kind: Any,
-    room: Any,
-    found: Any,
+    buffers: Any,
+    sums: Any,
     counts: Any,
 ) -> bool:
-    """A block that is not equal; False, and nothing is done, if its sums are not finite and `places` is empty.
+    """Add a block that is not equal. If `indices` is empty and its sums are not finite, do nothing and return False.
 
-    values  room for the numbers of both sides
-    places  of the elements, where only some of the block are looked at
+    values   a buffer for the numbers of both sides
+    indices  positions of the elements, if only some elements of the block are added
     """
-    if left.size == 0:
+    if words_a.size == 0:
         return True
-    heads, pairs = room
+    heads, pairs = buffers
     d2, b2, a2, ab, leaning, total, largest, excess, beyond = _sums(
-        left, right, table_a, table_b, 2.0 * kind[2], found[_REL], heads
+        words_a, words_b, table_a, table_b, 2.0 * kind[2], sums[_REL], heads
     )
-    if places.size == 0 and not math.isfinite(a2 + b2):
+    if indices.size == 0 and not math.isfinite(a2 + b2):
         return False
-    found[_D2] += d2
-    found[_B2] += b2
-    found[_A2] += a2
-    found[_AB] += ab
-    found[_LEANING] += leaning
-    found[_TOTAL] += total
-    found[_FINITE] += left.size
-    found[_EXCESS] = max(found[_EXCESS], excess)
-    x = values[0, : left.size]
-    y = values[1, : left.size]
-    if beyond or largest > found[_LARGEST]:
-        _read(left, table_a, x)
-        _read(right, table_b, y)
+    sums[_D2] += d2
+    sums[_B2] += b2
+    sums[_A2] += a2
+    sums[_AB] += ab
+    sums[_LEANING] += leaning
+    sums[_TOTAL] += total
+    sums[_FINITE] += words_a.size
+    sums[_EXCESS] = max(sums[_EXCESS], excess)
+    x = values[0, : words_a.size]
+    y = values[1, : words_a.size]
+    if beyond or largest > sums[_LARGEST]:
+        _read(words_a, table_a, x)
+        _read(words_b, table_b, y)
     if beyond:
-        found[_REL] = max(found[_REL], _largest_relative(x, y))
-    if largest > found[_LARGEST]:
-        found[_LARGEST] = largest
-        place = _place_of(x, y, largest)
-        found[_WHERE] = start + (place if places.size == 0 else places[place])
+        sums[_REL] = max(sums[_REL], _largest_relative(x, y))
+    if largest > sums[_LARGEST]:
+        sums[_LARGEST] = largest
+        position = _position_of(x, y, largest)
+        sums[_WHERE] = start + (position if indices.size == 0 else indices[position])
     if largest > 0.0:
-        half = left.size >> 1
+        half = words_a.size >> 1
         signed, zeros = _bins_of(half, kind, heads, pairs)
-        if kind[4] and zeros and _are_tiny(left, right, table_a, table_b):
-            found[_SIGNED] += _count_each(left, right, table_a, table_b, kind, counts)
+        if kind[4] and zeros and _are_tiny(words_a, words_b, table_a, table_b):
+            sums[_SIGNED] += _count_each(words_a, words_b, table_a, table_b, kind, counts)
         else:
-            _count(pairs[:half], counts, left, right)
-            rest = _count_each(left[2 * half :], right[2 * half :], table_a, table_b, kind, counts)
-            found[_SIGNED] += signed + rest
+            _count(pairs[:half], counts, words_a, words_b)
+            last = _count_each(words_a[2 * half :], words_b[2 * half :], table_a, table_b, kind, counts)
+            sums[_SIGNED] += signed + last
     return True
 
 
 @inner()
-def _take_finite(x: Any, y: Any, start: int, places: Any, found: Any) -> int:
-    """Move what is finite on both sides to the front of the block, and count the rest; gives how many that are."""
+def _take_finite(x: Any, y: Any, start: int, indices: Any, sums: Any) -> int:
+    """Move elements that are finite on both sides to the front; count the others. Return the number of finite ones."""
     count = 0
     for i in range(x.size):
         a = x[i]
@@ -352,68 +355,68 @@ def _take_finite(x: Any, y: Any, start: int, places: Any, found: Any) -> int:
         if math.isfinite(a) and math.isfinite(b):
             x[count] = a
             y[count] = b
-            places[count] = i
+            indices[count] = i
             count += 1
             continue
-        found[_NAN_A] += math.isnan(a)
-        found[_NAN_B] += math.isnan(b)
-        found[_INF_A] += math.isinf(a)
-        found[_INF_B] += math.isinf(b)
+        sums[_NAN_A] += math.isnan(a)
+        sums[_NAN_B] += math.isnan(b)
+        sums[_INF_A] += math.isinf(a)
+        sums[_INF_B] += math.isinf(b)
         if not ((math.isnan(a) and math.isnan(b)) or a == b):
-            if found[_NONFINITE] == 0:
-                found[_FIRST] = start + i
-            found[_NONFINITE] += 1
+            if sums[_NONFINITE] == 0:
+                sums[_FIRST] = start + i
+            sums[_NONFINITE] += 1
     return count
 
 
 @inner()
-def _add_equal(words: Any, table: Any, kind: Any, found: Any) -> bool:
-    """A block whose words are equal; False, and nothing is done, if its sums are not finite."""
+def _add_equal(words: Any, table: Any, kind: Any, sums: Any) -> bool:
+    """Add a block whose words are equal; if its sums are not finite, do nothing and return False."""
     squares, total, least = _sums_of_equal(words, table)
     if not math.isfinite(squares):
         return False
-    found[_B2] += squares
-    found[_A2] += squares
-    found[_AB] += squares
-    found[_TOTAL] += total
-    found[_FINITE] += words.size
-    found[_EXCESS] = max(found[_EXCESS], -2.0 * kind[2] * least)
+    sums[_B2] += squares
+    sums[_A2] += squares
+    sums[_AB] += squares
+    sums[_TOTAL] += total
+    sums[_FINITE] += words.size
+    sums[_EXCESS] = max(sums[_EXCESS], -2.0 * kind[2] * least)
     return True
 
 
 @kernel
 def pair(a: Any, b: Any, table_a: Any, table_b: Any, kind: Any) -> Any:
-    """The sums of two arrays of words, and how many of their differences are in each bin.
+    """Return the sums of two arrays of words, and the number of their differences in each bin.
 
-    table_a, table_b    what the words stand for, see `_as_double`
+    table_a, table_b    values of words of 8 bits, see `_as_double`
     kind                bits of the significand, lowest exponent and unit of rounding of the coarser type; whether equal
                         words of both sides are equal values; whether one side is float64
     """
-    found = np.zeros(len(SUM_NAMES))
-    found[_EXCESS] = -np.inf
-    found[_WHERE] = -1
-    found[_FIRST] = -1
+    sums = np.zeros(len(SUM_NAMES))
+    sums[_EXCESS] = -np.inf
+    sums[_WHERE] = -1
+    sums[_FIRST] = -1
     counts = np.zeros(_ROW * _ROW, dtype=np.uint32)
-    room = np.empty((2, _BLOCK), dtype=np.int16), np.empty(_BLOCK // 2, dtype=np.uint16)
-    places = np.empty(_BLOCK, dtype=np.int64)
+    buffers = np.empty((2, _BLOCK), dtype=np.int16), np.empty(_BLOCK // 2, dtype=np.uint16)
+    indices = np.empty(_BLOCK, dtype=np.int64)
     values = np.empty((2, _BLOCK))
-    # What is fetched while a block is counted should be there soon after.
+    # Memory that is prefetched while a block is counted should be used soon after.
     block = _BLOCK // 2 if kind[4] else _BLOCK
     for start in range(0, a.size, block):
-        left = a[start : start + block]
-        right = b[start : start + block]
-        if kind[3] and _same_words(left, right):
-            if _add_equal(right, table_b, kind, found):
+        words_a = a[start : start + block]
+        words_b = b[start : start + block]
+        if kind[3] and _same_words(words_a, words_b):
+            if _add_equal(words_b, table_b, kind, sums):
                 continue
-        elif _add(left, right, table_a, table_b, values, start, places[:0], kind, room, found, counts):
+        elif _add(words_a, words_b, table_a, table_b, values, start, indices[:0], kind, buffers, sums, counts):
             continue
-        x = values[0, : left.size]
-        y = values[1, : left.size]
-        _read(left, table_a, x)
-        _read(right, table_b, y)
-        n = _take_finite(x, y, start, places, found)
-        _add(x[:n], y[:n], (), (), values, start, places[:n], kind, room, found, counts)
-    return found, _histogram(counts)
+        x = values[0, : words_a.size]
+        y = values[1, : words_a.size]
+        _read(words_a, table_a, x)
+        _read(words_b, table_b, y)
+        n = _take_finite(x, y, start, indices, sums)
+        _add(x[:n], y[:n], (), (), values, start, indices[:n], kind, buffers, sums, counts)
+    return sums, _histogram(counts)
 
 
 @inner()
@@ -428,7 +431,7 @@ def _unequal_in_block(x: Any, y: Any) -> Any:
 
 @kernel
 def count_unequal(a: Any, b: Any) -> Any:
-    """Of exact types: how many elements differ, by how much at most, and where."""
+    """Return the number of elements of exact types that differ, their largest difference, and its index."""
     unequal = 0
     largest = -1.0
     where = -1
@@ -437,8 +440,8 @@ def count_unequal(a: Any, b: Any) -> Any:
         y = b[start : start + _BLOCK]
         if _same_words(x, y):
             continue
-        some, size = _unequal_in_block(x, y)
-        unequal += some
+        differing, size = _unequal_in_block(x, y)
+        unequal += differing
         if size > largest:
             largest = size
             for i in range(x.size):
@@ -450,8 +453,8 @@ def count_unequal(a: Any, b: Any) -> Any:
 
 @kernel
 def count_codes(a: Any, b: Any) -> Any:
-    """Of two arrays of bytes: how often the byte x of one and y of the other are together, at 256 x + y."""
-    # Neighbours are counted apart, as above.
+    """Return how often byte x of one array stands beside byte y of the other, at 256 x + y."""
+    # Neighbours are counted in two tables: increments of one counter would wait for each other.
     counts = np.zeros((2, 1 << 16), dtype=np.int64)
     whole = a.size - a.size % 2
     for i in range(0, whole, 2):
@@ -463,9 +466,9 @@ def count_codes(a: Any, b: Any) -> Any:
 
 
 @kernel
-def find_code(a: Any, b: Any, wanted: Any) -> int:
-    """Where the first pair of bytes is that is wanted, by its number in `count_codes`; -1 if there is none."""
+def find_code(a: Any, b: Any, selected: Any) -> int:
+    """Return the index of the first pair of bytes whose number in `count_codes` is selected; -1 if there is none."""
     for i in range(a.size):
-        if wanted[(np.int64(a[i]) << 8) | np.int64(b[i])]:
+        if selected[(np.int64(a[i]) << 8) | np.int64(b[i])]:
             return i
     return -1

@@ -1,4 +1,4 @@
-"""How far two tensors of one shape are apart: all numbers of a pair in one pass over both."""
+"""Measure how far two tensors of one shape are apart: all numbers of a pair in one pass over both."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ULP_BINS", "Measure", "measure"]
 
-#: Bins of the histogram of differences, in units in the last place: bin 0 those below 1, bin k those in [2^(k-1), 2^k).
+#: Bins of the histogram of differences, in units in the last place: bin 0 is below 1, bin k is [2^(k-1), 2^k).
 ULP_BINS = 64
-#: Elements that are looked at together: what numpy makes of them stays in the cache, and products of so few are not
-#: spread over the threads of a library.
+#: Elements of a block: numpy's intermediate arrays fit in the cache, and products of so few are not spread over the
+#: threads of a library.
 _BLOCK = 1 << 13
 #: The square of the largest float64, divided by the square of this power of two, leaves room for sums of any length.
 _SHRUNK = 600
@@ -31,16 +31,15 @@ class Measure(NamedTuple):
     unequal         elements whose values differ (NaN equals NaN here, +0.0 equals -0.0)
     nonfinite       elements that are NaN, +Inf or -Inf on one side and something else on the other
     nan, inf        elements of actual and of reference that are NaN, and that are infinite
-    max_abs, at     largest |d| and the coordinates of its element; of several as large, one of them
+    max_abs, at     largest |d| and the coordinates of its element; if several are as large, of one of them
     max_rel         largest |d| / |reference|, over references that are not zero
     rmse            root of the mean of d^2
-    rel_l2          |d| / |reference|, Euclidean norms; Inf where only the reference is all zero
-    cosine          cosine of the angle between both; None where a norm is zero
+    rel_l2          |d| / |reference|, Euclidean norms; Inf if only the reference is all zero
+    cosine          cosine of the angle between both; None if a norm is zero
     rms             root of the mean of reference^2
-    excess          largest |d| - 2u|reference| with u the unit of rounding of the coarser type; at most 0 where every
+    excess          largest |d| - 2u|reference| with u the unit of rounding of the coarser type; at most 0 if every
                     element is within its last place
-    drift           |sum of sign(d) sign(reference)| / sqrt(unequal): about 1 for rounding, large where one side is
-                    scaled
+    drift           |sum of sign(d) sign(reference)| / sqrt(unequal): about 1 for rounding, large if one side is scaled
     bias            |sum of d sign(reference)| / sum of |reference|: by how much one side is larger than the other
     ulp             counts of |d| in units in the last place of the reference, by powers of two (`ULP_BINS`); empty for
                     exact types
@@ -65,7 +64,7 @@ class Measure(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The share of unequal elements."""
+        """Return the share of unequal elements."""
         return self.unequal / self.count if self.count else 0.0
 
 
@@ -75,8 +74,8 @@ def measure(actual: np.ndarray, reference: np.ndarray, dtype: Optional[str] = No
     Types may differ; the coarser one determines the rounding. A complex number counts as two real ones. Integers and
     bool are exact: `max_abs` is their largest difference. Raises ValueError for different shapes.
 
-    dtype: the type that the values were rounded to, if the arrays have a finer one: "hifloat8", whose values are stored
-    as float32.
+    dtype: the type that the values were rounded to, if the arrays have a finer one: "hifloat8" values are stored as
+    float32.
     """
     import numpy as np
 
@@ -85,53 +84,53 @@ def measure(actual: np.ndarray, reference: np.ndarray, dtype: Optional[str] = No
     kinds = [_kind_of(array.dtype) for array in (actual, reference)]
     if kinds[0] is None and kinds[1] is None:
         return _exact(actual, reference)
-    known = [kind for kind in (*kinds, float_kind(dtype or "")) if kind is not None]
-    kind = min(known, key=lambda one: one.mantissa)
+    kinds.append(float_kind(dtype or ""))
+    kind = min((kind for kind in kinds if kind is not None), key=lambda kind: kind.mantissa)
     shape = actual.shape
-    turned = _in_memory_order(actual, reference)
-    if turned is not None:
-        actual, reference = (array.transpose(turned) for array in (actual, reference))
+    order = _in_memory_order(actual, reference)
+    if order is not None:
+        actual, reference = (array.transpose(order) for array in (actual, reference))
     a, b = _real_parts(actual), _real_parts(reference)
-    found = _by_codes(a, b, kind) or compiled_sums(a, b, kind) or _sums(a, b, kind)
+    sums = _by_codes(a, b, kind) or compiled_sums(a, b, kind) or _sums(a, b, kind)
     unit = 1.0
-    if not math.isfinite(found.a2 + found.b2 + found.d2):
-        found, unit = _with_finite_sums(found, a, b, kind), math.ldexp(1.0, _SHRUNK)
-    where = found.where if found.where >= 0 else found.first_nonfinite
-    at: Optional[tuple[int, ...]] = None
+    if not math.isfinite(sums.a2 + sums.b2 + sums.d2):
+        sums, unit = _with_finite_sums(sums, a, b, kind), math.ldexp(1.0, _SHRUNK)
+    where = sums.where if sums.where >= 0 else sums.first_nonfinite
+    coordinates: Optional[tuple[int, ...]] = None
     if where >= 0:
         if a.size == 2 * actual.size:
             where //= 2
-        place = [int(i) for i in np.unravel_index(where, actual.shape)] if shape else []
-        at = tuple(place if turned is None else [place[turned.index(axis)] for axis in range(len(place))])
-    norm, finite = math.sqrt(found.b2), max(found.finite, 1)
+        indices = [int(i) for i in np.unravel_index(where, actual.shape)] if shape else []
+        coordinates = tuple(indices if order is None else [indices[order.index(axis)] for axis in range(len(indices))])
+    norm, finite = math.sqrt(sums.b2), max(sums.finite, 1)
     return Measure(
         count=a.size,
-        unequal=found.unequal + found.nonfinite,
-        nonfinite=found.nonfinite,
-        nan=found.nan,
-        inf=found.inf,
-        max_abs=found.largest,
-        at=at,
-        max_rel=found.largest_rel,
-        rmse=math.sqrt(found.d2 / finite) * unit,
-        rel_l2=math.sqrt(found.d2) / norm if norm else (math.inf if found.d2 else 0.0),
-        cosine=found.ab / (math.sqrt(found.a2) * math.sqrt(found.b2)) if found.a2 > 0 and found.b2 > 0 else None,
-        rms=math.sqrt(found.b2 / finite) * unit,
-        excess=found.excess if found.finite else 0.0,
-        drift=abs(found.signed) / math.sqrt(found.unequal) if found.unequal else 0.0,
-        bias=abs(found.leaning) / found.total if found.total else 0.0,
-        ulp=tuple(found.ulp.tolist()),
+        unequal=sums.unequal + sums.nonfinite,
+        nonfinite=sums.nonfinite,
+        nan=sums.nan,
+        inf=sums.inf,
+        max_abs=sums.largest,
+        at=coordinates,
+        max_rel=sums.largest_rel,
+        rmse=math.sqrt(sums.d2 / finite) * unit,
+        rel_l2=math.sqrt(sums.d2) / norm if norm else (math.inf if sums.d2 else 0.0),
+        cosine=sums.ab / (math.sqrt(sums.a2) * math.sqrt(sums.b2)) if sums.a2 > 0 and sums.b2 > 0 else None,
+        rms=math.sqrt(sums.b2 / finite) * unit,
+        excess=sums.excess if sums.finite else 0.0,
+        drift=abs(sums.signed) / math.sqrt(sums.unequal) if sums.unequal else 0.0,
+        bias=abs(sums.leaning) / sums.total if sums.total else 0.0,
+        ulp=tuple(sums.ulp.tolist()),
     )
 
 
 @functools.lru_cache(maxsize=64)
 def _kind_of(dtype: np.dtype[Any]) -> Optional[FloatKind]:
-    """`float_kind`; numpy takes microseconds to make the name of a type."""
+    """Return the `float_kind` of a type, cached because numpy takes microseconds to build its name."""
     return float_kind(dtype.name)
 
 
 def _by_codes(a: np.ndarray, b: np.ndarray, kind: FloatKind) -> Optional[Sums]:
-    """Of types of one byte: what there is to say of each pair of bytes, as often as it occurs."""
+    """Return the sums of types of one byte: computed once for each pair of bytes, times its count."""
     import numpy as np
 
     counts = compiled_codes(a, b)
@@ -139,23 +138,23 @@ def _by_codes(a: np.ndarray, b: np.ndarray, kind: FloatKind) -> Optional[Sums]:
         return None
     codes = np.flatnonzero(counts)
     x, y = (codes >> 8).astype(np.uint8).view(a.dtype), (codes & 255).astype(np.uint8).view(b.dtype)
-    found = _sums(x, y, kind, counts[codes])
-    if found.where < 0 and found.first_nonfinite < 0:
-        return found
+    sums = _sums(x, y, kind, counts[codes])
+    if sums.where < 0 and sums.first_nonfinite < 0:
+        return sums
     x, y = x.astype(np.float64), y.astype(np.float64)
     with np.errstate(invalid="ignore"):
-        apart = np.abs(x - y)
-    if found.where >= 0:
-        return found._replace(where=first_code(a, b, codes[apart == found.largest]))
-    # Infinity less itself is NaN, as all that has NaN is.
-    differ = ~np.isfinite(apart) & ~((x == y) | (np.isnan(x) & np.isnan(y)))
-    return found._replace(first_nonfinite=first_code(a, b, codes[differ]))
+        distances = np.abs(x - y)
+    if sums.where >= 0:
+        return sums._replace(where=first_code(a, b, codes[distances == sums.largest]))
+    # Infinity minus itself is NaN, as is any difference with NaN.
+    differ = ~np.isfinite(distances) & ~((x == y) | (np.isnan(x) & np.isnan(y)))
+    return sums._replace(first_nonfinite=first_code(a, b, codes[differ]))
 
 
 def _sums(a: np.ndarray, b: np.ndarray, kind: FloatKind, times: Optional[np.ndarray] = None) -> Sums:
-    """What the compiled kernels give, by numpy: for other types, small tensors, and where numba is missing.
+    """Return the same sums as the compiled kernels, by numpy: for other types, small tensors, and without numba.
 
-    times: how often each element occurs; once, if it is not given.
+    times: how often each element occurs; by default once.
     """
     import numpy as np
 
@@ -166,44 +165,44 @@ def _sums(a: np.ndarray, b: np.ndarray, kind: FloatKind, times: Optional[np.ndar
     ulp = np.zeros(ULP_BINS, dtype=np.int64)
     with np.errstate(all="ignore"):
         for start, x, y in _blocks(a, b):
-            often = np.ones(x.size, dtype=np.int64) if times is None else times[start : start + _BLOCK]
+            weights = np.ones(x.size, dtype=np.int64) if times is None else times[start : start + _BLOCK]
             finite = np.isfinite(x) & np.isfinite(y)
-            places = None
+            indices = None
             if not finite.all():
                 nan_x, nan_y = np.isnan(x), np.isnan(y)
-                nans[0] += int(often[nan_x].sum())
-                nans[1] += int(often[nan_y].sum())
-                infs[0] += int(often[np.isinf(x)].sum())
-                infs[1] += int(often[np.isinf(y)].sum())
+                nans[0] += int(weights[nan_x].sum())
+                nans[1] += int(weights[nan_y].sum())
+                infs[0] += int(weights[np.isinf(x)].sum())
+                infs[1] += int(weights[np.isinf(y)].sum())
                 differ = np.flatnonzero(~finite & ~((nan_x & nan_y) | (x == y)))
                 if differ.size and not nonfinite:
                     first = start + int(differ[0])
-                nonfinite += int(often[differ].sum())
-                places = np.flatnonzero(finite)
-                x, y, often = x[places], y[places], often[places]
-            finite_count += int(often.sum())
+                nonfinite += int(weights[differ].sum())
+                indices = np.flatnonzero(finite)
+                x, y, weights = x[indices], y[indices], weights[indices]
+            finite_count += int(weights.sum())
             if not x.size:
                 continue
             d = x - y
-            size = np.abs(d)
+            distances = np.abs(d)
             scale = np.abs(y)
-            each, sign = (d, x, y) if times is None else (d * often, x * often, y * often), np.sign(y)
-            sums += (each[0] @ d, each[2] @ y, each[1] @ x, each[1] @ y, each[0] @ sign, each[2] @ sign)
+            terms, sign = (d, x, y) if times is None else (d * weights, x * weights, y * weights), np.sign(y)
+            sums += (terms[0] @ d, terms[2] @ y, terms[1] @ x, terms[1] @ y, terms[0] @ sign, terms[2] @ sign)
             changed = np.flatnonzero(d)
-            excess = max(excess, float((size - 2 * kind.unit * scale).max()))
+            excess = max(excess, float((distances - 2 * kind.unit * scale).max()))
             if not changed.size:
                 continue
-            unequal += int(often[changed].sum())
-            signed += int((np.sign(d[changed]) * sign[changed]) @ often[changed])
-            highest = int(size.argmax())
-            if size[highest] > largest:
-                largest = float(size[highest])
-                where = start + (highest if places is None else int(places[highest]))
+            unequal += int(weights[changed].sum())
+            signed += int((np.sign(d[changed]) * sign[changed]) @ weights[changed])
+            largest_index = int(distances.argmax())
+            if distances[largest_index] > largest:
+                largest = float(distances[largest_index])
+                where = start + (largest_index if indices is None else int(indices[largest_index]))
             divisors = scale[changed]
             nonzero = divisors > 0
             if nonzero.any():
-                largest_rel = max(largest_rel, float((size[changed][nonzero] / divisors[nonzero]).max()))
-            ulp += _ulp_histogram(size[changed], divisors, kind, often[changed])
+                largest_rel = max(largest_rel, float((distances[changed][nonzero] / divisors[nonzero]).max()))
+            ulp += _ulp_histogram(distances[changed], divisors, kind, weights[changed])
     d2, b2, a2, ab, leaning, total = sums.tolist()
     return Sums(
         d2=d2,
@@ -227,49 +226,51 @@ def _sums(a: np.ndarray, b: np.ndarray, kind: FloatKind, times: Optional[np.ndar
     )
 
 
-def _with_finite_sums(found: Sums, a: np.ndarray, b: np.ndarray, kind: FloatKind) -> Sums:
-    """The sums of numbers whose squares leave the range of float64, of these numbers in units of 2**_SHRUNK."""
+def _with_finite_sums(sums: Sums, a: np.ndarray, b: np.ndarray, kind: FloatKind) -> Sums:
+    """Recompute the sums in units of 2**_SHRUNK, for numbers whose squares leave the range of float64."""
     import numpy as np
 
     a, b = (np.ldexp(side.astype(np.float64), -_SHRUNK) for side in (a, b))
     small = _sums(a, b, kind)
-    return found._replace(d2=small.d2, b2=small.b2, a2=small.a2, ab=small.ab, leaning=small.leaning, total=small.total)
+    return sums._replace(d2=small.d2, b2=small.b2, a2=small.a2, ab=small.ab, leaning=small.leaning, total=small.total)
 
 
 def _in_memory_order(a: np.ndarray, b: np.ndarray) -> Optional[list[int]]:
-    """The axes as they lie in memory, if in another order and the same on both sides: so nothing has to be copied."""
+    """Return the axes in memory order, to avoid a copy, if both sides share an order other than C; else None."""
     if a.flags.c_contiguous and b.flags.c_contiguous:
         return None
     order = sorted(range(a.ndim), key=lambda axis: (-a.strides[axis], axis))
-    return order if all(one.transpose(order).flags.c_contiguous for one in (a, b)) else None
+    return order if all(array.transpose(order).flags.c_contiguous for array in (a, b)) else None
 
 
 def _exact(actual: np.ndarray, reference: np.ndarray) -> Measure:
     import numpy as np
 
     a, b = np.asarray(actual).reshape(-1), np.asarray(reference).reshape(-1)
-    found = compiled_unequal(a, b)
-    unequal, largest, where = (0, 0.0, -1) if found is None else found
-    for start in range(0, a.size if found is None else 0, _BLOCK):
+    counted = compiled_unequal(a, b)
+    unequal, largest, where = (0, 0.0, -1) if counted is None else counted
+    for start in range(0, a.size if counted is None else 0, _BLOCK):
         x, y = a[start : start + _BLOCK], b[start : start + _BLOCK]
         changed = np.flatnonzero(x != y)
         if not changed.size:
             continue
         unequal += changed.size
         try:
-            # float64 holds differences of 64-bit integers that int64 does not.
+            # float64 covers differences of 64-bit integers that int64 does not.
             sizes = np.abs(x[changed].astype(np.float64) - y[changed].astype(np.float64))
         except (TypeError, ValueError):  # structured or text
             sizes = np.zeros(changed.size)
         highest = int(sizes.argmax())
         if where < 0 or sizes[highest] > largest:
             largest, where = float(sizes[highest]), start + int(changed[highest])
-    at = None if where < 0 else tuple(int(i) for i in np.unravel_index(where, actual.shape)) if actual.shape else ()
-    return Measure(count=int(a.size), unequal=unequal, max_abs=largest, at=at)
+    coordinates: Optional[tuple[int, ...]] = None
+    if where >= 0:
+        coordinates = tuple(int(i) for i in np.unravel_index(where, actual.shape)) if actual.shape else ()
+    return Measure(count=int(a.size), unequal=unequal, max_abs=largest, at=coordinates)
 
 
 def _real_parts(array: np.ndarray) -> np.ndarray:
-    """The array flat; complex numbers as their real and imaginary parts."""
+    """Return the flat array; complex numbers become their real and imaginary parts."""
     import numpy as np
 
     flat = np.ascontiguousarray(array).reshape(-1)
@@ -290,11 +291,11 @@ def _blocks(a: np.ndarray, b: np.ndarray) -> Iterator[tuple[int, Any, Any]]:
         yield start, a[start:end].astype(np.float64), b[start:end].astype(np.float64)
 
 
-def _ulp_histogram(sizes: np.ndarray, scales: np.ndarray, kind: FloatKind, often: np.ndarray) -> np.ndarray:
+def _ulp_histogram(sizes: np.ndarray, scales: np.ndarray, kind: FloatKind, weights: np.ndarray) -> np.ndarray:
     import numpy as np
 
-    # frexp gives 0.5 <= m < 1, so the exponent of a normal number is one less.
+    # frexp returns 0.5 <= m < 1, so the exponent of a normal number is one less.
     last_place = np.maximum(np.frexp(scales)[1] - 1, kind.lowest) - kind.mantissa
     last_place[scales == 0] = kind.lowest - kind.mantissa
     bins = np.frexp(sizes)[1] - last_place
-    return np.bincount(np.clip(bins, 0, ULP_BINS - 1), weights=often, minlength=ULP_BINS).astype(np.int64)
+    return np.bincount(np.clip(bins, 0, ULP_BINS - 1), weights=weights, minlength=ULP_BINS).astype(np.int64)

@@ -1,4 +1,4 @@
-"""By which permutation of its axes, and which new shape, one array becomes another."""
+"""Find the permutation of its axes, and the new shape, that turn one array into another."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 __all__ = ["IDENTITY", "Rearrangement", "find_layout"]
 
 IDENTITY = "identity"
-#: Beyond so many axes that are longer than 1 there are too many orders to try.
+#: Arrays with more axes longer than 1 have too many orders to try.
 _MOST_AXES = 5
 #: Two arrays further apart than this, relative to the norm, are not the same tensor in another layout.
 _SAME = 1e-2
 
 
 class Rearrangement(NamedTuple):
-    """What to do to an array: take its axes in another order, then give it the shape.
+    """A change of an array: take its axes in another order, then reshape it.
 
     name    in words: "identity", "reshape", "permute(0, 3, 1, 2)"
     """
@@ -32,32 +32,33 @@ class Rearrangement(NamedTuple):
         return moved
 
 
-def find_layout(array: np.ndarray, other: np.ndarray, *, nearest: bool = False) -> Optional[Rearrangement]:
-    """The layout of the first in which it is the second, up to a hundredth of its norm.
+def find_layout(array: np.ndarray, target: np.ndarray, *, nearest: bool = False) -> Optional[Rearrangement]:
+    """Return the permutation that maps `array` to `target`, up to a hundredth of its norm, or None.
 
-    None where there is none: then they are not the same values. nearest: the layout of the least difference then, if it
-    is half that of elements of one place at the most, and half the norm.
+    nearest: if no layout maps them, return that of the least difference instead, provided that it is at most half of
+    the difference of elements at equal indices, and half of the norm.
     """
     import numpy as np
 
-    if array.size != other.size or array.dtype.kind not in "fV" or other.dtype.kind not in "fV" or not array.size:
+    if array.size != target.size or array.dtype.kind not in "fV" or target.dtype.kind not in "fV" or not array.size:
         return None
-    flat = other.astype(np.float64).reshape(-1)
+    flat = target.astype(np.float64).reshape(-1)
     norm = float(np.linalg.norm(flat[np.isfinite(flat)]))
     values = array.astype(np.float64)
 
-    def apart(layout: Rearrangement) -> float:
+    def distance_of(layout: Rearrangement) -> float:
         with np.errstate(invalid="ignore"):
             difference = layout.of(values).reshape(-1) - flat
         return float(np.linalg.norm(difference[np.isfinite(difference)]))
 
-    plain = Rearrangement(IDENTITY if array.shape == other.shape else "reshape", tuple(range(array.ndim)), other.shape)
-    of_plain = apart(plain)
-    if of_plain <= _SAME * norm:
+    name = IDENTITY if array.shape == target.shape else "reshape"
+    plain = Rearrangement(name, tuple(range(array.ndim)), target.shape)
+    plain_distance = distance_of(plain)
+    if plain_distance <= _SAME * norm:
         return plain
-    best, least = None, min(of_plain, norm) / 2
-    for layout in _layouts(array.shape, other.shape):
-        distance = apart(layout)
+    best, least = None, min(plain_distance, norm) / 2
+    for layout in _layouts(array.shape, target.shape):
+        distance = distance_of(layout)
         if distance <= _SAME * norm:
             return layout
         if distance < least:
@@ -65,17 +66,17 @@ def find_layout(array: np.ndarray, other: np.ndarray, *, nearest: bool = False) 
     return best if nearest else None
 
 
-def _layouts(shape: tuple[int, ...], wanted: tuple[int, ...]) -> list[Rearrangement]:
-    """Other orders of the axes; first those that have the wanted shape, then those that must be reshaped to it."""
+def _layouts(shape: tuple[int, ...], target: tuple[int, ...]) -> list[Rearrangement]:
+    """Return other orders of the axes; first those with the target shape, then those that must be reshaped."""
     long = [axis for axis, size in enumerate(shape) if size > 1]
     if len(long) > _MOST_AXES:
         return []
     short = [axis for axis, size in enumerate(shape) if size == 1]
-    sizes = [size for size in wanted if size > 1]
-    found = []
+    sizes = [size for size in target if size > 1]
+    layouts = []
     for order in permutations(long):
         if list(order) != long:
             axes = (*order, *short)
             reshaped = [shape[axis] for axis in order] != sizes
-            found.append(Rearrangement(f"permute{axes}" + (" and reshape" if reshaped else ""), axes, wanted))
-    return sorted(found, key=lambda layout: layout.name.endswith("reshape"))
+            layouts.append(Rearrangement(f"permute{axes}" + (" and reshape" if reshaped else ""), axes, target))
+    return sorted(layouts, key=lambda layout: layout.name.endswith("reshape"))

@@ -1,4 +1,4 @@
-"""Two records of one tensor: whether they are equal, how far apart they are, and what identifies their difference."""
+"""Compare two records of one tensor: equal or not, how far apart, and the key of their difference."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 __all__ = ["AlignedParts", "Difference", "Differences", "Types", "identity_of", "type_of"]
 
-#: By the identity of a tensor of actual, and of one of the reference: the types in which the program has its elements.
+#: For actual and for the reference: the types in which the program has the elements of a tensor, by its identity.
 Types = tuple[Mapping[Hashable, Collection[Optional[str]]], Mapping[Hashable, Collection[Optional[str]]]]
 
 
 class AlignedParts(Protocol):
-    """The part of each tensor that holds the same values of the program, where the two tensors are not the same whole.
+    """Parts of two tensors with the same values of the program, if one tensor is not the same whole as the other.
 
-    Both methods return the values of actual, those of the reference, and the name of the transformation; None where
-    the tensors are compared as they are.
+    Both methods return the values of actual, those of the reference, and the name of the transformation; None if the
+    tensors are compared as they are.
     """
 
     def arrays(self, actual: Record, reference: Record) -> Optional[tuple[np.ndarray, np.ndarray, str]]: ...
@@ -42,14 +42,14 @@ class AlignedParts(Protocol):
 
 @dataclass(frozen=True)
 class Difference:
-    """What two records are to each other, before their numbers are judged.
+    """The relation of two records, before their numbers are judged.
 
-    verdict     "equal", "unmatched", "unreadable", "structure", or "different" where the numbers have to be judged
-    contents    what the difference is known by wherever it appears again; None where neither bytes nor statistics are
+    verdict     "equal", "unmatched", "unreadable", "structure", or "different" if the numbers have to be judged
+    contents    the key of the difference, wherever it appears again; None without bytes and statistics
     measure     the numbers
-    bounds      the numbers are lower bounds of them, taken from statistics
+    bounds      the numbers are lower bounds, taken from statistics
     cast        the types differ, as those of both programs do
-    layout      what was done to the axes of actual before it was measured
+    layout      the change of the axes of actual before it was measured
     """
 
     verdict: str
@@ -61,15 +61,19 @@ class Difference:
     layout: str = IDENTITY
 
 
-#: Bytes that are compared at once.
+#: Bytes that are compared at a time.
 _PIECE = 1 << 20
-#: What `find_layout` calls the layouts that it finds, where shapes differ.
+#: Names of the layouts that `find_layout` returns for other shapes.
 _REARRANGED = ("reshape", "permute")
 
 
 class _Read(NamedTuple):
-    """What reading both gave. numbers: None where shapes differ and no layout makes one tensor of both; lower: they are
-    lower bounds; same: every element has the same bits."""
+    """Result of reading both records.
+
+    numbers   None if shapes differ and no layout makes one tensor of both
+    lower     the numbers are lower bounds
+    same      every element has the same bits
+    """
 
     numbers: Optional[Measure]
     lower: bool = False
@@ -82,70 +86,72 @@ class Differences:
 
     def __init__(self) -> None:
         self._measured: dict[Any, _Read] = {}
-        #: Whether one tensor may lie in memory in two ways: in two frameworks.
+        #: A tensor may have two layouts: the dumps are of two frameworks.
         self.layouts = False
-        #: The other ranks, where several of one side hold parts of what the one of the other side has.
+        #: Parts on several ranks, if the other side has fewer ranks.
         self.shards: Optional[AlignedParts] = None
-        #: The types of actual and reference, where the one program as a whole computes in another type.
+        #: The types of actual and reference, if the whole program computes in another type.
         self.cast: Optional[tuple[Optional[str], Optional[str]]] = None
-        #: Of programs in two frameworks, or of which one was taken apart.
+        #: Filled for programs in two frameworks, and if a compiler decomposed the operators of one.
         self.types: Types = ({}, {})
 
     def between(self, a: Optional[Record], b: Optional[Record]) -> Difference:
+        """Return how two records differ; None stands for a record that one side lacks."""
         if a is None or b is None:
             return Difference("unmatched", f"recorded in {'the reference' if a is None else 'actual'} only")
-        left, right = a.content, b.content
-        if left is not None and left == right:
-            return Difference("equal", contents=(left[0], left[0]))
-        typed_alike = a.dtype == b.dtype or None in (a.dtype, b.dtype)  # a dump may not tell it
+        content_a, content_b = a.content, b.content
+        if content_a is not None and content_a == content_b:
+            return Difference("equal", contents=(content_a[0], content_a[0]))
+        typed_alike = a.dtype == b.dtype or None in (a.dtype, b.dtype)  # some dumps lack the type
         cast = not typed_alike and ((a.dtype, b.dtype) == self.cast or self._is_rounded_later(a, b))
-        empty = [is_no_value(one) for one in (a, b)]
+        empty = [is_no_value(record) for record in (a, b)]
         if any(empty):
             return _valueless(a, b, empty, cast)
-        for one in (a, b):
-            if one.attrs.get("skipped"):
-                return Difference("unreadable", f"not stored: {one.attrs['skipped']}")
-        hashed = left is not None and right is not None
+        for record in (a, b):
+            if record.attrs.get("skipped"):
+                return Difference("unreadable", f"not stored: {record.attrs['skipped']}")
+        hashed = content_a is not None and content_b is not None
         contents = (identity_of(a), identity_of(b))
-        known = None if None in contents else contents
-        key = (left, right) if hashed else (*contents, a.shape, b.shape, a.dtype, b.dtype, a.format, b.format)
-        # A tensor of a rank may be one thing here and another there.
-        found = self._measured.get(key) if known is not None and self.shards is None else None
-        if found is None:
+        identities = None if None in contents else contents
+        key = (content_a, content_b) if hashed else (*contents, a.shape, b.shape, a.dtype, b.dtype, a.format, b.format)
+        # The same tensor may be one part for one rank and another part for the next.
+        read = self._measured.get(key) if identities is not None and self.shards is None else None
+        if read is None:
             try:
-                found = self._read(a, b)
-            except ConfigError:  # the user says of parts what is not so
+                read = self._read(a, b)
+            except ConfigError:  # the `shards=` argument is wrong
                 raise
             except AscendDumpError as error:
-                return Difference("unreadable", str(error), known)
-            if known is not None:
-                self._measured[key] = found
-        numbers, lower, layout = found.numbers, found.lower, found.layout
+                return Difference("unreadable", str(error), identities)
+            if identities is not None:
+                self._measured[key] = read
+        numbers, lower, layout = read.numbers, read.lower, read.layout
         if numbers is None or (a.shape != b.shape and layout.startswith(_REARRANGED) and not self.layouts):
             reason = f"shape {shape_text(a.shape)} instead of {shape_text(b.shape)}"
             if numbers is not None:
                 reason += f", of the same values: {layout}"
-            return Difference("structure", reason, known, numbers, layout=layout)
+            return Difference("structure", reason, identities, numbers, layout=layout)
         if not typed_alike and not cast:
-            return Difference("structure", f"{a.dtype} instead of {b.dtype}", known, numbers, lower, True, layout)
-        if found.same:
-            return Difference("equal", contents=known, layout=layout)
-        return Difference("different", "", known, numbers, lower, cast, layout)
+            return Difference("structure", f"{a.dtype} instead of {b.dtype}", identities, numbers, lower, True, layout)
+        if read.same:
+            return Difference("equal", contents=identities, layout=layout)
+        return Difference("different", "", identities, numbers, lower, cast, layout)
 
     def _is_rounded_later(self, a: Record, b: Record) -> bool:
-        """Whether one side computes in a finer type what the other has, and has it in the type of the other too."""
-        kinds = [float_kind(one.dtype or "") for one in (a, b)]
+        """Return True if one side computes in a finer type and also has the tensor in the type of the other side."""
+        kinds = [float_kind(record.dtype or "") for record in (a, b)]
         if kinds[0] is None or kinds[1] is None or kinds[0].mantissa == kinds[1].mantissa:
             return False
-        finer, other, types = (a, b, self.types[0]) if kinds[0].mantissa > kinds[1].mantissa else (b, a, self.types[1])
+        is_finer = kinds[0].mantissa > kinds[1].mantissa
+        finer, coarser, types = (a, b, self.types[0]) if is_finer else (b, a, self.types[1])
         identity = identity_of(finer) if types else None
-        return identity is not None and other.dtype in types.get(identity, ())
+        return identity is not None and coarser.dtype in types.get(identity, ())
 
     def _read(self, a: Record, b: Record) -> _Read:
         try:
             arrays = self._arrays(a, b)
         except NotSupported:
-            # One side at least has statistics only; those of the other are computed.
+            # At least one side has statistics only; the statistics of the other are computed.
             parts = None if self.shards is None else self.shards.statistics(a, b)
             if parts is not None:
                 return _Read(bounds(parts[0], parts[1], type_of(a, b)), lower=True, layout=parts[2])
@@ -154,14 +160,14 @@ class Differences:
             return _Read(bounds(rounded_statistics(a), rounded_statistics(b), type_of(a, b)), lower=True)
         if arrays is None:
             return _Read(None)
-        left, right, name = arrays
-        numbers = measure(left, right, type_of(a, b))
-        # Memory may hold equal elements in another order; zeros and NaN may be equal in other bits.
-        same = not numbers.unequal and left.dtype == right.dtype and _same_bytes(left, right)
-        return _Read(numbers, layout=name, same=same)
+        array_a, array_b, layout = arrays
+        numbers = measure(array_a, array_b, type_of(a, b))
+        # Equal elements may lie in another order in memory; zeros and NaN may have other bits.
+        same = not numbers.unequal and array_a.dtype == array_b.dtype and _same_bytes(array_a, array_b)
+        return _Read(numbers, layout=layout, same=same)
 
     def _arrays(self, a: Record, b: Record) -> Optional[tuple[np.ndarray, np.ndarray, str]]:
-        """Both in one shape, and what was done to actual for that; None where they are not one tensor."""
+        """Return both arrays in one shape, and the change of the axes of actual; None if they are not one tensor."""
         stored = in_one_layout(a, b)
         if stored is not None:
             return stored
@@ -173,14 +179,14 @@ class Differences:
             return a.numpy(), b.numpy(), IDENTITY
         if not self._may_be_one(a, b):
             return None
-        left, right = as_in_model(a), as_in_model(b)
-        layout = find_layout(left, right, nearest=self.layouts)
+        array_a, array_b = as_in_model(a), as_in_model(b)
+        layout = find_layout(array_a, array_b, nearest=self.layouts)
         if layout is not None:
-            return layout.of(left), right, layout.name
-        if left.size != right.size or not self.layouts:
+            return layout.of(array_a), array_b, layout.name
+        if array_a.size != array_b.size or not self.layouts:
             return None
-        # Other values: elements of one place are compared.
-        return left.reshape(right.shape), right, IDENTITY if left.shape == right.shape else "reshape"
+        # The values differ in any layout: compare elements at equal indices.
+        return array_a.reshape(array_b.shape), array_b, IDENTITY if array_a.shape == array_b.shape else "reshape"
 
     def _may_be_one(self, a: Record, b: Record) -> bool:
         if a.shape is None or b.shape is None:
@@ -198,8 +204,7 @@ def _same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def identity_of(record: Record) -> Optional[Hashable]:
-    """The bytes of a tensor whatever view is taken of them; its statistics where those are all there is; None where
-    there is nothing at all."""
+    """Return the hash of a tensor's bytes, the same for all its views; else its statistics; None without either."""
     content = record.content
     if content is not None:
         return content[0]
@@ -220,14 +225,14 @@ def identity_of(record: Record) -> Optional[Hashable]:
 
 
 def type_of(*records: Record) -> str:
-    """The coarsest type of some records."""
-    names = [_rounded_to(one) for one in records]
-    known = [(kind.mantissa, name) for name in names for kind in (float_kind(name),) if kind is not None]
-    return min(known)[1] if known else names[0]
+    """Return the coarsest type of some records."""
+    names = [_rounded_to(record) for record in records]
+    kinds = [(kind.mantissa, name) for name in names for kind in (float_kind(name),) if kind is not None]
+    return min(kinds)[1] if kinds else names[0]
 
 
 def _rounded_to(record: Record) -> str:
-    """The type that the values were rounded to, which may be coarser than that of the array that has them."""
+    """Return the type that the values were rounded to, which may be coarser than that of the recorded array."""
     if record.format is not None and record.dtype == "float32":
         stored = str(record.attrs.get("data_type", "")).lower()
         if float_kind(stored) is not None:
@@ -240,11 +245,11 @@ def shape_text(shape: Optional[tuple[int, ...]]) -> str:
 
 
 def _valueless(a: Record, b: Record, empty: list[bool], cast: bool) -> Difference:
-    """Of two records, of which one at least stands for no value of the program."""
-    why = [one.attrs.get("skipped") or "no tensor" for one in (a, b)]
+    """Compare two records of which at least one has no value of the program."""
+    reasons = [record.attrs.get("skipped") or "no tensor" for record in (a, b)]
     if all(empty) and (a.dtype == b.dtype or cast) and a.shape == b.shape:
-        return Difference("equal", f"{why[0]} on both sides, there is nothing to compare")
+        return Difference("equal", f"{reasons[0]} on both sides, there is nothing to compare")
     if all(empty):
         return Difference("structure", f"{a.dtype} {shape_text(a.shape)} instead of {b.dtype} {shape_text(b.shape)}")
-    side, text = ("actual", why[0]) if empty[0] else ("the reference", why[1])
+    side, text = ("actual", reasons[0]) if empty[0] else ("the reference", reasons[1])
     return Difference("structure", f"{text} in {side} only")

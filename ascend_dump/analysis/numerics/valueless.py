@@ -9,5 +9,5 @@ __all__ = ["is_no_value"]
 
 
 def is_no_value(record: Record) -> bool:
-    """Return whether the record stands for no value of the program: no tensor, or uninitialised memory."""
+    """Return True if the record stands for no value of the program: no tensor, or uninitialised memory."""
     return bool(record.attrs.get("no_tensor")) or record.attrs.get("skipped") in NO_VALUES

@@ -1,4 +1,4 @@
-"""The arguments of the two operators of a pair, where both dumps record them, and how they differ."""
+"""The arguments of the two operators of a pair, if both dumps record them, and their differences."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ascend_dump.errors import CorruptDump
 
 __all__ = ["DifferingArgument", "arguments_of", "differing_arguments", "same_generator", "tensors_among"]
 
-#: Where an operator runs and how memory lies is no part of what it computes, and seeds are those of a run.
+#: The device and the memory layout do not change the result of an operator, and seeds belong to a run.
 _SURROUNDINGS = (
     *("device", "layout", "pin_memory", "memory_format", "non_blocking"),
     *("generator", "seed", "dropout_seed", "philox_seed", "philox_offset"),
 )
-#: Numbers that differ by no more, relative to the larger one, may be the same but for rounding before.
+#: Numbers whose relative difference is smaller may differ by earlier rounding only.
 _ROUNDING = 2.0**-16
 _MOST_SHOWN = 60
 
 
 class DifferingArgument(NamedTuple):
-    """An argument that has different values in two operators; None where an operator was called without it."""
+    """An argument with different values in two operators; None if an operator was called without it."""
 
     name: str
     actual: Any
@@ -30,39 +30,39 @@ class DifferingArgument(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Such as "eps: 1e-06 here, 1e-05 in the reference"."""
+        """Return a text such as "eps: 1e-06 here, 1e-05 in the reference"."""
         return f"{self.name}: {_short(self.actual)} here, {_short(self.reference)} in the reference"
 
     @property
     def numbers(self) -> Optional[tuple[float, float]]:
-        """Both values as numbers; None if one of them is not a number."""
+        """Return both values as numbers; None if either is not a number."""
         if isinstance(self.actual, (int, float)) and isinstance(self.reference, (int, float)):
             return float(self.actual), float(self.reference)
         return None
 
     @property
     def is_rounding(self) -> bool:
-        """Whether both are floats that differ by no more than earlier rounding may explain."""
+        """Return True if both are floats that differ by no more than earlier rounding may explain."""
         if not isinstance(self.actual, float) or not isinstance(self.reference, float):
             return False
         return abs(self.actual - self.reference) <= _ROUNDING * max(abs(self.actual), abs(self.reference))
 
 
 def differing_arguments(actual: Operator, reference: Operator) -> list[DifferingArgument]:
-    """The arguments that differ; empty if a dump does not record them, or if the operators are not the same."""
+    """Return the arguments that differ; empty if a dump does not record them, or if the operators are not the same."""
     a, b = arguments_of(actual), arguments_of(reference)
     if a is None or b is None or a.operator != b.operator:
         return []
-    found = []
+    differing = []
     for name in dict.fromkeys((*a.values, *b.values)):
-        left, right = a.values.get(name), b.values.get(name)
-        if name not in _SURROUNDINGS and not _is_same(left, right):
-            found.append(DifferingArgument(name, left, right))
-    return found
+        value_a, value_b = a.values.get(name), b.values.get(name)
+        if name not in _SURROUNDINGS and not _is_same(value_a, value_b):
+            differing.append(DifferingArgument(name, value_a, value_b))
+    return differing
 
 
 def same_generator(actual: Operator, reference: Operator) -> Optional[bool]:
-    """Whether both drew random numbers from a generator in the same state; None if that is not known."""
+    """Return True if both drew random numbers from a generator in the same state; None if that is unknown."""
     a, b = arguments_of(actual), arguments_of(reference)
     if a is None or b is None or a.generator is None or b.generator is None:
         return None
@@ -72,7 +72,7 @@ def same_generator(actual: Operator, reference: Operator) -> Optional[bool]:
 
 
 def arguments_of(operator: Operator) -> Optional[Arguments]:
-    """The arguments of an operator; None if the dump does not record them."""
+    """Return the arguments of an operator; None if the dump does not record them."""
     for record in operator.records:
         try:
             return record.arguments
@@ -82,9 +82,9 @@ def arguments_of(operator: Operator) -> Optional[Arguments]:
 
 
 def tensors_among(operator: Operator) -> Optional[set[int]]:
-    """The indices of the inputs that it was called with, recorded or not; None if the dump does not record them."""
-    known = arguments_of(operator)
-    return None if known is None else set(_inputs_in(list(known.values.values())))
+    """Return the indices of the inputs among the arguments, recorded or not; None if the dump records no arguments."""
+    arguments = arguments_of(operator)
+    return None if arguments is None else set(_inputs_in(list(arguments.values.values())))
 
 
 def _inputs_in(values: list[Any]) -> Iterator[int]:

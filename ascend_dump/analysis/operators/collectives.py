@@ -1,4 +1,4 @@
-"""Collective operators of PyTorch: the call of the process group that a record belongs to."""
+"""Collective operators of PyTorch: the process-group call of a record."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from ascend_dump.analysis.operators.unread_inputs import is_unread
 from ascend_dump.dump_format import CollectiveCall
 from ascend_dump.reading import Record
 
-__all__ = ["collective_of", "is_given", "is_put_in"]
+__all__ = ["collective_of", "is_contribution", "is_contribution_to"]
 
 
 def collective_of(record: Record) -> Optional[tuple[CollectiveCall, tuple[int, ...]]]:
-    """What a record tells of its call, and the ranks of the group; None where it tells none."""
-    # Attributes are made when they are asked for, and few operators are collectives.
+    """Return the collective call of a record and the ranks of its group; None if it has none."""
+    # Attributes are decoded on access, and few operators are collectives.
     if record.error is not None or record.rank is None or "c10d" not in record.op_type:
         return None
-    told = record.attrs.get("collective")
-    if told is None:
+    attribute = record.attrs.get("collective")
+    if attribute is None:
         return None
     try:
-        call = msgspec.convert(told, CollectiveCall)
+        call = msgspec.convert(attribute, CollectiveCall)
         return call, call.members
     except (msgspec.ValidationError, ValueError):
         return None
 
 
-def is_given(record: Record) -> Optional[bool]:
-    """Whether an input is what its rank puts into a call; None where it belongs to none."""
-    found = collective_of(record)
-    return None if found is None else is_put_in(record, found[0])
+def is_contribution(record: Record) -> Optional[bool]:
+    """Return True if an input is the contribution of its rank to a call; None if it belongs to no call."""
+    collective = collective_of(record)
+    return None if collective is None else is_contribution_to(record, collective[0])
 
 
-def is_put_in(record: Record, told: CollectiveCall) -> bool:
-    """Whether an input is what the rank puts in: operators of c10d are given the tensors that they write to, too."""
-    if told.kind == "recv" or (told.kind in ("broadcast", "scatter") and told.root not in (None, record.rank)):
+def is_contribution_to(record: Record, call: CollectiveCall) -> bool:
+    """Return True if an input is the contribution of its rank, not a tensor that the operator of c10d writes to."""
+    if call.kind == "recv" or (call.kind in ("broadcast", "scatter") and call.root not in (None, record.rank)):
         return False
     return not is_unread(record)

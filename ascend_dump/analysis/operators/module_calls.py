@@ -1,7 +1,7 @@
-"""What explains what in dumps of `level="module"`, which hold inputs and outputs of modules and nothing between them.
+"""Causes of wrong records in dumps of `level="module"`, which contain only inputs and outputs of modules.
 
-Neither parameters nor the functions between modules are recorded. So a module may be wrong because of one inside it,
-which was recorded before it: modules are recorded when they end. Its input may come from any earlier module, through
+Neither parameters nor the functions between modules are recorded. So an inner module may have made the outer one wrong;
+it was recorded before it, since modules are recorded when they end. An input may come from any earlier module, through
 functions that are not recorded. After a wrong gradient the parameters of all later steps may be wrong too.
 """
 
@@ -15,71 +15,72 @@ from ascend_dump.reading import Record
 
 __all__ = ["NOT_RECORDED", "ModuleCalls"]
 
-#: The evidence against all that is said of a module.
+#: Evidence that weakens each statement about a module.
 NOT_RECORDED = "level='module' records neither parameters nor the functions between modules: the cause may be there"
 
 _NONE: frozenset[int] = frozenset()
 
 
 class ModuleCalls:
-    """The wrong calls of modules of one rank, in the order they ran, with numbers of what they are wrong by.
+    """The wrong module calls of one rank, in execution order, with the numbers of their origins.
 
-    Records of operators are ignored, and nothing is known of them.
+    Records of operators are ignored.
     """
 
     def __init__(self) -> None:
         self._step: Any = None
-        self._known: set[int] = set()
+        self._origins: set[int] = set()
         self._of_step: set[int] = set()
-        #: Those of gradients: of the step, and of steps before it, by which an optimizer may have changed parameters.
+        #: Origins of wrong gradients: of this step, and of earlier steps, after which an optimizer may have changed
+        #: parameters.
         self._of_gradients: set[int] = set()
         self._of_updates: set[int] = set()
         self._of_module: dict[str, frozenset[int]] = {}
-        #: Forward and backward, by module: the wrong calls of which no recorded call around them has ended.
+        #: By forward and backward, then by module: wrong calls that no ended call encloses.
         self._inside: dict[bool, list[tuple[str, frozenset[int]]]] = {}
-        #: Calls that one side makes alone. They explain what nothing else does.
+        #: Calls on one side only. They explain a difference that has no other explanation.
         self._alone: list[tuple[str, int]] = []
 
     def of_input(self, record: Record) -> frozenset[int]:
-        """What an input may be wrong by that no recorded module gave."""
+        """Return the origins that may have made an input wrong that no recorded module produced."""
         if not is_of_module(record):
             return _NONE
-        return frozenset(self._known or (number for _, number in self._alone))
+        return frozenset(self._origins or (number for _, number in self._alone))
 
     def of_output(self, record: Record) -> frozenset[int]:
-        """What an output may be wrong by, besides the inputs of its module."""
+        """Return the origins that may have made an output wrong, besides the inputs of its module."""
         if not is_of_module(record):
             return _NONE
         self._enter(record)
         inside = self._inside.get(_is_backward(record), ())
-        found = _NONE.union(*(why for module, why in inside if _is_inside(module, record)))
-        if not found and _is_backward(record):
-            found = frozenset(self._of_step)  # of the forward pass it reads more than what was given and gave
-        found = found or frozenset(self._of_updates) or self._of_module.get(record.module or "", _NONE)
-        return found or frozenset(number for module, number in self._alone if _is_inside(module, record))
+        origins = _NONE.union(*(causes for module, causes in inside if _is_inside(module, record)))
+        if not origins and _is_backward(record):
+            origins = frozenset(self._of_step)  # it reads more of the forward pass than recorded inputs and outputs
+        origins = origins or frozenset(self._of_updates) or self._of_module.get(record.module or "", _NONE)
+        return origins or frozenset(number for module, number in self._alone if _is_inside(module, record))
 
     def add_alone(self, record: Record, number: int) -> None:
-        """Note a call that one of two programs makes alone. record: one of its records."""
+        """Add a call that only one of two programs makes. record: a record of it."""
         if is_of_module(record):
             self._alone.append((record.module or "", number))
 
-    def end(self, record: Record, why: Collection[int]) -> None:
-        """Call after each call of a module, with what is wrong in it. record: one of its records."""
+    def end(self, record: Record, origins: Collection[int]) -> None:
+        """Record the end of a module call, with the origins of its wrong values. record: a record of the call."""
         if not is_of_module(record):
             return
         self._enter(record)
         backward, module = _is_backward(record), record.module or ""
         inside = self._inside.setdefault(backward, [])
-        of_call = _NONE.union(why, *(found for one, found in inside if _is_inside(one, record)))
-        inside[:] = (one for one in inside if not _is_inside(one[0], record))
+        of_call = _NONE.union(origins, *(causes for name, causes in inside if _is_inside(name, record)))
+        inside[:] = (call for call in inside if not _is_inside(call[0], record))
         if of_call:
             inside.append((module, of_call))
-        if why:
-            self._known.update(why)
-            self._of_step.update(why)
-            self._of_module[module] = frozenset(why)
+        if origins:
+            self._origins.update(origins)
+            self._of_step.update(origins)
+            self._of_module[module] = frozenset(origins)
             if backward:
-                self._of_gradients.update(why)
+                self._of_gradients.update(origins)
 
     def _enter(self, record: Record) -> None:
         step = record.run, record.step

@@ -1,4 +1,4 @@
-"""What operations are called in each framework: the file `operators.json`."""
+"""Names of operations in each framework, from the file `operators.json`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["continues", "is_source", "is_view", "operation"]
 class _Names(msgspec.Struct, forbid_unknown_fields=True):
     """The file.
 
-    views       what gives the elements of its input in another shape, order, type or memory
-    sources     what brings data into a program and computes nothing
-    continues   operations that are one together with the one before where another framework has one for both
+    views       operations that return the elements of their input in another shape, order, type or memory
+    sources     operations that bring data into a program and compute nothing
+    continues   operations that another framework fuses with the one before
     same        names of one operation
     """
 
@@ -40,7 +40,7 @@ def _operations() -> dict[str, str]:
 
 @functools.lru_cache(maxsize=4096)
 def operation(op_type: str) -> str:
-    """What an operator does, by one name in all frameworks; its own name where it is not known."""
+    """Return the name that an operation has in all frameworks here; the operator's own name if it is unknown."""
     name = operator_class(op_type)
     return _operations().get(name, name)
 
@@ -56,5 +56,5 @@ def is_source(op_type: str) -> bool:
 
 
 def continues(op_type: str) -> frozenset[str]:
-    """The operators that other frameworks run as one with an operator of this type that directly follows them."""
+    """Return the operators that other frameworks fuse with an operator of this type if it directly follows them."""
     return _names().continues.get(operator_class(op_type), frozenset())

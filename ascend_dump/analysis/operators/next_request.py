@@ -1,4 +1,4 @@
-"""What `layers=` of the next capture selects the operators that a finding is about."""
+"""The `layers=` of the next capture that select the operators of a finding."""
 
 from __future__ import annotations
 
@@ -10,29 +10,28 @@ from ascend_dump.reading import Record
 
 __all__ = ["is_of_module", "layers_of"]
 
-#: The names that `level="module"` gives to the calls of modules.
+#: Names of module calls in dumps of `level="module"`.
 _CALL = re.compile(r"(?:(?P<module>.+)/)?(?:forward|backward)_\d+")
 
 
 def is_of_module(record: Record) -> bool:
-    """Whether a record is of a call of a module, from `level="module"`, and not of an operator."""
+    """Return True if a record belongs to a module call of `level="module"`, and not to an operator."""
     return "::" not in record.op_type and record.module is not None and _module(record.op_name) == record.module
 
 
 def layers_of(record: Record, names: Iterable[str]) -> tuple[str, ...]:
-    """The patterns for operators of these names, in a dump such as that of the record; empty for all operators.
+    """Return the patterns for operators of these names, in a dump like that of the record; empty for all operators.
 
-    A call of a module stands for the operators that the module calls itself: those of modules inside it have records of
-    their own.
+    A module call stands for the operators that the module calls itself; those of inner modules have their own records.
     """
     if not is_of_module(record):
         return tuple(dict.fromkeys(name for name in names if name))
-    found = tuple(dict.fromkeys(module for module in map(_module, names) if module is not None))
-    # The operators that the outermost module calls itself have no path to select them by: they are among all only.
-    return () if not record.module else tuple(module for module in found if module)
+    modules = tuple(dict.fromkeys(module for module in map(_module, names) if module is not None))
+    # Operators that the outermost module calls itself have no path for a pattern; only the empty pattern includes them.
+    return () if not record.module else tuple(module for module in modules if module)
 
 
 def _module(name: str) -> Optional[str]:
-    """The path of the module of a call; None if the name is not that of one."""
-    found = _CALL.fullmatch(name)
-    return None if found is None else found["module"] or ""
+    """Return the module path of a call; None if the name is not that of a call."""
+    match = _CALL.fullmatch(name)
+    return None if match is None else match["module"] or ""

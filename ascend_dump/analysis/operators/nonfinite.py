@@ -25,19 +25,19 @@ __all__ = [
     "is_nonfinite",
 ]
 
-#: They bring a constant that the program writes down, which is among their inputs: `torch.tensor(inf)`.
+#: They return a constant of the program, which is among their inputs: `torch.tensor(inf)`.
 CONSTANTS = frozenset(("liftfresh", "liftfreshcopy"))
 
 Measure = Callable[[Record], Optional[Statistics]]
 
 
 class Finding(NamedTuple):
-    """One operator with NaN or Inf in an output, or in an input where it has no output.
+    """One operator with NaN or Inf in an output, or in an input if it has no output.
 
     kind     "origin": it turned finite inputs into NaN or Inf
              "nan-made": it made NaN of inputs without NaN, such as softmax of -Inf, 0*Inf or Inf-Inf
-             "mask": it filled in Inf as the program says, as masks of attention are made
-             "carried": an input held it before
+             "mask": the program filled in Inf, as for masks of attention
+             "carried": an input had it before
              "unknown": not all of its inputs are recorded with their values
     record   the first output that is not finite, statistics its statistics
     inputs   the operator's input records, input_statistics theirs; None for one without values
@@ -51,27 +51,27 @@ class Finding(NamedTuple):
 
     @property
     def origin(self) -> bool:
-        """Whether its inputs are recorded and all of them are finite: it made the value itself."""
+        """Return True if its recorded inputs are all finite, so that the operator made the value itself."""
         return self.kind == "origin"
 
 
 def find_nonfinite(records: Iterable[Record], measure: Optional[Measure] = None) -> Iterator[Finding]:
-    """Yield the operators of a dump with a non-finite output, in the order they ran.
+    """Yield the operators of a dump with a non-finite output, in execution order.
 
     measure: returns the statistics of a record, None to skip it; by default records that have neither values nor
     statistics, or cannot be read, are skipped.
     """
     for members in executions(records):
-        found = classify(members, measure or _measure)
-        if found is not None:
-            yield found
+        finding = classify(members, measure or _measure)
+        if finding is not None:
+            yield finding
 
 
 def executions(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """All records of each run of an operator, in the order they ran.
+    """Yield all records of each run of an operator, in execution order.
 
-    A collective continues after it has returned, so the dump has its outputs apart from its inputs, once they are
-    complete.
+    A collective continues after its call has returned. So its outputs are recorded apart from its inputs, on
+    completion.
     """
     running: dict[tuple[Any, ...], list[Record]] = {}
     for key, group in groupby(records, key=lambda record: record.execution):
@@ -84,9 +84,9 @@ def executions(records: Iterable[Record]) -> Iterator[list[Record]]:
 
 
 def first_nonfinite(records: Iterable[Record]) -> Optional[Finding]:
-    """The first operator that turned finite inputs into NaN or Inf.
+    """Return the first operator that turned finite inputs into NaN or Inf.
 
-    If no operator has inputs that are all known and finite, the first one with a non-finite output.
+    If no operator has inputs that are all known and finite, return the first one with a non-finite output.
     """
     first = None
     for finding in find_nonfinite(records):
@@ -98,38 +98,42 @@ def first_nonfinite(records: Iterable[Record]) -> Optional[Finding]:
 
 def classify(members: Sequence[Record], measure: Measure) -> Optional[Finding]:
     """Classify one run of an operator by all its records; None if none of them is known to have NaN or Inf."""
-    inputs = [record for record in members if record.io == "input"]
-    outputs = [(record, measure(record)) for record in members if record.io == "output"]
-    wrong = [(record, found) for record, found in outputs if found is not None and is_nonfinite(found)]
+    outputs = [record for record in members if record.io == "output"]
+    wrong = _nonfinite(outputs, map(measure, outputs))
     if outputs and not wrong:
         return None
-    inputs = [record for record in inputs if not is_no_value(record)]
+    inputs = [record for record in members if record.io == "input" and not is_no_value(record)]
     measured = [measure(record) for record in inputs]
     if not outputs:
-        wrong = [(one, found) for one, found in zip(inputs, measured) if found is not None and is_nonfinite(found)]
+        wrong = _nonfinite(inputs, measured)
         if not wrong:
             return None
-    # NaN tells more than Inf.
-    record, found = next((pair for pair in wrong if has_nan(pair[1])), wrong[0])
-    kind = _kind(members[0], [found for _, found in wrong], inputs, measured) if outputs else "carried"
+    # NaN is stronger evidence than Inf.
+    record, statistics = next((pair for pair in wrong if has_nan(pair[1])), wrong[0])
+    kind = _kind(members[0], [statistics for _, statistics in wrong], inputs, measured) if outputs else "carried"
     if kind in ("origin", "mask"):
-        record, found = wrong[0]
-    return Finding(kind, record, found, inputs, measured)
+        record, statistics = wrong[0]
+    return Finding(kind, record, statistics, inputs, measured)
+
+
+def _nonfinite(records: Iterable[Record], measured: Iterable[Optional[Statistics]]) -> list[tuple[Record, Statistics]]:
+    pairs = zip(records, measured)
+    return [(record, statistics) for record, statistics in pairs if statistics is not None and is_nonfinite(statistics)]
 
 
 def _kind(operator: Record, wrong: list[Statistics], inputs: list[Record], measured: list[Optional[Statistics]]) -> str:
     makes_nan = any(map(has_nan, wrong))
     if not makes_nan and plain_name(operator.op_type or operator.op_name) in CONSTANTS:
         return "mask"
-    known = [found for found in measured if found is not None]
-    if any(is_nonfinite(found) for found in known):
-        if not makes_nan or any(map(has_nan, known)):
+    recorded = [statistics for statistics in measured if statistics is not None]
+    if any(map(is_nonfinite, recorded)):
+        if not makes_nan or any(map(has_nan, recorded)):
             return "carried"
-        return "nan-made" if len(known) == len(measured) else "unknown"
+        return "nan-made" if len(recorded) == len(measured) else "unknown"
     fills = plain_name(operator.op_type or operator.op_name) in FILLING
     if not makes_nan and (fills or all(map(is_additive_mask, wrong))):
         return "mask"
-    return "origin" if known and len(known) == len(measured) else "unknown"
+    return "origin" if recorded and len(recorded) == len(measured) else "unknown"
 
 
 def _measure(record: Record) -> Optional[Statistics]:

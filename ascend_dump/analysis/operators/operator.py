@@ -1,4 +1,4 @@
-"""Operators of a dump in the order they ran: the records of each, and what they read and write."""
+"""Operators of a dump in execution order: the records of each, with its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ascend_dump.reading import MadeOf, Record
 
 __all__ = ["Operator", "module_of", "operators", "storage_of"]
 
-#: What wrappers of a model add to the path of a module, as whole levels of it.
+#: Levels that wrappers of a model add to the path of a module.
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module", "model"}
 
 
@@ -19,9 +19,9 @@ _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped
 class Operator:
     """One executed operator.
 
-    position    place in the execution order of its step, from 0
-    broken      records that cannot be read and belong to it as far as is known
-    made_of     of one of a compiled graph: what it was in the program
+    position    index in the execution order of its step, from 0
+    broken      records that cannot be read and probably belong to it
+    made_of     its sources in the program, for an operator of a compiled graph
     """
 
     position: int
@@ -42,8 +42,8 @@ class Operator:
         yield from self.broken
 
     @property
-    def place(self) -> str:
-        """Module path without wrappers, for matching."""
+    def module_path(self) -> str:
+        """Return the module path without wrappers, for matching."""
         return module_of(self.module)
 
     @property
@@ -52,18 +52,18 @@ class Operator:
 
 
 def operators(records: Iterable[Record], made_of: Optional[Callable[[Record], MadeOf]] = None) -> list[Operator]:
-    """Group records, in the order a Dump gives them, into operators.
+    """Group records, in the order of their Dump, into operators.
 
-    Records of one run of an operator follow each other. made_of: tells of a record what its operator was.
+    The records of one run of an operator follow each other. made_of: returns the sources of a record's operator.
     """
-    found: list[Operator] = []
+    grouped: list[Operator] = []
     last: Any = None
     for record in records:
         key = record.execution
-        if key != last or (found and _repeats(found[-1], record)):
-            found.append(
+        if key != last or (grouped and _repeats(grouped[-1], record)):
+            grouped.append(
                 Operator(
-                    len(found),
+                    len(grouped),
                     record.op_type,
                     record.op_name,
                     record.phase or "",
@@ -73,34 +73,34 @@ def operators(records: Iterable[Record], made_of: Optional[Callable[[Record], Ma
             )
             last = key
             if made_of is not None:
-                found[-1].made_of = made_of(record)
-        operator = found[-1]
+                grouped[-1].made_of = made_of(record)
+        operator = grouped[-1]
         if record.error is not None:
             operator.broken.append(record)
         elif record.io == "input":
             operator.inputs.append(record)
         else:
             operator.outputs.append(record)
-    return found
+    return grouped
 
 
 def _repeats(operator: Operator, record: Record) -> bool:
-    """Whether the operator has this very input or output already, so that the record begins another one."""
+    """Return True if the operator already has this input or output, so that the record begins a new operator."""
     if record.error is not None:
         return False
     side = operator.inputs if record.io == "input" else operator.outputs
-    return any(one.index == record.index and one.io == record.io for one in side)
+    return any(member.index == record.index and member.io == record.io for member in side)
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def module_of(path: str) -> str:
-    """The path of a module without the levels that wrappers (DDP, FSDP, torch.compile, checkpointing) add."""
+    """Return the path of a module without the levels that wrappers (DDP, FSDP, torch.compile, checkpointing) add."""
     levels = [level for level in path.split(".") if level not in _WRAPPERS]
     return ".".join(levels)
 
 
 def storage_of(record: Record) -> Optional[tuple[int, int]]:
-    """Where the tensor was in memory: the number of its storage in the step, and its version; None if unknown."""
+    """Return the number of a tensor's storage in the step, and its version; None if unknown."""
     attrs = record.attrs
     storage, version = attrs.get("storage", -1), attrs.get("version", -1)
     if storage is None or storage < 0:

@@ -1,4 +1,4 @@
-"""What the type of an operator tells: which names mean the same operation, and how it treats rounding errors."""
+"""Properties that follow from the type of an operator: its operation, and its treatment of rounding errors."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ _IN_OWN_TYPE = frozenset(
         "_trilinear",
     }
 )
-#: How the types of operators begin that ranks run together.
+#: Prefixes of the types of operators that ranks run together.
 COLLECTIVES = ("c10d::", "_c10d_functional::", "c10d_functional::", "Hcom", "hccl")
-#: Operators that have no tensors as inputs: constants, parameters and inputs of graphs, and what is made of numbers.
+#: Operators without tensors as inputs: constants, parameters and inputs of graphs, and tensors made of numbers.
 NO_INPUTS = frozenset(
     {
         *("Const", "Constant", "Data", "GetNext", "IteratorGetNext", "Parameter"),
@@ -100,9 +100,9 @@ NO_INPUTS = frozenset(
         *("arange", "empty", "eye", "full", "linspace", "logspace", "ones", "range", "scalar_tensor", "zeros"),
     }
 )
-#: Operators that give the values of their input again, maybe in another type.
+#: Operators that return the values of their input, possibly in another type.
 COPIES = frozenset({"_to_copy", "to", "clone", "contiguous", "detach", "alias", "lift_fresh", "Cast", "TransData"})
-#: Operators that give another view of the same memory, or the same elements in another shape.
+#: Operators that return another view of the same memory, or the same elements in another shape.
 VIEWS = frozenset(
     {
         *("t", "view", "detach", "alias", "expand", "permute", "transpose", "unsqueeze", "squeeze", "slice", "select"),
@@ -120,16 +120,16 @@ _ROUGH = frozenset(
         "convolution_backward",
         "glu_backward",
         "linalg_cross",
-        # Of each channel a factor and a shift.
+        # A factor and a shift for each channel.
         "native_batch_norm",
         "_native_batch_norm_legit",
         "_native_batch_norm_legit_no_training",
         "soft_margin_loss_backward",
     }
 )
-#: Operators that interpolate between the elements of an image: positions are rounded, which affects every element.
+#: Operators that interpolate between pixels: positions are rounded, which affects every element.
 _INTERPOLATIONS = ("upsample_", "_upsample_", "grid_sampler")
-#: Products: the length of their sums is the last axis of the first matrix, at this place among the inputs.
+#: Products: the length of their sums is the last axis of the first matrix, the input with this index.
 PRODUCTS = {
     "mm": 0,
     "bmm": 0,
@@ -146,7 +146,7 @@ PRODUCTS = {
     "MatMulV2": 0,
     "BatchMatMul": 0,
 }
-#: Operators whose elements have about the same relative error as the elements they are computed from.
+#: Operators whose outputs have about the same relative error as their inputs.
 _RELATIVE = frozenset(
     {
         *("div", "mul", "pow", "reciprocal", "rsqrt", "sgn", "sqrt", "square"),
@@ -155,7 +155,7 @@ _RELATIVE = frozenset(
 )
 #: Operators whose kernels may round a constant argument to a narrow type before they use it.
 _WITH_CONSTANTS = frozenset({"add", "addcdiv", "addcmul", "div", "lerp", "mul", "rsub", "sub"})
-#: Sums into the places that indices name, by the input that holds the indices; all of them may name one place.
+#: Sums into indexed elements, by the input that contains the indices; all indices may be equal.
 _INDICES = {
     "embedding_dense_backward": 1,
     "index_add": 1,
@@ -166,7 +166,7 @@ _INDICES = {
     "_embedding_bag_backward": 1,
     "_embedding_bag_dense_backward": 1,
 }
-#: Sums whose terms may cancel: the result may be much smaller than the terms, while the error stays as large.
+#: Sums whose terms may cancel: the result may be much smaller than the terms, but the error is not.
 _CANCELLING = frozenset(
     {
         "add",
@@ -203,49 +203,49 @@ _CANCELLING = frozenset(
 
 @functools.lru_cache(maxsize=4096)
 def operator_class(op_type: str) -> str:
-    """The operation without namespace, overload and the mark of in-place forms: `aten::add_.Tensor` is `add`."""
+    """Return the operation without namespace, overload and in-place mark: `aten::add_.Tensor` is `add`."""
     name = _NAMESPACE.sub("", op_type).split(".")[0]
     return name.rstrip("_") or name
 
 
 def input_scale_matters(op_type: str) -> bool:
-    """Whether errors of inputs count at the scale of the inputs, because the output may be much smaller."""
+    """Return True if errors of inputs count at the scale of the inputs, because the output may be much smaller."""
     return operator_class(op_type) in _CANCELLING
 
 
 def sums_in_own_type(op_type: str) -> bool:
-    """Whether the kernel may add one term after the other, and round each partial result to the type of the tensor."""
+    """Return True if the kernel may add term by term and round each partial result to the type of the tensor."""
     return operator_class(op_type) in _IN_OWN_TYPE
 
 
 def rounds_in_between(op_type: str) -> bool:
-    """Whether kernels of narrow types are known to round several intermediate results."""
+    """Return True if kernels of narrow types are known to round several intermediate results."""
     name = operator_class(op_type)
     # Attention rounds the weights of the values.
     return name in _ROUGH or name.startswith(_INTERPOLATIONS) or "attention" in name.lower()
 
 
 def keeps_relative_errors(op_type: str) -> bool:
-    """Whether an element of the output has about the same relative error as the elements it is computed from."""
+    """Return True if an output element has about the same relative error as the elements it is computed from."""
     return operator_class(op_type).removeprefix("_foreach_") in _RELATIVE
 
 
 def holds_constants(op_type: str) -> bool:
-    """Whether each element is computed with numbers that the operator is called with, which kernels may round first."""
+    """Return True if each element is computed with a number among the arguments, which kernels may round first."""
     return operator_class(op_type).removeprefix("_foreach_") in _WITH_CONSTANTS
 
 
 def rounds_as_inputs(op_type: str) -> bool:
-    """Whether an output of a finer type may have been computed in the coarser type of the inputs."""
+    """Return True if an output of a finer type may have been computed in the coarser type of the inputs."""
     return "attention" in operator_class(op_type).lower()
 
 
 def reduction_length(
     op_type: str, inputs: Sequence[Record], output: Record, *, transposed: bool = False
 ) -> Optional[int]:
-    """How many terms are summed for one element of the output, where type and shapes tell; None where they do not.
+    """Return the number of terms that are summed for one output element; None if type and shapes do not determine it.
 
-    transposed: of a convolution, that it is a transposed one.
+    transposed: the operator is a transposed convolution.
     """
     name = operator_class(op_type)
     shapes = {record.index: record.shape for record in inputs}
@@ -273,7 +273,7 @@ def reduction_length(
     if name == "multi_margin_loss_backward":
         return output.shape[-1] if output.shape else None
     if name.startswith(_INTERPOLATIONS):
-        # Of the longest axis; its square, because the envelope grows with the root.
+        # The longest axis; squared, because the envelope grows with the root.
         sizes = [size for shape in (*shapes.values(), output.shape) if shape is not None for size in shape[2:]]
         return (2 * max(sizes, default=1)) ** 2
     read = max((math.prod(shape) for shape in shapes.values() if shape is not None), default=0)

@@ -1,8 +1,8 @@
-"""Records that are not what they are called: the file `undefined.json`.
+"""Outputs that a kernel leaves unset, and inputs recorded after they were overwritten: the file `undefined.json`.
 
-Kernels leave an output unwritten where its mode needs none: a batch norm the space for its backward pass in inference.
-Two runs differ there, and nothing is wrong. And inputs that are recorded when the operator has written them are what it
-made.
+A kernel does not write an output that its mode does not need: in inference, a batch norm leaves the space for its
+backward pass unset. Two runs differ there, and nothing is wrong. An input that is recorded after the operator has
+written it is a result.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ __all__ = ["why_undefined", "written_inputs"]
 
 
 class _When(msgspec.Struct, forbid_unknown_fields=True):
-    """A mode of an operator, told by its records; all that is given has to hold.
+    """A mode of an operator, recognised by its records; all conditions must be met.
 
     shape   that of the output
-    copies  an output, and the input whose bytes it has
-    flag    an input, and the scalar that it is
+    copies  an output, and the input with the same bytes
+    flag    an input, and its scalar value
     """
 
     shape: Optional[tuple[int, ...]] = None
     copies: Optional[tuple[int, int]] = None
     flag: Optional[tuple[int, bool]] = None
 
-    def holds(self, operator: Operator, output: Optional[Record] = None) -> bool:
+    def matches(self, operator: Operator, output: Optional[Record] = None) -> bool:
         if self.shape is not None and (output is None or output.shape != self.shape):
             return False
         if self.copies is not None:
             written, read = (
-                next((one for one in records if one.index == index), None)
+                next((record for record in records if record.index == index), None)
                 for records, index in zip((operator.outputs, operator.inputs), self.copies)
             )
             if written is None or read is None or identity_of(written) != identity_of(read):
@@ -74,31 +74,31 @@ def _file() -> _File:
 
 @functools.lru_cache(maxsize=1)
 def _rules() -> dict[str, list[_Rule]]:
-    """By the name of an operator, the rules for it."""
-    found: dict[str, list[_Rule]] = {}
+    """Return the rules by the name of an operator."""
+    by_name: dict[str, list[_Rule]] = {}
     for rule in _file().outputs:
         for name in rule.operators:
-            found.setdefault(name, []).append(rule)
-    return found
+            by_name.setdefault(name, []).append(rule)
+    return by_name
 
 
 def written_inputs(operator: Operator) -> frozenset[int]:
-    """The inputs, by their index, that are recorded with what the operator wrote there."""
+    """Return the indices of inputs that are recorded with the values the operator wrote there."""
     name = operator_class(operator.op_type)
-    every = (rule.inputs for rule in _file().written if name in rule.operators and rule.when.holds(operator))
-    return frozenset().union(*every)
+    indices = (rule.inputs for rule in _file().written if name in rule.operators and rule.when.matches(operator))
+    return frozenset().union(*indices)
 
 
 def why_undefined(operator: Operator, output: Record) -> Optional[str]:
-    """What an output of an operator is in place of a value of the program; None where it carries one."""
+    """Return why an output is not a value of the program; None if it is one."""
     for rule in _rules().get(operator_class(operator.op_type), ()):
-        if output.index in rule.outputs and rule.when.holds(operator, output):
+        if output.index in rule.outputs and rule.when.matches(operator, output):
             return rule.why
     return None
 
 
 def _scalar(operator: Operator, index: int) -> Optional[bool]:
-    """The value of an input that is a single bool; None where it is not recorded, or something else."""
+    """Return the value of an input that is a single bool; None if it is not recorded, or something else."""
     for record in operator.inputs:
         if record.index == index and record.shape == () and record.dtype == "bool":
             try:

@@ -1,7 +1,7 @@
-"""Pair operators by what they read: outputs of operators that are paired already, and tensors with equal bytes.
+"""Pair operators by their inputs: outputs of operators that are already paired, and tensors with equal bytes.
 
-The place of a tensor in memory, its storage and the version of that, tells which operator made it. Names, order and
-values of an operator may differ then: after a fault, in renamed modules, and in branches that run in another order.
+The storage of a tensor in memory, and its version, identify the operator that made it. So the name, order and values of
+an operator may differ: after a fault, in renamed modules, and in branches that run in another order.
 """
 
 from __future__ import annotations
@@ -14,107 +14,107 @@ from ascend_dump.analysis.operators.operator import Operator, storage_of
 
 __all__ = ["pairs_by_flow"]
 
-#: So many operators tell whether a dump says where its tensors were.
-_LOOKED_AT = 64
+#: Number of operators that are checked for recorded storages.
+_CHECKED = 64
 _Key = Callable[[Operator], Hashable]
 
 
 class _Input(NamedTuple):
-    """An input: which operator made it, as which output, or its bytes where none did; both None: nothing tells."""
+    """An input: the operator that made it and the index of its output, else its bytes; both None if unknown."""
 
-    number: int
+    input_index: int
     maker: Optional[tuple[int, int]]
     content: Optional[Hashable]
 
 
 class _Flow:
-    """What the operators of one step read, and who reads what they made, by their places."""
+    """The inputs of the operators of one step, and the readers of their outputs, by position."""
 
     def __init__(self, operators: Sequence[Operator]) -> None:
         self.operators = operators
-        self.modules = {one.place for one in operators}
+        self.modules = {operator.module_path for operator in operators}
         self.inputs: list[list[_Input]] = []
         self.readers: list[set[int]] = [set() for _ in operators]
-        made: dict[tuple[int, int], tuple[int, int]] = {}
-        # Several tensors lie in these: who wrote to one of them did not make the others.
+        makers: dict[tuple[int, int], tuple[int, int]] = {}
+        # Storages of several tensors: an operator that wrote to one tensor did not make the others.
         shared: set[int] = set()
-        for place, operator in enumerate(operators):
-            found = []
+        for position, operator in enumerate(operators):
+            inputs = []
             for record in operator.inputs:
-                at = storage_of(record)
-                maker = None if at is None or at[0] in shared else made.get(at)
+                storage = storage_of(record)
+                maker = None if storage is None or storage[0] in shared else makers.get(storage)
                 if maker is not None:
-                    self.readers[maker[0]].add(place)
-                found.append(_Input(record.index, maker, None if maker is not None else record.content))
-            self.inputs.append(found)
-            places = [at for at in map(storage_of, operator.outputs) if at is not None]
-            shared.update(storage for storage, count in Counter(at[0] for at in places).items() if count > 1)
+                    self.readers[maker[0]].add(position)
+                inputs.append(_Input(record.index, maker, None if maker is not None else record.content))
+            self.inputs.append(inputs)
+            numbers = Counter(storage[0] for storage in map(storage_of, operator.outputs) if storage is not None)
+            shared.update(number for number, count in numbers.items() if count > 1)
             for record in operator.outputs:
-                at = storage_of(record)
-                if at is not None:
-                    made[at] = (place, record.index)
+                storage = storage_of(record)
+                if storage is not None:
+                    makers[storage] = (position, record.index)
 
-    def key(self, place: int, numbers: Mapping[int, int], kind: _Key) -> Optional[Hashable]:
-        """What it reads and what it is; None where that is not known. numbers: of the pairs that operators are in."""
-        told: list[Hashable] = []
-        for one in self.inputs[place]:
-            number = None if one.maker is None else numbers.get(one.maker[0])
-            if one.maker is not None and number is not None:
-                told.append((one.number, number, one.maker[1]))
-            elif one.content is not None:
-                told.append((one.number, one.content))
+    def key(self, position: int, numbers: Mapping[int, int], kind: _Key) -> Optional[Hashable]:
+        """Return the inputs and the kind of an operator; None if unknown. numbers: of the pairs, by operator."""
+        sources: list[Hashable] = []
+        for read in self.inputs[position]:
+            number = None if read.maker is None else numbers.get(read.maker[0])
+            if read.maker is not None and number is not None:
+                sources.append((read.input_index, number, read.maker[1]))
+            elif read.content is not None:
+                sources.append((read.input_index, read.content))
             else:
                 return None
-        return (kind(self.operators[place]), tuple(told)) if told else None
+        return (kind(self.operators[position]), tuple(sources)) if sources else None
 
 
 def pairs_by_flow(
     actual: Sequence[Operator], reference: Sequence[Operator], pairs: Iterable[tuple[int, int]], kind: _Key
 ) -> list[tuple[int, int]]:
-    """More pairs of places of operators: those that are the only ones of their kind to read what they read.
+    """Return more pairs of positions: the only operators of their kind that read the same tensors.
 
-    pairs: those that are known. kind: what both of a pair have in common. Operators of different modules are no pair
-    where both programs have these modules: the names contradict then.
+    pairs: the pairs that are known. kind: the properties that both operators of a pair share. Operators of different
+    modules are no pair if both programs have these modules: their names contradict it.
     """
     if not all(
-        any(storage_of(one) for operator in side[:_LOOKED_AT] for one in operator.records)
+        any(storage_of(record) for operator in side[:_CHECKED] for record in operator.records)
         for side in (actual, reference)
     ):
         return []
     flows = _Flow(actual), _Flow(reference)
     numbers: tuple[dict[int, int], dict[int, int]] = ({}, {})
-    for left, right in pairs:
-        numbers[0][left] = numbers[1][right] = len(numbers[0])
-    found: list[tuple[int, int]] = []
+    for position_a, position_b in pairs:
+        numbers[0][position_a] = numbers[1][position_b] = len(numbers[0])
+    discovered: list[tuple[int, int]] = []
     waiting: tuple[Iterable[int], Iterable[int]] = (range(len(actual)), range(len(reference)))
     while True:
-        sides = [_unique(flow, places, known, kind) for flow, places, known in zip(flows, waiting, numbers)]
-        new = [(left, sides[1][key]) for key, left in sides[0].items() if key in sides[1]]
-        new = [(left, right) for left, right in new if not _contradict(flows, left, right)]
+        sides = [_unique(flow, positions, paired, kind) for flow, positions, paired in zip(flows, waiting, numbers)]
+        new = [(position, sides[1][key]) for key, position in sides[0].items() if key in sides[1]]
+        new = [pair for pair in new if not _contradict(flows, *pair)]
         if not new:
-            return found
-        for left, right in new:
-            numbers[0][left] = numbers[1][right] = len(numbers[0])
-        found += new
+            return discovered
+        for position_a, position_b in new:
+            numbers[0][position_a] = numbers[1][position_b] = len(numbers[0])
+        discovered += new
         waiting = (
-            sorted(set().union(*(flows[0].readers[left] for left, _ in new))),
-            sorted(set().union(*(flows[1].readers[right] for _, right in new))),
+            sorted(set().union(*(flows[0].readers[position_a] for position_a, _ in new))),
+            sorted(set().union(*(flows[1].readers[position_b] for _, position_b in new))),
         )
 
 
-def _unique(flow: _Flow, places: Iterable[int], numbers: Mapping[int, int], kind: _Key) -> dict[Hashable, int]:
-    found: dict[Hashable, int] = {}
-    several = set()
-    for place in places:
-        key = None if place in numbers else flow.key(place, numbers, kind)
+def _unique(flow: _Flow, positions: Iterable[int], numbers: Mapping[int, int], kind: _Key) -> dict[Hashable, int]:
+    unique: dict[Hashable, int] = {}
+    repeated = set()
+    for position in positions:
+        key = None if position in numbers else flow.key(position, numbers, kind)
         if key is None:
             continue
-        if key in found:
-            several.add(key)
-        found[key] = place
-    return {key: place for key, place in found.items() if key not in several}
+        if key in unique:
+            repeated.add(key)
+        unique[key] = position
+    return {key: position for key, position in unique.items() if key not in repeated}
 
 
-def _contradict(flows: tuple[_Flow, _Flow], left: int, right: int) -> bool:
-    one, other = flows[0].operators[left].place, flows[1].operators[right].place
-    return one != other and one in flows[1].modules and other in flows[0].modules
+def _contradict(flows: tuple[_Flow, _Flow], position_a: int, position_b: int) -> bool:
+    module_a, module_b = flows[0].operators[position_a].module_path, flows[1].operators[position_b].module_path
+    return module_a != module_b and module_a in flows[1].modules and module_b in flows[0].modules

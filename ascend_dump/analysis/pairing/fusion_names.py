@@ -1,4 +1,4 @@
-"""What the dumps themselves say of which operators of one graph were made of which of another."""
+"""Fusion information recorded in the dumps."""
 
 from __future__ import annotations
 
@@ -7,77 +7,79 @@ from collections.abc import Collection, Iterator, Sequence
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.reading import Record
 
-__all__ = ["Told", "is_fused", "origins_of"]
+__all__ = ["FusedOutputs", "is_fused", "origins_of"]
 
-_Sides = tuple[Record, Record]
+_OutputPair = tuple[Record, Record]
 _Output = tuple[str, int]
 
 
 def origins_of(operator: Operator) -> list[str]:
-    """The operators that made what this one makes, before the graph was changed."""
-    found = [name for record in operator.outputs for name, _ in _of_output(operator, record)]
-    return [name for name in dict.fromkeys([*found, *operator.made_of.names]) if name != operator.op_name]
+    """Return the names of the operators that a compiler replaced by this one."""
+    names = [name for record in operator.outputs for name, _ in _original_outputs(operator, record)]
+    return [name for name in dict.fromkeys([*names, *operator.made_of.names]) if name != operator.op_name]
 
 
-def _of_output(operator: Operator, record: Record) -> list[_Output]:
-    """What an output was: as the graph beside the dump tells, and as the dump file does."""
-    found = [one for number, told in operator.made_of.outputs if number == record.index for one in told]
+def _original_outputs(operator: Operator, record: Record) -> list[_Output]:
+    """Return the original outputs of an output, from the graph beside the dump and from the dump file."""
+    originals = [original for number, names in operator.made_of.outputs if number == record.index for original in names]
     in_file = record.attrs.get("original_op")
     if isinstance(in_file, dict) and in_file.get("name"):
         number = in_file.get("output_index")
-        found.append((str(in_file["name"]), number if isinstance(number, int) else 0))
-    return found
+        originals.append((str(in_file["name"]), number if isinstance(number, int) else 0))
+    return originals
 
 
 def is_fused(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
-    """Whether operators of one side are made of what are operators of the other."""
-    for side, other in ((actual, reference), (reference, actual)):
-        names = {one.op_name for one in other}
-        if any(name in names for one in side for name in origins_of(one)):
+    """Return True if operators of one side were made of operators of the other."""
+    for fused, originals in ((actual, reference), (reference, actual)):
+        names = {operator.op_name for operator in originals}
+        if any(name in names for operator in fused for name in origins_of(operator)):
             return True
     return False
 
 
-class Told:
-    """Outputs of both sides that are the same tensor, as the dumps tell of the operators of either side."""
+class FusedOutputs:
+    """Outputs of both sides that are the same tensor, by the fusion information of either side."""
 
     def __init__(self, actual: Sequence[Operator], reference: Sequence[Operator]) -> None:
-        self._found: dict[tuple[int, int], list[_Sides]] = {}
-        for side, (one, other) in enumerate(((actual, reference), (reference, actual))):
-            places = {operator.op_name: place for place, operator in enumerate(other)}
-            for place, operator in enumerate(one):
+        self._pairs: dict[tuple[int, int], list[_OutputPair]] = {}
+        for side, (fused, originals) in enumerate(((actual, reference), (reference, actual))):
+            positions = {operator.op_name: position for position, operator in enumerate(originals)}
+            for position, operator in enumerate(fused):
                 for record in operator.outputs:
-                    self._add(side, place, record, _of_output(operator, record), other, places)
+                    self._add(side, position, record, _original_outputs(operator, record), originals, positions)
 
     def _add(
         self,
         side: int,
-        place: int,
+        position: int,
         record: Record,
-        told: Sequence[_Output],
-        others: Sequence[Operator],
-        places: dict[str, int],
+        names: Sequence[_Output],
+        originals: Sequence[Operator],
+        positions: dict[str, int],
     ) -> None:
-        for name, number in told:
-            other = places.get(name)
-            same = [] if other is None else [one for one in others[other].outputs if one.index == number]
-            if other is not None and same:
-                key, sides = ((place, other), (record, same[0])) if side == 0 else ((other, place), (same[0], record))
-                known = self._found.setdefault(key, [])
-                if sides not in known:
-                    known.append(sides)
+        for name, index in names:
+            original = positions.get(name)
+            same = [] if original is None else [out for out in originals[original].outputs if out.index == index]
+            if original is not None and same:
+                key, pair = (position, original), (record, same[0])
+                if side == 1:
+                    key, pair = (original, position), (same[0], record)
+                pairs = self._pairs.setdefault(key, [])
+                if pair not in pairs:
+                    pairs.append(pair)
                 return
 
-    def outputs(self, left: int, right: int) -> Sequence[_Sides]:
-        """Those of the operators at two places."""
-        return self._found.get((left, right), ())
+    def outputs(self, position_a: int, position_b: int) -> Sequence[_OutputPair]:
+        """Return the pairs of outputs of the operators at two positions."""
+        return self._pairs.get((position_a, position_b), ())
 
-    def apart(self, paired: tuple[Collection[int], Collection[int]]) -> Iterator[tuple[int, int, _Sides]]:
-        """Those of an operator that has no partner and of one that has another one, with their places: an operator that
-        several were fused into has outputs of several.
+    def unpaired(self, paired: tuple[Collection[int], Collection[int]]) -> Iterator[tuple[int, int, _OutputPair]]:
+        """Yield positions and outputs of two operators of which only one has a partner, and that is a third operator.
 
-        paired: the places of the operators of each side that have a partner.
+        An operator that several were fused into has outputs of several. paired: the positions of the operators of each
+        side that have a partner.
         """
-        for (left, right), found in self._found.items():
-            if (left in paired[0]) != (right in paired[1]):
-                yield from ((left, right, sides) for sides in found)
+        for (position_a, position_b), pairs in self._pairs.items():
+            if (position_a in paired[0]) != (position_b in paired[1]):
+                yield from ((position_a, position_b, pair) for pair in pairs)

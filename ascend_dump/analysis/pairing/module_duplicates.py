@@ -1,4 +1,4 @@
-"""Dumps with modules beside the functions that these call, such as msprobe's level "mix": the same tensors twice."""
+"""Dumps of modules beside the functions that these call, such as msprobe's level "mix": the same tensors twice."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ __all__ = ["without_modules"]
 
 
 def without_modules(operators: Sequence[Operator]) -> list[Operator]:
-    """Leave out the modules whose outputs are outputs of functions too; a dump of modules alone keeps them all.
+    """Return the operators without modules whose outputs are outputs of functions too; a dump of modules alone keeps
+    all.
 
     The gradient of a weight may be transposed: the function multiplied by the transposed weight.
     """
-    modules = {one.position for one in operators if _is_module(one)}
+    modules = {operator.position for operator in operators if _is_module(operator)}
     if not modules or len(modules) == len(operators):
         return [*operators]
-    made = {
+    identities = {
         identity
-        for one in operators
-        if one.position not in modules
-        for record in one.outputs
+        for operator in operators
+        if operator.position not in modules
+        for record in operator.outputs
         for identity in _identities(record)
     }
     return [
-        one
-        for one in operators
-        if one.position not in modules
-        or not one.outputs
-        or any(identity_of(record) not in made for record in one.outputs)
+        operator
+        for operator in operators
+        if operator.position not in modules
+        or not operator.outputs
+        or any(identity_of(record) not in identities for record in operator.outputs)
     ]
 
 
@@ -42,21 +43,21 @@ def _is_module(operator: Operator) -> bool:
 
 
 def _identities(record: Record) -> Iterator[Hashable]:
-    found = identity_of(record)
-    if found is None:
+    identity = identity_of(record)
+    if identity is None:
         return
-    yield found
+    yield identity
     if record.shape is not None and len(record.shape) == 2 and 1 not in record.shape:
         import numpy as np
         import xxhash
 
         try:
-            turned = np.ascontiguousarray(record.numpy().T)
+            transposed = np.ascontiguousarray(record.numpy().T)
         except NotSupported:
-            # Statistics do not mind.
-            if isinstance(found, tuple):
-                yield (record.shape[::-1], *found[1:])
+            # Transposing leaves the statistics as they are.
+            if isinstance(identity, tuple):
+                yield (record.shape[::-1], *identity[1:])
             return
         except AscendDumpError:
             return
-        yield xxhash.xxh3_128_hexdigest(turned.reshape(-1).view(np.uint8).data if turned.size else b"")
+        yield xxhash.xxh3_128_hexdigest(transposed.reshape(-1).view(np.uint8).data if transposed.size else b"")

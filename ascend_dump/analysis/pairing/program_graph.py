@@ -1,4 +1,4 @@
-"""One program as the pairing across frameworks looks at it: what computes, what it makes, and who reads that."""
+"""The data-flow graph of one program: the operators that compute, their outputs, and the readers of these."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from ascend_dump.analysis.numerics.device_formats import as_in_model
 from ascend_dump.analysis.numerics.permutations import find_layout
@@ -20,23 +20,29 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Output", "Read", "Side", "output_of"]
+__all__ = ["Output", "ProgramGraph", "Read", "output_of"]
 
 _ADDITION, _PRODUCT, _LINEAR, _INSIDE = "add", "matmul", "linear", "inside of linear"
-#: MindSpore and TensorFlow name the operators of the backward pass so.
+#: Prefix of the names of backward operators in MindSpore and TensorFlow.
 _GRADIENTS = re.compile(r"(?:^|/)(?:[Gg]radients(?:_\d+)?|gradient_tape)/")
-#: How far statistics of the same values may be apart, relative to the norm; and where nothing else tells that they are.
+#: Largest relative difference of statistics of the same values; the smaller one applies without other evidence.
 NEAR, _NEARER = 1e-3, 1e-4
 
-#: An input as it is read, the tensor that it is a view of, and the place of the operator that made that.
-Read = tuple[Record, Optional[Hashable], Optional[int]]
+
+class Read(NamedTuple):
+    """An input record, the tensor that it is a view of, and the position of the operator that made that tensor."""
+
+    record: Record
+    root: Optional[Hashable]
+    maker: Optional[int]
 
 
 @dataclass
 class Output:
-    """One output of an operator that computes: its first four statistics are alike in every layout.
+    """One output of an operator that computes: norm, total, low and high are alike in every layout.
 
-    array: None where the dump has statistics only.
+    operator  its position
+    array     None if the dump has statistics only
     """
 
     operator: int
@@ -48,54 +54,54 @@ class Output:
     low: float
     high: float
 
-    def is_same(self, other: Output) -> bool:
-        """Whether both hold the same values in some layout; without values, as far as statistics tell."""
-        if self.array is None or other.array is None:
-            return self._near(other, _NEARER)
-        return self._near(other, NEAR) and find_layout(self.array, other.array) is not None
+    def is_same(self, output: Output) -> bool:
+        """Return True if both have the same values in some layout; without values, as far as statistics show."""
+        if self.array is None or output.array is None:
+            return self._near(output, _NEARER)
+        return self._near(output, NEAR) and find_layout(self.array, output.array) is not None
 
-    def resembles(self, other: Output) -> bool:
-        """Whether the statistics are about the same, as they are after a small fault; False if values are known."""
-        return (self.array is None or other.array is None) and self._near(other, NEAR)
+    def resembles(self, output: Output) -> bool:
+        """Return True if the statistics nearly agree, as they do after a small fault; False if values are known."""
+        return (self.array is None or output.array is None) and self._near(output, NEAR)
 
-    def _near(self, other: Output, share: float) -> bool:
-        if self.size != other.size:
+    def _near(self, output: Output, share: float) -> bool:
+        if self.size != output.size:
             return False
-        scale = max(self.norm, other.norm)
+        scale = max(self.norm, output.norm)
         rms = scale / math.sqrt(self.size)
         return (
-            abs(self.norm - other.norm) <= share * scale
-            and abs(self.total - other.total) <= share * scale * math.sqrt(self.size)
-            and abs(self.low - other.low) <= share * 10 * rms
-            and abs(self.high - other.high) <= share * 10 * rms
+            abs(self.norm - output.norm) <= share * scale
+            and abs(self.total - output.total) <= share * scale * math.sqrt(self.size)
+            and abs(self.low - output.low) <= share * 10 * rms
+            and abs(self.high - output.high) <= share * 10 * rms
         )
 
-    def holds_same_elements(self, other: Output) -> bool:
-        """Whether the elements are the same ones, in whatever order, as far as statistics tell."""
-        same = (self.size, self.low, self.high) == (other.size, other.low, other.high)
-        return same and math.isclose(self.norm, other.norm, rel_tol=1e-9, abs_tol=0.0)
+    def has_same_elements(self, output: Output) -> bool:
+        """Return True if the elements are the same in any order, as far as statistics show."""
+        same = (self.size, self.low, self.high) == (output.size, output.low, output.high)
+        return same and math.isclose(self.norm, output.norm, rel_tol=1e-9, abs_tol=0.0)
 
 
-class Side:
-    """The operators of one program that compute, what they make, and where that is read."""
+class ProgramGraph:
+    """The operators of one program that compute, their outputs, and the readers of these; operators by position."""
 
     def __init__(self, operators: Sequence[Operator]) -> None:
         self.operators = operators
-        #: By the identity of a tensor: that of which it is a view.
+        #: By the identity of a view: the tensor that it is a view of.
         self.views: dict[Hashable, Hashable] = {}
-        #: By the identity of a tensor: the types in which views of it, or those it is a view of, give its elements.
+        #: By the identity of a tensor: the types in which it and its views have its elements.
         self.types: dict[Hashable, set[Optional[str]]] = {}
-        #: By the identity of a tensor: the place of the operator that made it.
-        self.made: dict[Hashable, int] = {}
+        #: By the identity of a tensor: the position of the operator that made it.
+        self.makers: dict[Hashable, int] = {}
         self.computing: list[int] = []
         self._reads: dict[int, list[Read]] = {}
         self.tensors: list[list[Output]] = [[] for _ in operators]
-        for place, operator in enumerate(operators):
-            self._add(place, operator)
-        self._continued = {one for place in self.computing for one in self.before(place)}
-        self._backward = [one.phase == "backward" or _GRADIENTS.search(one.op_name) is not None for one in operators]
+        for position, operator in enumerate(operators):
+            self._add(position, operator)
+        self._continued = {fused for position in self.computing for fused in self.before(position)}
+        self._backward = [_is_backward(operator) for operator in operators]
 
-    def _add(self, place: int, operator: Operator) -> None:
+    def _add(self, position: int, operator: Operator) -> None:
         if is_source(operator.op_type) or not operator.outputs:
             return
         read = [identity_of(record) for record in operator.inputs]
@@ -106,7 +112,7 @@ class Side:
                     written is not None
                     and read
                     and read[0] is not None
-                    and written not in self.made
+                    and written not in self.makers
                     and written not in read
                 ):
                     self.views.setdefault(written, self.root(read[0]))
@@ -119,96 +125,97 @@ class Side:
             if written is not None and written in read:
                 continue
             try:
-                tensor = _read_output(place, record)
+                tensor = _read_output(position, record)
             except ReadError as error:
                 _set_aside(operator, record, error)
                 continue
             if tensor is not None and written is not None:
-                self.tensors[place].append(tensor)
-                self.made.setdefault(written, place)
-        if self.tensors[place]:
-            self.computing.append(place)
+                self.tensors[position].append(tensor)
+                self.makers.setdefault(written, position)
+        if self.tensors[position]:
+            self.computing.append(position)
 
-    def does(self, place: int) -> tuple[str, bool]:
-        """The operation, and whether it is of the backward pass.
+    def does(self, position: int) -> tuple[str, bool]:
+        """Return the operation, and whether it is of the backward pass.
 
-        An addition after a product is a linear layer in other frameworks, which have no separate product.
+        An addition after a product is a linear layer in frameworks that have no separate product.
         """
-        return self._does(place), self._backward[place]
+        return self._does(position), self._backward[position]
 
-    def is_linear(self, place: int) -> bool:
-        return self._does(place) == _LINEAR
+    def is_linear(self, position: int) -> bool:
+        return self._does(position) == _LINEAR
 
-    def _does(self, place: int) -> str:
-        if place in self._continued:
+    def _does(self, position: int) -> str:
+        if position in self._continued:
             return _INSIDE
-        done = operation(self.operators[place].op_type)
-        if done == _ADDITION and any(operation(self.operators[one].op_type) == _PRODUCT for one in self.before(place)):
+        name = operation(self.operators[position].op_type)
+        before = (operation(self.operators[fused].op_type) for fused in self.before(position))
+        if name == _ADDITION and _PRODUCT in before:
             return _LINEAR
-        return done
+        return name
 
-    def before(self, place: int) -> list[int]:
-        """The operators that this one continues, so that they are one with it in other frameworks."""
-        found: list[int] = []
-        stack = [place]
+    def before(self, position: int) -> list[int]:
+        """Return the operators that this one continues, so that other frameworks fuse them."""
+        continued: list[int] = []
+        stack = [position]
         while stack:
-            here = stack.pop()
-            names = continues(self.operators[here].op_type)
+            current = stack.pop()
+            names = continues(self.operators[current].op_type)
             if names:
-                makers = [maker for _, _, maker in self.reads(here) if maker is not None]
+                makers = [maker for _, _, maker in self.reads(current) if maker is not None]
                 makers = [maker for maker in makers if operator_class(self.operators[maker].op_type) in names]
-                found += makers
+                continued += makers
                 stack += makers
-        return found
+        return continued
 
     def root(self, identity: Optional[Hashable]) -> Optional[Hashable]:
-        """The tensor that this is a view of."""
+        """Return the tensor that this one is a view of."""
         return self.views.get(identity, identity)
 
-    def reads(self, place: int) -> list[Read]:
-        """Each input with floating values of an operator, the tensor it is a view of, and who made that."""
-        found = self._reads.get(place)
-        if found is not None:
-            return found
-        found = self._reads[place] = []
-        for record in self.operators[place].inputs:
+    def reads(self, position: int) -> list[Read]:
+        """Return the floating-point inputs of an operator."""
+        reads = self._reads.get(position)
+        if reads is not None:
+            return reads
+        reads = self._reads[position] = []
+        for record in self.operators[position].inputs:
             if _is_float(record):
                 root = self.root(identity_of(record))
-                maker = self.made.get(root)
+                maker = self.makers.get(root)
                 # Equal bytes may be written again later.
-                found.append((record, root, maker if maker is not None and maker < place else None))
-        return found
+                reads.append(Read(record, root, maker if maker is not None and maker < position else None))
+        return reads
 
     def leading_to(self, paired: Collection[int]) -> set[int]:
-        """Operators without a partner that lead to one with a partner."""
-        found: set[int] = set()
+        """Return the operators without a partner that lead to one with a partner."""
+        leading: set[int] = set()
         stack = list(paired)
         while stack:
             for _, _, maker in self.reads(stack.pop()):
-                if maker is not None and maker not in paired and maker not in found:
-                    found.add(maker)
+                if maker is not None and maker not in paired and maker not in leading:
+                    leading.add(maker)
                     stack.append(maker)
-        return found
+        return leading
 
-    def reads_outside(self, place: int, paired: Collection[int]) -> list[Read]:
-        """What an operator reads together with those without a partner before it: of paired ones, and of nobody."""
-        found: dict[Hashable, Read] = {}
-        seen = {place}
-        stack = [place]
+    def reads_outside(self, position: int, paired: Collection[int]) -> list[Read]:
+        """Return the inputs of an operator and the unpaired ones before it, from paired operators or outside."""
+        outside: dict[Hashable, Read] = {}
+        visited = {position}
+        stack = [position]
         while stack:
             for record, root, maker in self.reads(stack.pop()):
                 if maker is None or maker in paired:
-                    # Of one tensor several parts may be read: query, key and value of an attention.
+                    # Several parts of one tensor may be read: query, key and value of an attention.
                     part = (record.attrs.get("storage_offset"), math.prod(record.shape or ()))
-                    found.setdefault((identity_of(record), part), (record, root, maker))
-                elif maker not in seen:
-                    seen.add(maker)
+                    outside.setdefault((identity_of(record), part), Read(record, root, maker))
+                elif maker not in visited:
+                    visited.add(maker)
                     stack.append(maker)
-        return list(found.values())
+        return list(outside.values())
 
 
 def _alters(operator: Operator) -> bool:
-    """Whether what is called a view or a copy gives other elements than those of its input, so that it is wrong."""
+    """Return True if a view or copy has other elements than its input, so that it is wrong."""
     if len(operator.inputs) != 1 or len(operator.outputs) != 1:
         return False
     read, written = operator.inputs[0], operator.outputs[0]
@@ -218,7 +225,11 @@ def _alters(operator: Operator) -> bool:
     if sizes[0] != sizes[1]:
         return False
     a, b = output_of(0, read), output_of(0, written)
-    return a is not None and b is not None and not a.holds_same_elements(b)
+    return a is not None and b is not None and not a.has_same_elements(b)
+
+
+def _is_backward(operator: Operator) -> bool:
+    return operator.phase == "backward" or _GRADIENTS.search(operator.op_name) is not None
 
 
 def _is_float(record: Record) -> bool:
@@ -226,27 +237,27 @@ def _is_float(record: Record) -> bool:
 
 
 def _set_aside(operator: Operator, output: Record, error: ReadError) -> None:
-    """Tell an output whose values cannot be read as unreadable: nothing else would speak of it."""
+    """Mark an output with unreadable values as unreadable, since no pair will include it."""
     output.error = error
-    operator.outputs = [one for one in operator.outputs if one is not output]
+    operator.outputs = [record for record in operator.outputs if record is not output]
     operator.broken.append(output)
 
 
-def output_of(place: int, record: Record) -> Optional[Output]:
-    """None of a tensor without floating-point values, or of which nothing is known."""
+def output_of(position: int, record: Record) -> Optional[Output]:
+    """Return an output; None for a tensor without floating-point values or statistics."""
     try:
-        return _read_output(place, record)
+        return _read_output(position, record)
     except ReadError:
         return None
 
 
-def _read_output(place: int, record: Record) -> Optional[Output]:
+def _read_output(position: int, record: Record) -> Optional[Output]:
     if not _is_float(record):
         return None
     try:
         array = as_in_model(record)
     except NotSupported:
-        return _of_statistics(place, record)
+        return _of_statistics(position, record)
     except ReadError:
         raise
     except AscendDumpError:
@@ -259,20 +270,20 @@ def _read_output(place: int, record: Record) -> Optional[Output]:
     finite = values[np.isfinite(values)]
     if not finite.size:
         finite = np.zeros(1)
-    norm = float(np.linalg.norm(finite))
-    return Output(place, record, array, array.size, norm, float(finite.sum()), float(finite.min()), float(finite.max()))
+    norm, total = float(np.linalg.norm(finite)), float(finite.sum())
+    return Output(position, record, array, array.size, norm, total, float(finite.min()), float(finite.max()))
 
 
-def _of_statistics(place: int, record: Record) -> Optional[Output]:
-    """None where they are not all known and finite: those of the finite rest are not known."""
+def _of_statistics(position: int, record: Record) -> Optional[Output]:
+    """Return an output by its statistics; None if any is unknown or not finite."""
     try:
-        found = record.recorded_statistics()
+        statistics = record.recorded_statistics()
     except AscendDumpError:
         return None
-    if found is None or not found.count:
+    if statistics is None or not statistics.count:
         return None
-    numbers = (found.l2norm, found.mean, found.min, found.max)
+    numbers = (statistics.l2norm, statistics.mean, statistics.min, statistics.max)
     if any(number is None or not math.isfinite(number) for number in numbers):
         return None
     norm, mean, low, high = (float(number) for number in numbers if number is not None)
-    return Output(place, record, None, found.count, norm, mean * found.count, low, high)
+    return Output(position, record, None, statistics.count, norm, mean * statistics.count, low, high)

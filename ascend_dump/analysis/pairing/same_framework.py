@@ -1,4 +1,4 @@
-"""Which operator of one dump is which of the other: anchors first, then alignment in the gaps between them."""
+"""Pair operators of two runs of one framework: anchors first, then alignment in the gaps between them."""
 
 from __future__ import annotations
 
@@ -16,49 +16,52 @@ from ascend_dump.analysis.pairing.by_dataflow import pairs_by_flow
 from ascend_dump.errors import NotSupported
 from ascend_dump.reading import Record
 
-__all__ = ["Match", "align", "common", "crossings"]
+__all__ = ["Match", "RecordPair", "align", "common", "crossings"]
 
-#: Operators that are aligned at once: the memory for it grows with the square.
+#: Operators that are aligned together: the memory for it grows with the square.
 _WINDOW = 1 << 12
-#: From this confidence on a match says more than the order does.
+#: Matches of this confidence have more evidence than their order.
 _STRONG = 0.9
 
-_Sides = tuple[Optional[Record], Optional[Record]]
+RecordPair = tuple[Optional[Record], Optional[Record]]
 _Key = Callable[[Operator], Optional[Hashable]]
 
 
 class Match(NamedTuple):
     """Two operators that do the same in both programs.
 
-    how         "mapping", "content", "dataflow", "place", "order", "name": what tells so; "provenance", "value",
-                "parameter" and "inputs" between frameworks and of fused graphs
-    confidence  1.0 certain … 0.5 by position only
-    tensors     pairs of inputs and pairs of outputs, where others than those of equal place are the same tensor
-    apart       then, what else each side reads
+    how              the evidence: "mapping", "content", "dataflow", "place", "order", "name"; between frameworks and
+                     for
+                     fused graphs also "provenance", "value", "parameter" and "inputs"
+    confidence       1.0 certain … 0.5 by position only
+    tensors          pairs of inputs and pairs of outputs; None if tensors of equal index are paired
+    unpaired_inputs  further inputs of each side, if `tensors` is set
     """
 
     actual: Operator
     reference: Operator
     how: str
     confidence: float
-    tensors: Optional[tuple[Sequence[_Sides], Sequence[_Sides]]] = None
-    apart: tuple[Sequence[Record], Sequence[Record]] = ((), ())
+    tensors: Optional[tuple[Sequence[RecordPair], Sequence[RecordPair]]] = None
+    unpaired_inputs: tuple[Sequence[Record], Sequence[Record]] = ((), ())
 
     @property
-    def inputs(self) -> Sequence[_Sides]:
-        return _by_place(self.actual.inputs, self.reference.inputs) if self.tensors is None else self.tensors[0]
+    def inputs(self) -> Sequence[RecordPair]:
+        """Return the pairs of inputs."""
+        return _by_index(self.actual.inputs, self.reference.inputs) if self.tensors is None else self.tensors[0]
 
     @property
-    def outputs(self) -> Sequence[_Sides]:
-        return _by_place(self.actual.outputs, self.reference.outputs) if self.tensors is None else self.tensors[1]
+    def outputs(self) -> Sequence[RecordPair]:
+        """Return the pairs of outputs."""
+        return _by_index(self.actual.outputs, self.reference.outputs) if self.tensors is None else self.tensors[1]
 
 
 def crossings(matches: Iterable[Match]) -> list[Match]:
-    """The matches of weak evidence (confidence below 0.9) that cross stronger ones, in the order of the reference."""
+    """Return the matches of weak evidence (confidence below 0.9) that cross stronger ones, in reference order."""
     ordered = sorted(matches, key=lambda match: match.reference.position)
     strong = [match for match in ordered if match.confidence >= _STRONG]
-    row = [strong[at] for at in longest_row([match.actual.position for match in strong])]
-    found = []
+    row = [strong[index] for index in _longest_increasing([match.actual.position for match in strong])]
+    crossing = []
     passed = 0
     for match in ordered:
         while passed < len(row) and row[passed].reference.position <= match.reference.position:
@@ -67,15 +70,15 @@ def crossings(matches: Iterable[Match]) -> list[Match]:
             before = row[passed - 1].actual.position if passed else -1
             after = row[passed].actual.position if passed < len(row) else match.actual.position + 1
             if not before < match.actual.position < after:
-                found.append(match)
-    return found
+                crossing.append(match)
+    return crossing
 
 
-def _by_place(a: list[Record], b: list[Record]) -> list[_Sides]:
-    """Records of the same place of two operators."""
-    left = {(record.io, record.index): record for record in a}
-    right = {(record.io, record.index): record for record in b}
-    return [(left.get(place), right.get(place)) for place in sorted({*left, *right})]
+def _by_index(a: list[Record], b: list[Record]) -> list[RecordPair]:
+    """Return pairs of the records with equal index of two operators."""
+    records_a = {(record.io, record.index): record for record in a}
+    records_b = {(record.io, record.index): record for record in b}
+    return [(records_a.get(key), records_b.get(key)) for key in sorted({*records_a, *records_b})]
 
 
 def align(
@@ -85,73 +88,73 @@ def align(
     *,
     parts: bool = False,
 ) -> list[Match]:
-    """Pair operators of one step, in the order of the reference; what is left over has no partner.
+    """Pair operators of one step, in the order of the reference; operators that are left out have no partner.
 
-    Where every operator has its equal at its place, that is its partner. Else passes, strongest first, each in the
-    gaps that the ones before left: the user's mapping (names of actual to names of reference); of graphs, unique
-    contents and names in any order; unique contents; dataflow (what reads the outputs of paired operators); place and
-    call (module path, type, phase and shapes); type and shapes without names; place and type of what has another shape;
-    phase and shapes of what has another type. Pairs by dataflow may cross others, these others never do; of what is
-    left then, unique contents are paired wherever they ran. Raises NotSupported without rapidfuzz.
+    If every operator equals the one at its index, they are partners. Else there are passes, strongest first, each in
+    the gaps of those before: the user's mapping (names of actual to names of reference); for graphs, unique contents
+    and names in any order; unique contents; dataflow (readers of the outputs of paired operators); index and call
+    (module path, type, phase and shapes); type and shapes without names; index and type for other shapes; phase and
+    shapes for other types. Pairs by dataflow may cross others, these others never do. Finally, unique contents are
+    paired in any order. Raises NotSupported without rapidfuzz.
 
-    parts: tensors of one side may be parts of those of the other, so that shapes say nothing.
+    parts: tensors of one side may be parts of those of the other, so that shapes are no evidence.
     """
     if not mapping and len(actual) == len(reference) and all(map(_is_same, actual, reference)):
-        return [Match(one, other, "content", 1.0) for one, other in zip(actual, reference)]
+        return [Match(a, b, "content", 1.0) for a, b in zip(actual, reference)]
     pairs: dict[int, Match] = {}
     taken: set[int] = set()
     if mapping:
-        by_name = {one.op_name: one for one in reference}
-        for one in actual:
-            other = by_name.get(mapping.get(one.op_name, ""))
-            if other is not None and other.position not in taken:
-                pairs[one.position] = Match(one, other, "mapping", 1.0)
-                taken.add(other.position)
-    found: list[Match] = list(pairs.values())
-    if not any("::" in one.op_type for one in reference):
-        _unordered(actual, reference, _KEYS_IN_GRAPHS, found)
-    left, right = _left_over(actual, reference, found)
-    known = _patience([_contents(one) for one in left], [_contents(one) for one in right])
-    row = [Match(left[i], right[j], "content", 1.0) for i, j in known]
+        by_name = {operator.op_name: operator for operator in reference}
+        for operator in actual:
+            partner = by_name.get(mapping.get(operator.op_name, ""))
+            if partner is not None and partner.position not in taken:
+                pairs[operator.position] = Match(operator, partner, "mapping", 1.0)
+                taken.add(partner.position)
+    matches: list[Match] = list(pairs.values())
+    if not any("::" in operator.op_type for operator in reference):
+        _unordered(actual, reference, _KEYS_IN_GRAPHS, matches)
+    free_a, free_b = _unmatched(actual, reference, matches)
+    equal = _patience([_contents(operator) for operator in free_a], [_contents(operator) for operator in free_b])
+    row = [Match(free_a[i], free_b[j], "content", 1.0) for i, j in equal]
     if not parts:
-        before = [(match.actual.position, match.reference.position) for match in (*found, *row)]
+        before = [(match.actual.position, match.reference.position) for match in (*matches, *row)]
         flow = pairs_by_flow(actual, reference, before, _kind)
         row += [Match(actual[i], reference[j], "dataflow", 0.95) for i, j in flow]
-    found += row
-    for a, b in _gaps(left, right, row):
+    matches += row
+    for gap_a, gap_b in _gaps(free_a, free_b, row):
         if parts:
-            _sequence(a, b, _KEYS_OF_PARTS, found)
+            _sequence(gap_a, gap_b, _KEYS_OF_PARTS, matches)
         else:
-            _anchored(a, b, [(_place, "place", 0.95)], found)
-    _unordered(left, right, _KEYS_ANYWHERE, found)
-    return sorted(found, key=lambda match: match.reference.position)
+            _anchored(gap_a, gap_b, [(_call_site, "place", 0.95)], matches)
+    _unordered(free_a, free_b, _KEYS_ANYWHERE, matches)
+    return sorted(matches, key=lambda match: match.reference.position)
 
 
 def _anchored(
-    a: Sequence[Operator], b: Sequence[Operator], passes: Sequence[tuple[_Key, str, float]], found: list[Match]
+    a: Sequence[Operator], b: Sequence[Operator], passes: Sequence[tuple[_Key, str, float]], matches: list[Match]
 ) -> None:
-    """Pair what is unique on both sides and in order, then look into the gaps with the next pass."""
+    """Pair operators that are unique on both sides and in order; then look into the gaps with the next pass."""
     if not passes:
-        _sequence(a, b, _KEYS_IN_GAPS, found)
+        _sequence(a, b, _KEYS_IN_GAPS, matches)
         return
-    (key, how, confidence), *rest = passes
-    anchors = _patience([key(one) for one in a], [key(one) for one in b])
+    (key, how, confidence), *looser = passes
+    anchors = _patience([key(operator) for operator in a], [key(operator) for operator in b])
     i0 = j0 = 0
     for i, j in [*anchors, (len(a), len(b))]:
         if i > i0 and j > j0:
-            _anchored(a[i0:i], b[j0:j], rest, found)
+            _anchored(a[i0:i], b[j0:j], looser, matches)
         if i < len(a) and j < len(b):
-            found.append(Match(a[i], b[j], how, confidence))
+            matches.append(Match(a[i], b[j], how, confidence))
         i0, j0 = i + 1, j + 1
 
 
 def _gaps(
     a: Sequence[Operator], b: Sequence[Operator], pairs: Sequence[Match]
 ) -> Iterator[tuple[list[Operator], list[Operator]]]:
-    """The operators without a partner between those pairs that do not cross."""
+    """Yield the operators without a partner between those pairs that do not cross."""
     ordered = sorted(pairs, key=lambda match: match.reference.position)
-    row = [ordered[at] for at in longest_row([match.actual.position for match in ordered])]
-    free_a, free_b = _left_over(a, b, pairs)
+    row = [ordered[index] for index in _longest_increasing([match.actual.position for match in ordered])]
+    free_a, free_b = _unmatched(a, b, pairs)
     i = j = 0
     for match in row:
         i0, j0 = i, j
@@ -164,48 +167,48 @@ def _gaps(
     yield free_a[i:], free_b[j:]
 
 
-def _left_over(
-    a: Sequence[Operator], b: Sequence[Operator], found: Sequence[Match]
+def _unmatched(
+    a: Sequence[Operator], b: Sequence[Operator], matches: Sequence[Match]
 ) -> tuple[list[Operator], list[Operator]]:
-    taken_a, taken_b = {match.actual.position for match in found}, {match.reference.position for match in found}
-    return [one for one in a if one.position not in taken_a], [one for one in b if one.position not in taken_b]
+    taken_a, taken_b = {match.actual.position for match in matches}, {match.reference.position for match in matches}
+    return [x for x in a if x.position not in taken_a], [y for y in b if y.position not in taken_b]
 
 
 def _unordered(
-    a: Sequence[Operator], b: Sequence[Operator], keys: Sequence[tuple[_Key, str, float]], found: list[Match]
+    a: Sequence[Operator], b: Sequence[Operator], keys: Sequence[tuple[_Key, str, float]], matches: list[Match]
 ) -> None:
-    """Pair what is unique on both sides wherever it ran."""
+    """Pair operators that are unique on both sides, in any order."""
     for key, how, confidence in keys:
-        sides = [[(key(one), one) for one in side] for side in _left_over(a, b, found)]
+        sides = [[(key(operator), operator) for operator in side] for side in _unmatched(a, b, matches)]
         counts = [Counter(name for name, _ in side) for side in sides]
-        known = {name: one for name, one in sides[1] if name is not None and counts[1][name] == 1}
-        for name, one in sides[0]:
-            if name in known and counts[0][name] == 1:
-                found.append(Match(one, known[name], how, confidence))
+        unique = {name: operator for name, operator in sides[1] if name is not None and counts[1][name] == 1}
+        for name, operator in sides[0]:
+            if name in unique and counts[0][name] == 1:
+                matches.append(Match(operator, unique[name], how, confidence))
 
 
 def _patience(a: Sequence[Optional[Hashable]], b: Sequence[Optional[Hashable]]) -> list[tuple[int, int]]:
-    """The longest row of keys that are unique on each side and stand in the same order."""
+    """Return the longest row of keys that are unique on each side and in the same order."""
     count_a, count_b = Counter(a), Counter(b)
-    place = {key: j for j, key in enumerate(b) if key is not None and count_b[key] == 1}
-    pairs = [(i, place[key]) for i, key in enumerate(a) if key in place and count_a[key] == 1]
-    return [pairs[at] for at in longest_row([j for _, j in pairs])]
+    index = {key: j for j, key in enumerate(b) if key is not None and count_b[key] == 1}
+    pairs = [(i, index[key]) for i, key in enumerate(a) if key in index and count_a[key] == 1]
+    return [pairs[position] for position in _longest_increasing([j for _, j in pairs])]
 
 
-def longest_row(numbers: Sequence[int]) -> list[int]:
-    """The places of the longest row of numbers in which each is larger than the one before."""
+def _longest_increasing(numbers: Sequence[int]) -> list[int]:
+    """Return the indices of the longest increasing subsequence."""
     tails: list[int] = []
     heads: list[int] = []
     before: list[int] = []
     for index, j in enumerate(numbers):
-        at = bisect_left(tails, j)
-        before.append(heads[at - 1] if at else -1)
-        if at == len(tails):
+        length = bisect_left(tails, j)
+        before.append(heads[length - 1] if length else -1)
+        if length == len(tails):
             tails.append(j)
             heads.append(index)
         else:
-            tails[at] = j
-            heads[at] = index
+            tails[length] = j
+            heads[length] = index
     row = []
     index = heads[-1] if heads else -1
     while index >= 0:
@@ -215,60 +218,60 @@ def longest_row(numbers: Sequence[int]) -> list[int]:
 
 
 def _sequence(
-    a: Sequence[Operator], b: Sequence[Operator], keys: Sequence[tuple[_Key, str, float]], found: list[Match]
+    a: Sequence[Operator], b: Sequence[Operator], keys: Sequence[tuple[_Key, str, float]], matches: list[Match]
 ) -> None:
-    """The longest common row of keys; in the gaps that stay, the next, looser key."""
+    """Pair the longest common row of keys; in its gaps, use the next, looser key."""
     if not a or not b or not keys:
         return
-    (key, how, confidence), *rest = keys
+    (key, how, confidence), *looser = keys
     i0 = j0 = 0
-    for i, j in [*common([key(one) for one in a], [key(one) for one in b]), (len(a), len(b))]:
+    for i, j in [*common([key(operator) for operator in a], [key(operator) for operator in b]), (len(a), len(b))]:
         if i > i0 and j > j0:
-            _sequence(a[i0:i], b[j0:j], rest, found)
+            _sequence(a[i0:i], b[j0:j], looser, matches)
         if i < len(a) and j < len(b):
-            found.append(Match(a[i], b[j], how, confidence))
+            matches.append(Match(a[i], b[j], how, confidence))
         i0, j0 = i + 1, j + 1
 
 
 def common(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """The places of the longest common row; of long ones, window by window."""
+    """Return the index pairs of the longest common row; long rows are searched window by window."""
     if len(a) == len(b) and all(x == y for x, y in zip(a, b)):
         return [(i, i) for i in range(len(a))]
     number: dict[Hashable, int] = {}
     x = [number.setdefault(key, len(number)) for key in a]
     y = [number.setdefault(key, len(number)) for key in b]
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     i = j = 0
     while i < len(x) and j < len(y):
         if len(x) - i <= 2 * _WINDOW and len(y) - j <= 2 * _WINDOW:
-            found += [(i + k, j + m) for k, m in _indel(x[i:], y[j:])]
+            pairs += [(i + k, j + m) for k, m in _indel(x[i:], y[j:])]
             break
         piece = x[i : i + _WINDOW]
         row = _indel(piece, y[j : j + _partner_length(piece, y[j : j + 2 * _WINDOW])])
-        # Near the end of a window nothing tells how it goes on.
-        kept = [(i + k, j + m) for k, m in row if k < _WINDOW // 2]
-        found += kept
-        i, j = (kept[-1][0] + 1, kept[-1][1] + 1) if kept else (i + _WINDOW // 2, j + _WINDOW // 2)
-    return found
+        # Near the end of a window the continuation is unknown.
+        settled = [(i + k, j + m) for k, m in row if k < _WINDOW // 2]
+        pairs += settled
+        i, j = (settled[-1][0] + 1, settled[-1][1] + 1) if settled else (i + _WINDOW // 2, j + _WINDOW // 2)
+    return pairs
 
 
-def _partner_length(piece: Sequence[int], others: Sequence[int]) -> int:
-    """How many of the others take the fewest insertions and deletions to become the piece.
+def _partner_length(piece: Sequence[int], candidates: Sequence[int]) -> int:
+    """Return how many of the candidates take the fewest insertions and deletions to become the piece.
 
     With more or fewer of them, layers that are all alike would be paired with their neighbours.
     """
     distance = _indel_module().distance
-    known: dict[int, int] = {}
+    distances: dict[int, int] = {}
 
     def edits(length: int) -> int:
-        if length not in known:
-            known[length] = distance(piece, others[:length])
-        return known[length]
+        if length not in distances:
+            distances[length] = distance(piece, candidates[:length])
+        return distances[length]
 
-    best, step = min(len(piece), len(others)), _WINDOW // 4
+    best, step = min(len(piece), len(candidates)), _WINDOW // 4
     while step:
-        best = min((best, best - step, best + step), key=lambda length: edits(min(max(length, 0), len(others))))
-        best = min(max(best, 0), len(others))
+        best = min((best, best - step, best + step), key=lambda length: edits(min(max(length, 0), len(candidates))))
+        best = min(max(best, 0), len(candidates))
         step //= 2
     return best
 
@@ -285,7 +288,7 @@ def _indel_module() -> Any:
 
 
 def _indel(x: Sequence[int], y: Sequence[int]) -> list[tuple[int, int]]:
-    # Of equally long rows it finds the one that agrees with the ends, and here the beginnings are known to agree.
+    # Of rows of equal length, Indel returns the one that agrees at the ends; here the beginnings are known to agree.
     return [
         (len(x) - op.src_end + k, len(y) - op.dest_end + k)
         for op in reversed(_indel_module().opcodes(x[::-1], y[::-1]))
@@ -295,7 +298,7 @@ def _indel(x: Sequence[int], y: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _contents(operator: Operator) -> Optional[Hashable]:
-    """Type and bytes of everything the operator read and wrote; None where a hash is missing or nothing is there."""
+    """Return type and bytes of all inputs and outputs; None without outputs, or if a hash is missing."""
     if not operator.outputs:
         return None
     contents = []
@@ -304,22 +307,22 @@ def _contents(operator: Operator) -> Optional[Hashable]:
         if content is None:
             return None
         contents.append(content)
-    return (operator_class(operator.op_type), operator.place, tuple(contents))
+    return (operator_class(operator.op_type), operator.module_path, tuple(contents))
 
 
-def _is_same(one: Operator, other: Operator) -> bool:
-    """Whether it has the same name and place, and the same bytes in every tensor or the same reason for none."""
-    names = [(x.op_type, x.op_name, x.phase, x.module, len(x.inputs), len(x.broken)) for x in (one, other)]
-    left, right = ((*x.inputs, *x.outputs) for x in (one, other))
+def _is_same(actual: Operator, reference: Operator) -> bool:
+    """Return True if name, module and bytes are the same; a missing value needs the same reason."""
+    names = [(x.op_type, x.op_name, x.phase, x.module, len(x.inputs), len(x.broken)) for x in (actual, reference)]
+    records_a, records_b = ((*x.inputs, *x.outputs) for x in (actual, reference))
     return (
         names[0] == names[1]
-        and not one.broken
-        and len(left) == len(right)
-        and all(a.io == b.io and a.index == b.index and _holds_same(a, b) for a, b in zip(left, right))
+        and not actual.broken
+        and len(records_a) == len(records_b)
+        and all(a.io == b.io and a.index == b.index and _has_same_value(a, b) for a, b in zip(records_a, records_b))
     )
 
 
-def _holds_same(a: Record, b: Record) -> bool:
+def _has_same_value(a: Record, b: Record) -> bool:
     content = a.content
     if content is not None:
         return content == b.content
@@ -333,13 +336,13 @@ def _sorted(shape: Optional[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def _shapes(operator: Operator) -> Hashable:
-    """Shapes of the outputs, else of the inputs, whatever the order of their axes."""
+    """Return the shapes of the outputs, else of the inputs, with sorted axes."""
     records = operator.outputs or operator.inputs
     return tuple([_sorted(shape_in_model(record)) for record in records])
 
 
-def _place(operator: Operator) -> Optional[Hashable]:
-    return (operator_class(operator.op_type), operator.place, operator.phase, _shapes(operator))
+def _call_site(operator: Operator) -> Optional[Hashable]:
+    return (operator_class(operator.op_type), operator.module_path, operator.phase, _shapes(operator))
 
 
 def _kind(operator: Operator) -> Hashable:
@@ -347,12 +350,12 @@ def _kind(operator: Operator) -> Hashable:
 
 
 def _call(operator: Operator) -> Hashable:
-    return (operator_class(operator.op_type), operator.place, operator.phase)
+    return (operator_class(operator.op_type), operator.module_path, operator.phase)
 
 
 def _call_and_axes(operator: Operator) -> Hashable:
-    """With how many axes its tensors have: of operators without shapes in common, those that could be one."""
-    axes = [None if one.shape is None else len(one.shape) for one in (*operator.inputs, *operator.outputs)]
+    """Return the call with the number of axes of its tensors, for operators without common shapes that may be one."""
+    axes = [None if record.shape is None else len(record.shape) for record in (*operator.inputs, *operator.outputs)]
     return (_call(operator), tuple(axes))
 
 
@@ -361,7 +364,7 @@ def _effect(operator: Operator) -> Hashable:
 
 
 def _name(operator: Operator) -> Optional[Hashable]:
-    return (operator.op_name, _place(operator)) if operator.op_name else None
+    return (operator.op_name, _call_site(operator)) if operator.op_name else None
 
 
 def _name_and_contents(operator: Operator) -> Optional[Hashable]:
@@ -370,20 +373,20 @@ def _name_and_contents(operator: Operator) -> Optional[Hashable]:
 
 
 _KEYS_ANYWHERE: Sequence[tuple[_Key, str, float]] = ((_contents, "content", 0.9),)
-#: Operators of a graph have names of their own, and branches run in any order; those of eager programs are numbered as
-#: they run, and an operator more gives all later ones another name.
+#: Operators of a graph have unique names, and branches run in any order. Eager operators are numbered in execution
+#: order, so that an additional operator renames all later ones.
 _KEYS_IN_GRAPHS: Sequence[tuple[_Key, str, float]] = (
     (_name_and_contents, "content", 1.0),
     (_contents, "content", 0.95),
     (_name, "name", 0.9),
 )
 _KEYS_IN_GAPS: Sequence[tuple[_Key, str, float]] = (
-    (_place, "place", 0.9),
+    (_call_site, "place", 0.9),
     (_kind, "order", 0.7),
     (_call_and_axes, "place", 0.6),
     (_effect, "order", 0.5),
 )
 _KEYS_OF_PARTS: Sequence[tuple[_Key, str, float]] = (
     (_call, "place", 0.9),
-    (lambda one: (operator_class(one.op_type), one.phase), "order", 0.7),
+    (lambda operator: (operator_class(operator.op_type), operator.phase), "order", 0.7),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple, Optional
 
-from ascend_dump.analysis.operators.collectives import collective_of, is_put_in
+from ascend_dump.analysis.operators.collectives import collective_of, is_contribution_to
 from ascend_dump.analysis.ranks.launches import RankRun, launches
 from ascend_dump.analysis.ranks.vector_clocks import Join, Point
 from ascend_dump.dump_format import CollectiveCall
@@ -106,7 +106,7 @@ class CallBook:
         begin, end = point_of(first), point_of(first, after=last)
         if begin is None or end is None:
             return
-        given = tuple(record for record in members if record.io == "input" and is_put_in(record, told))
+        given = tuple(record for record in members if record.io == "input" and is_contribution_to(record, told))
         got = tuple(record for record in members if record.io == "output")
         for record in got:
             self._ended[id(record)] = end.position

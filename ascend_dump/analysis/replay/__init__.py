@@ -1,4 +1,4 @@
-"""Run recorded ATen operators again: is an output right for the inputs that are recorded with it?"""
+"""Run recorded ATen operators again, to check each output for its recorded inputs."""
 
 from ascend_dump.analysis.replay.reasons import REASONS, NotRun
 from ascend_dump.analysis.replay.runner import Runner

@@ -1,9 +1,9 @@
-"""Operators of a dump of GE as the nodes of PyTorch's graph that torchair made them for, so that they can be run again.
+"""Run operators of GE again as the nodes of PyTorch's graph that torchair converted to them.
 
-torchair's text of the graph says what a node calls, with which arguments, and which operators of GE were made for it.
-Its inputs are what these read, as they were recorded; else what other operators made or read of the same value; and
-what is a view of such a value is made of it. Its output is that of the last of its operators, where the text leaves no
-doubt which one that is.
+torchair's text of the graph contains the call of a node, its arguments, and the operators of GE that it became. The
+inputs of a node are the recorded inputs of these; else recorded inputs or outputs of other operators with the same
+value; views of such values are computed from them. Its output is that of the last of its operators, if the text is
+unambiguous about it.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ __all__ = ["CalledNode", "GraphNodes", "NodeOf"]
 
 _LAYOUTS = ("strided", "sparse_coo")
 _FORMATS = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
-#: As torchair calls graphs.
+#: Names of torchair's graphs.
 _TORCHAIR = re.compile(r"graph_\d+", re.ASCII)
-#: Views of views.
+#: Limit for views of views.
 _DEEPEST = 64
-#: An output of an operator of GE: its name, and the number.
+#: An output of an operator of GE: the name of the operator, and the index.
 _Output = tuple[str, int]
 
 
 class CalledNode(NamedTuple):
-    """A node as an operator: its records are those of GE's operators, with the places that they have in the call.
+    """A node as an operator: its records are those of GE's operators, with their positions in the call.
 
-    recorded  the records as they are in the dump, of each output
+    recorded  the records of the dump, by output
     """
 
     operator: Operator
@@ -54,126 +54,128 @@ class CalledNode(NamedTuple):
 
 
 class _Run:
-    """One run of a graph: its operators of GE, and what the text says of them."""
+    """One run of a graph: its operators of GE, and their description in the text."""
 
     def __init__(self, dump: Dump, graph: FxGraph, operators: Sequence[Operator], runner: Runner) -> None:
         self._graph = graph
         self._runner = runner
-        self._operators = {one.op_name: one for one in operators}
-        #: GE's operators of the text, and the nodes that they stand below.
-        self._written = {node.name: (node, one) for one in graph.nodes.values() for node in one.operators}
-        self._made_for = {name: one for name, (_, one) in self._written.items()}
+        self._operators = {operator.op_name: operator for operator in operators}
+        #: GE's operators in the text, with the nodes that they are listed under.
+        self._written = {written.name: (written, node) for node in graph.nodes.values() for written in node.operators}
+        self._node_of = {name: node for name, (_, node) in self._written.items()}
         self._outputs: dict[_Output, Record] = {}
         for operator in operators:
             for record in operator.outputs:
                 self._outputs.setdefault((operator.op_name, record.index), record)
-                # Of one that GE made of several, the graph beside the dump tells.
-                for number, told in dump.made_of(record).outputs:
-                    for name, output in told if number == record.index else ():
+                # The graph beside the dump names the origins of a fused operator.
+                for index, origins in dump.made_of(record).outputs:
+                    for name, output in origins if index == record.index else ():
                         self._outputs.setdefault((name, output), record)
-                        made_for = graph.nodes.get(name) or self._made_for.get(name)
-                        if made_for is not None:
-                            self._made_for.setdefault(operator.op_name, made_for)
-        #: Who reads an output of GE's operators, and who reads a node.
+                        original = graph.nodes.get(name) or self._node_of.get(name)
+                        if original is not None:
+                            self._node_of.setdefault(operator.op_name, original)
+        #: The readers of each output of GE's operators, and of each node.
         self._readers: dict[str, list[str]] = {}
         self._users: dict[str, list[FxNode]] = {}
-        for one in graph.nodes.values():
-            for value in one.values:
-                self._users.setdefault(value.name, []).append(one)
-            for node in one.operators:
-                for name in node.inputs:
-                    self._readers.setdefault(name, []).append(node.name)
-        #: Nodes of which torchair writes no line, so that their operators stand below another one.
+        for node in graph.nodes.values():
+            for value in node.values:
+                self._users.setdefault(value.name, []).append(node)
+            for written in node.operators:
+                for name in written.inputs:
+                    self._readers.setdefault(name, []).append(written.name)
+        #: Nodes without a line in the text, so that their operators are listed under another node.
         self._unwritten = self._users.keys() - graph.nodes.keys() - graph.inputs
 
     def node_of(self, op_name: str) -> Optional[FxNode]:
-        """The node that an operator of GE was made for; None where neither the text nor a graph of GE tells."""
-        return self._made_for.get(op_name)
+        """Return the node that became an operator of GE; None if neither the text nor a graph of GE names it."""
+        return self._node_of.get(op_name)
 
     def call(self, node: FxNode) -> CalledNode:
-        """The node as an operator that can be run again. Raises NotRun."""
+        """Return the node as an operator that can be run again. Raises NotRun."""
         if operator_class(f"aten::{_name(node)}") in RANDOM:
             raise NotRun("random")
         if node.args is None or node.kwargs is None:
             raise NotRun("arguments", f"the text of the call of {node.value.name} cannot be read")
-        made = self._made_by(node)
-        if not made:
-            raise NotRun("outputs", f"no recorded operator of GE is known to give what {node.value.name} does")
-        return self._called(node, made, tuple(one.name for one in node.operators), 0)
+        outputs = self._recorded_outputs(node)
+        if not outputs:
+            raise NotRun("outputs", f"no recorded operator of GE is known to compute {node.value.name}")
+        return self._called(node, outputs, tuple(operator.name for operator in node.operators), 0)
 
-    def _called(self, node: FxNode, made: dict[int, Record], near: tuple[str, ...], depth: int) -> CalledNode:
-        """made: its outputs; near: the operators of GE that are asked first for what they read."""
+    def _called(self, node: FxNode, outputs: dict[int, Record], near: tuple[str, ...], depth: int) -> CalledNode:
+        """Return the node as an operator. near: the operators of GE whose inputs are searched first."""
         inputs: list[Record] = []
 
-        def place(value: FxValue) -> TensorOf:
+        def add_input(value: FxValue) -> TensorOf:
             inputs.append(self._record_of(value, near, depth))
             return TensorOf("input", len(inputs) - 1)
 
         values = {
-            name: _plain(value, name, place)
+            name: _plain(value, name, add_input)
             for name, value in self._runner.bind(node.target, node.args or [], node.kwargs or {})
         }
         call = Arguments(node.target, values)
         text = json.dumps(call.to_dict()).encode()
         op_type = "::".join(node.target.split(".")[:2])
-        source = next((record.source for record in made.values() if record.source), "")
+        source = next((record.source for record in outputs.values() if record.source), "")
         operator = Operator(0, op_type, node.value.name, "", "", source)
-        operator.inputs = [one.as_argument(op_type, index, text) for index, one in enumerate(inputs)]
-        operator.outputs = [_in_model(one).as_argument(op_type, index, text) for index, one in made.items()]
-        return CalledNode(operator, call, made)
+        operator.inputs = [record.as_argument(op_type, index, text) for index, record in enumerate(inputs)]
+        operator.outputs = [_in_model(record).as_argument(op_type, index, text) for index, record in outputs.items()]
+        return CalledNode(operator, call, outputs)
 
-    def _made_by(self, node: FxNode) -> dict[int, Record]:
-        """The recorded outputs of a node, by their numbers."""
-        wanted = {0: node.value}
+    def _recorded_outputs(self, node: FxNode) -> dict[int, Record]:
+        """Return the recorded outputs of a node, by their indices."""
+        values = {0: node.value}
         if node.value.shape is None:
             users = self._users.get(node.value.name, ())
-            wanted = {one.item[1]: one.value for one in users if one.item is not None}
-        found = {}
+            values = {user.item[1]: user.value for user in users if user.item is not None}
+        recorded = {}
         last = self._last_of(node)
-        for number, value in wanted.items():
-            told = self._outputs.get((node.value.name, number))
-            record = told if told is not None or last is None else self._outputs.get((last, number))
+        for index, value in values.items():
+            record = self._outputs.get((node.value.name, index))
+            if record is None and last is not None:
+                record = self._outputs.get((last, index))
             if record is not None and _fits(record, value):
-                found[number] = record
-        return found
+                recorded[index] = record
+        return recorded
 
     def _last_of(self, node: FxNode) -> Optional[str]:
-        """The operator that gives what the node does."""
+        """Return the operator that computes the value of a node."""
         read = self._read_as(node)
         if read or node.value.name in self._users or self._unwritten:
             return read.pop() if len(read) == 1 else None
-        # Nobody reads it: the graph returns it, if that is not what a node without a line gives, below this one.
-        given = {name.rpartition(":")[0] for name in self._graph.returned} & {one.name for one in node.operators}
-        if len(given) != 1:
+        # A node without readers is returned by the graph, unless the operators of a node without a line follow here.
+        returned = {name.rpartition(":")[0] for name in self._graph.returned}
+        candidates = returned & {operator.name for operator in node.operators}
+        if len(candidates) != 1:
             return None
-        [last] = given
+        [last] = candidates
         kinds = {
             self._written[name][0].type
-            for other in self._graph.nodes.values()
-            if other.target == node.target
-            for name in self._read_as(other)
+            for peer in self._graph.nodes.values()
+            if peer.target == node.target
+            for name in self._read_as(peer)
         }
         return last if len(node.operators) == 1 or self._written[last][0].type in kinds else None
 
     def _read_as(self, node: FxNode) -> set[str]:
-        """The operators that stand below a node and are read by those that read it."""
-        own = {one.name for one in node.operators}
-        return {name for user in self._computing_users(node) for name in _makers(user) if name in own}
+        """Return the operators of a node that the operators of its users read."""
+        names = {operator.name for operator in node.operators}
+        return {name for user in self._computing_users(node) for name in _makers(user) if name in names}
 
     def _computing_users(self, node: FxNode) -> Iterator[FxNode]:
-        """Those that have operators of their own, behind views that have none."""
-        stack, seen = [node], {node.value.name}
+        """Yield the users of a node that have operators of their own, also behind views without any."""
+        stack, visited = [node], {node.value.name}
         while stack:
             for user in self._users.get(stack.pop().value.name, ()):
-                if user.value.name not in seen:
-                    seen.add(user.value.name)
+                if user.value.name not in visited:
+                    visited.add(user.value.name)
                     if user.operators:
                         yield user
                     else:
                         stack.append(user)
 
     def _record_of(self, value: FxValue, near: tuple[str, ...], depth: int) -> Record:
-        """What a node among the arguments gives. Raises NotRun where that is not recorded."""
+        """Return the record of the value of an argument. Raises NotRun if it is not recorded."""
         if depth > _DEEPEST:
             raise NotRun("inputs", f"{value.name} is a view of too many views")
         node = self._graph.nodes.get(value.name)
@@ -181,66 +183,66 @@ class _Run:
         if output is not None:
             name = f"{output[0]}:{output[1]}"
             for reader in (*near, *self._readers.get(name, ())):
-                found = self._read_by(reader, name, value)
-                if found is not None:
-                    return found
-        for known in ((value.name, 0), output):
-            record = None if known is None else self._outputs.get(known)
+                read = self._read_by(reader, name, value)
+                if read is not None:
+                    return read
+        for source in ((value.name, 0), output):
+            record = None if source is None else self._outputs.get(source)
             if record is not None and _fits(record, value):
                 return _in_model(record)
         if node is not None and is_view(f"aten::{_name(node)}") and node.args is not None:
             return self._view(node, near, depth)
-        called = "" if node is None else f" ({node.target})"
+        target = "" if node is None else f" ({node.target})"
         raise NotRun(
             "inputs",
-            f"{value.name}{called} was not recorded: its operator was fused with others, or its value is not a tensor",
+            f"{value.name}{target} was not recorded: its operator was fused with others, or its value is not a tensor",
         )
 
     def _output_of(self, name: str, node: Optional[FxNode]) -> Optional[_Output]:
-        """Which output of GE's operators a node is; an input of the graph has the name of its Data."""
+        """Return the output of GE's operators that is a node; an input of the graph has the name of its Data."""
         if node is None:
             return name, 0
-        of, number = node.item or (node.value, 0)
-        source = self._graph.nodes.get(of.name)
+        whole, index = node.item or (node.value, 0)
+        source = self._graph.nodes.get(whole.name)
         last = None if source is None else self._last_of(source)
-        return None if last is None else (last, number)
+        return None if last is None else (last, index)
 
     def _read_by(self, reader: str, name: str, value: FxValue) -> Optional[Record]:
-        """The recorded input of an operator that is this output of another one."""
+        """Return the recorded input of an operator that is this output of another one."""
         written, operator = self._written.get(reader), self._operators.get(reader)
         if written is None or operator is None or written[0].inputs.count(name) != 1:
             return None
-        fitting = [one for one in operator.inputs if _fits(one, value)]
-        # Constants that stand within the call are inputs too, and have no names there.
+        fitting = [record for record in operator.inputs if _fits(record, value)]
+        # Constants within the call are inputs too, without names there.
         if len(operator.inputs) == len(written[0].inputs):
-            fitting = [one for one in fitting if one.index == written[0].inputs.index(name)]
+            fitting = [record for record in fitting if record.index == written[0].inputs.index(name)]
         return _in_model(fitting[0]) if len(fitting) == 1 else None
 
     def _view(self, node: FxNode, near: tuple[str, ...], depth: int) -> Record:
-        """A node that gives what it was given in another shape, order or type: made here, in its own type."""
+        """Return the record of a view, computed here in its own type."""
         called = self._called(node, {}, near, depth + 1)
         operator = called.operator
         if not operator.inputs:
             raise NotRun("inputs", f"{node.value.name} ({node.target}) is made of no tensor")
-        given = operator.inputs[0]
-        operator.outputs.append(given)
-        return _of_array(given, self._runner.run(operator, called.call, None)[0])
+        source = operator.inputs[0]
+        operator.outputs.append(source)
+        return _of_array(source, self._runner.run(operator, called.call, None)[0])
 
 
 class NodeOf(NamedTuple):
-    """The node that an operator of GE was made for. key: of its run."""
+    """The node that became an operator of GE. key: of its run."""
 
     key: Any
     node: FxNode
     run: _Run
 
     def call(self) -> CalledNode:
-        """The node as an operator that can be run again. Raises NotRun."""
+        """Return the node as an operator that can be run again. Raises NotRun."""
         return self.run.call(self.node)
 
 
 class GraphNodes:
-    """The nodes that operators of GE were made for, graph by graph, each run of it read when it is first asked for."""
+    """The nodes that became operators of GE, graph by graph; each run is read on first use."""
 
     def __init__(self, dump: Dump, runner: Runner) -> None:
         self._dump = dump
@@ -250,7 +252,7 @@ class GraphNodes:
         self._runs: dict[Any, _Run] = {}
 
     def of(self, operator: Operator) -> Optional[NodeOf]:
-        """None for an operator of PyTorch. Raises NotRun where no text of torchair's graph tells."""
+        """Return the node of an operator; None for one of PyTorch. Raises NotRun without a text of torchair's graph."""
         first = next(operator.records)
         if "::" in operator.op_type or first.model is None:
             return None
@@ -277,8 +279,8 @@ class GraphNodes:
                     raise NotRun("graph", str(error)[:200]) from None
             if self._records is None:
                 self._records = {}
-                for one in self._dump.unselected():
-                    self._records.setdefault(_run_of(one), []).append(one)
+                for member in self._dump.unselected():
+                    self._records.setdefault(_run_of(member), []).append(member)
             self._runs[key] = _Run(self._dump, self._graphs[path], operators(self._records.get(key, ())), self._runner)
         return self._runs[key]
 
@@ -287,12 +289,12 @@ def _run_of(record: Record) -> Any:
     return record.run, record.rank, record.device, record.model, record.model_id, record.step
 
 
-class _Made:
-    """Reads what was made here."""
+class _ComputedReader:
+    """Reads tensors that were computed here."""
 
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
-        found: np.ndarray = record.key
-        return found
+        array: np.ndarray = record.key
+        return array
 
     def statistics(self, record: Record) -> Optional[Statistics]:
         return None
@@ -300,7 +302,7 @@ class _Made:
 
 def _of_array(like: Record, array: np.ndarray) -> Record:
     return Record(
-        _Made(),
+        _ComputedReader(),
         key=array,
         path=like.path,
         op_name=like.op_name,
@@ -316,7 +318,7 @@ def _of_array(like: Record, array: np.ndarray) -> Record:
 
 
 def _in_model(record: Record) -> Record:
-    """The record, in the layout that its tensor has in the program."""
+    """Return the record, in the layout that its tensor has in the program."""
     if shape_in_model(record) == record.shape:
         return record
     try:
@@ -331,31 +333,31 @@ def _name(node: FxNode) -> str:
 
 
 def _makers(node: FxNode) -> Iterator[str]:
-    """The operators of GE whose outputs those of a node read."""
+    """Yield the operators of GE whose outputs the operators of a node read."""
     for operator in node.operators:
         for name in operator.inputs:
             yield name.rpartition(":")[0]
 
 
 def _fits(record: Record, value: FxValue) -> bool:
-    """Whether a record has the shape of a node, as far as both are known."""
+    """Return whether a record has the shape of a node, as far as both are known."""
     shape = shape_in_model(record)
     if shape is None or value.shape is None:
         return value.shape is None
     return len(shape) == len(value.shape) and all(b is None or a == b for a, b in zip(shape, value.shape))
 
 
-def _plain(value: Any, name: str, place: Callable[[FxValue], TensorOf]) -> Any:
-    """An argument as `Arguments` has it. name: that of the schema."""
+def _plain(value: Any, name: str, add_input: Callable[[FxValue], TensorOf]) -> Any:
+    """Return an argument in the form of `Arguments`. name: that of the schema."""
     if isinstance(value, list):
-        return [_plain(one, name, place) for one in value]
+        return [_plain(element, name, add_input) for element in value]
     if isinstance(value, FxValue):
-        return place(value)
+        return add_input(value)
     if not isinstance(value, NotPlain):
         return value
     if name == "device":
         return Named(name, value.text)
-    of, _, word = value.text.partition(".")
-    if of == "torch" and word:
+    module, _, word = value.text.partition(".")
+    if module == "torch" and word:
         return Named("layout" if word in _LAYOUTS else "memory_format" if word in _FORMATS else "dtype", word)
     return value.text

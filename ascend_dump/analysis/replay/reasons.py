@@ -1,4 +1,4 @@
-"""Why an operator cannot be run again, and which ones cannot by what they are."""
+"""Reasons why an operator cannot be run again, and the operators that are refused by their name."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from ascend_dump.dump_format import Arguments
 
 __all__ = ["REASONS", "NotRun", "depends_on_type", "refuse_by_name"]
 
-#: Why an operator is not run again, and what that means.
+#: Codes of the reasons why an operator is not run again, and their meanings.
 REASONS = {
-    "arguments": "the dump does not say what it was called with",
-    "graph": "no text of torchair's graph tells which node of PyTorch's graph it was made for",
+    "arguments": "the dump does not record its arguments",
+    "graph": "no text of torchair's graph names the node of PyTorch's graph that it was made for",
     "library": "it is no operator of PyTorch itself",
     "collective": "it needs the other processes",
-    "random": "it draws random numbers, and the dump holds a hash of the generator's state only",
-    "uninitialised": "its outputs are memory that nobody has filled",
+    "random": "it draws random numbers, and the dump records only a hash of the generator's state",
+    "uninitialised": "its outputs are uninitialised memory",
     "effects": "it changes a tensor's memory itself, or something outside of tensors",
-    "outside": "it reads memory outside of the tensor it is given",
-    "outputs": "it gives no tensor, or none that is recorded with values",
+    "outside": "it reads memory outside of its input",
+    "outputs": "it returns no tensor, or none that is recorded with values",
     "inputs": "an input is not recorded with values",
     "unreadable": "an input cannot be read",
-    "cut": "an argument was too long to be kept",
-    "type": "a tensor of it has a type or a layout that cannot be made again",
+    "cut": "an argument was too long to be recorded",
+    "type": "a tensor of it has a type or a layout that cannot be reproduced",
     "kernel": "PyTorch on this host cannot run it",
-    "size": "its outputs would take far more memory than what is recorded",
+    "size": "its outputs would take far more memory than its records",
 }
 
 _NAME = re.compile(r"(\w+)\.(\w+)\.(\w+)", re.ASCII)
 _COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional", "_dtensor")
-#: By their names without the mark of in-place forms.
+#: Names without the in-place mark.
 _WITH_EFFECTS = frozenset(
     {
         *("set", "set_data", "resize", "resize_as", "resize_sparse", "resize_as_sparse", "swap", "requires_grad"),
@@ -38,25 +38,25 @@ _WITH_EFFECTS = frozenset(
         *("_resize_output", "_coalesced", "_version", "_backward", "_test_serialization_subcmul", "_backtrace"),
     }
 )
-#: What they give is another thing in another type.
+#: Operators whose result in a finer type means something else.
 _OF_THEIR_TYPE = frozenset({"aten.view.dtype", "aten.nan_to_num", "aten.nan_to_num_", "aten.nextafter", "aten.frexp"})
 _OUTSIDE = frozenset({"as_strided", "as_strided_copy", "as_strided_scatter", "_reshape_alias", "unsafe_chunk"})
 
 
 class NotRun(Exception):
-    """An operator cannot be run again. reason: of `REASONS`; the message says more."""
+    """An operator cannot be run again. reason: of `REASONS`; the message adds details."""
 
-    def __init__(self, reason: str, more: str = "") -> None:
+    def __init__(self, reason: str, details: str = "") -> None:
         self.reason = reason
-        super().__init__(f"{REASONS[reason]}{f': {more}' if more else ''}")
+        super().__init__(f"{REASONS[reason]}{f': {details}' if details else ''}")
 
 
 def refuse_by_name(call: Arguments) -> tuple[str, str]:
-    """The name and the overload of an ATen operator. Raises NotRun for those that cannot be run again at all."""
-    found = _NAME.fullmatch(call.operator)
-    if found is None:
+    """Return the name and the overload of an ATen operator. Raises NotRun for those that are never run again."""
+    match = _NAME.fullmatch(call.operator)
+    if match is None:
         raise NotRun("library", call.operator[:100])
-    library, name, overload = found.groups()
+    library, name, overload = match.groups()
     if library in _COLLECTIVES:
         raise NotRun("collective")
     if library != "aten" or name.startswith("__"):
@@ -72,5 +72,5 @@ def refuse_by_name(call: Arguments) -> tuple[str, str]:
 
 
 def depends_on_type(call: Arguments) -> bool:
-    """Whether an operator gives something else in a finer type, not the same more precisely."""
+    """Return whether the result of an operator means something else in a finer type, not the same more precisely."""
     return call.operator in _OF_THEIR_TYPE or call.operator.rpartition(".")[0] in _OF_THEIR_TYPE

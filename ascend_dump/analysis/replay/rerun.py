@@ -1,4 +1,4 @@
-"""Operators whose outputs differ, run again from their own inputs: is it rounding, and which side is right?"""
+"""Run operators with differing outputs again on their own inputs: is it rounding, and which side is right?"""
 
 from __future__ import annotations
 
@@ -20,52 +20,52 @@ _RIGHT = ("equal", "noise")
 
 
 class Rerun:
-    """Each operator is run once. Raises FrameworkMissing without PyTorch."""
+    """Runs each operator once. Raises FrameworkMissing without PyTorch."""
 
     def __init__(self, rules: Rules) -> None:
         from ascend_dump.analysis.replay import Runner
 
         self._rules = rules
         self._runner: Any = Runner()
-        self._known: dict[int, tuple[Operator, Union[NotRun, dict[int, Replayed]]]] = {}
+        self._results: dict[int, tuple[Operator, Union[NotRun, dict[int, Replayed]]]] = {}
 
     def settles(self, match: Match, a: Record, b: Record) -> Optional[str]:
-        """The reason why a difference is rounding: both outputs are right for their inputs; None where they are not."""
-        found = [self._of(operator, record) for operator, record in ((match.actual, a), (match.reference, b))]
-        if any(isinstance(one, str) or one.verdict not in _RIGHT for one in found):
+        """Return why a difference is rounding: both outputs are right for their inputs; None if they are not."""
+        replayed = [self._of(operator, record) for operator, record in ((match.actual, a), (match.reference, b))]
+        if any(isinstance(result, str) or result.verdict not in _RIGHT for result in replayed):
             return None
         if differing_arguments(match.actual, match.reference):
-            return None  # each is right for what it was asked
+            return None  # each is right for its own arguments
         return f"both outputs are within rounding of what {_TYPE} gives for their inputs"
 
     def evidence(self, match: Match, a: Optional[Record], b: Optional[Record]) -> list[str]:
-        """What running it again says of each side."""
+        """Return a sentence for each side with the result of running its operator again."""
         lines = []
         for side, operator, record in (("actual", match.actual, a), ("the reference", match.reference, b)):
-            found = "is not there" if record is None else self._of(operator, record)
-            if isinstance(found, str):
-                text = found
-            elif found.verdict in _RIGHT:
+            result = "is not there" if record is None else self._of(operator, record)
+            if isinstance(result, str):
+                text = result
+            elif result.verdict in _RIGHT:
                 text = "is right for its inputs"
-            elif found.verdict == "different":
-                text = f"is wrong for its inputs: {found.reason}"
+            elif result.verdict == "different":
+                text = f"is wrong for its inputs: {result.reason}"
             else:
-                text = f"is {found.verdict}: {found.reason}"
+                text = f"is {result.verdict}: {result.reason}"
             lines.append(f"run again, the output of {side} {text}")
         return lines
 
     def _of(self, operator: Operator, record: Record) -> Union[str, Replayed]:
         from ascend_dump.analysis.replay import NotRun, replay_operator
 
-        known = self._known.get(id(operator))
-        if known is None:
+        result = self._results.get(id(operator))
+        if result is None:
             try:
-                every = replay_operator(self._runner, operator, self._rules, _TYPE)
-                known = (operator, {id(one.record): one for one in every})
+                replayed = replay_operator(self._runner, operator, self._rules, _TYPE)
+                result = (operator, {id(output.record): output for output in replayed})
             except NotRun as error:
-                known = (operator, error)
-            self._known[id(operator)] = known
-        outputs = known[1]
+                result = (operator, error)
+            self._results[id(operator)] = result
+        outputs = result[1]
         if isinstance(outputs, NotRun):
             return f"cannot be made: {outputs}"
         return outputs.get(id(record), "carries no defined value")

@@ -1,4 +1,4 @@
-"""Run one recorded operator again with PyTorch, in the types that it had or in finer ones."""
+"""Run one recorded operator again with PyTorch, in its own types or in finer ones."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["Runner"]
 _BYTES = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 _FLOATS = ("float16", "bfloat16", "float32", "float64", *_BYTES)
 _COMPLEX = {"complex32": "complex64", "complex64": "complex128", "complex128": "complex128"}
-#: How the bits of types that numpy does not have go from ml_dtypes to PyTorch.
+#: Integer types by which the bits of types that numpy lacks are passed from ml_dtypes to PyTorch.
 _WORDS = {1: "uint8", 2: "int16"}
-#: Bytes of a tensor that is made without values.
+#: Largest tensor, in bytes, that is made without values.
 _MOST_BYTES = 1 << 34
-#: An operator may make so many times the bytes that are recorded of it, and these many besides.
-_MORE, _LITTLE = 64, 1 << 24
+#: An operator may make this multiple of its recorded bytes, plus a constant.
+_FACTOR, _CONSTANT = 64, 1 << 24
 
 
 class Runner:
@@ -43,30 +43,30 @@ class Runner:
         self.version = str(torch.__version__)
 
     def run(self, operator: Operator, call: Arguments, wide: Optional[str]) -> dict[int, np.ndarray]:
-        """The outputs by their index. wide: the type of floating-point tensors, None: each its own.
+        """Return the outputs by their index. wide: the type of floating-point tensors, None: each its own.
 
         Raises NotRun with the reason.
         """
         torch = self._torch
         function = self._function(call)
-        known = {argument.name for argument in function._schema.arguments}
-        records = {("input", one.index): one for one in operator.inputs}
-        records.update({("output", one.index): one for one in operator.outputs})
+        names = {argument.name for argument in function._schema.arguments}
+        records = {("input", record.index): record for record in operator.inputs}
+        records.update({("output", record.index): record for record in operator.outputs})
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         values: dict[str, Any] = {}
-        by_place = True
+        is_positional = True
         for argument in function._schema.arguments:
             if argument.name not in call.values:
-                by_place = False  # those after it have names only
+                is_positional = False  # later arguments are passed by name
                 continue
             value = self._value(call.values[argument.name], argument.name, records, wide)
             values[argument.name] = value
-            if argument.kwarg_only or not by_place:
+            if argument.kwarg_only or not is_positional:
                 kwargs[argument.name] = value
             else:
                 args.append(value)
-        if set(call.values) - known:
+        if set(call.values) - names:
             raise NotRun("kernel", f"{call.operator} takes other arguments in PyTorch {self.version}")
         self._check_size(function, args, kwargs, operator)
         try:
@@ -75,14 +75,14 @@ class Runner:
                 result = function(*args, **kwargs)
         except Exception as error:  # whatever PyTorch raises for arguments or types that it does not take
             raise NotRun("kernel", str(error).strip().split("\n")[0][:200]) from None
-        return {record.index: found for record, found in self._outputs(operator, result, values)}
+        return {record.index: array for record, array in self._outputs(operator, result, values)}
 
     def bind(self, operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Arguments with the names that the schema of an ATen operator has for them. Raises NotRun."""
-        known = [one.name for one in self._function(Arguments(operator, {}))._schema.arguments]
-        if len(args) > len(known) or not set(kwargs) <= set(known[len(args) :]):
+        """Yield the arguments of an ATen operator with their names in its schema. Raises NotRun."""
+        names = [argument.name for argument in self._function(Arguments(operator, {}))._schema.arguments]
+        if len(args) > len(names) or not set(kwargs) <= set(names[len(args) :]):
             raise NotRun("kernel", f"{operator} takes other arguments in PyTorch {self.version}")
-        yield from zip(known, args)
+        yield from zip(names, args)
         yield from kwargs.items()
 
     def _function(self, call: Arguments) -> Any:
@@ -93,21 +93,21 @@ class Runner:
         return function
 
     def _check_size(self, function: Any, args: list[Any], kwargs: dict[str, Any], operator: Operator) -> None:
-        """Run it without memory first, where PyTorch can: a number in a file must not take all memory."""
+        """Run the operator without memory first, if PyTorch can: a number in a file must not exhaust the memory."""
         torch = self._torch
         try:
-            on_meta: Any = _mapped([args, kwargs], lambda one: one.to("meta") if isinstance(one, torch.Tensor) else one)
+            on_meta: Any = _mapped([args, kwargs], lambda x: x.to("meta") if isinstance(x, torch.Tensor) else x)
             if "device" in kwargs or not _tensors([*args, *kwargs.values()], torch):
                 on_meta[1]["device"] = torch.device("meta")
             with torch.no_grad():
-                made = _tensors([function(*on_meta[0], **on_meta[1])], torch)
+                results = _tensors([function(*on_meta[0], **on_meta[1])], torch)
         except Exception:
-            # Many operators have no such form, or their shapes depend on values. Those that make a tensor of numbers
-            # alone have it.
+            # Many operators have no meta kernel, or shapes that depend on values. Operators that make a tensor of
+            # numbers alone have one.
             return
-        recorded = sum(one.nbytes or 0 for one in (*operator.inputs, *operator.outputs))
-        if sum(one.numel() * one.element_size() for one in made) > _MORE * recorded + _LITTLE:
-            raise NotRun("size", f"{[tuple(one.shape) for one in made][:4]}")
+        recorded = sum(record.nbytes or 0 for record in (*operator.inputs, *operator.outputs))
+        if sum(result.numel() * result.element_size() for result in results) > _FACTOR * recorded + _CONSTANT:
+            raise NotRun("size", f"{[tuple(result.shape) for result in results][:4]}")
 
     def _value(self, value: Any, name: str, records: Mapping[tuple[str, int], Record], wide: Optional[str]) -> Any:
         torch = self._torch
@@ -117,7 +117,7 @@ class Runner:
                 raise NotRun("inputs" if value.io == "input" else "outputs", f"{name}: there is no record of {value}")
             return self._tensor(record, wide, empty=value.io == "output")
         if isinstance(value, list):
-            return [self._value(one, name, records, wide) for one in value]
+            return [self._value(element, name, records, wide) for element in value]
         if isinstance(value, Cut):
             raise NotRun("cut", name)
         if name == "half_to_float":
@@ -128,23 +128,23 @@ class Runner:
             return torch.device("cpu")
         if value.kind == "dtype":
             return self._dtype(value.name, wide)
-        found = getattr(torch, value.name, None) if value.kind in ("layout", "memory_format") else None
-        if not isinstance(found, (torch.layout, torch.memory_format)):
+        constant = getattr(torch, value.name, None) if value.kind in ("layout", "memory_format") else None
+        if not isinstance(constant, (torch.layout, torch.memory_format)):
             raise NotRun("type", f"{name}: {value.kind} {value.name[:100]}")
-        return found
+        return constant
 
     def _dtype(self, name: str, wide: Optional[str]) -> Any:
         if wide is not None and name in _FLOATS:
             name = wide
         elif wide is not None and name in _COMPLEX:
             name = _COMPLEX[name] if wide == "float64" else name
-        found = getattr(self._torch, name, None)
-        if not isinstance(found, self._torch.dtype):
+        dtype = getattr(self._torch, name, None)
+        if not isinstance(dtype, self._torch.dtype):
             raise NotRun("type", name[:100])
-        return found
+        return dtype
 
     def _tensor(self, record: Record, wide: Optional[str], *, empty: bool) -> Any:
-        """A tensor of its own with the values of a record; empty: one for results, whose values do not matter."""
+        """Return a new tensor with the values of a record; empty: a result, whose values do not matter."""
         import numpy as np
 
         torch = self._torch
@@ -154,9 +154,9 @@ class Runner:
         if empty or record.attrs.get("skipped") == UNINITIALISED:
             if (record.nbytes or 0) > _MOST_BYTES:
                 raise NotRun("type", f"{record.label} has {record.nbytes} bytes")
-            # NaN shows who reads it.
-            known = dtype.is_floating_point or dtype.is_complex
-            return torch.full(record.shape, float("nan") if known else 0, dtype=dtype)
+            # NaN exposes operators that read it.
+            has_nan = dtype.is_floating_point or dtype.is_complex
+            return torch.full(record.shape, float("nan") if has_nan else 0, dtype=dtype)
         try:
             array = np.array(record.numpy(), order="K")
         except (NotSupported, MemoryError) as error:
@@ -165,8 +165,8 @@ class Runner:
             raise NotRun("unreadable", str(error)[:200]) from None
         try:
             if array.dtype.kind == "V" or array.dtype.name in ("bfloat16", *_BYTES):
-                own = getattr(torch, record.dtype)
-                tensor = torch.from_numpy(array.view(_WORDS[array.dtype.itemsize])).view(own)
+                dtype_of_record = getattr(torch, record.dtype)
+                tensor = torch.from_numpy(array.view(_WORDS[array.dtype.itemsize])).view(dtype_of_record)
             else:
                 tensor = torch.from_numpy(array)
         except (TypeError, KeyError, AttributeError, ValueError, RuntimeError) as error:
@@ -183,27 +183,26 @@ class Runner:
         for record in operator.outputs:
             argument = record.attrs.get("argument")
             if argument and record.index >= len(returned):
-                # What it wrote to and does not return: `exp_avgs[3]`.
-                name, _, place = argument.partition("[")
-                found = values.get(name)
-                if place and isinstance(found, list):
-                    index = int(place[:-1]) if place[:-1].isdigit() else len(found)
-                    found = found[index] if index < len(found) else None
+                # An argument that it wrote to and does not return: `exp_avgs[3]`.
+                name, _, suffix = argument.partition("[")
+                tensor = values.get(name)
+                if suffix and isinstance(tensor, list):
+                    index = int(suffix[:-1]) if suffix[:-1].isdigit() else len(tensor)
+                    tensor = tensor[index] if index < len(tensor) else None
             else:
-                found = returned[record.index] if record.index < len(returned) else None
-            if found is None or not isinstance(found, torch.Tensor):
-                raise NotRun("outputs", f"PyTorch {self.version} gives no output {argument or record.index}")
-            if found.layout is not torch.strided or found.is_quantized:
-                raise NotRun("type", f"output {record.index} has the layout {found.layout}")
-            yield record, self._array(found)
+                tensor = returned[record.index] if record.index < len(returned) else None
+            if tensor is None or not isinstance(tensor, torch.Tensor):
+                raise NotRun("outputs", f"PyTorch {self.version} returns no output {argument or record.index}")
+            if tensor.layout is not torch.strided or tensor.is_quantized:
+                raise NotRun("type", f"output {record.index} has the layout {tensor.layout}")
+            yield record, self._array(tensor)
 
     def _array(self, tensor: Any) -> np.ndarray:
-
         plain = tensor.detach().resolve_conj().resolve_neg()
         name = str(plain.dtype).replace("torch.", "")
         with contextlib.suppress(TypeError):
-            found: np.ndarray = plain.numpy()
-            return found
+            array: np.ndarray = plain.numpy()
+            return array
         from ascend_dump.dump_format import numpy_dtype
 
         try:
@@ -215,18 +214,18 @@ class Runner:
 
 
 def _tensors(values: Sequence[Any], torch: Any) -> list[Any]:
-    found = []
+    tensors = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, (tuple, list)):
-            found += _tensors(value, torch)
-    return found
+            tensors += _tensors(value, torch)
+    return tensors
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, list):
-        return [_mapped(one, change) for one in value]
+        return [_mapped(element, change) for element in value]
     if isinstance(value, dict):
-        return {name: _mapped(one, change) for name, one in value.items()}
+        return {name: _mapped(element, change) for name, element in value.items()}
     return change(value)

@@ -1,4 +1,4 @@
-"""What running recorded operators again says of each of their outputs."""
+"""Run recorded operators again and judge their outputs."""
 
 from __future__ import annotations
 
@@ -48,14 +48,16 @@ class Replayed:
     node: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as plain values, for JSON."""
-        one = self.record
-        place = {"step": one.step, "rank": one.rank, "op_name": one.op_name, "op_type": one.op_type}
+        """Return the result as plain values, for JSON."""
+        record = self.record
         return {
-            **place,
-            "index": one.index,
-            "module": one.module,
-            "source": one.source,
+            "step": record.step,
+            "rank": record.rank,
+            "op_name": record.op_name,
+            "op_type": record.op_type,
+            "index": record.index,
+            "module": record.module,
+            "source": record.source,
             "node": self.node or None,
             "verdict": self.verdict,
             "reason": self.reason,
@@ -79,7 +81,7 @@ class Refused:
     message: str
 
     def to_dict(self) -> dict[str, Any]:
-        """The refusal as plain values, for JSON."""
+        """Return the refusal as plain values, for JSON."""
         return dict(vars(self))
 
 
@@ -91,8 +93,8 @@ class Replay:
     refused  the operators that were not run, with the reason
     dtype    the type of higher precision
 
-    >>> found = ascend_dump.replay("dumps")             # doctest: +SKIP
-    >>> found.verdict, found.wrong                      # doctest: +SKIP
+    >>> result = ascend_dump.replay("dumps")            # doctest: +SKIP
+    >>> result.verdict, result.wrong                    # doctest: +SKIP
     """
 
     pairs: tuple[Replayed, ...]
@@ -101,27 +103,27 @@ class Replay:
 
     @property
     def verdict(self) -> str:
-        """The worst of all outputs; "unmatched" if no operator could be run again."""
-        return worst([one.verdict for one in self.pairs])
+        """Return the worst verdict of all outputs; "unmatched" if no operator could be run again."""
+        return worst([pair.verdict for pair in self.pairs])
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many outputs have each verdict."""
-        return dict(Counter(one.verdict for one in self.pairs))
+        """Return the number of outputs by verdict."""
+        return dict(Counter(pair.verdict for pair in self.pairs))
 
     @property
     def wrong(self) -> tuple[Replayed, ...]:
-        """The outputs that differ from what their operator computes from the recorded inputs."""
-        return tuple(one for one in self.pairs if one.verdict not in ("equal", "noise"))
+        """Return the outputs that differ from the result of their operator for the recorded inputs."""
+        return tuple(pair for pair in self.pairs if pair.verdict not in ("equal", "noise"))
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as plain values, for JSON."""
+        """Return the result as plain values, for JSON."""
         return {
             "verdict": self.verdict,
             "dtype": self.dtype,
             "counts": self.counts,
-            "pairs": [one.to_dict() for one in self.pairs],
-            "refused": [one.to_dict() for one in self.refused],
+            "pairs": [pair.to_dict() for pair in self.pairs],
+            "refused": [refusal.to_dict() for refusal in self.refused],
         }
 
     def __repr__(self) -> str:
@@ -137,49 +139,49 @@ def replay(
 ) -> Replay:
     """Run recorded ATen operators again on this host, in their own type and in higher precision.
 
-    An operator that is `different` computed wrong values; one that only had wrong inputs is not. No reference is
-    needed: PyTorch's kernels on this host are assumed to be correct.
+    An operator that is `different` computed wrong values; an operator that only had wrong inputs is not. No reference
+    is needed: PyTorch's kernels on this host are assumed to be correct.
 
     For GE operators the PyTorch nodes that torchair converted are run, if torchair's text of the graph is in the dump
     or beside it (`capture(..., options={"graph_dump": "py"})`).
 
-    records  a dump, its path, or records: all of an operator, as `Dump.select(op=...)` gives them
+    records  a dump, its path, or records: all of an operator, as `Dump.select(op=...)` returns them
     dtype    "float64" or "float32": the type that floating-point inputs are converted to
     rules    thresholds, as for `compare`
-    watch    an iterator function that is given the operators and yields them on, for a progress display
+    watch    a function that receives the iterator of operators and yields them on, for a progress display
 
     Tensors and arguments from the files are passed to PyTorch's kernels unchecked, so replay only dumps that you trust.
-    Raises ConfigError for another dtype, FrameworkMissing without PyTorch, and what `open` raises.
+    Raises ConfigError for another dtype, FrameworkMissing without PyTorch, and the errors of `open`.
 
-    >>> found = ascend_dump.replay("dumps")             # doctest: +SKIP
-    >>> [one.record.op_name for one in found.wrong]     # doctest: +SKIP
+    >>> result = ascend_dump.replay("dumps")            # doctest: +SKIP
+    >>> [pair.record.op_name for pair in result.wrong]  # doctest: +SKIP
     """
     if dtype not in _TYPES:
         raise ConfigError(f"dtype={dtype!r} cannot be used for a replay", hint=f"expected one of {', '.join(_TYPES)}")
     chosen: Iterable[Record] = open_dump(records) if isinstance(records, (str, os.PathLike)) else records
     runner = Runner()
-    used = rules or Rules()
+    rules = rules or Rules()
     pairs: list[Replayed] = []
     refused: list[Refused] = []
-    every = operators(chosen)
+    members = operators(chosen)
     graphs = GraphNodes(chosen, runner) if isinstance(chosen, Dump) else None
     done: set[Any] = set()
-    for operator in every if watch is None else watch(every):
-        pairs += [Replayed(one, "unreadable", str(one.error)) for one in operator.broken if one.error is not None]
+    for operator in members if watch is None else watch(members):
+        pairs += [Replayed(record, "unreadable", str(record.error)) for record in operator.broken if record.error]
         name, kind = operator.op_name, operator.op_type
         try:
-            found = None if graphs is None else graphs.of(operator)
-            if found is None:
-                pairs += replay_operator(runner, operator, used, dtype)
-            elif found.key not in done:
+            node = None if graphs is None else graphs.of(operator)
+            if node is None:
+                pairs += replay_operator(runner, operator, rules, dtype)
+            elif node.key not in done:
                 # Several operators of GE are one node.
-                done.add(found.key)
-                name, kind = found.node.value.name, found.node.target
-                pairs += _replay_node(runner, found.call(), used, dtype, f"{name} ({kind})")
+                done.add(node.key)
+                name, kind = node.node.value.name, node.node.target
+                pairs += _replay_node(runner, node.call(), rules, dtype, f"{name} ({kind})")
         except NotRun as error:
             first = next(iter(operator.records))
             if error.reason == "unreadable":
-                pairs += [Replayed(one, "unreadable", str(error)) for one in operator.outputs or [first]]
+                pairs += [Replayed(record, "unreadable", str(error)) for record in operator.outputs or [first]]
                 continue
             refused.append(Refused(name, kind, first.step, first.rank, error.reason, str(error)))
     return Replay(tuple(pairs), tuple(refused), dtype)
@@ -188,31 +190,31 @@ def replay(
 def replay_operator(runner: Runner, operator: Operator, rules: Rules, dtype: str) -> list[Replayed]:
     """Run one operator again and judge its outputs. Raises NotRun."""
     call = _call(operator)
-    outputs = [one for one in operator.outputs if why_undefined(operator, one) is None]
+    outputs = [record for record in operator.outputs if why_undefined(operator, record) is None]
     if not outputs:
         raise NotRun("uninitialised" if operator.outputs else "outputs")
-    own, wide, refusal = _both(runner, operator, call, dtype)
-    found = []
-    without_values = ""
+    plain, wide, refusal = _both(runner, operator, call, dtype)
+    replayed = []
+    missing = ""
     for output in outputs:
         try:
             array = output.numpy()
         except NotSupported as error:
-            without_values = str(error)[:200]
+            missing = str(error)[:200]
             continue
         except ReadError as error:
-            found.append(Replayed(output, "unreadable", str(error)))
+            replayed.append(Replayed(output, "unreadable", str(error)))
             continue
-        results = (wide.get(output.index), own.get(output.index))
-        found.append(_judged(runner.version, operator, output, array, results, rules, refusal))
-    if not found:
-        raise NotRun("outputs", without_values)
-    return found
+        results = (wide.get(output.index), plain.get(output.index))
+        replayed.append(_judged(runner.version, operator, output, array, results, rules, refusal))
+    if not replayed:
+        raise NotRun("outputs", missing)
+    return replayed
 
 
 def _replay_node(runner: Runner, node: CalledNode, rules: Rules, dtype: str, name: str) -> list[Replayed]:
-    found = replay_operator(runner, node.operator, rules, dtype)
-    return [replace(one, record=node.recorded[one.record.index], node=name) for one in found]
+    outputs = replay_operator(runner, node.operator, rules, dtype)
+    return [replace(output, record=node.recorded[output.record.index], node=name) for output in outputs]
 
 
 def _call(operator: Operator) -> Arguments:
@@ -229,19 +231,19 @@ def _call(operator: Operator) -> Arguments:
 def _both(
     runner: Runner, operator: Operator, call: Arguments, dtype: str
 ) -> tuple[dict[int, Any], dict[int, Any], str]:
-    """The outputs in their own types and in the finer one, and why one of them is not there. Raises NotRun for both."""
+    """Return the outputs in their own and in the finer types, and why either is missing. Raises NotRun for both."""
     try:
-        own = runner.run(operator, call, None)
+        plain = runner.run(operator, call, None)
     except NotRun as error:
         if error.reason != "kernel":
             raise
         return {}, runner.run(operator, call, dtype), f"not run in its own type, {error}"
     if depends_on_type(call):
-        return own, {}, "it means another thing in a finer type"
+        return plain, {}, "its result means something else in a finer type"
     try:
-        return own, runner.run(operator, call, dtype), ""
+        return plain, runner.run(operator, call, dtype), ""
     except NotRun as error:
-        return own, {}, f"not run in {dtype}, {error}"
+        return plain, {}, f"not run in {dtype}, {error}"
 
 
 def _judged(
@@ -255,14 +257,14 @@ def _judged(
 ) -> Replayed:
     import numpy as np
 
-    wide, own = results
-    for result in (wide, own):
+    wide, plain = results
+    for result in (wide, plain):
         if result is not None and result.shape != array.shape:
             reason = f"shape {list(array.shape)}, run again {list(result.shape)}"
             return Replayed(output, "structure", reason)
-    said: dict[str, tuple[str, str]] = {}
+    verdicts: dict[str, tuple[str, str]] = {}
     numbers: dict[str, Measure] = {}
-    for name, result in (("wide", wide), ("own", own)):
+    for name, result in (("wide", wide), ("own", plain)):
         if result is None:
             continue
         if name == "own" and result.dtype != array.dtype:
@@ -272,41 +274,43 @@ def _judged(
             result = _overflowed(result, array.dtype)
         numbers[name] = measure(array, result)
         if name == "own" and not numbers[name].unequal and np.ascontiguousarray(array).tobytes() == result.tobytes():
-            said[name] = ("equal", "")
+            verdicts[name] = ("equal", "")
         else:
-            said[name] = _said(operator, output, numbers[name], rules, cast=name == "wide")
-    verdict, reason = _verdict(said, version, output.dtype or "")
+            verdicts[name] = _judged_measure(operator, output, numbers[name], rules, cast=name == "wide")
+    verdict, reason = _verdict(verdicts, version, output.dtype or "")
     if refusal:
         reason = f"{reason} ({refusal})"
     return Replayed(output, verdict, reason, numbers.get("wide"), numbers.get("own"))
 
 
-def _said(operator: Operator, output: Record, numbers: Measure, rules: Rules, *, cast: bool) -> tuple[str, str]:
+def _judged_measure(
+    operator: Operator, output: Record, numbers: Measure, rules: Rules, *, cast: bool
+) -> tuple[str, str]:
     dtype = rounding_type(operator, output)
-    found = judge_output(operator, output, numbers, dtype, rules, cast=cast)
-    if found[0] == "different" and not numbers.nonfinite:
-        # It takes reading the inputs.
+    verdict = judge_output(operator, output, numbers, dtype, rules, cast=cast)
+    if verdict[0] == "different" and not numbers.nonfinite:
+        # This reads the inputs, so it is for differences only.
         scale = natural_scale(operator, output)
         if scale > numbers.rms:
-            found = judge_output(operator, output, numbers, dtype, rules, cast=cast, scale=scale)
-    return found
+            verdict = judge_output(operator, output, numbers, dtype, rules, cast=cast, scale=scale)
+    return verdict
 
 
-def _verdict(said: dict[str, tuple[str, str]], version: str, dtype: str) -> tuple[str, str]:
-    wide, own = said.get("wide"), said.get("own")
-    if wide is None or own is None:
-        found = wide or own
-        assert found is not None, "an operator that was run gave something"
-        return found
+def _verdict(verdicts: dict[str, tuple[str, str]], version: str, dtype: str) -> tuple[str, str]:
+    wide, plain = verdicts.get("wide"), verdicts.get("own")
+    if wide is None or plain is None:
+        result = wide or plain
+        assert result is not None, "an operator that was run has a result"
+        return result
     if wide[0] != "different":
-        return ("equal", f"the same bits as PyTorch {version} gives here") if own[0] == "equal" else wide
-    if own[0] == "different":
+        return ("equal", f"the same bits as PyTorch {version} on this host") if plain[0] == "equal" else wide
+    if plain[0] == "different":
         return wide
-    return "undecided", f"PyTorch {version} gives the same in {dtype}, and not in the finer type: {wide[1]}"
+    return "undecided", f"PyTorch {version} returns the same in {dtype}, but not in the finer type: {wide[1]}"
 
 
 def _overflowed(result: Any, dtype: Any) -> Any:
-    """The result with Inf (or NaN, of types without Inf) where the type of the record has no such large numbers."""
+    """Return the result with Inf (or NaN) for numbers beyond the range of the record's type."""
     import numpy as np
 
     if result.dtype == dtype or result.dtype.kind not in "fc":
