@@ -24,7 +24,7 @@ from ascend_dump.analysis.alignment.shards import Portions
 from ascend_dump.analysis.compare._comparison import Comparison
 from ascend_dump.analysis.compare._on_executor import CountedBatch, FoundOnRank, found_of, table_of, tasks_of
 from ascend_dump.analysis.compare._unused import unused_names, unused_rules
-from ascend_dump.analysis.explaining.origins import place_of_kind
+from ascend_dump.analysis.explaining.origins import kind_order
 from ascend_dump.analysis.explaining.pairs import EqualStep, Pairs, are_equal
 from ascend_dump.analysis.explaining.results import ChangedCall, Crossing, Origin, Pair
 from ascend_dump.analysis.explaining.walk import Divergence
@@ -202,7 +202,7 @@ def _together(
         dumps[1].root,
         pairs,
         # Each rank has its own in this order; here are those of all ranks.
-        tuple(sorted(origins, key=lambda one: place_of_kind(one.kind))),
+        tuple(sorted(origins, key=lambda one: kind_order(one.kind))),
         rules,
         _sums(one.inside for one in found),
         tuple(crossing for one in found for crossing in one.crossings),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Optional, Protocol
 from ascend_dump.analysis.explaining.page_facts import (
     capture_command,
     command,
-    place_facts,
+    location_facts,
     run_facts,
     show_command,
     step_text,
@@ -173,7 +173,7 @@ def _sentence(compared: ShownComparison) -> str:
 def _origin_facts(origin: Origin) -> Iterator[tuple[str, str]]:
     kind = origin.to_dict()
     yield "kind", f"{origin.kind}: {kind['meaning']}"
-    yield from place_facts(origin.module, origin.source)
+    yield from location_facts(origin.module, origin.source)
 
 
 def _origin(origin: Origin, compared: ShownComparison) -> PageFinding:
@@ -195,7 +195,7 @@ def _origin(origin: Origin, compared: ShownComparison) -> PageFinding:
 
 
 def _changed(one: ChangedCall) -> PageFinding:
-    lines = [*place_facts(one.module, one.source), ("arguments", "\n".join(one.arguments))]
+    lines = [*location_facts(one.module, one.source), ("arguments", "\n".join(one.arguments))]
     if one.others:
         lines.append(("others", f"{counted(one.others, 'more operator')} of this type with the same"))
     return PageFinding(f"{step_text(one.step)}{one.op_name or one.op_type}", one.pair.record, tuple(lines))

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Optional
 
-from ascend_dump.analysis.explaining.origins import LAST, place_of_kind
+from ascend_dump.analysis.explaining.origins import LAST, kind_order
 from ascend_dump.analysis.explaining.pairs import Pairs
 from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.operators.names import is_view
@@ -73,7 +73,7 @@ def over_ranks(origins: Sequence[Origin], records: Iterable[Record], pairs: Pair
         else:
             carried.append(one)
             reasons[_key(one.origin.pair.record)] = reason
-    kept.sort(key=lambda one: place_of_kind(one.origin.kind))
+    kept.sort(key=lambda one: kind_order(one.origin.kind))
     return [_with_others(one, carried, known) for one in kept], _explained(pairs, reasons)
 
 
