@@ -6,7 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Optional, Protocol
 
-from ascend_dump.analysis.explaining.page_facts import capture_command, place_facts, run_facts, show_command, step_text
+from ascend_dump.analysis.explaining.page_facts import (
+    capture_command,
+    location_facts,
+    run_facts,
+    show_command,
+    step_text,
+)
 from ascend_dump.analysis.suspects import RULES, Suspect
 from ascend_dump.common.units import named
 from ascend_dump.reading import Dump, open_dump
@@ -93,7 +99,7 @@ def of_triage(found: ShownTriage) -> PageContent:
 
 def _suspect_facts(suspect: Suspect) -> Iterator[tuple[str, str]]:
     yield "rule", f"{suspect.rule}: {RULES[suspect.rule].meaning}"
-    yield from place_facts(suspect.module, suspect.source)
+    yield from location_facts(suspect.module, suspect.source)
     if suspect.record.parameter:
         yield "parameter", suspect.record.parameter
 

@@ -160,7 +160,7 @@ def many_pairs(count: int) -> Iterator[PageRow]:
         if state != "equal":
             rel = math.exp(random_numbers.gauss(-9, 3))
             error = PageError(rel, rel * size, rel * 30, rel * size / 3, 1 - rel * rel, 4000, 4096, 0, (1, 2), ())
-        reason = f"carried on from an earlier difference (relative error {error.rel_l2:.2g})" if error else ""
+        reason = f"follows from an earlier difference (relative error {error.rel_l2:.2g})" if error else ""
         yield PageRow(records[0], records[1], state, reason, "dataflow, 95% sure", "identity", draw < 0.99, error)
 
 

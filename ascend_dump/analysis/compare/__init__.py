@@ -1,4 +1,4 @@
-"""Compare two dumps: which operator is the first that went wrong."""
+"""Compare two dumps: find the first operator that went wrong."""
 
 from ascend_dump.analysis.compare._compare import compare
 from ascend_dump.analysis.compare._comparison import SUFFIXES, Comparison

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SUFFIXES", "Comparison"]
 
-#: Of the formats that a comparison is saved in.
+#: Suffixes of the file formats of a comparison.
 SUFFIXES = (".json", ".csv", ".html", ".parquet", ".xml")
 
 
@@ -35,19 +35,19 @@ class Comparison:
     """The result of comparing two dumps, tensor by tensor.
 
     pairs       a sequence of `Pair`: every record of both dumps in the execution order of the reference; records that
-                only actual has stand where they ran. Pairs of identical steps are created when they are accessed
+                only actual has are where they ran. Pairs of identical steps are created when they are accessed
     origins     differences that no earlier record explains, the likely causes first
-    changed     operators after such a difference that are called with other arguments, whose effect the difference
-                hides
-    several_ranks  whether several ranks were compared, each of which may have an operator of the same name
+    changed     operators after such a difference that are called with different arguments. The difference hides their
+                effect
+    several_ranks  several ranks were compared, each may have an operator of the same name
     verdict     the worst of all pairs: equal < noise < undecided < unmatched < structure < different < unreadable
     rules       the thresholds that were used
-    inside      for programs in two frameworks: how many operators of actual and of the reference are inner operators of
-                a pair; their tensors do not exist on the other side and are not compared
-    left_out    for the same: how many operators of actual and of the reference have no floating-point values of their
-                own to compare: views, constants, indices, modules whose functions are recorded
-    crossings   operators that were paired by weak evidence, and whose order contradicts that of other pairs: check
-                these first if a verdict is surprising, and correct them by a mapping
+    inside      for programs in two frameworks: numbers of operators of actual and of the reference that are inner
+                operators of a pair; their tensors do not exist on the other side and are not compared
+    left_out    for the same: numbers of operators of actual and of the reference without floating-point values of their
+                own: views, constants, indices, modules with recorded functions
+    crossings   operators that were paired by weak evidence, against the order of other pairs: check these first if a
+                verdict is surprising, and correct them by a mapping
     unused      names of the mapping and globs of the rules that fit nothing in the dumps, each in words
     allowed     globs of operators that may be missing on one side, see `allowing`
     """
@@ -66,11 +66,11 @@ class Comparison:
     allowed: tuple[str, ...] = ()
 
     def allowing(self, *globs: str) -> Comparison:
-        """The same comparison, in which operators with such names may be missing on one side.
+        """Return the comparison with operators of such names allowed to be missing on one side.
 
         Their records count as `allowed` in place of `unmatched`, and are no failures in JUnit XML.
 
-        Raises ConfigError for what is no text.
+        Raises ConfigError for an argument that is no text.
 
         >>> comparison.allowing("*dropout*").verdict   # doctest: +SKIP
         """
@@ -83,7 +83,7 @@ class Comparison:
         return replace(self, allowed=(*self.allowed, *globs))
 
     def is_allowed(self, pair: Pair) -> bool:
-        """Whether it is a record without a partner whose operator may be missing on one side."""
+        """Return True for a record without a partner of an operator that may be missing on one side."""
         return pair.verdict == "unmatched" and any(fnmatchcase(pair.record.op_name, glob) for glob in self.allowed)
 
     @property
@@ -92,12 +92,12 @@ class Comparison:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many pairs have each verdict, the best verdict first; after them how many are allowed, if any."""
-        found = self.pairs.verdicts()
+        """The number of pairs with each verdict, the best verdict first; then the number of allowed ones, if any."""
+        counts = self.pairs.verdicts()
         if self.allowed:
             allowed = sum(map(self.is_allowed, self.pairs.looked_at()))
-            found.update({"unmatched": -allowed, "allowed": allowed})
-        return {verdict: found[verdict] for verdict in (*ORDER, "allowed") if found[verdict]}
+            counts.update({"unmatched": -allowed, "allowed": allowed})
+        return {verdict: counts[verdict] for verdict in (*ORDER, "allowed") if counts[verdict]}
 
     @property
     def unmatched(self) -> tuple[Pair, ...]:
@@ -108,36 +108,36 @@ class Comparison:
 
     @property
     def has_partners(self) -> bool:
-        """Whether at least one record was paired with one of the other side."""
+        """True if at least one record was paired."""
         alone = [pair for pair in self.pairs.looked_at() if pair.actual is None or pair.reference is None]
         return len(alone) < len(self.pairs)
 
     @property
     def undefined(self) -> dict[str, int]:
-        """Tensors that differ but carry no value of the program: what they are and why, with the number of records."""
+        """The tensors that differ but have no defined value, with the reason, and their numbers of records."""
         return dict(
             Counter(
-                f"{one.record.io} {one.record.index} of {one.record.op_type}: {one.undefined}"
-                for one in self.pairs.looked_at()
-                if one.undefined
+                f"{pair.record.io} {pair.record.index} of {pair.record.op_type}: {pair.undefined}"
+                for pair in self.pairs.looked_at()
+                if pair.undefined
             )
         )
 
     @property
     def mapping(self) -> dict[str, str]:
-        """The names of operators of actual and of the operators of the reference that they were paired with.
+        """The names of operators of actual, and those of their partners in the reference.
 
-        Can be edited and given to `compare(mapping=...)`.
+        Can be edited and passed to `compare(mapping=...)`.
         """
-        found: dict[str, tuple[int, str]] = {}
+        names: dict[str, tuple[int, str]] = {}
         for pair in self.pairs:
-            one, other = pair.actual, pair.reference
-            if one is not None and other is not None and one.io != "input":
-                # Of a fused operator other outputs than the first may be those of other operators.
-                known = found.get(one.op_name)
-                if known is None or one.index < known[0]:
-                    found[one.op_name] = (one.index, other.op_name)
-        return {name: reference for name, (_, reference) in found.items()}
+            a, b = pair.actual, pair.reference
+            if a is not None and b is not None and a.io != "input":
+                # Later outputs of a fused operator may be paired with several operators.
+                earlier = names.get(a.op_name)
+                if earlier is None or a.index < earlier[0]:
+                    names[a.op_name] = (a.index, b.op_name)
+        return {name: reference for name, (_, reference) in names.items()}
 
     def save_mapping(self, path: Union[str, os.PathLike[str]]) -> Path:
         """Write `mapping` as a JSON file for `compare(mapping=...)`, to be edited. Raises WriteError."""
@@ -149,14 +149,14 @@ class Comparison:
         return target
 
     def worst_pairs(self, count: int = 10) -> list[Pair]:
-        """The pairs that differ most, unexplained ones first."""
+        """Return the pairs with the largest differences, unexplained ones first."""
         passed = ("equal", "noise", "undecided", "unmatched")
-        found = [pair for pair in self.pairs.looked_at() if pair.verdict not in passed]
-        found.sort(key=lambda pair: (pair.explained, -ORDER.index(pair.verdict), -_size(pair)))
-        return found[:count]
+        pairs = [pair for pair in self.pairs.looked_at() if pair.verdict not in passed]
+        pairs.sort(key=lambda pair: (pair.explained, -ORDER.index(pair.verdict), -_size(pair)))
+        return pairs[:count]
 
     def to_dict(self) -> dict[str, Any]:
-        """The comparison as plain values, for JSON."""
+        """Return the comparison as plain values, for JSON."""
         return {
             "schema": "ascend-dump/comparison/1",
             "actual": str(self.actual),
@@ -164,7 +164,7 @@ class Comparison:
             "verdict": self.verdict,
             "counts": self.counts,
             "origins": [origin.to_dict() for origin in self.origins],
-            "changed": [one.to_dict() for one in self.changed],
+            "changed": [call.to_dict() for call in self.changed],
             "rules": self.rules.to_dict(),
             "undefined": self.undefined,
             "inside": dict(zip(("actual", "reference"), self.inside)),
@@ -176,7 +176,7 @@ class Comparison:
         }
 
     def to_frame(self) -> polars.DataFrame:
-        """One row for each pair. Raises NotSupported without polars."""
+        """Return one row for each pair. Raises NotSupported without polars."""
         pl = polars_or_refuse("to_frame()")
         frame: polars.DataFrame = pl.DataFrame(
             [_flat(pair) for pair in self.pairs], infer_schema_length=None, strict=False
@@ -188,7 +188,7 @@ class Comparison:
 
         The suffix selects the format: .html (a page), .json, .csv, .parquet (needs polars), .xml (JUnit).
 
-        sources: the page shows lines of Python files below this directory where records name them; None shows none.
+        sources: the page shows lines of Python files below this directory that records name; None shows none.
         Raises ConfigError for another suffix, WriteError if the file cannot be written.
         """
         target = Path(path)
@@ -222,13 +222,13 @@ class Comparison:
         return text.getvalue().encode(errors="backslashreplace")
 
     def to_page(self) -> PageContent:
-        """The content of the report page, for `save("x.html")` and `ascend-dump serve`."""
+        """Return the content of the report page, for `save("x.html")` and `ascend-dump serve`."""
         from ascend_dump.analysis.compare._page import of_comparison
 
         return of_comparison(self)
 
     def _repr_html_(self) -> str:
-        """Verdict and origins with a strip of all pairs, for notebooks."""
+        """Return verdict and origins with a strip of all pairs, for notebooks."""
         from ascend_dump.report.page import compact
 
         return compact(self.to_page())
@@ -259,9 +259,9 @@ def _flat(pair: Pair) -> dict[str, Any]:
 
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _finite(one) for name, one in value.items()}
+        return {name: _finite(element) for name, element in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(one) for one in value]
+        return [_finite(element) for element in value]
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     return value

@@ -1,4 +1,4 @@
-"""A comparison as JUnit XML, which build servers show: one test case for each operator."""
+"""A comparison as JUnit XML for build servers: one test case for each operator."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ascend_dump.analysis.judging.verdict import ORDER
 
 __all__ = ["junit"]
 
-#: What XML 1.0 cannot hold.
+#: Characters that XML 1.0 does not allow.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit(pairs: Iterable[Pair], is_allowed: Callable[[Pair], bool]) -> bytes:
-    """The document: operators that differ are failures, those that cannot be read errors.
+    """Return the document: operators that differ are failures, unreadable ones errors.
 
-    Those that have no partner are skipped if that is allowed of all their tensors without one.
+    Operators without a partner are skipped if that is allowed for all their tensors.
     """
     suite = ElementTree.Element("testsuite", name="ascend-dump compare")
     counts = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
@@ -39,8 +39,8 @@ def junit(pairs: Iterable[Pair], is_allowed: Callable[[Pair], bool]) -> bytes:
             continue
         kind = "errors" if worst.verdict == "unreadable" else "failures"
         counts[kind] += 1
-        found = ElementTree.SubElement(case, kind[:-1], message=_text(f"{worst.verdict}: {worst.reason}"))
-        found.text = _text("\n".join(f"{pair.record.label}: {pair.verdict}: {pair.reason}" for pair in tensors))
+        result = ElementTree.SubElement(case, kind[:-1], message=_text(f"{worst.verdict}: {worst.reason}"))
+        result.text = _text("\n".join(f"{pair.record.label}: {pair.verdict}: {pair.reason}" for pair in tensors))
     for name, count in counts.items():
         suite.set(name, str(count))
     text: str = ElementTree.tostring(suite, encoding="unicode")

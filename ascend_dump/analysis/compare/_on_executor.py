@@ -1,8 +1,8 @@
 """A comparison of many ranks on an executor: each rank returns a table of its pairs, and records are looked up later.
 
-A row is one pair: the places of its records as (rank, step, number among the records of that rank and step), and the
-result. A step that is identical on both sides is one row. The last row of a rank holds what concerns more than one
-pair. The numbers of a pair are MessagePack: as JSON, writing them took 4 % of a comparison of small tensors.
+A row is one pair: the positions of its records as (rank, step, number among the records of that rank and step), and the
+result. A step that is identical on both sides is one row. The last row of a rank is a summary of all pairs. The numbers
+of a pair are MessagePack: as JSON, writing them took 4 % of a comparison of small tensors.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
     from ascend_dump.analysis.ranks import RankTask
 
-__all__ = ["CountedBatch", "FoundOnRank", "found_of", "table_of", "tasks_of"]
+__all__ = ["CountedBatch", "RankResult", "result_of", "table_of", "tasks_of"]
 
-#: Rank, step and number of a record; None for the side that has none.
-_Place = Optional[tuple[Optional[int], Optional[int], int]]
-_FOUND = ("how", "confidence", "verdict", "reason", "transformation", "explained", "undefined")
+#: Rank, step and number of a record; None for a side without one.
+_Position = Optional[tuple[Optional[int], Optional[int], int]]
+_PAIR_FIELDS = ("how", "confidence", "verdict", "reason", "transformation", "explained", "undefined")
 
 
-class FoundOnRank(NamedTuple):
+class RankResult(NamedTuple):
     """The results of one rank, its parts step by step.
 
     inside     numbers of operators of actual and of the reference, as in `CrossFrameworkPairs`
     left_out   the same
-    are_parts  whether several ranks of one side were compared with one rank of the other
+    are_parts  several ranks of one side were compared with one rank of the other
     mapped     names of operators of actual that were paired because the user mapped them
     """
 
@@ -56,34 +56,34 @@ class CountedBatch(Batch):
 
     key     rank and step
     first   how many records of this rank and step precede it
-    places  by the identity of a record: the record (to keep it alive) and its position
+    positions  by the identity of a record: the record (to keep it alive) and its position
     """
 
-    __slots__ = ("_first", "_of", "_places", "key")
+    __slots__ = ("_batch", "_first", "_positions", "key")
 
-    def __init__(self, batch: Batch, key: Key, first: int, places: dict[int, tuple[Record, _Place]]) -> None:
+    def __init__(self, batch: Batch, key: Key, first: int, positions: dict[int, tuple[Record, _Position]]) -> None:
         super().__init__((), batch.rank, batch.step)
-        self._of = batch
+        self._batch = batch
         self.key = key
         self._first = first
-        self._places = places
+        self._positions = positions
 
     def __len__(self) -> int:
-        return len(self._of)
+        return len(self._batch)
 
     def __iter__(self) -> Iterator[Record]:
-        for number, record in enumerate(self._of, self._first):
-            self._places[id(record)] = record, (*self.key, number)
+        for number, record in enumerate(self._batch, self._first):
+            self._positions[id(record)] = record, (*self.key, number)
             yield record
 
     def identities(self) -> Iterable[Any]:
-        return self._of.identities()
+        return self._batch.identities()
 
 
 def tasks_of(
     dumps: Sequence[Dump], ranks: Sequence[int], settings: Sequence[Any], arguments: tuple[Any, ...]
 ) -> list[RankTask]:
-    """One task per rank, with the state of its files; `arguments` come before the rank."""
+    """Return one task per rank, with the state of its files; `arguments` come before the rank."""
     from ascend_dump.analysis.ranks.rank_tasks import RankTask
 
     tasks = []
@@ -93,40 +93,49 @@ def tasks_of(
     return tasks
 
 
-def table_of(found: FoundOnRank, places: Mapping[int, tuple[Record, _Place]]) -> polars.DataFrame:
-    """The results of one rank as a table."""
+def table_of(result: RankResult, positions: Mapping[int, tuple[Record, _Position]]) -> polars.DataFrame:
+    """Return the results of one rank as a table."""
     import polars as pl
 
-    def place(record: Optional[Record]) -> Sequence[Optional[int]]:
-        return _NOWHERE if record is None else places[id(record)][1] or _NOWHERE
+    def position(record: Optional[Record]) -> Sequence[Optional[int]]:
+        return _NO_POSITION if record is None else positions[id(record)][1] or _NO_POSITION
 
     def cells(pair: Pair) -> list[Any]:
-        return [*place(pair.actual), *place(pair.reference), *found_in(pair)]
+        return [*position(pair.actual), *position(pair.reference), *fields_of(pair)]
 
     pack = msgspec.msgpack.Encoder(enc_hook=_plain).encode
-    found_in = attrgetter(*_FOUND)
+    fields_of = attrgetter(*_PAIR_FIELDS)
 
     rows: list[list[Any]] = []
-    for number, part in enumerate(found.parts):
+    for number, part in enumerate(result.parts):
         if isinstance(part, EqualStep):
             keys = [_key(side) for side in part.sides]
-            rows.append([number, len(part), "", *keys[0], None, *keys[1], None, *[None] * (len(_FOUND) + 1)])
+            rows.append([number, len(part), "", *keys[0], None, *keys[1], None, *[None] * (len(_PAIR_FIELDS) + 1)])
         else:
             for pair in part:
                 numbers = None if pair.measure is None else pack(pair.measure)
                 rows.append([number, None, "", *cells(pair), numbers])
     origins = [
-        [one.kind, [*cells(one.pair), one.pair.measure], one.evidence, one.explains, one.first_seen, one.next]
-        for one in found.origins
+        [
+            origin.kind,
+            [*cells(origin.pair), origin.pair.measure],
+            origin.evidence,
+            origin.explains,
+            origin.first_seen,
+            origin.next,
+        ]
+        for origin in result.origins
     ]
-    changed = [[[*cells(one.pair), one.pair.measure], one.arguments, one.others] for one in found.changed]
-    counts = (found.inside, found.left_out)
-    more = json.dumps([origins, changed, counts, found.crossings, found.are_parts, found.mapped], default=_plain)
-    rows.append([None, None, more, *[None] * (len(_schema()) - 3)])
+    changed = [
+        [[*cells(origin.pair), origin.pair.measure], origin.arguments, origin.others] for origin in result.changed
+    ]
+    counts = (result.inside, result.left_out)
+    summary = json.dumps([origins, changed, counts, result.crossings, result.are_parts, result.mapped], default=_plain)
+    rows.append([None, None, summary, *[None] * (len(_schema()) - 3)])
     return pl.DataFrame(rows, schema=_schema(), orient="row")
 
 
-_NOWHERE: tuple[None, None, None] = (None, None, None)
+_NO_POSITION: tuple[None, None, None] = (None, None, None)
 
 
 def _key(batches: Sequence[Batch]) -> Key:
@@ -135,7 +144,7 @@ def _key(batches: Sequence[Batch]) -> Key:
 
 
 def _plain(value: Any) -> Any:
-    """numpy scalars as Python numbers."""
+    """Return a number of numpy as one of Python."""
     return value.item()
 
 
@@ -149,7 +158,7 @@ def _schema() -> dict[str, Any]:
         "equal": pl.Int64,
         "more": pl.String,
         **dict.fromkeys(numbers, pl.Int64),
-        **{name: types.get(name, pl.String) for name in _FOUND},
+        **{name: types.get(name, pl.String) for name in _PAIR_FIELDS},
         "measure": pl.Binary,
     }
 
@@ -166,46 +175,46 @@ class _Lookup:
         rank, step = key
         return self._batches(self._dumps[side].select(rank=rank, step=step)).get(key, [])
 
-    def record(self, side: int, place: Sequence[Optional[int]]) -> Optional[Record]:
-        rank, step, number = place
+    def record(self, side: int, position: Sequence[Optional[int]]) -> Optional[Record]:
+        rank, step, number = position
         if number is None:
             return None
         key = (side, (rank, step))
         records = self._records.get(key)
         if records is None:
-            records = self._records[key] = [one for batch in self.batches(*key) for one in batch]
+            records = self._records[key] = [record for batch in self.batches(*key) for record in batch]
         return records[number]
 
     def pair(self, row: Sequence[Any]) -> Pair:
         measured = None
-        told = msgspec.msgpack.decode(row[-1]) if isinstance(row[-1], bytes) else row[-1]
-        if told is not None:
-            numbers: Any = (tuple(one) if isinstance(one, list) else one for one in told)
+        values = msgspec.msgpack.decode(row[-1]) if isinstance(row[-1], bytes) else row[-1]
+        if values is not None:
+            numbers: Any = (tuple(value) if isinstance(value, list) else value for value in values)
             measured = Measure(*numbers)
-        found = dict(zip(_FOUND, row[6:-1]))
-        return Pair(self.record(0, row[:3]), self.record(1, row[3:6]), measure=measured, **found)
+        fields = dict(zip(_PAIR_FIELDS, row[6:-1]))
+        return Pair(self.record(0, row[:3]), self.record(1, row[3:6]), measure=measured, **fields)
 
 
-def found_of(
+def result_of(
     table: polars.DataFrame, dumps: Sequence[Dump], batches: Callable[[Dump], Mapping[Key, Sequence[Batch]]]
-) -> FoundOnRank:
+) -> RankResult:
     """Read the table of a rank; records are read when their pair is accessed."""
     lookup = _Lookup(dumps, batches)
     parts: list[Sequence[Pair]] = []
     for rows in table.filter(table["part"].is_not_null()).partition_by("part", maintain_order=True):
         parts.append(_equal(rows, lookup) if rows["equal"][0] is not None else _later(rows, lookup))
-    [more] = table.filter(table["part"].is_null())["more"]
-    origins, changed, (inside, left_out), crossings, are_parts, mapped = json.loads(more)
-    return FoundOnRank(
+    [summary] = table.filter(table["part"].is_null())["more"]
+    origins, changed, (inside, left_out), crossings, are_parts, mapped = json.loads(summary)
+    return RankResult(
         parts,
         [
             Origin(kind, lookup.pair(pair), tuple(evidence), explains, first_seen, _next(settings))
             for kind, pair, evidence, explains, first_seen, settings in origins
         ],
-        [ChangedCall(lookup.pair(pair), tuple(arguments), others) for pair, arguments, others in changed],
+        [ChangedCall(lookup.pair(pair), tuple(arguments), count) for pair, arguments, count in changed],
         (inside[0], inside[1]),
         (left_out[0], left_out[1]),
-        [Crossing(*one) for one in crossings],
+        [Crossing(*crossing) for crossing in crossings],
         are_parts,
         mapped,
     )

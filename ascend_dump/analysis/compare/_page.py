@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Optional, Protocol
 from ascend_dump.analysis.explaining.page_facts import (
     capture_command,
     command,
-    place_facts,
+    location_facts,
     run_facts,
     show_command,
     step_text,
@@ -65,30 +65,30 @@ class ShownComparison(Protocol):
 
 
 def of_comparison(compared: ShownComparison) -> PageContent:
-    """The page of a comparison."""
+    """Return the page of a comparison."""
     usual = type(compared.rules)().to_dict()
     rules = {name: value for name, value in compared.rules.to_dict().items() if value != usual.get(name)}
-    unmade = [f"{text} ({count} records): not judged" for text, count in compared.undefined.items()]
+    notes = [f"{text} ({count} records): not judged" for text, count in compared.undefined.items()]
     if any(compared.inside):
-        unmade.append(
+        notes.append(
             f"{compared.inside[0]} operators of actual and {compared.inside[1]} of the reference lie inside operators "
-            "that are compared, and make tensors that the other side does not have"
+            "that are compared, and the other side does not have their tensors"
         )
     if any(compared.left_out):
-        unmade.append(
+        notes.append(
             f"{compared.left_out[0]} operators of actual and {compared.left_out[1]} of the reference "
             "have no floating-point values of their own to compare, such as views and constants: left out"
         )
-    unmade += [f"not used: {text}" for text in compared.unused]
-    unmade += [
-        f"paired by weak evidence, across the order of other pairs: {one.actual} with {one.reference} ({one.how})"
-        for one in compared.crossings[:20]
+    notes += [f"not used: {text}" for text in compared.unused]
+    notes += [
+        f"paired by weak evidence, across the order of other pairs: {item.actual} with {item.reference} ({item.how})"
+        for item in compared.crossings[:20]
     ]
     if len(compared.crossings) > 20:
-        unmade.append(f"{len(compared.crossings) - 20} more pairs by weak evidence are not named here")
+        notes.append(f"{len(compared.crossings) - 20} more pairs by weak evidence are not named here")
     allowed = compared.counts.get("allowed", 0)
     if allowed:
-        unmade.append(f"{counted(allowed, 'record')} of operators that may be missing on one side: not compared")
+        notes.append(f"{counted(allowed, 'record')} of operators that may be missing on one side: not compared")
     first = compared.origins[0] if compared.origins else None
     return PageContent(
         title=f"{compared.actual} against {compared.reference}",
@@ -98,9 +98,9 @@ def of_comparison(compared: ShownComparison) -> PageContent:
         facts=() if first is None else tuple(_origin_facts(first)),
         command=_next_command(compared, first),
         compared=True,
-        findings=tuple(_origin(one, compared) for one in compared.origins),
-        changed=tuple(_changed(one) for one in compared.changed),
-        unmade=tuple(unmade),
+        findings=tuple(_origin(item, compared) for item in compared.origins),
+        changed=tuple(_changed(item) for item in compared.changed),
+        unmade=tuple(notes),
         made=(
             ("actual", str(compared.actual)),
             *_runs_of(compared.actual, "actual"),
@@ -115,23 +115,23 @@ def of_comparison(compared: ShownComparison) -> PageContent:
 def _runs_of(dump: Path, side: str) -> list[tuple[str, str]]:
     try:
         return list(run_facts(open_dump(dump), side))
-    except AscendDumpError:  # it may be gone since it was compared
+    except AscendDumpError:  # it was removed after the comparison
         return []
 
 
 def _row(pair: Pair) -> PageRow:
-    one = pair.measure
-    error = one and PageError(
-        one.rel_l2,
-        one.max_abs,
-        one.max_rel,
-        one.rmse,
-        one.cosine,
-        one.unequal,
-        one.count,
-        one.nonfinite,
-        one.at,
-        one.ulp,
+    measure = pair.measure
+    error = measure and PageError(
+        measure.rel_l2,
+        measure.max_abs,
+        measure.max_rel,
+        measure.rmse,
+        measure.cosine,
+        measure.unequal,
+        measure.count,
+        measure.nonfinite,
+        measure.at,
+        measure.ulp,
     )
     how = f"{pair.how}, {pair.confidence:.0%} sure" if pair.how else ""
     reason = pair.reason if not pair.undefined else f"not judged: {pair.undefined}"
@@ -150,20 +150,20 @@ def _sentence(compared: ShownComparison) -> str:
             "unreadable": f"{counts.get('unreadable', 0)} pairs cannot be read.",
         }.get(compared.verdict, "The dumps differ, and no difference has an origin among what was compared.")
     first = compared.origins[0]
-    is_told = first.rank is not None and (first.rank > 0 or compared.several_ranks)
-    rank = f" on rank {first.rank}" if is_told else ""
+    has_rank = first.rank is not None and (first.rank > 0 or compared.several_ranks)
+    rank = f" on rank {first.rank}" if has_rank else ""
     name = f"{named(first.op_name, first.op_type)}{rank}"
     step = "" if first.step is None else f"Step {first.step}: "
     meaning = {
         "structure": f"{name} is the first operator that is not the same in both programs",
-        "input": f"{name} is given other data from outside",
-        "parameter": f"a parameter that {name} reads first is another one",
-        "compute": f"{name} is the first operator to give another result of equal inputs",
+        "input": f"{name} reads different data from outside",
+        "parameter": f"a parameter differs when {name} first reads it",
+        "compute": f"{name} is the first operator with a different result of equal inputs",
         "unknown": f"the output of {name} differs, and its inputs, or some of them, could not be compared",
         "amplification": f"{name} enlarges a difference that was within rounding",
-        "collective": f"{name} gives another result though what all ranks put in agrees",
+        "collective": f"{name} has a different result, although the inputs of all ranks agree",
         "random": f"{name} draws other random numbers",
-        "uninitialised": f"{name} reads memory that nobody had written",
+        "uninitialised": f"{name} reads uninitialised memory",
     }.get(first.kind, f"{name} is where the difference begins")
     follow = "follows" if first.explains == 1 else "follow"
     explains = f"; {counted(first.explains, 'later output')} {follow} from it" if first.explains else ""
@@ -173,7 +173,7 @@ def _sentence(compared: ShownComparison) -> str:
 def _origin_facts(origin: Origin) -> Iterator[tuple[str, str]]:
     kind = origin.to_dict()
     yield "kind", f"{origin.kind}: {kind['meaning']}"
-    yield from place_facts(origin.module, origin.source)
+    yield from location_facts(origin.module, origin.source)
 
 
 def _origin(origin: Origin, compared: ShownComparison) -> PageFinding:
@@ -181,7 +181,7 @@ def _origin(origin: Origin, compared: ShownComparison) -> PageFinding:
     if origin.explains:
         lines.append(("explains", explained(origin.explains)))
     if origin.first_seen:
-        lines.append(("first seen", "what came before it was not recorded, or not read: the cause may be there"))
+        lines.append(("first seen", "earlier operators are not recorded, or were not read: the cause may be there"))
     commands = tensor_commands(compared.actual, compared.reference, origin.pair)
     settings = ", ".join(f"{name}={value!r}" for name, value in origin.next.items())
     if commands:
@@ -194,11 +194,11 @@ def _origin(origin: Origin, compared: ShownComparison) -> PageFinding:
     )
 
 
-def _changed(one: ChangedCall) -> PageFinding:
-    lines = [*place_facts(one.module, one.source), ("arguments", "\n".join(one.arguments))]
-    if one.others:
-        lines.append(("others", f"{counted(one.others, 'more operator')} of this type with the same"))
-    return PageFinding(f"{step_text(one.step)}{one.op_name or one.op_type}", one.pair.record, tuple(lines))
+def _changed(call: ChangedCall) -> PageFinding:
+    lines = [*location_facts(call.module, call.source), ("arguments", "\n".join(call.arguments))]
+    if call.others:
+        lines.append(("others", f"{counted(call.others, 'more operator')} of this type with the same"))
+    return PageFinding(f"{step_text(call.step)}{call.op_name or call.op_type}", call.pair.record, tuple(lines))
 
 
 def _next_command(compared: ShownComparison, first: Optional[Origin]) -> str:

@@ -1,6 +1,6 @@
-"""Settings of a comparison that nothing in the dumps fits, such as mistyped names.
+"""Settings of a comparison without effect on the dumps, such as mistyped names.
 
-What was not selected is no mistake: one mapping and one file of rules serve for whole dumps and for parts of them.
+Names outside the selection are no mistake: one mapping and one file of rules serve for whole dumps and their parts.
 """
 
 from __future__ import annotations
@@ -15,44 +15,44 @@ __all__ = ["unused_names", "unused_rules"]
 
 
 def unused_names(mapping: Mapping[str, str], paired: Collection[str], dumps: Sequence[Dump]) -> Iterator[str]:
-    """Of each name that is mapped, and paired in no step, why. paired: the names of actual that were."""
-    left = {name: other for name, other in mapping.items() if name not in paired}
-    if not left:
+    """Yield the reason for each mapped name that is not paired. paired: the names of actual that are."""
+    unpaired = {name: partner for name, partner in mapping.items() if name not in paired}
+    if not unpaired:
         return
-    unknown = _unknown(left, dumps[0]), _unknown(left.values(), dumps[1])
+    unknown = _unknown(unpaired, dumps[0]), _unknown(unpaired.values(), dumps[1])
     selected = [{record.op_name for record in dump} for dump in dumps]
     taken = {mapping[name]: name for name in mapping if name in paired}
-    for name, other in left.items():
+    for name, partner in unpaired.items():
         if name in unknown[0]:
             yield f'mapping: "{name}" is no operator of actual'
-        elif other in unknown[1]:
-            yield f'mapping: "{other}", for "{name}" of actual, is no operator of the reference'
-        elif other in taken:
-            yield f'mapping: "{name}" is not paired with "{other}", which "{taken[other]}" is mapped to as well'
-        elif name in selected[0] and other in selected[1]:
-            yield f'mapping: "{name}" is not paired with "{other}": no step has outputs of both'
+        elif partner in unknown[1]:
+            yield f'mapping: "{partner}", for "{name}" of actual, is no operator of the reference'
+        elif partner in taken:
+            yield f'mapping: "{name}" is not paired with "{partner}", which "{taken[partner]}" is mapped to as well'
+        elif name in selected[0] and partner in selected[1]:
+            yield f'mapping: "{name}" is not paired with "{partner}": no step has outputs of both'
 
 
 def _unknown(names: Iterable[str], dump: Dump) -> set[str]:
-    left = set(names)
+    unknown = set(names)
     for record in dump.unselected():
-        left.discard(record.op_name)
-        if not left:
+        unknown.discard(record.op_name)
+        if not unknown:
             break
-    return left
+    return unknown
 
 
 def unused_rules(rules: Rules, dumps: Sequence[Dump]) -> Iterator[str]:
-    """Of each glob with rules of its own, if no operator matches it."""
-    left = dict.fromkeys(glob for glob, _ in rules.special)
-    seen: set[str] = set()
-    for dump in dumps if left else ():
+    """Yield each glob of the rules that matches no operator."""
+    unused = dict.fromkeys(glob for glob, _ in rules.special)
+    checked: set[str] = set()
+    for dump in dumps if unused else ():
         for record in dump.unselected():
-            for name in {record.op_name, record.op_type} - seen:
-                seen.add(name)
-                for glob in [glob for glob in left if fnmatchcase(name, glob)]:
-                    del left[glob]
-            if not left:
+            for name in {record.op_name, record.op_type} - checked:
+                checked.add(name)
+                for glob in [glob for glob in unused if fnmatchcase(name, glob)]:
+                    del unused[glob]
+            if not unused:
                 return
-    for glob in left:
+    for glob in unused:
         yield f'rules: no operator has a name or type that matches "{glob}"'

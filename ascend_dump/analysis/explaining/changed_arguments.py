@@ -1,8 +1,8 @@
-"""Operators that the two programs call with different arguments, and what follows from that besides their own output.
+"""Operators that the two programs call with different arguments, and the consequences besides their own output.
 
 Such an operator is called with different arguments in the backward pass too: the bounds of a clamp are used again for
-the mask of its gradient. And a number that a program reads from a tensor with `item()` may be passed as an argument,
-which carries a difference on.
+the mask of its gradient. And a number that a program reads from a tensor with `item()` may be passed as an argument:
+the difference of the argument follows from that of the tensor.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.same_framework import Match
 from ascend_dump.errors import AscendDumpError
 
-__all__ = ["Calls"]
+__all__ = ["ChangedArguments"]
 
 _Number = tuple[float, float]
+#: The name of an operator, or its class, and its differing arguments in words.
+_Call = tuple[str, tuple[str, ...]]
+#: Module and source line.
+_Line = tuple[str, str]
 
 
 class _Cause(NamedTuple):
-    """Where a difference comes from, and which noise it is."""
+    """The origins of a difference, and the noise that it follows from."""
 
     origins: frozenset[OriginNumber]
     noise: tuple[InputNoise, ...] = ()
@@ -33,66 +37,68 @@ class _Cause(NamedTuple):
 _NOTHING = _Cause(NO_ORIGINS)
 
 
-class Calls:
-    """What is known of one rank, step after step."""
+class ChangedArguments:
+    """The calls with different arguments of one rank, over all steps."""
 
     def __init__(self) -> None:
-        #: Of the step: by module and source line, the origins of operators that are called differently.
-        self._forward: dict[tuple[str, str], frozenset[OriginNumber]] = {}
-        #: Of the step: by module and source line, forward operators that give the same, however they are called.
-        self._equal: dict[tuple[str, str], list[Match]] = {}
+        #: Of the step: the origins of operators that are called differently.
+        self._forward: dict[_Line, frozenset[OriginNumber]] = {}
+        #: Of the step: forward operators with equal outputs, however they are called.
+        self._equal: dict[_Line, list[Match]] = {}
         #: Of the step: numbers read from tensors that differ, of actual and of the reference.
         self._numbers: dict[_Number, _Cause] = {}
-        #: Names and arguments of operators that are origins, and those of operators that one side runs alone.
-        self._origins: dict[tuple[str, tuple[str, ...]], OriginNumber] = {}
-        self._alone: dict[tuple[int, str], OriginNumber] = {}
-        #: Names and arguments of operators that `changed` lists already.
-        self._told: set[tuple[str, tuple[str, ...]]] = set()
-        self._changed: dict[tuple[str, tuple[str, ...]], list[Pair]] = {}
+        #: Calls that are origins, and operators that one side runs alone.
+        self._origins: dict[_Call, OriginNumber] = {}
+        self._one_sided: dict[tuple[int, str], OriginNumber] = {}
+        #: Calls in `changed`, by the names of their operators, and their pairs by the classes.
+        self._listed: set[_Call] = set()
+        self._changed: dict[_Call, list[Pair]] = {}
 
     def begin_step(self) -> None:
         self._forward.clear()
         self._equal.clear()
         self._numbers.clear()
 
-    def read_number(self, match: Match, pair: Pair, origins: Collection[OriginNumber], noise: list[InputNoise]) -> None:
-        """Note what `item()` read from a tensor that differs; pair: of this tensor."""
+    def add_number(self, match: Match, pair: Pair, origins: Collection[OriginNumber], noise: list[InputNoise]) -> None:
+        """Note the number that `item()` read from a tensor that differs. pair: of this tensor."""
         a, b = pair.actual, pair.reference
         if a is None or b is None or operator_class(match.reference.op_type) != "_local_scalar_dense":
             return
         try:
             number = float(a.numpy().item()), float(b.numpy().item())
-        except (AscendDumpError, TypeError, ValueError):  # of statistics there is nothing to read
+        except (AscendDumpError, TypeError, ValueError):  # only statistics are recorded
             return
         self._numbers[number] = _Cause(frozenset(origins), tuple(noise))
 
     def add_origin(
-        self, operator: Operator, arguments: Iterable[DifferingArgument], changed: bool, origin: OriginNumber
+        self, operator: Operator, arguments: Iterable[DifferingArgument], is_replaced: bool, origin: OriginNumber
     ) -> None:
-        """changed: another operator runs in its place."""
-        texts = tuple(one.text for one in arguments)
+        """Note the origin at an operator. is_replaced: another operator runs in its place."""
+        texts = _texts(arguments)
         if texts:
             self._origins[operator.op_name, texts] = origin
-        if texts or changed:
+        if texts or is_replaced:
             self._add_forward(operator, origin)
 
-    def origin_before(self, operator: Operator, arguments: Iterable[DifferingArgument]) -> Optional[OriginNumber]:
-        """The origin from an earlier step at the operator of this name with the same differing arguments; else None."""
-        return self._origins.get((operator.op_name, tuple(one.text for one in arguments)))
+    def earlier_origin(self, operator: Operator, arguments: Iterable[DifferingArgument]) -> Optional[OriginNumber]:
+        """Return the origin at the operator of this name with the same differing arguments; None for the first."""
+        return self._origins.get((operator.op_name, _texts(arguments)))
 
-    def add_alone(self, side: int, operator: Operator, make: Callable[[], OriginNumber]) -> OriginNumber:
-        """The origin at an operator that one side runs alone: that of an earlier step, that of the forward operator
-        whose gradient it is made for, or else a new one. side: 0 of actual."""
-        forward = self.of_forward(operator)
-        known = min(forward) if forward else self._alone.get((side, operator.op_name))
-        origin = known if known is not None else make()
-        self._alone[side, operator.op_name] = origin
+    def one_sided_origin(self, side: int, operator: Operator, create: Callable[[], OriginNumber]) -> OriginNumber:
+        """Return the origin at an operator that only one side (0: actual) runs.
+
+        It is that of the forward operator of a gradient, that of an earlier step, or else a new one.
+        """
+        forward = self.forward_origins(operator)
+        earlier = min(forward) if forward else self._one_sided.get((side, operator.op_name))
+        origin = earlier if earlier is not None else create()
+        self._one_sided[side, operator.op_name] = origin
         self._add_forward(operator, origin)
         return origin
 
     def _add_forward(self, operator: Operator, *origins: OriginNumber) -> None:
-        place = operator.module, operator.source
-        self._forward[place] = self._forward.get(place, NO_ORIGINS) | set(origins)
+        line = operator.module, operator.source
+        self._forward[line] = self._forward.get(line, NO_ORIGINS) | set(origins)
 
     def add_equal(self, match: Match) -> None:
         """Note operators with equal outputs: the outputs of their backward pass may differ."""
@@ -100,68 +106,71 @@ class Calls:
         if operator.phase != "backward" and (operator.module or operator.source):
             self._equal.setdefault((operator.module, operator.source), []).append(match)
 
-    def equal_forward(self, operator: Operator) -> list[str]:
-        """For an operator of the backward pass: which forward operators of its source line are called with different
-        arguments, in words."""
+    def forward_evidence(self, operator: Operator) -> list[str]:
+        """Return the differing arguments of the forward operators on the source line of a backward operator."""
         if operator.phase != "backward":
             return []
-        matches = self._equal.get((operator.module, operator.source), ())
-        every = ((one.reference.label, differing_arguments(one.actual, one.reference)) for one in matches)
-        return [f"{name} of the forward pass: {one.text}" for name, differing in every for one in differing]
+        return [
+            f"{match.reference.label} of the forward pass: {argument.text}"
+            for match in self._equal.get((operator.module, operator.source), ())
+            for argument in differing_arguments(match.actual, match.reference)
+        ]
 
     def add_reshaped(self, operator: Operator, origins: Collection[OriginNumber]) -> None:
         """Note an operator whose input has another shape: sizes passed to its backward pass follow from that."""
         self._add_forward(operator, *origins)
 
-    def of_forward(self, operator: Operator) -> frozenset[OriginNumber]:
-        """The origins at the forward operator that this one of the backward pass belongs to."""
+    def forward_origins(self, operator: Operator) -> frozenset[OriginNumber]:
+        """Return the origins at the forward operator of a backward operator."""
         if operator.phase != "backward" or not (operator.module or operator.source):
             return NO_ORIGINS
         return self._forward.get((operator.module, operator.source), NO_ORIGINS)
 
-    def causes(self, match: Match, changed: bool) -> _Cause:
-        """What explains that two operators are called with different arguments; nothing if they are not, or if no known
-        difference explains it."""
-        forward = self.of_forward(match.reference)
+    def cause_of(self, match: Match, is_replaced: bool) -> _Cause:
+        """Return the cause of different arguments of two calls; no origins if they are equal, or not explained."""
+        forward = self.forward_origins(match.reference)
         if not forward and not self._numbers:
             return _NOTHING
         differing = differing_arguments(match.actual, match.reference)
-        if forward and (changed or differing):
+        if forward and (is_replaced or differing):
             return _Cause(forward)
-        known = self._of_numbers(differing)
-        if not known:
+        causes = self._causes_of_numbers(differing)
+        if not causes:
             return _NOTHING
-        origins = NO_ORIGINS.union(*(one.origins for one in known))
-        return _Cause(origins, tuple(noise for one in known for noise in one.noise))
+        origins = NO_ORIGINS.union(*(cause.origins for cause in causes))
+        return _Cause(origins, tuple(noise for cause in causes for noise in cause.noise))
 
-    def add_changed(self, match: Match, pair: Pair, origins: Collection[OriginNumber], changed: bool) -> None:
-        """Note an operator whose output differs as its inputs do, if it is called differently; pair: of this output.
+    def add_changed(self, match: Match, pair: Pair, origins: Collection[OriginNumber], is_replaced: bool) -> None:
+        """Note an operator whose inputs and output differ, if it is called differently.
 
-        changed: another operator runs in its place.
+        pair: of this output. is_replaced: another operator runs in its place.
         """
         operator = match.reference
-        if changed:
+        if is_replaced:
             self._add_forward(operator, *origins)
         differing = differing_arguments(match.actual, operator)
-        if not differing or self.of_forward(operator) or self._of_numbers(differing):
+        if not differing or self.forward_origins(operator) or self._causes_of_numbers(differing):
             return
         self._add_forward(operator, *origins)
-        texts = tuple(one.text for one in differing)
+        texts = _texts(differing)
         call = operator.op_name, texts
-        if call not in self._origins and call not in self._told:
-            self._told.add(call)
+        if call not in self._origins and call not in self._listed:
+            self._listed.add(call)
             self._changed.setdefault((operator_class(operator.op_type), texts), []).append(pair)
 
     @property
     def changed(self) -> list[ChangedCall]:
-        """Operators called with different arguments whose difference an origin explains; similar ones are one entry."""
+        """The calls with different arguments whose difference an origin explains, one for each class and arguments."""
         return [ChangedCall(pairs[0], texts, len(pairs) - 1) for (_, texts), pairs in self._changed.items()]
 
-    def _of_numbers(self, differing: Collection[DifferingArgument]) -> list[_Cause]:
-        """Where the differing arguments come from, if all of them were read from tensors; else an empty list."""
+    def _causes_of_numbers(self, differing: Collection[DifferingArgument]) -> list[_Cause]:
+        """Return the causes of the differing arguments if all of them were read from tensors; else an empty list."""
         if not self._numbers:
             return []
-        numbers = [one.numbers for one in differing]
-        known = [self._numbers.get(one) for one in numbers if one is not None]
-        found = [one for one in known if one is not None]
-        return found if len(found) == len(differing) else []
+        numbers = [argument.numbers for argument in differing]
+        causes = [self._numbers[number] for number in numbers if number is not None and number in self._numbers]
+        return causes if len(causes) == len(differing) else []
+
+
+def _texts(arguments: Iterable[DifferingArgument]) -> tuple[str, ...]:
+    return tuple(argument.text for argument in arguments)

@@ -1,4 +1,4 @@
-"""What a tensor that no recorded operator made is for its program: data from outside, or a parameter or buffer."""
+"""The kind of a tensor that no recorded operator wrote: data from outside, or a parameter or buffer."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import VIEWS, operator_class
 from ascend_dump.reading import Record
 
-__all__ = ["Roles", "writes"]
+__all__ = ["InputKinds", "writes"]
 
-#: Operators that have their data and their parameters at fixed places: those of the data.
+#: By operators with data and parameters at fixed indices: the indices of the data.
 _DATA = {
     "addmm": (1,),
     "addmv": (1,),
@@ -31,54 +31,55 @@ _DATA = {
 }
 
 
-class Roles:
-    """The memory that the operators of one step find written already, and what they do with it."""
+class InputKinds:
+    """The memory that was written before the operators of one step, and its use by them."""
 
     def __init__(self, operators: Iterable[Operator]) -> None:
-        made: set[int] = set()
-        self._found: dict[int, Optional[tuple[str, int]]] = {}
-        self._written: set[int] = set()
+        outputs: set[int] = set()
+        #: By storage: the name of the first operator that reads it and is no view, and the index of the input.
+        self._readers: dict[int, Optional[tuple[str, int]]] = {}
+        self._updated: set[int] = set()
         for operator in operators:
             name = operator_class(operator.op_type)
-            read = set()
+            inputs = set()
             for record in operator.inputs:
                 storage = _storage(record)
                 if storage is None:
                     continue
-                read.add(storage)
-                if storage not in made and self._found.get(storage) is None:
-                    self._found[storage] = None if name in VIEWS else (name, record.index)
+                inputs.add(storage)
+                if storage not in outputs and self._readers.get(storage) is None:
+                    self._readers[storage] = None if name in VIEWS else (name, record.index)
             for record in operator.outputs:
                 storage = _storage(record)
                 if storage is None:
                     continue
-                if storage not in read and storage not in self._found:
-                    made.add(storage)
-                elif name not in VIEWS and storage in self._found and writes(operator.op_type):
-                    self._written.add(storage)
+                if storage not in inputs and storage not in self._readers:
+                    outputs.add(storage)
+                elif name not in VIEWS and storage in self._readers and writes(operator.op_type):
+                    self._updated.add(storage)
 
     def kind_of(self, record: Record, module: str, *, first: bool) -> str:
-        """ "input" or "parameter": of a difference that an operator's input has and nothing recorded made.
+        """Return "input" or "parameter" for an input that no recorded operator wrote.
 
         first: no operator ran before in this step.
         """
         storage = _storage(record)
-        if storage in self._written:
+        if storage in self._updated:
             return "parameter"  # an optimizer updates it, or a norm its running mean
         if record.dtype is not None and record.dtype.startswith(("int", "uint", "bool")):
             return "input"
-        name, index = (self._found.get(storage) if storage is not None else None) or ("", 0)
+        name, index = (self._readers.get(storage) if storage is not None else None) or ("", 0)
         if name in _DATA:
             return "input" if index in _DATA[name] else "parameter"
         return "parameter" if module and not first else "input"
 
 
 def _storage(record: Record) -> Optional[int]:
-    found = storage_of(record)
-    return None if found is None else found[0]
+    storage = storage_of(record)
+    return None if storage is None else storage[0]
 
 
 def writes(op_type: str) -> bool:
-    """Whether an operator writes to memory that it was given, by its name."""
+    """Return True if an operator writes to memory of its inputs, by its name."""
     name = op_type.rpartition("::")[2].split(".")[0]
     return name.endswith("_") or name.startswith(("native_batch_norm", "_native_batch_norm"))

@@ -1,7 +1,7 @@
-"""Differences that are known already, and which origins they come from.
+"""Known differences, and the origins that they come from.
 
-A difference is known again by its contents: the pair (content of actual, content of reference). Of a tensor that one
-side has alone, what is known is known by the content of that side.
+A difference is identified by its contents: the pair (content of actual, content of reference). A tensor that only one
+side has is looked up by the content of that side.
 """
 
 from __future__ import annotations
@@ -16,163 +16,168 @@ from ascend_dump.analysis.numerics.tensor_pair import Difference, identity_of, t
 from ascend_dump.analysis.operators.operator import storage_of
 from ascend_dump.reading import Record
 
-__all__ = ["Carried"]
+__all__ = ["KnownDifferences"]
 
 _Contents = tuple[Any, Any]
 #: The address and size of a storage. Unlike its number they stay the same over steps.
 _Memory = tuple[int, int]
 
 
-class Carried:
-    """What is known of the differences of one rank, step after step."""
+class KnownDifferences:
+    """The known differences of one rank, over all steps."""
 
     def __init__(self) -> None:
         self._causes: dict[_Contents, frozenset[OriginNumber]] = {}
         #: Differences within rounding, with the origins that they may be a small consequence of.
         self._noise: dict[_Contents, InputNoise] = {}
-        #: By contents of one side: what an operator without a partner copied them from.
+        #: By contents of one side: the contents that an operator without a partner copied.
         self._copies: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
+        #: By the storages of both sides: the origins of what was written there.
         self._written: dict[Any, frozenset[OriginNumber]] = {}
-        #: By contents of one side: what differs there, or was made by an operator without a partner; and what is noise.
-        self._of_side: tuple[dict[Any, frozenset[OriginNumber]], dict[Any, frozenset[OriginNumber]]] = ({}, {})
-        self._noise_of_side: tuple[dict[Any, InputNoise], dict[Any, InputNoise]] = ({}, {})
+        #: By contents of one side: the origins of a difference, or of what an operator without a partner made.
+        self._one_sided: tuple[dict[Any, frozenset[OriginNumber]], dict[Any, frozenset[OriginNumber]]] = ({}, {})
+        self._one_sided_noise: tuple[dict[Any, InputNoise], dict[Any, InputNoise]] = ({}, {})
         #: By side and memory: the operator without a partner that wrote there last.
-        self._written_alone: dict[tuple[int, _Memory], OriginNumber] = {}
+        self._one_sided_writes: dict[tuple[int, _Memory], OriginNumber] = {}
 
     def begin_step(self, views: Optional[tuple[Mapping[Any, Any], Mapping[Any, Any]]]) -> None:
-        """Numbers of storages begin anew with each step. views: by contents of each side, what they are a view of."""
+        """Begin a step; the numbers of storages begin anew. views: by contents of each side, the contents viewed."""
         self._written.clear()
-        for copies, known in zip(self._copies, views or ()):
-            copies.update(known)
+        for copies, viewed in zip(self._copies, views or ()):
+            copies.update(viewed)
 
     def __bool__(self) -> bool:
-        """Whether some difference is known, so that tensors with equal bytes change what is."""
+        """True once any difference is known."""
         return bool(self._causes)
 
     def add(self, contents: Optional[_Contents], causes: frozenset[OriginNumber]) -> None:
-        """What an input brings from outside of the recorded operators."""
+        """Note a difference that entered from outside the recording."""
         if contents is not None:
             self._causes[contents] = causes
 
     def add_written(self, a: Record, b: Record, contents: Optional[_Contents], causes: frozenset[OriginNumber]) -> None:
-        """What an operator wrote."""
+        """Note a difference that an operator wrote."""
         if contents is not None:
             self._causes[contents] = causes
-            for side, name in zip(self._of_side, contents):
-                side[name] = causes
+            for side, content in zip(self._one_sided, contents):
+                side[content] = causes
         if storage_of(a) is not None:
             self._written[storage_of(a), storage_of(b)] = causes
 
-    def add_alone(
-        self, side: int, read: Sequence[Any], written: Sequence[Any], new: OriginNumber, *, copied: bool
+    def add_one_sided(
+        self, side: int, inputs: Sequence[Any], outputs: Sequence[Any], origin: OriginNumber, *, copied: bool
     ) -> None:
-        """What an operator of one side (0: actual) made of what it read, by contents; copied: of the first of these."""
-        known = self._of_side[side]
-        causes = frozenset({new}).union(*(known.get(one, NO_ORIGINS) for one in read))
-        for name in written:
-            known[name] = causes
-            if copied and read and read[0] != name:
+        """Note the contents of inputs and outputs of an operator that only one side (0: actual) runs.
+
+        copied: the outputs are copies of the first input
+        """
+        known = self._one_sided[side]
+        causes = frozenset({origin}).union(*(known.get(content, NO_ORIGINS) for content in inputs))
+        for content in outputs:
+            known[content] = causes
+            if copied and inputs and inputs[0] != content:
                 copies = self._copies[side]
-                copies[name] = copies.get(read[0], read[0])
+                copies[content] = copies.get(inputs[0], inputs[0])
         known.pop(None, None)
 
-    def add_written_alone(self, side: int, written: Record, new: OriginNumber) -> None:
-        """An operator of one side (0: actual) wrote to memory that it was given, maybe to a part of it."""
-        memory = _memory_of(written)
+    def add_one_sided_write(self, side: int, output: Record, origin: OriginNumber) -> None:
+        """Note that an operator of one side (0: actual) wrote to the memory of an input, maybe to a part of it."""
+        memory = _memory_of(output)
         if memory is not None:
-            self._written_alone[side, memory] = new
+            self._one_sided_writes[side, memory] = origin
 
-    def add_written_by_both(self, a: Optional[Record], b: Optional[Record]) -> None:
-        """Paired operators wrote to this memory, so what one side wrote there before counts no more."""
-        if self._written_alone:
+    def forget_one_sided_writes(self, a: Optional[Record], b: Optional[Record]) -> None:
+        """Forget earlier writes of one side to this memory: paired operators wrote to it."""
+        if self._one_sided_writes:
             for side, record in enumerate((a, b)):
                 memory = None if record is None else _memory_of(record)
                 if memory is not None:
-                    self._written_alone.pop((side, memory), None)
+                    self._one_sided_writes.pop((side, memory), None)
 
-    def of_memory(self, a: Record, b: Record) -> frozenset[OriginNumber]:
-        """The operators without a partner that wrote to the memory of two inputs last.
+    def one_sided_writers(self, a: Record, b: Record) -> frozenset[OriginNumber]:
+        """Return the operators without a partner that wrote last to the memory of two inputs.
 
-        A write to a part of a tensor leaves contents of the whole that are in no record of that operator.
+        If they wrote to a part of a tensor, its new contents are in none of their records.
         """
-        found = [self._written_alone.get((side, _memory_of(one) or (0, 0))) for side, one in enumerate((a, b))]
-        return frozenset(one for one in found if one is not None)
+        memories = [(side, _memory_of(record) or (0, 0)) for side, record in enumerate((a, b))]
+        return frozenset(self._one_sided_writes[memory] for memory in memories if memory in self._one_sided_writes)
 
     def add_noise(
         self,
-        found: Difference,
+        difference: Difference,
         dtype: str,
         causes: frozenset[OriginNumber],
-        made_of: Collection[InputNoise] = (),
+        input_noise: Collection[InputNoise] = (),
     ) -> InputNoise:
-        """What was judged to be within rounding."""
-        assert found.measure is not None
+        """Note a difference within rounding, and return it as noise of later inputs."""
+        assert difference.measure is not None
         kind = float_kind(dtype)
-        unit = max([kind.unit if kind is not None else 0.0, *(one.unit for one in made_of)])
-        error = found.measure.rel_l2
-        if found.bounds:
-            # How far they are apart is not known: as far as noise may be.
+        unit = max([kind.unit if kind is not None else 0.0, *(noise.unit for noise in input_noise)])
+        error = difference.measure.rel_l2
+        if difference.bounds:
+            # The error is not known: assume the largest that is noise.
             error = max(error, math.sqrt(unit))
-        noise = InputNoise(found.measure, error, unit, causes, found.bounds)
-        if found.contents is not None:
-            self._noise[found.contents] = noise
-            for side, name in zip(self._noise_of_side, found.contents):
-                side[name] = noise
+        noise = InputNoise(difference.measure, error, unit, causes, difference.bounds)
+        if difference.contents is not None:
+            self._noise[difference.contents] = noise
+            for side, content in zip(self._one_sided_noise, difference.contents):
+                side[content] = noise
         return noise
 
     def forget(self, contents: Optional[_Contents]) -> None:
-        """These are equal once more."""
+        """Forget the difference of tensors that are equal again."""
         if contents is not None:
             self._causes.pop(contents, None)
 
     def is_noise(self, contents: Optional[_Contents]) -> bool:
         return contents in self._noise
 
-    def exactly(self, contents: Optional[_Contents]) -> frozenset[OriginNumber]:
-        """Where a difference with these very contents comes from."""
+    def causes_of(self, contents: Optional[_Contents]) -> frozenset[OriginNumber]:
+        """Return the origins of a difference with exactly these contents."""
         return NO_ORIGINS if contents is None else self._causes.get(contents, NO_ORIGINS)
 
     def look_up(
-        self, a: Record, b: Record, found: Difference
+        self, a: Record, b: Record, difference: Difference
     ) -> tuple[Optional[frozenset[OriginNumber]], Optional[InputNoise]]:
-        """Where the difference of an input comes from, or which noise it is; None where that is not known."""
-        known: Optional[frozenset[OriginNumber]] = None
+        """Return the origins of the difference of an input, and its noise; None for each if it is not known."""
+        causes: Optional[frozenset[OriginNumber]] = None
         noise: Optional[InputNoise] = None
-        for contents in self._names(found.contents):
-            known = known if known is not None else self._causes.get(contents)
+        for contents in self._before_copies(difference.contents):
+            causes = causes if causes is not None else self._causes.get(contents)
             if noise is None:
                 noise = self._noise.get(contents)
-                if noise is not None and not _may_be_part_of(found, noise, type_of(a, b)):
+                if noise is not None and not _may_be_part_of(difference, noise, type_of(a, b)):
                     noise = None
-        if known is None and noise is None and storage_of(a) is not None:
-            known = self._written.get((storage_of(a), storage_of(b)))
-        return known, noise
+        if causes is None and noise is None and storage_of(a) is not None:
+            causes = self._written.get((storage_of(a), storage_of(b)))
+        return causes, noise
 
-    def of_sides(self, contents: Optional[_Contents]) -> frozenset[OriginNumber]:
-        """Where what each side has alone comes from."""
-        made = [side.get(name, NO_ORIGINS) for side, name in zip(self._of_side, contents or ())]
-        return NO_ORIGINS.union(*made)
+    def one_sided_causes(self, contents: Optional[_Contents]) -> frozenset[OriginNumber]:
+        """Return the origins known for the content of each side by itself."""
+        sides = zip(self._one_sided, contents or ())
+        return NO_ORIGINS.union(*(side.get(content, NO_ORIGINS) for side, content in sides))
 
-    def of_one(
+    def look_up_unpaired(
         self, side: int, record: Record, counts: Callable[[OriginNumber], bool]
     ) -> tuple[frozenset[OriginNumber], Optional[InputNoise]]:
-        """What is known of an input that has no partner, by what its side wrote before. counts: of which origins."""
-        name = identity_of(record)
-        causes = frozenset(filter(counts, self._of_side[side].get(name, NO_ORIGINS)))
-        return causes, None if causes or name is None else self._noise_of_side[side].get(name)
+        """Return the origins, of those that count, or else the noise of an input without a partner. side: 0 of
+        actual."""
+        content = identity_of(record)
+        causes = frozenset(filter(counts, self._one_sided[side].get(content, NO_ORIGINS)))
+        return causes, None if causes or content is None else self._one_sided_noise[side].get(content)
 
-    def _names(self, contents: Optional[_Contents]) -> list[_Contents]:
-        """A difference and what it was before an operator without a partner copied one side of it."""
+    def _before_copies(self, contents: Optional[_Contents]) -> list[_Contents]:
+        """Return the contents, and those before operators without a partner copied one side of them."""
         if contents is None:
             return []
-        names = [contents]
+        candidates = [contents]
         for side, copies in enumerate(self._copies):
             source = copies.get(contents[side])
             if source is not None:
-                names.append((source, contents[1]) if side == 0 else (contents[0], source))
-        if len(names) == 3:
-            names.append((names[1][0], names[2][1]))
-        return names
+                candidates.append((source, contents[1]) if side == 0 else (contents[0], source))
+        if len(candidates) == 3:
+            candidates.append((candidates[1][0], candidates[2][1]))
+        return candidates
 
 
 def _memory_of(record: Record) -> Optional[_Memory]:
@@ -180,11 +185,14 @@ def _memory_of(record: Record) -> Optional[_Memory]:
     return (address, nbytes) if address and nbytes else None
 
 
-def _may_be_part_of(found: Difference, noise: InputNoise, dtype: str) -> bool:
-    """Whether what differs may be elements of a tensor with known noise: none is further off than the worst of these,
-    but for the rounding to another type."""
-    if found.measure is None or found.bounds:
+def _may_be_part_of(difference: Difference, noise: InputNoise, dtype: str) -> bool:
+    """Return True if a difference may be that of elements of a tensor with known noise.
+
+    No error is larger than the largest of the tensor, but for the rounding to another type.
+    """
+    measure = difference.measure
+    if measure is None or difference.bounds:
         return True
     kind = float_kind(dtype)
-    rounding = 0.0 if kind is None else 2 * kind.unit * found.measure.rms * math.sqrt(found.measure.count)
-    return found.measure.max_abs <= 2 * noise.measure.max_abs + rounding
+    rounding = 0.0 if kind is None else 2 * kind.unit * measure.rms * math.sqrt(measure.count)
+    return measure.max_abs <= 2 * noise.measure.max_abs + rounding

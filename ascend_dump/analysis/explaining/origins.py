@@ -1,4 +1,4 @@
-"""Origins while they are being found, and how they are told: what is one change of the program is one origin."""
+"""Drafts of origins during a walk. The drafts of one change of the program become one origin."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Any, Optional
 
 from ascend_dump.analysis.explaining.results import Origin, Pair
+from ascend_dump.analysis.judging.input_noise import OriginNumber
 from ascend_dump.analysis.operators.next_request import is_of_module, layers_of
 
-__all__ = ["LAST", "Draft", "add_effect", "explain", "place_of_kind", "told"]
+__all__ = ["LAST", "Draft", "Drafts", "add_effect", "explain", "kind_order"]
 
 #: Operators, or inputs, that a line of evidence names.
 _MOST_NAMED = 4
-#: Kinds of origins that are told after all others: amplifications, and what carries no value.
+#: Kinds of origins that are reported last: amplifications, and tensors without a defined value.
 LAST = ("amplification", "uninitialised")
 
 
 class Draft:
-    """An origin being found, with what it explains.
+    """An origin during the walk, with the number of differences that it explains.
 
-    hidden    an origin only once it explains something: an operator of one side, or memory that nobody wrote, which
-              differs all the time
-    reshaped  it is one of shape alone: another way to compute the same, if what is made of it is equal again
-    joined    what the drafts have in common that are told as one; None of one that stands alone
+    hidden    reported only if later differences depend on it: an operator of one side, or uninitialised memory, which
+              always differs
+    reshaped  only the shape differs: another way to compute the same, if later tensors are equal again
+    joined    the key of the drafts that are reported as one; None: it is reported by itself
     """
 
     def __init__(
@@ -42,22 +43,58 @@ class Draft:
         self.explains = 0
         self.hidden = hidden
         self.reshaped = reshaped
-        #: Whether a tensor of one shape on both sides differs because of it; and whether equal tensors were made of it.
-        self.changes_values = self.settled = False
+        #: True if a tensor of one shape on both sides differs because of it.
+        self.changes_values = False
+        #: True if tensors computed from it are equal again.
+        self.settled = False
         self.first_seen = first_seen
         self.joined = joined
-        #: Operators of the backward pass that are called differently because this one is.
+        #: Operators of the backward pass that are called differently because of it.
         self.backward: list[str] = []
 
     @property
-    def is_sure(self) -> bool:
+    def is_certain(self) -> bool:
         return not (self.hidden or self.reshaped)
 
     @property
-    def is_told(self) -> bool:
-        if self.changes_values or self.is_sure:
+    def is_reported(self) -> bool:
+        if self.changes_values or self.is_certain:
             return True
         return not self.settled and (self.explains > 0 or not self.hidden)
+
+
+class Drafts:
+    """The drafts of one rank by their numbers, in the order of the walk."""
+
+    def __init__(self) -> None:
+        self._drafts: list[Draft] = []
+
+    def add(self, draft: Draft) -> OriginNumber:
+        self._drafts.append(draft)
+        return len(self._drafts) - 1
+
+    def __getitem__(self, number: OriginNumber) -> Draft:
+        return self._drafts[number]
+
+    def of(self, numbers: Iterable[OriginNumber]) -> list[Draft]:
+        return [self._drafts[number] for number in numbers]
+
+    def are_undefined(self, causes: Collection[OriginNumber]) -> bool:
+        """Return True if a difference follows from uninitialised memory, and from nothing else."""
+        return bool(causes) and all(draft.kind == "uninitialised" for draft in self.of(causes))
+
+    def are_hidden(self, causes: Collection[OriginNumber]) -> bool:
+        """Return True if a difference follows from hidden origins, and from nothing else."""
+        return bool(causes) and all(draft.hidden for draft in self.of(causes))
+
+    def origins(self) -> list[Origin]:
+        """Return the origins, ordered by their kinds, then in the order of the walk."""
+        groups: dict[Hashable, list[Draft]] = {}
+        for draft in self._drafts:
+            if draft.is_reported:
+                groups.setdefault(draft.joined if draft.joined is not None else id(draft), []).append(draft)
+        ordered = sorted(groups.values(), key=lambda group: kind_order(group[0].kind))
+        return [_origin(*group) for group in ordered]
 
 
 def explain(pair: Pair, causes: Collection[Draft]) -> None:
@@ -68,56 +105,46 @@ def explain(pair: Pair, causes: Collection[Draft]) -> None:
 
 
 def add_effect(pair: Pair, causes: Collection[Draft]) -> None:
-    """Note at the origins whether values differ because of them."""
-    is_one_shape = pair.actual is not None and pair.reference is not None and pair.actual.shape == pair.reference.shape
-    # What a sure one explains speaks for no other.
-    changed = is_one_shape and not any(draft.is_sure for draft in causes)
+    """Note at the origins that values differ because of them."""
+    # Differences explained by a certain origin support no uncertain one.
+    is_effect = pair.has_one_shape and not any(draft.is_certain for draft in causes)
     for draft in causes:
-        draft.changes_values |= changed
+        draft.changes_values |= is_effect
 
 
-def told(drafts: Iterable[Draft]) -> list[Origin]:
-    """The origins, ordered by their kinds, then as they were found."""
-    groups: dict[Hashable, list[Draft]] = {}
-    for draft in drafts:
-        if draft.is_told:
-            groups.setdefault(draft.joined if draft.joined is not None else id(draft), []).append(draft)
-    ordered = sorted(groups.values(), key=lambda one: place_of_kind(one[0].kind))
-    return [_origin(*group) for group in ordered]
-
-
-def place_of_kind(kind: str) -> tuple[bool, bool]:
-    """Sorts origins: first those whose inputs were compared, then those of unknown inputs, then those of `LAST`."""
+def kind_order(kind: str) -> tuple[bool, bool]:
+    """Return the sort key of a kind: first origins with compared inputs, then those of unknown inputs, then `LAST`."""
     return kind in LAST, kind == "unknown"
 
 
-def _origin(first: Draft, *others: Draft) -> Origin:
-    backward = list(dict.fromkeys(name for draft in (first, *others) for name in draft.backward))
+def _origin(first: Draft, *joined: Draft) -> Origin:
+    drafts = (first, *joined)
+    backward = list(dict.fromkeys(name for draft in drafts for name in draft.backward))
     return Origin(
         first.kind,
         first.pair,
         (
             *first.evidence,
-            *_named("with it", [_with_it(first, one) for one in others]),
+            *_named("with it", [_short_name(first, draft) for draft in joined]),
             *_named("its backward pass changes with it", backward),
         ),
-        max(draft.explains for draft in (first, *others)),
+        max(draft.explains for draft in drafts),
         first.first_seen,
         _next_request(first.pair),
     )
 
 
-def _with_it(first: Draft, draft: Draft) -> str:
-    """The input, or the operator, that is told with another one."""
+def _short_name(first: Draft, draft: Draft) -> str:
+    """Return the name of the operator; of another input of the first operator the name of the input."""
     record = draft.pair.record
     return record.op_name if record.op_name != first.pair.record.op_name else f"{record.io}.{record.index}"
 
 
-def _named(what: str, names: Sequence[str]) -> list[str]:
+def _named(title: str, names: Sequence[str]) -> list[str]:
     if not names:
         return []
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return [f"{what}: {', '.join(names[:_MOST_NAMED])}{more}"]
+    end = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return [f"{title}: {', '.join(names[:_MOST_NAMED])}{end}"]
 
 
 def _next_request(pair: Pair) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the pages of a comparison and of a triage say in the same words."""
+"""Facts and commands that the pages of a comparison and of a triage share."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ __all__ = [
     "capture_command",
     "command",
     "has_values",
+    "location_facts",
     "operator_command",
-    "place_facts",
     "run_facts",
     "show_command",
     "step_text",
     "tensor_commands",
 ]
 
-#: Runs of one dump that a page tells of.
+#: Runs of one dump that a page names.
 _MOST_RUNS = 8
 
 
 def step_text(step: Optional[int]) -> str:
-    """How a finding begins."""
+    """Return the beginning of the title of a finding."""
     return "" if step is None else f"step {step}: "
 
 
-def place_facts(module: Optional[str], source: Optional[str]) -> Iterator[tuple[str, str]]:
-    """Where in the program a finding lies, as far as the dump says it."""
+def location_facts(module: Optional[str], source: Optional[str]) -> Iterator[tuple[str, str]]:
+    """Yield the module and the source line of a finding, as far as they are recorded."""
     if module:
         yield "module", module
     if source:
@@ -45,27 +45,27 @@ def place_facts(module: Optional[str], source: Optional[str]) -> Iterator[tuple[
 
 
 def run_facts(dump: Dump, side: str = "") -> Iterator[tuple[str, str]]:
-    """How a dump was made: of its runs the state, the request, the command and the versions; once what is the same."""
+    """Yield the state, the request, the command and the versions of each run; facts that runs share only once."""
     runs = dump.runs()
-    told: set[tuple[str, str]] = set()
+    shared: set[tuple[str, str]] = set()
     for number, run in enumerate(runs[:_MOST_RUNS], 1):
         name = f"{side} run {number}".strip()
         yield name, f"{run.path}: {run.state!s}{'; ' if run.notes else ''}{'; '.join(run.notes)}"
-        for what, text in run.made:
-            if (what, text) not in told:
-                told.add((what, text))
-                yield f"{name}, {what}", text
+        for title, text in run.made:
+            if (title, text) not in shared:
+                shared.add((title, text))
+                yield f"{name}, {title}", text
     if len(runs) > _MOST_RUNS:
         yield f"{side} runs".strip(), f"{len(runs) - _MOST_RUNS} more"
 
 
 def show_command(dump: Path, record: Record) -> str:
-    """The command that prints one tensor."""
+    """Return the command that prints one tensor."""
     return f"{operator_command('show', dump, record)} {command('--io', record.io or '*', '--plot')}"
 
 
 def operator_command(verb: str, dump: Path, record: Record) -> str:
-    """The command that does something with all tensors of an operator, such as show or replay."""
+    """Return the command that applies a verb, such as show or replay, to all tensors of an operator."""
     words = ["ascend-dump", verb, str(dump), "--op", record.op_name or "*"]
     words += [] if record.step is None else ["--step", str(record.step)]
     words += ["--rank", str(record.rank)] if record.rank else []
@@ -73,18 +73,19 @@ def operator_command(verb: str, dump: Path, record: Record) -> str:
 
 
 def tensor_commands(actual: Path, reference: Path, pair: Pair) -> list[str]:
-    """The commands that print the tensors of the operator of a pair; none where another dump would tell more.
+    """Return the commands that print the tensors of the operator of a pair.
 
-    That is where a side has no tensors, and of modules, whose operators are in neither dump.
+    There are none if a new dump helps more: if a side has no tensors, and for modules without their operators.
     """
-    sides = [(dump, one) for dump, one in ((actual, pair.actual), (reference, pair.reference)) if one is not None]
-    if is_of_module(pair.record) or not all(has_values(one) for _, one in sides):
+    sides = ((actual, pair.actual), (reference, pair.reference))
+    records = [(dump, record) for dump, record in sides if record is not None]
+    if is_of_module(pair.record) or not all(has_values(record) for _, record in records):
         return []
-    return [operator_command("show", dump, one) for dump, one in sides]
+    return [operator_command("show", dump, record) for dump, record in records]
 
 
 def has_values(record: Record) -> bool:
-    """Whether the tensor of a record can be read."""
+    """Return True if the tensor of a record can be read."""
     try:
         record.numpy()
     except (NotSupported, ReadError):
@@ -93,14 +94,13 @@ def has_values(record: Record) -> bool:
 
 
 def capture_command(request: DumpRequest, dump: Optional[Dump] = None) -> str:
-    """How the program is started to record what `request` says; by the command that made the dump, if it is known."""
-    told = next((text for run in dump.runs() for name, text in run.made if name == "command"), "") if dump else ""
-    program = told.partition(" ")[0]
-    # What came from standard input or from a text stands in no command.
-    again = f"python {told}" if program.endswith(".py") else "python …"
-    return f"ASCEND_DUMP={shlex.quote(request.to_text())} {again}"
+    """Return the command that runs the program with a request; the program is that of the dump, if it is known."""
+    run = next((text for run in dump.runs() for name, text in run.made if name == "command"), "") if dump else ""
+    # A program from standard input or from a text is not in the command.
+    program = f"python {run}" if run.partition(" ")[0].endswith(".py") else "python …"
+    return f"ASCEND_DUMP={shlex.quote(request.to_text())} {program}"
 
 
 def command(*words: str) -> str:
-    """A line for a shell."""
+    """Return a line for a shell."""
     return " ".join(map(shlex.quote, words))

@@ -21,11 +21,11 @@ __all__ = ["EqualLater", "EqualStep", "Pairs", "PairsLater", "are_equal"]
 
 
 def are_equal(actual: Sequence[Batch], reference: Sequence[Batch]) -> bool:
-    """Whether both batches have the same records in the same order, with equal bytes in every tensor."""
+    """Return True if both have the same records in the same order, with equal bytes in every tensor."""
     if sum(map(len, actual)) != sum(map(len, reference)):
         return False
-    sides = ((one for batch in side for one in batch.identities()) for side in (actual, reference))
-    return all(one is not None and one == other for one, other in zip_longest(*sides))
+    sides = ((identity for batch in side for identity in batch.identities()) for side in (actual, reference))
+    return all(a is not None and a == b for a, b in zip_longest(*sides))
 
 
 class LazyPairs(Sequence[Pair]):
@@ -35,22 +35,22 @@ class LazyPairs(Sequence[Pair]):
         self._pairs: Optional[list[Pair]] = None
 
     @overload
-    def __getitem__(self, place: int) -> Pair: ...
+    def __getitem__(self, index: int) -> Pair: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[Pair]: ...
-    def __getitem__(self, place: Union[int, slice]) -> Union[Pair, Sequence[Pair]]:
-        return self._made()[place]
+    def __getitem__(self, index: slice) -> Sequence[Pair]: ...
+    def __getitem__(self, index: Union[int, slice]) -> Union[Pair, Sequence[Pair]]:
+        return self._created()[index]
 
     def __iter__(self) -> Iterator[Pair]:
-        return iter(self._made())
+        return iter(self._created())
 
-    def _made(self) -> list[Pair]:
+    def _created(self) -> list[Pair]:
         if self._pairs is None:
-            self._pairs = self._make()
+            self._pairs = self._create()
         return self._pairs
 
     @abstractmethod
-    def _make(self) -> list[Pair]: ...
+    def _create(self) -> list[Pair]: ...
 
 
 class EqualStep(LazyPairs):
@@ -69,12 +69,12 @@ class EqualStep(LazyPairs):
     def __len__(self) -> int:
         return self._count
 
-    def _make(self) -> list[Pair]:
-        left, right = (operators(_records(side)) for side in self._sides)
+    def _create(self) -> list[Pair]:
+        actual, reference = (operators(_records(side)) for side in self._sides)
         walk = Divergence(Rules()).walk
-        made = [pair for a, b in zip(left, right) for pair in walk(Match(a, b, "content", 1.0))]
+        pairs = [pair for a, b in zip(actual, reference) for pair in walk(Match(a, b, "content", 1.0))]
         self._sides = ((), ())
-        return made
+        return pairs
 
 
 class EqualLater(EqualStep):
@@ -85,24 +85,24 @@ class EqualLater(EqualStep):
         self._count = count
         self._look_up = sides
 
-    def _make(self) -> list[Pair]:
+    def _create(self) -> list[Pair]:
         self._sides = self._look_up()
-        return super()._make()
+        return super()._create()
 
 
 class PairsLater(LazyPairs):
-    """Pairs whose verdicts are known; everything else is created when they are accessed."""
+    """Pairs with known verdicts; everything else is created when they are accessed."""
 
-    def __init__(self, verdicts: Sequence[str], make: Callable[[], list[Pair]]) -> None:
+    def __init__(self, verdicts: Sequence[str], create: Callable[[], list[Pair]]) -> None:
         super().__init__()
         self.verdicts = verdicts
-        self._maker = make
+        self._creator = create
 
     def __len__(self) -> int:
         return len(self.verdicts)
 
-    def _make(self) -> list[Pair]:
-        return self._maker()
+    def _create(self) -> list[Pair]:
+        return self._creator()
 
 
 def _records(batches: Sequence[Batch]) -> Iterator[Record]:
@@ -120,39 +120,39 @@ class Pairs(Sequence[Pair]):
         return self._ends[-1] if self._ends else 0
 
     @overload
-    def __getitem__(self, place: int) -> Pair: ...
+    def __getitem__(self, index: int) -> Pair: ...
     @overload
-    def __getitem__(self, place: slice) -> tuple[Pair, ...]: ...
-    def __getitem__(self, place: Union[int, slice]) -> Union[Pair, tuple[Pair, ...]]:
+    def __getitem__(self, index: slice) -> tuple[Pair, ...]: ...
+    def __getitem__(self, index: Union[int, slice]) -> Union[Pair, tuple[Pair, ...]]:
         from bisect import bisect_right
 
-        if isinstance(place, slice):
-            return tuple(self[at] for at in range(*place.indices(len(self))))
-        at = range(len(self))[place]
-        part = bisect_right(self._ends, at)
-        return self._parts[part][at - self._ends[part]]
+        if isinstance(index, slice):
+            return tuple(self[number] for number in range(*index.indices(len(self))))
+        number = range(len(self))[index]
+        part = bisect_right(self._ends, number)
+        return self._parts[part][number - self._ends[part]]
 
     def __iter__(self) -> Iterator[Pair]:
         for part in self._parts:
             yield from part
 
     def looked_at(self) -> Iterator[Pair]:
-        """The pairs whose records were compared one by one; all others are equal."""
+        """Yield the pairs whose records were compared one by one; all others are equal."""
         for part in self._parts:
             if not isinstance(part, EqualStep):
                 yield from part
 
     def replaced(self, change: Callable[[Pair], Pair]) -> Pairs:
-        """The same pairs, with those changed that were compared one by one."""
+        """Return the pairs after `change` was applied to those that were compared one by one."""
         return Pairs([part if isinstance(part, EqualStep) else list(map(change, part)) for part in self._parts])
 
     def verdicts(self) -> Counter[str]:
-        """How many pairs have each verdict."""
-        found: Counter[str] = Counter()
+        """Return the number of pairs with each verdict."""
+        counts: Counter[str] = Counter()
         for part in self._parts:
             if isinstance(part, PairsLater):
-                found.update(part.verdicts)
+                counts.update(part.verdicts)
             elif not isinstance(part, EqualStep):
-                found.update(pair.verdict for pair in part)
-        equal = len(self) - sum(found.values())
-        return found + Counter({"equal": equal}) if equal else found
+                counts.update(pair.verdict for pair in part)
+        equal = len(self) - sum(counts.values())
+        return counts + Counter({"equal": equal}) if equal else counts

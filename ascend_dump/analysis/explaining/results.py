@@ -10,35 +10,35 @@ from ascend_dump.reading import Record
 
 __all__ = ["KINDS", "ChangedCall", "Crossing", "Origin", "Pair"]
 
-#: Kinds of origins, and what they mean.
+#: Kinds of origins, and their meanings.
 KINDS = {
     "structure": "an operator, an argument, a type or a shape differs between the programs",
     "input": "data that came from outside the recorded operators differ",
     "parameter": "a parameter or a buffer differs when it is first read",
-    "compute": "equal inputs, or inputs equal up to rounding, and another output",
+    "compute": "its inputs are equal, or equal up to rounding, and its output differs",
     "amplification": "the operator enlarged a difference that was within rounding",
     "unknown": "its inputs, or some of them, could not be compared, and its output differs",
-    "collective": "what all ranks put into a collective operator agrees, and what it gave does not",
+    "collective": "the inputs of all ranks to a collective operator agree, and its result differs",
     "random": "the operator draws random numbers",
-    "uninitialised": "memory that nobody had written was read",
+    "uninitialised": "uninitialised memory was read",
 }
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two records, one of each side, that hold the same tensor of the program; one is None if it has no partner.
+    """Two records of the same tensor of the program, one of each side; a record without a partner has None.
 
     how, confidence   how the operators were paired, and how reliable that is (1.0 certain, 0.5 by position only)
-    transformation    what was applied to `actual` before the comparison: "identity", "cast" (to another type),
+    transformation    applied to `actual` before the comparison: "identity", "cast" (to another type),
                       "reshape", "permute(0, 3, 1, 2)" (axes in this order), "NC1HWC0→NCHW" (blocked device layout
-                      undone, padding removed; "… of the reference" if it was applied there), "part 1 of 2 along axis 0"
-                      (one rank of several against one rank), "sum over 2 ranks" (each has a partial sum)
+                      undone, padding removed; "… of the reference" if it was applied to that), "part 1 of 2 along
+                      axis 0" (one rank of several against one rank), "sum over 2 ranks" (each has a partial sum)
     verdict           "equal", "noise", "undecided" (only statistics, which agree), "unmatched", "structure",
                       "different" or "unreadable"
     reason            the verdict in words, with numbers
     measure           the numbers (`Measure`); None if no values had to be read or could be read
-    explained         whether an earlier record of the dump already had this difference
-    undefined         why the tensor carries no value of the program and is not judged; "" if it does
+    explained         an earlier record has this difference already
+    undefined         the reason why the tensor has no defined value and is not judged; "" if it has one
     """
 
     actual: Optional[Record]
@@ -55,12 +55,22 @@ class Pair:
     @property
     def record(self) -> Record:
         """The record of actual, or of the reference if actual has none."""
-        found = self.actual if self.actual is not None else self.reference
-        assert found is not None, "a pair has at least one side"
-        return found
+        record = self.actual if self.actual is not None else self.reference
+        assert record is not None, "a pair has at least one side"
+        return record
+
+    @property
+    def differs(self) -> bool:
+        """True if its values, or its structure, are not the same on both sides."""
+        return self.verdict in ("different", "structure")
+
+    @property
+    def has_one_shape(self) -> bool:
+        """True if both sides have a tensor, of the same shape."""
+        return self.actual is not None and self.reference is not None and self.actual.shape == self.reference.shape
 
     def to_dict(self) -> dict[str, Any]:
-        """The pair as plain values: labels of both records, fields of the measure."""
+        """Return the pair as plain values: labels of both records, fields of the measure."""
         record = self.record
         return {
             "step": record.step,
@@ -86,7 +96,7 @@ class Pair:
 
 
 class Crossing(NamedTuple):
-    """Two operators that were paired by weak evidence, against the order of pairs with stronger evidence.
+    """Two operators paired by weak evidence, against the order of pairs with stronger evidence.
 
     actual, reference  their names
     how, confidence    as in `Pair`
@@ -100,7 +110,7 @@ class Crossing(NamedTuple):
     rank: Optional[int]
 
 
-class _Placed:
+class _OfOperator:
     """The location of a pair's operator in the program."""
 
     pair: Pair
@@ -129,20 +139,20 @@ class _Placed:
     def rank(self) -> Optional[int]:
         return self.pair.record.rank
 
-    def _place(self) -> dict[str, Any]:
+    def _location(self) -> dict[str, Any]:
         names = ("op_name", "op_type", "module", "source", "step", "rank")
         return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
-class ChangedCall(_Placed):
-    """An operator that is called with other arguments, after a difference that an origin explains.
+class ChangedCall(_OfOperator):
+    """An operator that is called with different arguments, while its inputs differ too.
 
-    Its inputs differ too, so the effect of the arguments cannot be measured: check the program.
+    An origin explains the inputs. The effect of the arguments cannot be measured: check the program.
 
     pair       its first output that differs
     arguments  such as "eps: 0.001 here, 1e-05 in the reference"
-    others     how many more operators of this type are called with the same changed arguments
+    others     number of later operators of this type that are called with the same changed arguments
     """
 
     pair: Pair
@@ -150,9 +160,9 @@ class ChangedCall(_Placed):
     others: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """The call as plain values, for JSON."""
+        """Return the call as plain values, for JSON."""
         return {
-            **self._place(),
+            **self._location(),
             "arguments": list(self.arguments),
             "others": self.others,
             "pair": self.pair.to_dict(),
@@ -160,14 +170,14 @@ class ChangedCall(_Placed):
 
 
 @dataclass(frozen=True)
-class Origin(_Placed):
+class Origin(_OfOperator):
     """A difference that no earlier record explains.
 
     kind       one of `KINDS`
-    pair       where it was seen first: an input for "input" and "parameter", else an output
+    pair       the first pair that has it: an input for "input" and "parameter", else an output
     evidence   the facts that support it, with numbers
-    explains   how many later pairs with differences were traced to this one
-    first_seen whether what came before it was not recorded or not read, so that the cause may be there
+    explains   number of later pairs whose differences were traced to it
+    first_seen earlier operators are not recorded, or were not read: the cause may be there
     next       settings of the capture to run next, as keyword arguments of `ascend_dump.capture`
     """
 
@@ -179,11 +189,11 @@ class Origin(_Placed):
     next: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """The origin as plain values, for JSON."""
+        """Return the origin as plain values, for JSON."""
         return {
             "kind": self.kind,
             "meaning": KINDS[self.kind],
-            **self._place(),
+            **self._location(),
             "evidence": list(self.evidence),
             "explains": self.explains,
             "first_seen": self.first_seen,

@@ -1,7 +1,6 @@
-"""Many ranks: work on each of them on any executor, and what they did together.
+"""Many ranks: tasks for each of them on any executor, the order of their events, and tensors that have to be equal.
 
-Which event came before which, and what has to be the same on ranks and is not, is read from what host dumps tell of
-collectives and of placements (`ascend_dump.dump_format.CollectiveCall`, `Placement`).
+Collectives and placements are read from host dumps (`ascend_dump.dump_format.CollectiveCall`, `Placement`).
 """
 
 from ascend_dump.analysis.ranks.collective_calls import CallBook, CallPart

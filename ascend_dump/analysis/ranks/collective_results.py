@@ -1,7 +1,7 @@
-"""Whether what the ranks have of a collective call is what they put in: no reference is needed for that.
+"""Verify the results of collectives: the outputs of a call have to follow from the inputs of its ranks.
 
-What is moved has to be there bit by bit. What is reduced is reduced again in float64, and each element may be off by
-what rounding to the type of the tensor makes of as many terms as there are ranks.
+Moved tensors have to arrive bit by bit. Reductions are computed again in float64; each element may have the rounding
+error of as many terms as there are ranks. No reference is needed.
 """
 
 from __future__ import annotations
@@ -22,61 +22,61 @@ if TYPE_CHECKING:
 
 __all__ = ["RankFinding", "check_call", "content_of_record", "in_words", "minority"]
 
-#: What a reduction may do where the framework does not say; PyTorch's own reductions are sums.
+#: Candidates for a reduction that the framework does not name; PyTorch's own reductions are sums.
 _OPERATIONS = ("sum", "avg", "max", "min", "product")
 
-#: The share of elements of a message that may be damaged, where no other message of the two ranks arrived whole.
+#: The share of elements of a message that may be wrong if no message of the two ranks arrived unchanged.
 _MOST_DAMAGED = 0.5
 
 
 class RankFinding(NamedTuple):
-    """Something that is not the same on ranks where it has to be; the reason names ranks, group and numbers."""
+    """A tensor of a rank that is wrong; the reason names ranks, group and numbers."""
 
     record: Record
     reason: str
 
 
 def check_call(parts: Sequence[CallPart]) -> tuple[list[RankFinding], Optional[str]]:
-    """What is wrong with a call, and why it could not be checked where it could not.
+    """Return the wrong results of a call, and the reason if it could not be verified.
 
-    Where not all tensors of all ranks are there, results that have to be the same on all ranks are held against each
-    other, by their content or their statistics.
+    If tensors of a rank are missing, only results that have to be equal on all ranks are compared with each other, by
+    their contents or statistics.
     """
-    parts = sorted(parts, key=lambda one: one.rank)
-    kind, members = parts[0].told.kind, parts[0].members
-    why: Optional[str]
+    parts = sorted(parts, key=lambda part: part.rank)
+    kind, members = parts[0].call.kind, parts[0].members
+    error_text: Optional[str]
     try:
-        found = _recomputed(kind, {part.rank: part for part in parts}, members)
+        findings = _recomputed(kind, {part.rank: part for part in parts}, members)
     except AscendDumpError as error:
-        why = error.message
-    except (ValueError, TypeError, MemoryError) as error:  # tensors that do not fit each other
-        why = str(error)
+        error_text = error.message
+    except (ValueError, TypeError, MemoryError) as error:  # tensors of sizes that do not match
+        error_text = str(error)
     else:
-        return found, None
+        return findings, None
     if kind in ("all_reduce", "all_gather", "broadcast"):
-        return _disagreeing(parts), f"{parts[0].named}: {why}"
-    return [], f"{parts[0].named}: {why}"
+        return _disagreeing(parts), f"{parts[0].named}: {error_text}"
+    return [], f"{parts[0].named}: {error_text}"
 
 
 def content_of_record(record: Record) -> Any:
-    """What equal tensors have in common: their content, or else their statistics; None where nothing is known."""
+    """Return the content of a tensor, or else its statistics, for a test of equality; None if neither is recorded."""
     content = record.content
     if content is not None:
         return content
     try:
-        found = record.recorded_statistics()
+        statistics = record.recorded_statistics()
     except AscendDumpError:
         return None
-    return None if found is None else (record.dtype, record.shape, *map(str, found))
+    return None if statistics is None else (record.dtype, record.shape, *map(str, statistics))
 
 
 def minority(contents: dict[int, Any]) -> tuple[int, ...]:
-    """The ranks that have something else than most; of two alone the second, of which nobody knows more."""
+    """Return the ranks that differ from most others; of two ranks the second, although either may be wrong."""
     counted = Counter(contents.values())
     if len(counted) < 2:
         return ()
-    [(most, count), *others] = counted.most_common()
-    if 2 * count > len(contents) or (len(contents) == 2 and not others[1:]):
+    [(most, count), *smaller] = counted.most_common()
+    if 2 * count > len(contents) or (len(contents) == 2 and not smaller[1:]):
         return tuple(rank for rank, content in sorted(contents.items()) if content != most)
     return ()
 
@@ -88,17 +88,17 @@ def in_words(ranks: Sequence[int]) -> str:
 
 
 def _disagreeing(parts: Sequence[CallPart]) -> list[RankFinding]:
-    for at in range(max(len(part.got) for part in parts)):
-        records = {part.rank: part.got[at] for part in parts if at < len(part.got)}
+    for index in range(max(len(part.outputs) for part in parts)):
+        records = {part.rank: part.outputs[index] for part in parts if index < len(part.outputs)}
         contents = {rank: content_of_record(record) for rank, record in records.items()}
-        known = {rank: content for rank, content in contents.items() if content is not None}
-        wrong = minority(known)
+        available = {rank: content for rank, content in contents.items() if content is not None}
+        wrong = minority(available)
         if wrong:
-            others = in_words([rank for rank in known if rank not in wrong])
+            majority = in_words([rank for rank in available if rank not in wrong])
             return [
                 RankFinding(
                     records[rank],
-                    f"{records[rank].label} of rank {rank} differs from that of {others}: {parts[0].named}",
+                    f"{records[rank].label} of rank {rank} differs from that of {majority}: {parts[0].named}",
                 )
                 for rank in wrong
             ]
@@ -106,71 +106,71 @@ def _disagreeing(parts: Sequence[CallPart]) -> list[RankFinding]:
 
 
 def _recomputed(kind: str, parts: dict[int, CallPart], members: tuple[int, ...]) -> list[RankFinding]:
-    """Raises AscendDumpError for what is not there, or not known."""
+    """Return the wrong results. Raises AscendDumpError if the call cannot be computed again."""
     if kind in ("send", "recv"):
         return _message(parts)
-    root = next(iter(parts.values())).told.root
+    root = next(iter(parts.values())).call.root
     if kind == "barrier":
         return []
-    givers = [root] if kind in ("broadcast", "scatter") and root is not None else list(members)
-    missing = [rank for rank in givers if rank not in parts]
+    senders = [root] if kind in ("broadcast", "scatter") and root is not None else list(members)
+    missing = [rank for rank in senders if rank not in parts]
     if missing:
         raise NotSupported(f"the part of {in_words(missing)} is not in the dump")
     if kind in ("all_reduce", "reduce", "reduce_scatter"):
         return _reduced(kind, parts, members)
-    inputs = {rank: [record.numpy() for record in parts[rank].given] for rank in givers}
-    found = []
+    inputs = {rank: [record.numpy() for record in parts[rank].inputs] for rank in senders}
+    findings = []
     for rank, part in parts.items():
-        if not part.got or (kind == "gather" and rank != root):
+        if not part.outputs or (kind == "gather" and rank != root):
             continue
-        expected = _moved(kind, inputs, members, rank, root, len(part.got))
-        for record, (array, giver) in zip(part.got, expected):
-            found += _unequal(part, record, array, giver, members)
-    return found
+        expected = _moved(kind, inputs, members, rank, root, len(part.outputs))
+        for record, (array, sender) in zip(part.outputs, expected):
+            findings += _unequal(part, record, array, sender, members)
+    return findings
 
 
 def _message(parts: dict[int, CallPart]) -> list[RankFinding]:
-    sender = next((part for part in parts.values() if part.told.kind == "send"), None)
-    receiver = next((part for part in parts.values() if part.told.kind == "recv"), None)
+    sender = next((part for part in parts.values() if part.call.kind == "send"), None)
+    receiver = next((part for part in parts.values() if part.call.kind == "recv"), None)
     if sender is None or receiver is None:
-        raise NotSupported("the other side is not in the dump")
-    found = []
-    for given, got in zip(sender.given, receiver.got):
-        if not receiver.sure and measure(got.numpy(), given.numpy()).share > _MOST_DAMAGED:
+        raise NotSupported("its sender or its receiver is not in the dump")
+    findings = []
+    for sent, received in zip(sender.inputs, receiver.outputs):
+        if not receiver.is_certain and measure(received.numpy(), sent.numpy()).share > _MOST_DAMAGED:
             raise NotSupported(
-                "no received message equals the one sent: the steps of the two ranks may begin at different messages"
+                "no received message equals a sent one: the steps of the two ranks may begin at different messages"
             )
-        found += _unequal(receiver, got, given.numpy(), sender.rank)
-    return found
+        findings += _unequal(receiver, received, sent.numpy(), sender.rank)
+    return findings
 
 
 def _unequal(
-    part: CallPart, record: Record, expected: np.ndarray, giver: Optional[int], members: Sequence[int] = ()
+    part: CallPart, record: Record, expected: np.ndarray, sender: Optional[int], members: Sequence[int] = ()
 ) -> list[RankFinding]:
-    """giver: None where each member gave a part, one after the other."""
+    """Return the finding of an output that differs. sender: None if the output has a part of each member in order."""
     import numpy as np
 
-    got = record.numpy()
-    if got.size != expected.size:
-        raise NotSupported(f"{record.label} has {got.size} elements of {expected.size}")
-    if np.array_equal(_bits(got), _bits(expected)):
+    output = record.numpy()
+    if output.size != expected.size:
+        raise NotSupported(f"{record.label} has {output.size} elements of {expected.size}")
+    if np.array_equal(_bits(output), _bits(expected)):
         return []
-    found = measure(got, expected.reshape(got.shape))
-    if giver is None:
-        first = int((_bits(got) != _bits(expected)).argmax()) // got.itemsize
-        giver = members[first * len(members) // got.size]
-    numbers = _numbers(found, got, expected)
-    reason = f"{record.label} of rank {part.rank} is not what rank {giver} gave: {numbers}; {part.named}"
+    numbers = measure(output, expected.reshape(output.shape))
+    if sender is None:
+        first = int((_bits(output) != _bits(expected)).argmax()) // output.itemsize
+        sender = members[first * len(members) // output.size]
+    text = _numbers(numbers, output, expected)
+    reason = f"{record.label} of rank {part.rank} differs from the input of rank {sender}: {text}; {part.named}"
     return [RankFinding(record, reason)]
 
 
-def _numbers(found: Any, got: np.ndarray, expected: np.ndarray) -> str:
-    at = found.at
-    if at is None:
-        return f"{found.unequal} of {found.count} elements have other bits"
-    place = list(at)
-    a, b = got[at], expected.reshape(got.shape)[at]
-    return f"{found.unequal} of {found.count} elements differ, most at {place}: {a!s} instead of {b!s}"
+def _numbers(numbers: Any, output: np.ndarray, expected: np.ndarray) -> str:
+    index = numbers.at
+    if index is None:
+        return f"{numbers.unequal} of {numbers.count} elements have other bits"
+    position = list(index)
+    a, b = output[index], expected.reshape(output.shape)[index]
+    return f"{numbers.unequal} of {numbers.count} elements differ, most at {position}: {a!s} instead of {b!s}"
 
 
 def _bits(array: np.ndarray) -> np.ndarray:
@@ -182,110 +182,107 @@ def _bits(array: np.ndarray) -> np.ndarray:
 def _moved(
     kind: str, inputs: dict[int, list[np.ndarray]], members: tuple[int, ...], rank: int, root: Optional[int], count: int
 ) -> list[tuple[np.ndarray, Optional[int]]]:
-    """What a rank has to get, tensor by tensor, and which rank gave it; None: each a part, one after the other."""
+    """Return the correct outputs of a rank with their senders; None as sender: a part of each member in order."""
     import numpy as np
 
-    own = members.index(rank)
+    position = members.index(rank)
     size = len(members)
     if kind == "broadcast":
         if root is None:
-            raise NotSupported("the dump does not say which rank broadcasts")
+            raise NotSupported("the dump does not record the rank that broadcasts")
         return [(array, root) for array in inputs[root]]
     if kind == "scatter":
         if root is None or len(inputs[root]) != size:
-            raise NotSupported("the dump does not say what was scattered")
-        return [(inputs[root][own], root)]
+            raise NotSupported("the dump does not record the tensors that were scattered")
+        return [(inputs[root][position], root)]
     if kind in ("all_gather", "gather"):
-        one = {len(arrays) for arrays in inputs.values()}
-        if one == {1} and count == size:
+        counts = {len(arrays) for arrays in inputs.values()}
+        if counts == {1} and count == size:
             return [(inputs[member][0], member) for member in members]
-        if one == {count}:
-            return [
-                (np.concatenate([inputs[member][at].reshape(-1) for member in members]), None) for at in range(count)
-            ]
+        if counts == {count}:
+            return [(np.concatenate([inputs[member][i].reshape(-1) for member in members]), None) for i in range(count)]
     if kind == "all_to_all":
         if all(len(arrays) == size for arrays in inputs.values()) and count == size:
-            return [(inputs[member][own], member) for member in members]
+            return [(inputs[member][position], member) for member in members]
         sizes = {tuple(array.size for array in arrays) for arrays in inputs.values()}
         if count == len(next(iter(sizes))) == len(sizes) == 1 and next(iter(sizes))[0] % size == 0:
-            chunks = [np.split(inputs[member][0].reshape(-1), size)[own] for member in members]
+            chunks = [np.split(inputs[member][0].reshape(-1), size)[position] for member in members]
             return [(np.concatenate(chunks), None)]
     raise NotSupported(f"{kind} of these tensors is not recomputed")
 
 
 def _reduced(kind: str, parts: dict[int, CallPart], members: tuple[int, ...]) -> list[RankFinding]:
-    """Recompute a reduction in float64 and hold what each rank got against it."""
-    told = next(iter(parts.values())).told
-    inputs = {rank: _flat(parts[rank].given) for rank in members}
+    """Compute a reduction again in float64 and compare the output of each rank with it."""
+    call = next(iter(parts.values())).call
+    inputs = {rank: _flat(parts[rank].inputs) for rank in members}
     if len({(array.size, array.dtype.name) for array in inputs.values()}) != 1:
-        raise NotSupported("ranks gave tensors of different sizes or types")
+        raise NotSupported("the inputs of the ranks have different sizes or types")
     results = _results(kind, parts, members, inputs[members[0]].size)
-    reductions = (told.reduce,) if told.reduce else _OPERATIONS
+    reductions = (call.reduce,) if call.reduce else _OPERATIONS
     if not set(reductions) <= set(_OPERATIONS):
-        raise NotSupported(f"the reduction {told.reduce!r} is not recomputed")
+        raise NotSupported(f"the reduction {call.reduce!r} is not recomputed")
     operation, wrong = reductions[0], dict.fromkeys(results, _Apart(0, 0, 0.0, 0))
-    for one in reductions:
-        reduced = _Reduced.of(list(inputs.values()), one)
+    for candidate in reductions:
+        reduced = _Reduced.of(list(inputs.values()), candidate)
         failed = {rank: reduced.apart(*result) for rank, result in results.items()}
-        # Of those that are tried, the one that fits most ranks is what was asked for.
+        # The candidate that fits most ranks is the reduction of the program.
         failing = {rank: apart for rank, apart in failed.items() if apart is not None}
-        if one == reductions[0] or len(failing) < len(wrong):
-            operation, wrong = one, failing
+        if candidate == reductions[0] or len(failing) < len(wrong):
+            operation, wrong = candidate, failing
         if not failing:
             return []
     if len(wrong) < len(results):
-        right = in_words([one for one in results if one not in wrong])
+        right = in_words([candidate for candidate in results if candidate not in wrong])
         return [_wrong(parts[rank], operation, f"{apart}; that of {right} is right") for rank, apart in wrong.items()]
-    # All have the same wrong result: one place stands for it.
-    rank, how = _culprit(inputs, results, operation)
-    name = operation if told.reduce or how else "sum, mean, largest, smallest or product"
-    at = next(iter(wrong)) if rank is None or rank not in wrong else rank
-    return [_wrong(parts[at], name, f"{wrong[at]}; so it is on all recorded ranks of the group{how}")]
+    # All have the same wrong result: report it once.
+    rank, reason = _culprit(inputs, results, operation)
+    name = operation if call.reduce or reason else "sum, mean, largest, smallest or product"
+    shown = next(iter(wrong)) if rank is None or rank not in wrong else rank
+    return [_wrong(parts[shown], name, f"{wrong[shown]}; all recorded ranks of the group have it{reason}")]
 
 
-def _wrong(part: CallPart, name: str, how: str) -> RankFinding:
-    record = part.got[0]
-    start = f"{record.label} of rank {part.rank} is not the {name} of what {in_words(part.members)} gave"
-    return RankFinding(record, f"{start}: {how}; {part.named}")
+def _wrong(part: CallPart, name: str, reason: str) -> RankFinding:
+    record = part.outputs[0]
+    start = f"{record.label} of rank {part.rank} is not the {name} of the inputs of {in_words(part.members)}"
+    return RankFinding(record, f"{start}: {reason}; {part.named}")
 
 
 def _results(
     kind: str, parts: dict[int, CallPart], members: tuple[int, ...], size: int
 ) -> dict[int, tuple[np.ndarray, slice]]:
-    """What each rank got, and which part of the whole that is."""
+    """Return the output of each rank, and the part of the whole result that it is."""
     results: dict[int, tuple[np.ndarray, slice]] = {}
     for rank, part in parts.items():
-        if part.got and not (kind == "reduce" and rank != part.told.root):
-            got = _flat(part.got)
-            start = members.index(rank) * got.size if kind == "reduce_scatter" else 0
-            if got.size * (len(members) if kind == "reduce_scatter" else 1) != size:
-                raise NotSupported(f"rank {rank} got {got.size} elements of {size}")
-            results[rank] = got, slice(start, start + got.size)
+        if part.outputs and not (kind == "reduce" and rank != part.call.root):
+            output = _flat(part.outputs)
+            start = members.index(rank) * output.size if kind == "reduce_scatter" else 0
+            if output.size * (len(members) if kind == "reduce_scatter" else 1) != size:
+                raise NotSupported(f"the output of rank {rank} has {output.size} elements of {size}")
+            results[rank] = output, slice(start, start + output.size)
     return results
 
 
 class _Apart(NamedTuple):
-    """How a result is wrong: how many elements are, and the one that is most."""
+    """The error of a result: the number of wrong elements, and the worst one."""
 
     wrong: int
-    at: int
+    position: int
     expected: float
-    got: Any
+    output: Any
 
     def __str__(self) -> str:
-        return (
-            f"{self.wrong} elements are beyond rounding, most at {self.at}: {self.got!s} instead of {self.expected:.6g}"
-        )
+        worst = f"most at {self.position}: {self.output!s} instead of {self.expected:.6g}"
+        return f"{self.wrong} elements are beyond rounding, {worst}"
 
 
 class _Reduced(NamedTuple):
-    """A reduction in float64, and how far off rounding may make each element of it.
+    """A reduction in float64, and the largest rounding error of each element.
 
-    Whatever the order, n - 1 additions in a type of unit u are off by (n - 1) u times the sum of the sizes at most, to
-    first order; one more rounding stores it (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2).
+    In any order, n - 1 additions in a type of unit u have an error of at most (n - 1) u times the sum of the sizes, to
+    first order; storing the sum rounds once more (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2).
     """
 
-    made: np.ndarray
+    result: np.ndarray
     allowed: np.ndarray
     kind: Optional[FloatKind]
 
@@ -294,59 +291,62 @@ class _Reduced(NamedTuple):
         kind = float_kind(arrays[0].dtype.name)
         if kind is None:
             return cls(_reduce(arrays, operation)[0].astype("float64"), _zeros(arrays[0].size), None)
-        made, sizes = _reduce([array.astype("float64") for array in arrays], operation)
+        result, sizes = _reduce([array.astype("float64") for array in arrays], operation)
         roundings = 0 if operation in ("max", "min") else len(arrays) + 1
         allowed = roundings * (
             kind.unit * sizes + math.ldexp(1.0, kind.lowest - kind.mantissa) * _growth(arrays, operation)
         )
-        return cls(made, allowed, kind)
+        return cls(result, allowed, kind)
 
-    def apart(self, got: np.ndarray, chosen: slice) -> Optional[_Apart]:
-        """How a result differs from this part beyond rounding, None where it does not."""
+    def apart(self, output: np.ndarray, chosen: slice) -> Optional[_Apart]:
+        """Return the error of a result against a part of the reduction; None if it is within rounding."""
         import numpy as np
 
-        made, allowed, values = self.made[chosen], self.allowed[chosen], got.astype(np.float64)
+        result, allowed, values = self.result[chosen], self.allowed[chosen], output.astype(np.float64)
         with np.errstate(all="ignore"):
-            excess = np.abs(values - made) - allowed
-            finite = np.isfinite(values) & np.isfinite(made)
-            bad = np.where(finite, excess > 0, np.isfinite(values) != np.isfinite(made))
+            excess = np.abs(values - result) - allowed
+            finite = np.isfinite(values) & np.isfinite(result)
+            bad = np.where(finite, excess > 0, np.isfinite(values) != np.isfinite(result))
             if self.kind is not None:  # a sum that the type cannot hold
                 largest = math.ldexp(2 - 2 * self.kind.unit, 1 - self.kind.lowest)
-                bad &= finite | (np.abs(made) + allowed < largest) | np.isfinite(values)
+                bad &= finite | (np.abs(result) + allowed < largest) | np.isfinite(values)
         if not bad.any():
             return None
-        at = int(np.where(bad, np.where(np.isfinite(excess), excess, np.inf), -np.inf).argmax())
-        return _Apart(int(bad.sum()), at, float(made[at]), got[at])
+        index = int(np.where(bad, np.where(np.isfinite(excess), excess, np.inf), -np.inf).argmax())
+        return _Apart(int(bad.sum()), index, float(result[index]), output[index])
 
 
 def _culprit(
     inputs: dict[int, np.ndarray], results: dict[int, tuple[np.ndarray, slice]], operation: str
 ) -> tuple[Optional[int], str]:
-    """Whose part is missing from a sum, or in it twice, if that explains what all ranks got."""
+    """Return the rank whose input is missing from a sum, or in it twice, with words for that.
+
+    None and no words if that does not explain the outputs of all ranks.
+    """
     import numpy as np
 
     if operation not in ("sum", "avg"):
         return None, ""
     share = len(inputs) if operation == "avg" else 1
     reduced = _Reduced.of(list(inputs.values()), operation)
-    for rank, given in inputs.items():
-        for sign, words in ((-1, "missing"), (1, "in it twice")):
+    for rank, array in inputs.items():
+        for sign, error in ((-1, "missing"), (1, "in it twice")):
             with np.errstate(all="ignore"):
-                other = reduced._replace(made=reduced.made + sign * given.astype(np.float64) / share)
-            if all(other.apart(*result) is None for result in results.values()):
-                return rank, f", as if the part of rank {rank} were {words}"
+                candidate = reduced._replace(result=reduced.result + sign * array.astype(np.float64) / share)
+            if all(candidate.apart(*result) is None for result in results.values()):
+                return rank, f", as if the part of rank {rank} were {error}"
     return None, ""
 
 
 def _growth(arrays: Sequence[np.ndarray], operation: str) -> np.ndarray:
-    """By what factor an error of one step may grow in the following ones: in a product by the factors that are left."""
+    """Return the factor by which an error of one step may grow later: in a product by the later factors."""
     import numpy as np
 
     if operation != "product":
         return np.ones(1)
     with np.errstate(all="ignore"):
-        found: np.ndarray = np.multiply.reduce([np.maximum(np.abs(array.astype("float64")), 1.0) for array in arrays])
-        return found
+        factors: np.ndarray = np.multiply.reduce([np.maximum(np.abs(array.astype("float64")), 1.0) for array in arrays])
+        return factors
 
 
 def _zeros(size: int) -> np.ndarray:
@@ -356,7 +356,7 @@ def _zeros(size: int) -> np.ndarray:
 
 
 def _reduce(arrays: Sequence[np.ndarray], operation: str) -> tuple[np.ndarray, np.ndarray]:
-    """The result, and the size that it has where terms do not cancel."""
+    """Return the result, and the size that it has if no terms cancel."""
     import numpy as np
 
     with np.errstate(all="ignore"):
@@ -365,15 +365,15 @@ def _reduce(arrays: Sequence[np.ndarray], operation: str) -> tuple[np.ndarray, n
             total = sum(arrays, np.zeros(arrays[0].shape))
             return (total / len(arrays), sizes / len(arrays)) if operation == "avg" else (total, sizes)
         function: Any = {"max": np.maximum, "min": np.minimum, "product": np.multiply}[operation]
-        made = function.reduce(arrays)
-        return made, np.abs(made)
+        result = function.reduce(arrays)
+        return result, np.abs(result)
 
 
 def _flat(records: Sequence[Record]) -> np.ndarray:
     import numpy as np
 
     if not records:
-        raise NotSupported("nothing of it is recorded")
+        raise NotSupported("none of its tensors is recorded")
     arrays = [record.numpy().reshape(-1) for record in records]
     if any(array.dtype.kind not in "fiubV" for array in arrays) or len({array.dtype for array in arrays}) != 1:
         raise NotSupported(f"{arrays[0].dtype.name} is not recomputed")

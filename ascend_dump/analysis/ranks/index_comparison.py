@@ -1,8 +1,8 @@
-"""Compare two runs of many ranks by their indexes alone: the first difference of each rank, and where it came from.
+"""Compare two runs of many ranks by their indexes alone: the first difference of each rank, and the origins of all.
 
-No tensor is read. Each rank is compared on its own and gives a small table (`_partials`): its first record whose hash
-or statistics differ, and its collectives. Vector clocks over these tables order the first differences of all ranks, so
-that of a thousand ranks that differ the few where it began are named.
+No tensor is read. The result of each rank is a small table (`rank_index`): its first record with another hash or other
+statistics, and its collectives. Vector clocks over these tables order the first differences of all ranks. Of a thousand
+ranks that differ they name the few that differed first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
-from ascend_dump.analysis.ranks.rank_index import COUNTS, PLACE, index_of_rank
+from ascend_dump.analysis.ranks.rank_index import COUNTS, PROGRAM_FIELDS, index_of_rank
 from ascend_dump.analysis.ranks.rank_tasks import RankTask, map_ranks
 from ascend_dump.analysis.ranks.vector_clocks import Join, Point, clocks, happens_before
 from ascend_dump.errors import ConfigError, DumpNotFound, StorageError
@@ -36,10 +36,10 @@ _Watch = Callable[[Iterable[str]], Iterable[str]]
 class RankOrigin(NamedTuple):
     """A first difference of a rank that no difference of another rank precedes.
 
-    ranks    the ranks that have it; several where a collective spread it to all of them
-    kind     "made": the output of an operator, no input of which is known to differ; "given": an input that nothing
-             before it on this rank explains; "collective": the output of a collective, while no rank differed before;
-             "structure": a record that only one of the runs has
+    ranks    the ranks that have it; several if a collective sent it to all of them
+    kind     "made": the output of an operator without a known difference of its inputs; "given": an input, without an
+             earlier difference on this rank; "collective": the output of a collective, without an earlier difference on
+             any rank; "structure": a record that only one of the runs has
     follows  number of ranks whose first difference comes after this one
     """
 
@@ -62,10 +62,10 @@ class IndexComparison(NamedTuple):
              statistics (`undecided`) or cannot be read (`unreadable`, both runs), and of the first difference
              `position` in the index of actual, `kind`, `step`, `op_type`, `op_name`, `io`, `index`, `source`; null
              where all is equal
-    origins  where the differences began, the one that most ranks follow first
+    origins  the differences that began, the one that most ranks follow first
     missing  ranks that only one of the runs has
     lost     runs of ranks that have fewer records than they wrote, and files of tensors that are missing or cut off, on
-             either side; the verdict is that of what is left
+             either side; the verdict is that of the other records
     """
 
     ranks: polars.DataFrame
@@ -75,8 +75,8 @@ class IndexComparison(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """The worst of "equal" (all hashes are equal), "undecided" (of some records neither hashes nor statistics
-        tell), "structure" (ranks or records that only one run has), "different" and "unreadable"."""
+        """The worst of "equal" (all hashes are equal), "undecided" (some records have neither hashes nor statistics),
+        "structure" (ranks or records that only one run has), "different" and "unreadable"."""
         for column, verdict in (("unreadable", "unreadable"), ("unequal", "different"), ("alone", "structure")):
             if self.ranks[column].sum():
                 return verdict
@@ -85,7 +85,7 @@ class IndexComparison(NamedTuple):
         return "undecided" if self.ranks["undecided"].sum() else "equal"
 
     def to_dict(self) -> dict[str, Any]:
-        """The verdict, the origins, the ranks that only one run has and the row of each rank, as plain values."""
+        """Return the verdict, the origins, the missing ranks and the row of each rank, as plain values."""
         return {
             "verdict": self.verdict,
             "origins": [origin._asdict() for origin in self.origins],
@@ -108,27 +108,26 @@ def compare_indexes(
                        `rank-R.parquet` (`Dump.catalog().sink_parquet(...)`)
     executor, work, watch  as for `map_ranks`
 
-    Records are paired by their order where names agree, else by step, operator, input or output, and index. Two records
-    are equal if they are the same part, in shape and strides, of bytes with the same hash. They differ in type, shape,
-    or hash if that is of their own bytes and no others, else in the statistics that both have. Where a rank has a step
-    in several runs, the first of them in actual is compared with the first in the reference, the second with the
-    second.
+    Records are paired by their order if names agree, else by step, operator, input or output, and index. Two records
+    are equal if they are the same part, in shape and strides, of bytes with the same hash. They differ in type, in
+    shape, in a hash of their own bytes and no others, or else in the statistics that both have. If a rank has a step in
+    several runs, the first of them in actual is compared with the first in the reference, the second with the second.
 
-    Raises DumpNotFound for a directory without ranks, ConfigError for one that has a rank twice, or a step of a rank in
-    more runs than the other one, CorruptDump for a file that is not a catalog, NotSupported without polars, and what
-    reading a dump raises.
+    Raises DumpNotFound for a directory without ranks, ConfigError for one with two entries of a rank, or with more runs
+    of a step than the other one, CorruptDump for a file that is not a catalog, NotSupported without polars, and the
+    errors of reading a dump.
 
-    >>> found = compare_indexes("dumps", "reference")   # doctest: +SKIP
-    >>> found.origins[0].ranks, found.origins[0].op_name   # doctest: +SKIP
+    >>> comparison = compare_indexes("dumps", "reference")   # doctest: +SKIP
+    >>> comparison.origins[0].ranks, comparison.origins[0].op_name   # doctest: +SKIP
     """
     from ascend_dump.reading.catalog import polars_or_refuse
 
     polars_or_refuse("a comparison of indexes")
     sides = [_ranks_in(located(side)) for side in (actual, reference)]
-    both = sorted(sides[0].keys() & sides[1].keys())
+    common = sorted(sides[0].keys() & sides[1].keys())
     tasks = [
         RankTask(f"rank-{rank}", _made_of(sides[0][rank], sides[1][rank]), (sides[0][rank], sides[1][rank], rank))
-        for rank in both
+        for rank in common
     ]
     missing = tuple(sorted(sides[0].keys() ^ sides[1].keys()))
     if not tasks:
@@ -138,8 +137,8 @@ def compare_indexes(
 
 
 def _ranks_in(root: Path) -> dict[int, str]:
-    """The entries of a directory that are ranks. Raises DumpNotFound for none, ConfigError for a rank twice."""
-    found: dict[int, str] = {}
+    """Return the entries of a directory that are ranks. Raises DumpNotFound for none, ConfigError for a rank twice."""
+    entries: dict[int, str] = {}
     try:
         if isinstance(root, StoredPath):
             list_stored(str(root))
@@ -152,26 +151,26 @@ def _ranks_in(root: Path) -> dict[int, str]:
         match, path = _RANK.fullmatch(name), root / name
         if match is None or not (path.is_file() if match[2] else path.is_dir()):
             continue
-        other = found.setdefault(int(match[1]), str(path))
-        if other != str(path):
+        earlier = entries.setdefault(int(match[1]), str(path))
+        if earlier != str(path):
             raise ConfigError(
-                f"{root} has rank {int(match[1])} twice: {os.path.basename(other)} and {name}",
+                f"{root} has rank {int(match[1])} twice: {os.path.basename(earlier)} and {name}",
                 hint="give a directory with the ranks of one run",
             )
-    if not found:
+    if not entries:
         raise DumpNotFound(
             "the directory has no ranks",
             path=root,
             hint="expected directories worldsizeN_global_rankR, or rank-R.parquet",
         )
-    return found
+    return entries
 
 
-def _made_of(*places: str) -> str:
-    """Identifies the files that the result of a rank is made of, with their sizes and modification times."""
+def _made_of(*paths: str) -> str:
+    """Return the names, sizes and modification times of the files of a rank."""
     parts: list[Any] = []
-    for place in map(located, places):
-        files = [place] if place.is_file() else files_of_dump(place)
+    for path in map(located, paths):
+        files = [path] if path.is_file() else files_of_dump(path)
         parts += [(str(file), stamp_of(file)) for file in files]
     return repr(parts)
 
@@ -181,31 +180,37 @@ def _reduce(partials: Iterable[polars.DataFrame], missing: tuple[int, ...]) -> I
 
     tables = list(partials)
     ranks = pl.concat([table.filter(pl.col("what") == "rank") for table in tables])
-    shown = ["rank", *COUNTS, "position", "kind", *PLACE]
+    shown = ["rank", *COUNTS, "position", "kind", *PROGRAM_FIELDS]
     lost = _all_lost(tables)
-    found = ranks.filter(pl.col("position").is_not_null())
-    if not found.height:
+    differing = ranks.filter(pl.col("position").is_not_null())
+    if not differing.height:
         return IndexComparison(ranks.select(shown), (), missing, lost)
-    points = {Point(row["rank"], row["position"]): row for row in found.iter_rows(named=True)}
-    known = clocks(_all_joins(tables), points)
-    every = sorted(known.values(), key=lambda one: (one.total, one.point.rank))
+    points = {Point(row["rank"], row["position"]): row for row in differing.iter_rows(named=True)}
+    times = clocks(_all_joins(tables), points)
+    ordered = sorted(times.values(), key=lambda clock: (clock.total, clock.point.rank))
     calls = {
         (rank, end): key
         for table in tables
         for rank, end, key in table.filter(pl.col("what") == "join").select("rank", "end", "key").iter_rows()
         if Point(rank, end) in points
     }
-    begun = [one for at, one in enumerate(every) if not any(happens_before(other, one) for other in every[:at])]
+    beginnings = [
+        clock
+        for number, clock in enumerate(ordered)
+        if not any(happens_before(earlier, clock) for earlier in ordered[:number])
+    ]
     groups: dict[Any, list[Any]] = {}
-    for one in begun:
-        groups.setdefault(calls.get((one.point.rank, one.point.position), one.point), []).append(one)
+    for clock in beginnings:
+        groups.setdefault(calls.get((clock.point.rank, clock.point.position), clock.point), []).append(clock)
     origins = []
     for members in groups.values():
         row = points[members[0].point]
-        follows = sum(any(happens_before(one, other) for one in members) for other in every)
-        place = {name: row[name] for name in PLACE}
-        origins.append(RankOrigin(tuple(one.point.rank for one in members), row["kind"], **place, follows=follows))
-    origins.sort(key=lambda one: -one.follows)
+        follows = sum(any(happens_before(clock, later) for clock in members) for later in ordered)
+        location = {name: row[name] for name in PROGRAM_FIELDS}
+        origins.append(
+            RankOrigin(tuple(clock.point.rank for clock in members), row["kind"], **location, follows=follows)
+        )
+    origins.sort(key=lambda origin: -origin.follows)
     return IndexComparison(ranks.select(shown), tuple(origins), missing, lost)
 
 

@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
     from ascend_dump.reading import LostRecords
 
-__all__ = ["COUNTS", "PLACE", "index_of_rank"]
+__all__ = ["COUNTS", "PROGRAM_FIELDS", "index_of_rank"]
 
-#: Where a record is in the program.
-PLACE = ("step", "op_type", "op_name", "io", "index", "source")
-#: Those that do not depend on the order of the elements, and sums of which the last digits do.
+#: The operator of a record in the program.
+PROGRAM_FIELDS = ("step", "op_type", "op_name", "io", "index", "source")
+#: Statistics that do not depend on the order of the elements, and sums whose last digits do.
 _EXACT, _SUMS = ("max", "min", "nan"), ("mean", "l2norm")
-#: With equal hashes, these say whether two tensors are the same bytes: see `ascend_dump.dump_format.StoredView`.
+#: The bytes of a tensor within hashed ones: see `ascend_dump.dump_format.StoredView`.
 _VIEW = ("dtype", "shape", "blob_offset", "stored_stride")
 _LISTS = ("shape", "stored_stride")
 _VALUES = (*_VIEW, "blob_nbytes", "nbytes", *_EXACT, *_SUMS)
-_COLUMNS = (*PLACE, "run", "hash", "attrs", *_VALUES, "skipped")
-#: Added to these: which of the runs that have this step a record is of, from 1 on.
+_COLUMNS = (*PROGRAM_FIELDS, "run", "hash", "attrs", *_VALUES, "skipped")
+#: An added column: the number of the run among those with the same step, from 1.
 _TURN = "turn"
 _ALIGNED = ("step", _TURN, "op_name", "io", "index")
 #: Numbers of records of a rank.
 COUNTS = ("rows", "unequal", "alone", "undecided", "unreadable")
-#: Kinds of collectives in which some ranks only give, or only take.
+#: Kinds of collectives in which some ranks only send, or only receive.
 _ROOTED = {"broadcast": "gives", "scatter": "gives", "reduce": "takes", "gather": "takes"}
 #: The columns of a table by their types.
 _INTEGERS = ("rank", *COUNTS, "position", "end", "step", "index", "found", "written", "size", "needs")
@@ -40,11 +40,11 @@ _TEXTS = ("what", "kind", "op_type", "op_name", "io", "source", "key", "run", "s
 
 
 def index_of_rank(actual: str, reference: str, rank: int) -> polars.DataFrame:
-    """The table of one rank: a row for its first difference, one for each of its collectives, and one for each run
-    of it that has lost records.
+    """Return the table of one rank: a row for its first difference, for each collective, and for each run that has
+    lost records.
 
-    actual, reference: the rank in both runs, as `_ranks_in` finds it. Raises ConfigError where one of them has a step
-    in more runs than the other.
+    actual, reference: the entries of the rank in both runs. Raises ConfigError if the numbers of runs of a step
+    differ.
     """
     import polars as pl
 
@@ -57,80 +57,80 @@ def index_of_rank(actual: str, reference: str, rank: int) -> polars.DataFrame:
         joins = _joins(a, rank)
     except pl.exceptions.PolarsError as error:
         raise CorruptDump(f"a collective in its index cannot be read: {_first_line(error)}", path=actual) from error
-    lost = [{"what": "lost", **one._asdict(), "run": str(one.run)} for one in dict.fromkeys([*lost_in_a, *lost_in_b])]
+    lost = [{"what": "lost", **run._asdict(), "run": str(run.run)} for run in dict.fromkeys([*lost_in_a, *lost_in_b])]
     return pl.concat([pl.DataFrame([row, *lost], schema=_table()), joins], how="vertical")
 
 
 def _with_turns(
-    a: polars.DataFrame, b: polars.DataFrame, places: tuple[str, str], rank: int
+    a: polars.DataFrame, b: polars.DataFrame, paths: tuple[str, str], rank: int
 ) -> tuple[polars.DataFrame, polars.DataFrame]:
-    """Both sides with the column _TURN: runs that have the same step are compared one by one, in their order.
+    """Return both sides with the column _TURN: runs with the same step are compared one by one, in their order.
 
-    Raises ConfigError where that cannot tell which run is compared with which.
+    Raises ConfigError if the numbers of such runs differ.
     """
     import polars as pl
 
     if max(side["run"].n_unique() for side in (a, b)) < 2:
-        one = pl.lit(1, pl.UInt32).alias(_TURN)
-        return a.with_columns(one), b.with_columns(one)
-    runs, other = (side.group_by("step").agg(pl.col("run").unique().sort()) for side in (a, b))
-    both = runs.join(other, on="step", nulls_equal=True, suffix="_b").sort("step")
-    odd = both.filter(pl.col("run").list.len() != pl.col("run_b").list.len())
-    for step, *found in odd.head(1).iter_rows():
-        more = 0 if len(found[0]) > len(found[1]) else 1
+        turn = pl.lit(1, pl.UInt32).alias(_TURN)
+        return a.with_columns(turn), b.with_columns(turn)
+    runs, runs_b = (side.group_by("step").agg(pl.col("run").unique().sort()) for side in (a, b))
+    common = runs.join(runs_b, on="step", nulls_equal=True, suffix="_b").sort("step")
+    ambiguous = common.filter(pl.col("run").list.len() != pl.col("run_b").list.len())
+    for step, *names in ambiguous.head(1).iter_rows():
+        longer = 0 if len(names[0]) > len(names[1]) else 1
         raise ConfigError(
-            f"{places[more]} has step {step} in {len(found[more])} runs ({', '.join(map(str, found[more]))}), "
-            f"{places[1 - more]} in {len(found[1 - more])}: nothing tells which of them to compare",
+            f"{paths[longer]} has step {step} in {len(names[longer])} runs ({', '.join(map(str, names[longer]))}), "
+            f"{paths[1 - longer]} in {len(names[1 - longer])}: the runs to compare are ambiguous",
             hint="give directories with one run of each rank, or the catalog of one: "
-            f"`{_catalog_of(places[more], found[more][-1])}.sink_parquet('rank-{rank}.parquet')`",
+            f"`{_catalog_of(paths[longer], names[longer][-1])}.sink_parquet('rank-{rank}.parquet')`",
         )
     turn = pl.col("run").rank("dense").over("step").cast(pl.UInt32).alias(_TURN)
     return a.with_columns(turn), b.with_columns(turn)
 
 
-def _catalog_of(place: str, run: str) -> str:
-    """The expression that gives the catalog of one run of a rank."""
-    if place.endswith(".parquet"):
-        return f"polars.scan_parquet({place!r}).filter(polars.col('run') == {run!r})"
-    return f"ascend_dump.open({place!r}).select(run={run!r}).catalog()"
+def _catalog_of(path: str, run: str) -> str:
+    """Return the expression for the catalog of one run of a rank."""
+    if path.endswith(".parquet"):
+        return f"polars.scan_parquet({path!r}).filter(polars.col('run') == {run!r})"
+    return f"ascend_dump.open({path!r}).select(run={run!r}).catalog()"
 
 
 def _table() -> dict[str, Any]:
-    """The columns of what `index_of_rank` gives."""
+    """Return the columns of the table of `index_of_rank`."""
     import polars as pl
 
     kinds = dict.fromkeys(_TEXTS, pl.Utf8) | dict.fromkeys(_INTEGERS, pl.Int64)
     return {**kinds, "gives": pl.Boolean, "takes": pl.Boolean}
 
 
-def _read(place: str) -> tuple[polars.DataFrame, list[LostRecords]]:
-    """The columns of a rank that are compared, in the order of its index, and its runs that have lost records.
+def _read(path_text: str) -> tuple[polars.DataFrame, list[LostRecords]]:
+    """Return the columns to compare, in the order of the index of a rank, and its runs that have lost records.
 
-    A catalog does not tell how many records were written. Raises CorruptDump for a foreign file.
+    Lost records of a catalog are not known. Raises CorruptDump for a foreign file.
     """
     import polars as pl
 
     from ascend_dump.reading import open_dump
     from ascend_dump.reading.catalog import schema
 
-    if not place.endswith(".parquet"):
-        dump = open_dump(place)
-        # In this order: the records of a large dump are counted in the catalog that is kept of it then.
+    if not path_text.endswith(".parquet"):
+        dump = open_dump(path_text)
+        # In this order: the lost records of a large dump are counted in its stored catalog.
         return dump.catalog().select(*_COLUMNS, "error").collect(), dump.lost_records()
     types = schema()
-    path = located(place)
-    wanted = [pl.col(name).cast(types[name]) for name in (*_COLUMNS, "error")]
+    path = located(path_text)
+    columns = [pl.col(name).cast(types[name]) for name in (*_COLUMNS, "error")]
     try:
         if isinstance(path, StoredPath):
             with open_regular(path) as file:
-                return pl.read_parquet(file).select(wanted), []
-        return pl.scan_parquet(path, glob=False).select(wanted).collect(), []
+                return pl.read_parquet(file).select(columns), []
+        return pl.scan_parquet(path, glob=False).select(columns).collect(), []
     except StorageError:
         raise
     except (pl.exceptions.PolarsError, OSError) as error:
         raise CorruptDump(
             f"it is not the catalog of a rank: {_first_line(error)}",
-            path=place,
+            path=path_text,
             hint="write it with `ascend_dump.open(rank).catalog().sink_parquet(file)`",
         ) from error
 
@@ -140,7 +140,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _compared(a: polars.DataFrame, b: polars.DataFrame) -> dict[str, Any]:
-    """How many records of two ranks differ, stand alone and are undecided, and the fields of the first difference."""
+    """Return the numbers of records that differ, are in one run only and are undecided, and the first difference."""
     import polars as pl
 
     sides = [_values(frame) for frame in (a, b)]
@@ -166,15 +166,15 @@ def _compared(a: polars.DataFrame, b: polars.DataFrame) -> dict[str, Any]:
     ]
     if not positions:
         return counts
-    position, _, kind, frame, row = min(positions, key=lambda one: one[:2])
-    first = {"position": position, **{name: frame[name][row] for name in PLACE}}
+    position, _, kind, frame, row = min(positions, key=lambda item: item[:2])
+    first = {"position": position, **{name: frame[name][row] for name in PROGRAM_FIELDS}}
     in_collective = '"collective"' in (frame["attrs"][row] or "")
     kind = kind or ("given" if first["io"] == "input" else "collective" if in_collective else "made")
     return {**counts, **first, "kind": kind}
 
 
 def _values(frame: polars.DataFrame) -> polars.DataFrame:
-    """Numbered rows with what records are paired and compared by; `valueless`: it stands for no value."""
+    """Return numbered rows with the columns to pair and compare; `valueless`: the record has no value."""
     import polars as pl
 
     valueless = (pl.col("nbytes").fill_null(1) == 0) | pl.col("skipped").is_in(NO_VALUES).fill_null(False)
@@ -191,49 +191,51 @@ def _values(frame: polars.DataFrame) -> polars.DataFrame:
 
 
 def _judged(paired: polars.DataFrame, a: polars.DataFrame) -> tuple[polars.DataFrame, int]:
-    """The pairs that differ, and how many of the others nothing proves to be equal; neither has any that are not read.
+    """Return the pairs that differ, and the number of undecided ones; inputs that operators do not read are left out.
 
     a: the records of actual, to which `row` refers
 
-    Hashes of the same bytes prove that tensors are equal if these are the same part of them. They prove that tensors
-    differ only if no other bytes are in them: a slice may be the same where the rest of its blob is not.
+    Equal hashes prove that tensors are equal if these are the same part of the bytes. Unequal hashes prove a difference
+    only if the tensor is all of the bytes: a slice may be equal in unequal blobs.
     """
     import polars as pl
 
     hashed = pl.col("hash").is_not_null() & pl.col("hash_b").is_not_null()
     same_view = pl.all_horizontal(pl.col(name) == pl.col(f"{name}_b") for name in _VIEW).fill_null(False)
     same = (pl.col("hash") == pl.col("hash_b")).fill_null(False) & same_view
-    rest = paired.filter(~same & ~pl.col("unread"))
-    if not rest.height:
-        return rest, 0
+    remaining = paired.filter(~same & ~pl.col("unread"))
+    if not remaining.height:
+        return remaining, 0
     sizes = [pl.col(f"blob_nbytes{side}").fill_null(pl.col("nbytes")) for side in ("", "_b")]
-    own_bytes = pl.all_horizontal(size == pl.col("nbytes") for size in sizes).fill_null(False) & _without_gaps(rest, a)
+    own_bytes = pl.all_horizontal(size == pl.col("nbytes") for size in sizes).fill_null(False) & _without_gaps(
+        remaining, a
+    )
     by_hash = (hashed & same_view & own_bytes) | (hashed & _unequal(("dtype", "shape")))
     by_sums = _unequal(_SUMS) & (same_view | ~hashed)
     differs = by_hash | by_sums | _unequal((*_EXACT, "valueless"))
-    undecided = rest.filter(~differs & ~pl.col("valueless")).height
-    return rest.filter(differs), undecided
+    undecided = remaining.filter(~differs & ~pl.col("valueless")).height
+    return remaining.filter(differs), undecided
 
 
 def _unequal(names: Iterable[str]) -> polars.Expr:
-    """Whether one of some columns is known on both sides, and not equal."""
+    """Return the expression for rows with a column that is known on both sides, and not equal."""
     import polars as pl
 
     return pl.any_horizontal((pl.col(name) != pl.col(f"{name}_b")).fill_null(False) for name in names)
 
 
 def _without_gaps(pairs: polars.DataFrame, a: polars.DataFrame) -> polars.Series:
-    """Whether the elements of each tensor of actual fill one range of bytes, each in a place of its own.
+    """Return for each tensor of actual whether its elements fill one range of bytes without overlap.
 
-    Of many tensors few have another shape or other strides than those before.
+    Many tensors have few shapes and strides, so each is computed once.
     """
     import polars as pl
 
     alike: polars.Series = pairs.select(pl.struct(_LISTS).hash()).to_series()
     firsts = pl.DataFrame({"alike": alike, "row": pairs["row"]}).unique("alike", keep="first")
-    found = [_fill(*(a[name][row] for name in _LISTS)) for row in firsts["row"]]
+    filled = [_fill(*(a[name][row] for name in _LISTS)) for row in firsts["row"]]
     dense: polars.Series = alike.replace_strict(
-        firsts["alike"], pl.Series(found, dtype=pl.Boolean), return_dtype=pl.Boolean
+        firsts["alike"], pl.Series(filled, dtype=pl.Boolean), return_dtype=pl.Boolean
     )
     return dense
 
@@ -252,7 +254,7 @@ def _fill(shape: Optional[Iterable[int]], strides: Optional[Iterable[int]]) -> b
 
 
 def _positions(joined: polars.DataFrame, only_b: polars.DataFrame) -> polars.DataFrame:
-    """Where in actual the records would stand that only the reference has: behind the pairs before them."""
+    """Return the positions in actual for records that only the reference has: after the pairs before them."""
     import polars as pl
 
     if not only_b.height:
@@ -263,16 +265,18 @@ def _positions(joined: polars.DataFrame, only_b: polars.DataFrame) -> polars.Dat
 
 
 def _joins(frame: polars.DataFrame, rank: int) -> polars.DataFrame:
-    """One row for each collective: from where to where in the index it goes."""
+    """Return one row for each collective, with its first and last position in the index."""
     import polars as pl
 
-    told = frame.with_row_index("position").filter(pl.col("attrs").str.contains('"collective"', literal=True))
-    if not told.height:
+    records = frame.with_row_index("position").filter(pl.col("attrs").str.contains('"collective"', literal=True))
+    if not records.height:
         return pl.DataFrame(schema=_table())
     fields = {"kind": pl.Utf8, "group": pl.Utf8, "ranks": pl.Utf8, "nth": pl.Int64}
     numbers = dict.fromkeys(("root", "peer", "tag"), pl.Int64)
     shape = pl.Struct({"collective": pl.Struct({**fields, **numbers})})
-    told = told.with_columns(pl.col("attrs").str.json_decode(shape).struct.field("collective")).unnest("collective")
+    records = records.with_columns(pl.col("attrs").str.json_decode(shape).struct.field("collective")).unnest(
+        "collective"
+    )
     message = pl.col("kind").is_in(["send", "recv"])
     sends = pl.col("kind") == "send"
     ends = [
@@ -292,15 +296,16 @@ def _joins(frame: polars.DataFrame, rank: int) -> polars.DataFrame:
         separator=" ",
         ignore_nulls=True,
     )
-    own = pl.col("root").fill_null(rank) == rank
+    is_root = pl.col("root").fill_null(rank) == rank
     rooted = [
-        pl.col("kind").is_in([kind for kind, what in _ROOTED.items() if what == role]) for role in ("gives", "takes")
+        pl.col("kind").is_in([kind for kind, direction in _ROOTED.items() if direction == column])
+        for column in ("gives", "takes")
     ]
     return (
-        told.with_columns(
+        records.with_columns(
             key.alias("key"),
-            ((~rooted[0] | own) & (pl.col("kind") != "recv")).alias("gives"),
-            ((~rooted[1] | own) & ~sends).alias("takes"),
+            ((~rooted[0] | is_root) & (pl.col("kind") != "recv")).alias("gives"),
+            ((~rooted[1] | is_root) & ~sends).alias("takes"),
         )
         .group_by("key", maintain_order=True)
         .agg(
@@ -310,6 +315,6 @@ def _joins(frame: polars.DataFrame, rank: int) -> polars.DataFrame:
         )
         .with_columns(pl.lit("join").alias("what"), pl.lit(rank, pl.Int64).alias("rank"))
         .with_columns(pl.col("end").fill_null(pl.col("position")))
-        .pipe(lambda found: pl.concat([pl.DataFrame(schema=_table()), found], how="diagonal_relaxed"))
+        .pipe(lambda joins: pl.concat([pl.DataFrame(schema=_table()), joins], how="diagonal_relaxed"))
         .select(*_table())
     )

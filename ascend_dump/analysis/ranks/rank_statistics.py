@@ -1,4 +1,4 @@
-"""Statistics of many ranks on an executor: tensors are read where a task runs, what is known of them comes back."""
+"""Statistics of many ranks on an executor: workers read the tensors and send their statistics back."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = ["measured", "ranks_apart"]
 
 
 def ranks_apart(dumps: Iterable[Dump]) -> Optional[list[int]]:
-    """The ranks that can be looked at one by one, as names of files tell; None where there is one, or they do not."""
-    found: set[Any] = set()
+    """Return the ranks of which the names of files separate the records; None if there is one, or they do not."""
+    ranks: set[Any] = set()
     for dump in dumps:
-        found |= dump.known_values("rank")
-    return sorted(found) if len(found) > 1 and None not in found else None
+        ranks |= dump.known_values("rank")
+    return sorted(ranks) if len(ranks) > 1 and None not in ranks else None
 
 
 def measured(
@@ -37,10 +37,10 @@ def measured(
     *,
     watch: Optional[Callable[[Iterable[str]], Iterable[str]]] = None,
 ) -> Iterator[Record]:
-    """The records of a dump in their order; those without recorded statistics have the statistics of their values.
+    """Yield the records of a dump in their order; those without recorded statistics have those of their values.
 
-    The ranks are measured side by side, one task for each; records of a dump of one rank come as they are. `watch` is
-    given the names of tasks as they are done. Raises as `map_ranks`.
+    The ranks are measured in parallel, one task for each; records of a dump of one rank are not changed. `watch` and
+    errors are those of `map_ranks`.
 
     >>> from concurrent.futures import ThreadPoolExecutor
     >>> with ThreadPoolExecutor(2) as executor:   # doctest: +SKIP
@@ -53,49 +53,48 @@ def measured(
         return
     tasks = [RankTask(f"rank-{rank}", dump.select(rank=rank).state(), (dump, rank)) for rank in ranks]
     with map_ranks(statistics_of_rank, tasks, executor=executor, watch=watch) as tables:
-        known = {(path, number): text for table in tables for path, number, text in table.iter_rows()}
-    seen: dict[str, int] = {}
+        measurements = {(path, number): text for table in tables for path, number, text in table.iter_rows()}
+    numbers: dict[str, int] = {}
     for record in dump:
-        place = _place(record, seen)
-        text = known.pop(place, None)
+        key = _key(record, numbers)
+        text = measurements.pop(key, None)
         if text is not None and record.loader is not None:
             record.loader = _MeasuredLoader(record.loader, text)
         yield record
 
 
 def statistics_of_rank(dump: Dump, rank: int) -> polars.DataFrame:
-    """Of each record of a rank that has no statistics, by its file and its number there: those of its values, or why
-    there are none."""
+    """Return the statistics, or the error, of each record of a rank without recorded ones, by file and number."""
     import polars as pl
 
     rows: list[tuple[str, int, str]] = []
-    seen: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for record in dump.select(rank=rank):
-        place = _place(record, seen)
+        key = _key(record, numbers)
         if record.error is not None or record.loader is None or is_no_value(record):
             continue
         try:
             if record.recorded_statistics() is not None:
                 continue
-            found: Any = list(record.statistics())
+            result: Any = list(record.statistics())
         except (ReadError, NotSupported) as error:
-            found = _told(error)
-        rows.append((*place, json.dumps(found, default=_plain)))
+            result = _error_fields(error)
+        rows.append((*key, json.dumps(result, default=_plain)))
     return pl.DataFrame(rows, schema={"path": pl.String, "number": pl.Int64, "found": pl.String}, orient="row")
 
 
-def _place(record: Record, seen: dict[str, int]) -> tuple[str, int]:
+def _key(record: Record, numbers: dict[str, int]) -> tuple[str, int]:
     path = str(record.path)
-    number = seen[path] = seen.get(path, -1) + 1
+    number = numbers[path] = numbers.get(path, -1) + 1
     return path, number
 
 
 def _plain(value: Any) -> Any:
-    """numpy's numbers as those of Python."""
+    """Return a number of numpy as one of Python."""
     return value.item()
 
 
-def _told(error: AscendDumpError) -> dict[str, Any]:
+def _error_fields(error: AscendDumpError) -> dict[str, Any]:
     path = getattr(error, "path", None)
     return {
         "type": type(error).__name__,
@@ -108,13 +107,13 @@ def _told(error: AscendDumpError) -> dict[str, Any]:
 
 
 class _MeasuredLoader:
-    """Reads as the one it stands for, and knows the statistics, or why there are none."""
+    """A loader with measured statistics, or with the error of measuring them."""
 
-    __slots__ = ("_found", "_inner")
+    __slots__ = ("_result", "_inner")
 
-    def __init__(self, inner: Loader, found: str) -> None:
+    def __init__(self, inner: Loader, result: str) -> None:
         self._inner = inner
-        self._found = found
+        self._result = result
 
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
         return self._inner.tensor(record, format)
@@ -132,13 +131,13 @@ class _MeasuredLoader:
     def statistics(self, record: Record) -> Statistics:
         from ascend_dump.statistics import Statistics
 
-        found = json.loads(self._found)
-        if isinstance(found, list):
-            return Statistics(*found)
-        error: AscendDumpError = getattr(errors, found["type"])(
-            found["message"], hint=found["hint"], code=found["code"]
+        result = json.loads(self._result)
+        if isinstance(result, list):
+            return Statistics(*result)
+        error: AscendDumpError = getattr(errors, result["type"])(
+            result["message"], hint=result["hint"], code=result["code"]
         )
         if isinstance(error, ReadError):
-            # They stand in the message already.
-            error.path, error.offset = found["path"], found["offset"]
+            # The message contains them already.
+            error.path, error.offset = result["path"], result["offset"]
         raise error

@@ -1,9 +1,9 @@
-"""Map and reduce over ranks: a function makes a small table of each, which is kept as Parquet until all are there.
+"""Map and reduce over ranks: a function returns a small table of each, stored as Parquet until all are complete.
 
-    {work}/{name}-{made_of}.parquet     what the function gave for one task
+    {work}/{name}-{made_of}.parquet     the table of one task
 
-A file gets its name when it is whole, so what is there is not made again: after a killed worker its own task alone is
-repeated, and after a killed process those that were not done.
+A file gets its name when it is complete, and its task is not repeated: after a killed worker only its own task is, and
+after a killed process only the tasks without a file.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ __all__ = ["Partials", "RankTask", "check_executor", "map_ranks"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", re.ASCII)
 _MAGIC = b"PAR1"
-#: What a run that was killed has left is used by its next run, or it is gone after so many seconds.
-_KEPT = 7 * 24 * 3600
+#: Seconds after which the tables of a killed run are removed if no later run used them.
+_MAX_AGE = 7 * 24 * 3600
 
 _Watch = Callable[[Iterable[str]], Iterable[str]]
 
 
 class RankTask(NamedTuple):
-    """What is done for one rank, wherever the executor does it.
+    """The task of one rank.
 
-    name       tells it from the others, and begins the name of its file: letters, digits, ".", "_" and "-"
-    made_of    a digest of all that the result depends on: the files of the rank with sizes and times, the settings
-    arguments  for the function; they must be picklable where the executor has processes
+    name       unique, and the beginning of the name of its file: letters, digits, ".", "_" and "-"
+    made_of    a digest of all inputs of the result: the files of the rank with sizes and times, and the settings
+    arguments  of the function; they must be picklable if the executor has processes
     """
 
     name: str
@@ -53,29 +53,29 @@ class RankTask(NamedTuple):
 
 
 class Partials:
-    """The tables of all tasks, on disk. Used by `with`: the directory goes at its end unless it was given.
+    """The tables of all tasks, on disk. A context manager: at its end a temporary directory is removed.
 
-    paths    of the Parquet files, in the order of the tasks
-    repeated names of the tasks that were done in this call; the others were there from an earlier one
+    paths     of the Parquet files, in the order of the tasks
+    repeated  names of the tasks of this call; the files of all others are of an earlier one
     """
 
     def __init__(
-        self, paths: Sequence[Path], repeated: Sequence[str], temporary: Optional[Path], held: contextlib.ExitStack
+        self, paths: Sequence[Path], repeated: Sequence[str], temporary: Optional[Path], resources: contextlib.ExitStack
     ) -> None:
         self.paths = tuple(paths)
         self.repeated = tuple(repeated)
         self._temporary = temporary
-        #: What keeps others from the directory.
-        self._held = held
+        #: The lock of the directory.
+        self._resources = resources
 
     def scan(self) -> polars.LazyFrame:
-        """All tables one after the other, as a polars LazyFrame that reads when it is collected."""
+        """Return all tables one after the other, as a polars LazyFrame that reads when it is collected."""
         import polars as pl
 
         return pl.concat([pl.scan_parquet(path) for path in self.paths])
 
     def __iter__(self) -> Iterator[polars.DataFrame]:
-        """Table by table, each read when it is asked for."""
+        """Yield table by table."""
         import polars as pl
 
         return (pl.read_parquet(path) for path in self.paths)
@@ -91,16 +91,16 @@ class Partials:
     ) -> None:
         if error is None and self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
-        self._held.close()
+        self._resources.close()
 
 
 def check_executor(executor: Any) -> None:
-    """Raise ConfigError for what takes no tasks, such as the class of an executor."""
+    """Raise ConfigError for an object without `submit`, or the class of an executor."""
     if isinstance(executor, type) or not callable(getattr(executor, "submit", None)):
-        given = f"the class {executor.__name__}" if isinstance(executor, type) else f"a {type(executor).__name__}"
+        name = f"the class {executor.__name__}" if isinstance(executor, type) else f"a {type(executor).__name__}"
         raise ConfigError(
-            f"executor= is {given}, expected an executor of concurrent.futures",
-            hint="make one, and give it: with ProcessPoolExecutor(8) as executor: ...",
+            f"executor= is {name}, expected an executor of concurrent.futures",
+            hint="create one, and pass it: with ProcessPoolExecutor(8) as executor: ...",
         )
 
 
@@ -112,18 +112,18 @@ def map_ranks(
     work: Union[str, os.PathLike[str], None] = None,
     watch: Optional[_Watch] = None,
 ) -> Partials:
-    """Do the tasks that were not done before, and give the tables of all of them.
+    """Run the tasks without a stored table, and return the tables of all tasks.
 
-    function  makes the table of one task: a function of a module where the executor has processes. It reads what its
-              arguments name, on the machine where it runs; the table alone comes back
+    function  returns the table of one task: a function of a module if the executor has processes. It reads files on
+              the machine of the worker; only the table is sent back
     executor  any `concurrent.futures.Executor`, such as `dask.distributed.Client(...).get_executor()`; None: the tasks
-              are done here, one after the other
-    work      the directory of the tables; else one in the user's cache directory that goes when all is used, and stays
-              after an error, so that the same call goes on where this one ended
-    watch     is given the names of tasks as they are done and passes them on, to show how far the work is
+              run in this process, one after the other
+    work      the directory of the tables; else one in the user's cache directory. That is removed after use, but not
+              after an error, so that the same call continues there
+    watch     an iterator function that receives the names of completed tasks and yields them, for a progress display
 
-    Raises what the function raises, ConfigError for what is no executor, WorkerLost where the executor lost a worker
-    and does not replace it, WriteError where the tables cannot be written. Needs polars (NotSupported).
+    Raises the errors of the function, ConfigError for an object that is no executor, WorkerLost if the executor lost a
+    worker and does not replace it, WriteError if the tables cannot be written. Needs polars (NotSupported).
 
     >>> import polars
     >>> def squares(rank): return polars.DataFrame({"rank": [rank], "square": [rank * rank]})
@@ -141,11 +141,11 @@ def map_ranks(
             raise ValueError(f"{task.name!r} is no name of a task: expected letters, digits, '.', '_' and '-'")
     if len({task.name for task in tasks}) < len(tasks):
         raise ValueError("two tasks have the same name")
-    with contextlib.ExitStack() as held:
-        directory = _own_place(function, tasks, held) if work is None else Path(work)
+    with contextlib.ExitStack() as resources:
+        directory = _locked_directory(function, tasks, resources) if work is None else Path(work)
         make_private_directory(directory)
         paths, done = _mapped(function, tasks, executor, directory, watch)
-        return Partials(paths, done, directory if work is None else None, held.pop_all())
+        return Partials(paths, done, directory if work is None else None, resources.pop_all())
 
 
 def _mapped(
@@ -155,24 +155,24 @@ def _mapped(
     directory: Path,
     watch: Optional[_Watch],
 ) -> tuple[list[Path], list[str]]:
-    """The files of all tasks, and the names of those that were done here."""
+    """Return the files of all tasks, and the names of the tasks of this call."""
     paths = [directory / f"{task.name}-{_digest(function, task)}.parquet" for task in tasks]
     missing = [(task, path) for task, path in zip(tasks, paths) if not _is_whole(path)]
     if len(missing) < len(tasks):
         log.debug("%d of %d tasks were done before: %s", len(tasks) - len(missing), len(tasks), directory)
-    done = _here(function, missing) if executor is None else _elsewhere(executor, function, missing, len(tasks))
+    done = _run_here(function, missing) if executor is None else _run_on(executor, function, missing, len(tasks))
     for _ in done if watch is None else watch(done):
         pass
     return paths, [task.name for task, _ in missing]
 
 
-def _here(function: Callable[..., polars.DataFrame], missing: Sequence[tuple[RankTask, Path]]) -> Iterator[str]:
+def _run_here(function: Callable[..., polars.DataFrame], missing: Sequence[tuple[RankTask, Path]]) -> Iterator[str]:
     for task, path in missing:
-        _keep(table_bytes(function, task.arguments), path)
+        _save(table_bytes(function, task.arguments), path)
         yield task.name
 
 
-def _elsewhere(
+def _run_on(
     executor: Executor, function: Callable[..., polars.DataFrame], missing: Sequence[tuple[RankTask, Path]], count: int
 ) -> Iterator[str]:
     waiting: dict[Future[bytes], tuple[RankTask, Path]] = {}
@@ -187,24 +187,24 @@ def _elsewhere(
         for future in as_completed(list(waiting)):
             task, path = waiting[future]
             try:
-                _keep(future.result(), path)
+                _save(future.result(), path)
             except CancelledError:
                 continue
             except Exception as error:
-                # What the other workers have nearly done is waited for and kept.
+                # Wait for the running tasks and keep their tables.
                 failed = failed or error
-                for other in waiting:
-                    other.cancel()
+                for pending in waiting:
+                    pending.cancel()
             else:
                 yield task.name
     finally:
         for future in waiting:
             future.cancel()
     if failed is not None and _is_loss(failed):
-        kept = count - sum(1 for _, path in missing if not path.exists())
+        done = count - sum(1 for _, path in missing if not path.exists())
         raise WorkerLost(
             f"a worker of {type(executor).__name__} ended before its rank was done: {failed}",
-            hint=f"call it again with a new executor: {kept} of {count} ranks are kept; if it ran out of memory, "
+            hint=f"call it again with a new executor: {done} of {count} ranks are kept; if it ran out of memory, "
             "with fewer workers",
         ) from failed
     if failed is not None:
@@ -212,19 +212,19 @@ def _elsewhere(
 
 
 def _is_loss(error: Exception) -> bool:
-    """Whether it says that a worker is gone; dask has a name of its own for that."""
+    """Return True if a worker was lost; dask has its own error for that."""
     return isinstance(error, BrokenExecutor) or type(error).__name__ in ("KilledWorker", "LostWorkerError")
 
 
 def table_bytes(function: Callable[..., polars.DataFrame], arguments: tuple[Any, ...]) -> bytes:
-    """What a worker does: it gives the table back as Parquet, since it may share no disk with whoever asked."""
-    written = io.BytesIO()
-    function(*arguments).write_parquet(written, compression="zstd")
-    return written.getvalue()
+    """Return the table of a task as Parquet: worker and caller may have no common disk."""
+    buffer = io.BytesIO()
+    function(*arguments).write_parquet(buffer, compression="zstd")
+    return buffer.getvalue()
 
 
-def _keep(table: bytes, path: Path) -> None:
-    """Write a file that has its name only once all of it is on the disk."""
+def _save(table: bytes, path: Path) -> None:
+    """Write a file; it gets its name once it is complete on the disk."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, PRIVATE_FILE), "wb") as file:
@@ -236,7 +236,7 @@ def _keep(table: bytes, path: Path) -> None:
         with contextlib.suppress(OSError):
             os.unlink(draft)
         raise WriteError(
-            f"{path}: what is known of a rank cannot be kept: {error.strerror}",
+            f"{path}: the table of a rank cannot be written: {error.strerror}",
             hint="free space, or set XDG_CACHE_HOME to a directory that has some",
         ) from error
 
@@ -260,29 +260,29 @@ def _digest(function: Callable[..., Any], task: RankTask) -> str:
     return xxhash.xxh3_128_hexdigest(repr(parts).encode("utf-8", "surrogatepass"))
 
 
-def _own_place(function: Callable[..., Any], tasks: Sequence[RankTask], held: contextlib.ExitStack) -> Path:
-    """The directory of these tasks, unless another call that is doing the same has it; then a new one."""
+def _locked_directory(function: Callable[..., Any], tasks: Sequence[RankTask], resources: contextlib.ExitStack) -> Path:
+    """Return the locked directory of these tasks; a new one if another call with the same tasks has locked it."""
     import fcntl
     import tempfile
 
-    place = _default_place(function, tasks)
-    make_private_directory(place)
-    lock = os.open(place / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE_FILE)
-    held.callback(os.close, lock)
+    directory = _cache_directory(function, tasks)
+    make_private_directory(directory)
+    lock = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE_FILE)
+    resources.callback(os.close, lock)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return Path(tempfile.mkdtemp(dir=place.parent))
-    return place
+        return Path(tempfile.mkdtemp(dir=directory.parent))
+    return directory
 
 
-def _default_place(function: Callable[..., Any], tasks: Sequence[RankTask]) -> Path:
+def _cache_directory(function: Callable[..., Any], tasks: Sequence[RankTask]) -> Path:
     import xxhash
 
-    above = user_cache() / "ranks"
+    parent = user_cache() / "ranks"
     text = " ".join(_digest(function, task) for task in tasks)
     with contextlib.suppress(OSError):
-        for old in above.iterdir():
-            if time.time() - old.stat().st_mtime > _KEPT:
-                shutil.rmtree(old, ignore_errors=True)
-    return above / xxhash.xxh3_128_hexdigest(text.encode())
+        for directory in parent.iterdir():
+            if time.time() - directory.stat().st_mtime > _MAX_AGE:
+                shutil.rmtree(directory, ignore_errors=True)
+    return parent / xxhash.xxh3_128_hexdigest(text.encode())

@@ -1,7 +1,7 @@
-"""Which event of a run with several ranks came before which: vector clocks, joined where ranks wait for each other.
+"""The order of events of several ranks, by vector clocks (Lamport 1978, Mattern 1989).
 
-Lamport 1978, Mattern 1989. Events of one rank are ordered by their positions. What a rank gives into a call (its part
-of an all_reduce, the message of a send) comes before what any rank has of it.
+Events of one rank are ordered by their positions. The input of a rank to a call (its part of an all_reduce, the message
+of a send) comes before the outputs of all its ranks.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ __all__ = ["Clock", "Join", "Point", "clocks", "happens_before"]
 
 
 class Point(NamedTuple):
-    """A moment of a rank: positions grow from one event of the rank to the next."""
+    """A moment of a rank: positions increase from event to event."""
 
     rank: int
     position: int
 
 
 class Join(NamedTuple):
-    """What one rank has to do with a call that several make together.
+    """The part of one rank in a call of several.
 
-    key         what the parts of one call have in common
-    begin, end  positions of the rank: it gives from `begin` on, and has what the others gave after `end`
+    key         the same for all parts of one call
+    begin, end  positions of the rank: it sends at `begin`, and has received from the others after `end`
+    gives       the rank sends; takes: it receives
     """
 
     key: Hashable
@@ -40,38 +41,38 @@ class Join(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """What had happened at a point: of each rank the last position that is known to come before, -1 for none.
+    """The last position of each rank that comes before a point for certain, -1 for none.
 
-    places: of the ranks in `seen`.
+    columns: by rank, its index in `seen`.
     """
 
     point: Point
     seen: np.ndarray
-    places: dict[int, int]
+    columns: dict[int, int]
 
     @property
     def total(self) -> int:
-        """Grows from each event to those that it comes before, so that it sorts them."""
+        """A number that is larger for later events: a sort key."""
         return sum(self.seen.tolist())
 
 
 class _Waiting(NamedTuple):
-    """The next event of a rank: the ends of calls come after what begins at their position."""
+    """The next event of a rank; ends of calls come after beginnings at the same position."""
 
     position: int
-    kind: int  # 0 gives, 1 takes, 2 a point that is asked for
+    kind: int  # 0 sends, 1 receives, 2 a point of the result
     join: Join
 
 
 def clocks(joins: Iterable[Join], points: Iterable[Point]) -> dict[Point, Clock]:
-    """The clocks of some points, given what joins the ranks.
+    """Return the clocks of points, of ranks that are joined by calls.
 
-    Calls of which a rank misses its part join the others. Where parts wait for each other in a circle, which no run
-    does, the one with the smallest position goes on.
+    A call without the part of a rank joins the other ranks. If parts wait for each other in a circle, which is
+    impossible in a run, the one with the smallest position continues.
 
     >>> joins = [Join("sum", 0, begin=4, end=5), Join("sum", 1, begin=8, end=9)]
-    >>> found = clocks(joins, [Point(0, 3), Point(1, 20)])
-    >>> happens_before(found[Point(0, 3)], found[Point(1, 20)])
+    >>> known = clocks(joins, [Point(0, 3), Point(1, 20)])
+    >>> happens_before(known[Point(0, 3)], known[Point(1, 20)])
     True
     """
     import numpy as np
@@ -86,20 +87,20 @@ def clocks(joins: Iterable[Join], points: Iterable[Point]) -> dict[Point, Clock]
         if join.takes:
             takers[join.key] += 1
             events[join.rank].append(_Waiting(join.end, 1, join))
-    wanted = set(points)
-    for point in wanted:
+    unique = set(points)
+    for point in unique:
         events[point.rank].append(_Waiting(point.position, 2, Join(None, point.rank, point.position, point.position)))
-    places = {rank: place for place, rank in enumerate(sorted(events))}
+    columns = {rank: column for column, rank in enumerate(sorted(events))}
     for row in events.values():
-        row.sort(key=lambda one: (one.position, one.kind), reverse=True)
-    now = {rank: np.full(len(places), -1, dtype=np.int64) for rank in places}
-    given: dict[Hashable, np.ndarray] = {}
+        row.sort(key=lambda event: (event.position, event.kind), reverse=True)
+    current = {rank: np.full(len(columns), -1, dtype=np.int64) for rank in columns}
+    sent: dict[Hashable, np.ndarray] = {}
     waiting: dict[Hashable, list[int]] = defaultdict(list)
-    found: dict[Point, Clock] = {}
+    result: dict[Point, Clock] = {}
 
     def run(rank: int, *, forced: bool = False) -> None:
-        """Let a rank go on until it waits for others."""
-        clock, place, row = now[rank], places[rank], events[rank]
+        """Continue with a rank until it waits for others."""
+        clock, column, row = current[rank], columns[rank], events[rank]
         while row:
             position, kind, join = row[-1]
             if kind == 1 and open_parts[join.key] > 0 and not forced:
@@ -109,34 +110,34 @@ def clocks(joins: Iterable[Join], points: Iterable[Point]) -> dict[Point, Clock]
             row.pop()
             if kind == 1:
                 takers[join.key] -= 1
-                # Of many ranks there are many calls, and a clock is as long as there are ranks.
-                known = given.get(join.key) if takers[join.key] or open_parts[join.key] else given.pop(join.key, None)
-                if known is not None:
-                    np.maximum(clock, known, out=clock)
-            clock[place] = max(clock[place], position)
+                # Many ranks have many calls and long clocks.
+                received = sent.get(join.key) if takers[join.key] or open_parts[join.key] else sent.pop(join.key, None)
+                if received is not None:
+                    np.maximum(clock, received, out=clock)
+            clock[column] = max(clock[column], position)
             if kind == 2:
-                found[Point(rank, position)] = Clock(Point(rank, position), clock.copy(), places)
+                result[Point(rank, position)] = Clock(Point(rank, position), clock.copy(), columns)
             elif kind == 0:
-                known = given.get(join.key)
-                given[join.key] = clock.copy() if known is None else np.maximum(known, clock)
+                received = sent.get(join.key)
+                sent[join.key] = clock.copy() if received is None else np.maximum(received, clock)
                 open_parts[join.key] -= 1
                 if not open_parts[join.key]:
                     ready.extend(waiting.pop(join.key, ()))
 
-    ready = list(places)
+    ready = list(columns)
     while True:
         while ready:
             run(ready.pop())
-        stuck = [(events[rank][-1].position, rank) for rank in places if events[rank]]
+        stuck = [(events[rank][-1].position, rank) for rank in columns if events[rank]]
         if not stuck:
-            return found
+            return result
         _, rank = heapq.nsmallest(1, stuck)[0]
         waiting[events[rank][-1].join.key].remove(rank)
         run(rank, forced=True)
 
 
-def happens_before(one: Clock, other: Clock) -> bool:
-    """Whether an event comes before another one in every order that the run may have had."""
-    if one.point.rank == other.point.rank:
-        return one.point.position < other.point.position
-    return bool(other.seen[other.places[one.point.rank]] >= one.point.position)
+def happens_before(first: Clock, second: Clock) -> bool:
+    """Return True if the first event comes before the second in every possible order of the run."""
+    if first.point.rank == second.point.rank:
+        return first.point.position < second.point.position
+    return bool(second.seen[second.columns[first.point.rank]] >= first.point.position)

@@ -1,4 +1,4 @@
-"""Processes of this machine, of which one may die without taking along what the others do."""
+"""A worker pool that survives the death of one of its processes."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ascend_dump.errors import ConfigError, WorkerLost
 __all__ = ["RankWorkers"]
 
 _Result = TypeVar("_Result")
-#: A task whose process dies so often kills it by itself.
+#: A task whose process dies so often is the reason itself.
 _MOST_DEATHS = 3
 
 
 class RankWorkers(Executor):
-    """So many processes on this machine.
+    """An executor of `count` processes on this machine.
 
     A `ProcessPoolExecutor` ends as a whole when one of its processes is killed. Here that process is replaced and its
-    task is done again, up to three times; then WorkerLost is raised for it.
+    task is repeated, up to three times; then WorkerLost is raised for it.
 
     >>> with RankWorkers(2) as workers:   # doctest: +SKIP
     ...     ascend_dump.compare("npu_dumps", "gpu_dumps", executor=workers)
     """
 
     def __init__(self, count: int) -> None:
-        """Raises ConfigError where `count` is not at least 1."""
+        """Raises ConfigError if `count` is less than 1."""
         if count < 1:
             raise ConfigError(f"{count} workers", hint="expected a number from 1 on")
         # One thread for each process waits for it.
@@ -58,20 +58,20 @@ class RankWorkers(Executor):
                     pool = None
                     if self._ended:
                         break
-                    log.warning("a worker process was killed; its rank is done again")
+                    log.warning("a worker process was killed; its rank is repeated")
             raise WorkerLost(
                 f"the process of one rank was killed {_MOST_DEATHS} times",
-                hint="the system ends what takes too much memory: see its log, and give fewer workers",
+                hint="the system kills processes that need too much memory: see its log, and use fewer workers",
             )
         finally:
             self._idle.put(pool)
 
     def _new(self) -> ProcessPoolExecutor:
-        # Copies of a process with threads may wait for ever for what one of them held.
-        made = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+        # A forked process may wait for ever for a lock of a thread that it does not have.
+        pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
         with self._lock:
-            self._all.add(made)
-        return made
+            self._all.add(pool)
+        return pool
 
     def _drop(self, pool: ProcessPoolExecutor) -> None:
         with self._lock:

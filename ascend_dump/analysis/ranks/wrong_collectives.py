@@ -1,22 +1,22 @@
 """Find collectives with wrong results, when several ranks are compared with one.
 
-Collectives run only on the side with several ranks, so the other side has no reference for them. Their inputs are one:
-a sum is computed again, and moved data must arrive unchanged. A call that is wrong by that is an origin. Differences in
-what the ranks hold together afterwards, and in operators that only they run, follow from it; operators that the single
-rank runs too are judged by their own inputs and stay origins.
+Collectives run only on the side with several ranks, so the other side is no reference for them. Their inputs are: a
+sum is computed again, and moved data must arrive unchanged. A wrong call is an origin. Later differences of tensors
+over several ranks, and of operators that only these ranks run, follow from it. Operators that the single rank runs
+too are judged by their own inputs and stay origins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from ascend_dump.analysis.alignment.shards import is_over_ranks
 from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.operators.nonfinite import executions
 from ascend_dump.analysis.operators.properties import COLLECTIVES
-from ascend_dump.analysis.ranks.collective_calls import CallBook, point_of
+from ascend_dump.analysis.ranks.collective_calls import CallBook, operator_key, point_of, record_key
 from ascend_dump.analysis.ranks.collective_results import RankFinding, check_call
 from ascend_dump.analysis.ranks.vector_clocks import Clock, Point, clocks, happens_before
 from ascend_dump.reading import Record
@@ -25,7 +25,7 @@ __all__ = ["of_one_rank", "with_wrong_calls"]
 
 
 class _WrongCall(NamedTuple):
-    """operators: the operators of all ranks that make up the call."""
+    """A wrong call, with the operators of all its ranks."""
 
     finding: RankFinding
     point: Point
@@ -43,60 +43,60 @@ def with_wrong_calls(origins: Sequence[Origin], records: Iterable[Record], pairs
     book, wrong = _checked(records)
     if not wrong:
         return list(origins)
-    places = [point_of(one.pair.record) if _may_follow(one) else None for one in origins]
-    # What ranks have together has the terms of all of them, which run the same program.
-    together = {
-        Point(one.point.rank, place.position)
-        for one in wrong
-        for origin, place in zip(origins, places)
-        if place is not None and is_over_ranks(origin.pair.transformation)
+    points = [point_of(origin.pair.record) if _may_follow(origin) else None for origin in origins]
+    # A tensor over several ranks has terms of all of them; they run the same program.
+    over_ranks = {
+        Point(call.point.rank, point.position)
+        for call in wrong
+        for origin, point in zip(origins, points)
+        if point is not None and is_over_ranks(origin.pair.transformation)
     }
-    alone = {place for place in places if place is not None}
-    known = clocks(book.joins(), {*(one.point for one in wrong), *together, *alone})
-    first = _first_of_each(wrong, known)
-    own: dict[Hashable, list[Origin]] = {_key(one.finding.record): [] for one, _ in first}
-    kept: list[Origin] = []
-    for origin, place in zip(origins, places):
-        before = [one for one, _ in first if place is not None and _is_before(one, origin, place, known)]
-        if before:
-            own[_key(before[0].finding.record)].append(origin)
+    single = {point for point in points if point is not None}
+    times = clocks(book.joins(), {*(call.point for call in wrong), *over_ranks, *single})
+    first = _first_of_each(wrong, times)
+    explained: dict[Hashable, list[Origin]] = {record_key(call.finding.record): [] for call, _ in first}
+    remaining: list[Origin] = []
+    for origin, point in zip(origins, points):
+        earlier = [call for call, _ in first if point is not None and _is_before(call, origin, point, times)]
+        if earlier:
+            explained[record_key(earlier[0].finding.record)].append(origin)
         else:
-            kept.append(origin)
-    of_record = {_key(pair.record): pair for pair in pairs if _key(pair.record) in own}
-    made = [
-        _origin(one, again, own[key], of_record[key])
-        for one, again in first
-        if (key := _key(one.finding.record)) in of_record
+            remaining.append(origin)
+    of_record = {record_key(pair.record): pair for pair in pairs if record_key(pair.record) in explained}
+    of_calls = [
+        _origin(call, count, explained[key], of_record[key])
+        for call, count in first
+        if (key := record_key(call.finding.record)) in of_record
     ]
-    return sorted([*made, *kept], key=lambda one: -1 if one.step is None else one.step)
+    return sorted([*of_calls, *remaining], key=lambda origin: -1 if origin.step is None else origin.step)
 
 
 def of_one_rank(origins: Sequence[Origin]) -> Sequence[Origin]:
-    """The origins in the order of steps, without combined ones that an origin on a single rank explains.
+    """Return the origins in the order of steps, without combined ones that an origin on a single rank explains.
 
-    Combined origins concern what several ranks hold together, such as a sum. They are dropped if an origin of the same
-    or an earlier step names the rank that is wrong.
+    Combined origins concern tensors over several ranks, such as a sum. They are dropped if an origin of the same or an
+    earlier step names the wrong rank.
     """
     steps: dict[int, list[Origin]] = {}
-    for one in origins:
-        steps.setdefault(-1 if one.pair.record.step is None else one.pair.record.step, []).append(one)
-    found: list[Origin] = []
-    known = False
-    for _, every in sorted(steps.items()):
-        own = [
-            one
-            for one in every
-            if not one.op_type.startswith(COLLECTIVES) and not is_over_ranks(one.pair.transformation)
+    for origin in origins:
+        steps.setdefault(-1 if origin.pair.record.step is None else origin.pair.record.step, []).append(origin)
+    reported: list[Origin] = []
+    has_single = False
+    for _, of_step in sorted(steps.items()):
+        single = [
+            origin
+            for origin in of_step
+            if not origin.op_type.startswith(COLLECTIVES) and not is_over_ranks(origin.pair.transformation)
         ]
-        known = known or bool(own)
-        found += own if known else every
-    return found
+        has_single = has_single or bool(single)
+        reported += single if has_single else of_step
+    return reported
 
 
 def _may_follow(origin: Origin) -> bool:
-    """Whether the origin concerns several ranks together, or an operator that only they run."""
-    alone = origin.pair.actual is None or origin.pair.reference is None
-    return (origin.kind == "structure" and alone) or is_over_ranks(origin.pair.transformation)
+    """Return True if the origin concerns a tensor over several ranks, or an operator that only they run."""
+    is_one_sided = origin.pair.actual is None or origin.pair.reference is None
+    return (origin.kind == "structure" and is_one_sided) or is_over_ranks(origin.pair.transformation)
 
 
 def _checked(records: Iterable[Record]) -> tuple[CallBook, list[_WrongCall]]:
@@ -107,51 +107,41 @@ def _checked(records: Iterable[Record]) -> tuple[CallBook, list[_WrongCall]]:
     wrong = []
     for parts in book.calls.values():
         for finding in check_call(parts)[0] if len(parts) > 1 else ():
-            # Where its rank gave its part: that comes before what any rank has of the call.
+            # The time of the input of its rank, before the outputs of all ranks.
             point = point_of(finding.record)
             if point is not None:
-                wrong.append(_WrongCall(finding, point, frozenset(_operator(part.first) for part in parts)))
+                wrong.append(_WrongCall(finding, point, frozenset(operator_key(part.first) for part in parts)))
     return book, wrong
 
 
-def _first_of_each(wrong: Sequence[_WrongCall], known: dict[Point, Clock]) -> list[tuple[_WrongCall, int]]:
-    """The first wrong call per operator type and rank, with the number of such calls."""
-    found: dict[Hashable, list[_WrongCall]] = {}
-    for one in sorted(wrong, key=lambda one: known[one.point].total):
-        record = one.finding.record
-        found.setdefault((record.rank, record.op_type), []).append(one)
-    return [(several[0], len(several)) for several in found.values()]
+def _first_of_each(wrong: Sequence[_WrongCall], times: dict[Point, Clock]) -> list[tuple[_WrongCall, int]]:
+    """Return the first wrong call per operator type and rank, with the number of such calls."""
+    groups: dict[Hashable, list[_WrongCall]] = {}
+    for call in sorted(wrong, key=lambda call: times[call.point].total):
+        record = call.finding.record
+        groups.setdefault((record.rank, record.op_type), []).append(call)
+    return [(group[0], len(group)) for group in groups.values()]
 
 
-def _is_before(one: _WrongCall, origin: Origin, place: Point, known: dict[Point, Clock]) -> bool:
-    if _operator(origin.pair.record) in one.operators:
+def _is_before(call: _WrongCall, origin: Origin, point: Point, times: dict[Point, Clock]) -> bool:
+    if operator_key(origin.pair.record) in call.operators:
         return True
-    last = place._replace(rank=one.point.rank) if is_over_ranks(origin.pair.transformation) else place
-    return happens_before(known[one.point], known[last])
+    last = point._replace(rank=call.point.rank) if is_over_ranks(origin.pair.transformation) else point
+    return happens_before(times[call.point], times[last])
 
 
-def _origin(one: _WrongCall, count: int, follow: Sequence[Origin], pair: Pair) -> Origin:
-    record = one.finding.record
-    evidence: Iterator[Optional[str]] = iter(
-        (
-            one.finding.reason,
-            f"{count - 1} later calls on rank {record.rank} are wrong too" if count > 1 else None,
-            f"{len(follow)} differences come after it, of what only several ranks have" if follow else None,
-        )
-    )
+def _origin(call: _WrongCall, count: int, follow: Sequence[Origin], pair: Pair) -> Origin:
+    record = call.finding.record
+    evidence = [call.finding.reason]
+    if count > 1:
+        evidence.append(f"{count - 1} later calls on rank {record.rank} are wrong too")
+    if follow:
+        evidence.append(f"{len(follow)} differences of tensors over several ranks come after it")
     settings = {"layers": record.op_name, "data": "tensor", "steps": str(record.step), "ranks": str(record.rank)}
     return Origin(
         "collective",
-        replace(pair, reason=one.finding.reason),
-        tuple(text for text in evidence if text is not None),
+        replace(pair, reason=call.finding.reason),
+        tuple(evidence),
         max((origin.explains for origin in follow), default=0),
         next=settings,
     )
-
-
-def _operator(record: Record) -> Hashable:
-    return (record.run, record.rank, record.step, record.execution)
-
-
-def _key(record: Record) -> Hashable:
-    return (_operator(record), record.io, record.index)

@@ -27,12 +27,12 @@ FAULTS = {
     "ddp.reduction": Expected("disagreement", "blocks.0.norm/allreduce__0", 1, 0, "that of ranks 0|2-3 is right"),
     "ddp.part": Expected("disagreement", "blocks.0.norm/allreduce__0", 2, 0, "as if the part of rank 2 were missing"),
     "fsdp.scattered": Expected(
-        "disagreement", "blocks.1/_reduce_scatter_base__0", 3, 0, "not the avg of what ranks 0-3"
+        "disagreement", "blocks.1/_reduce_scatter_base__0", 3, 0, "not the avg of the inputs of ranks 0-3"
     ),
-    "fsdp.gathered": Expected("disagreement", "_allgather_base__0", 1, 0, "of rank 1 is not what rank 2 gave"),
+    "fsdp.gathered": Expected("disagreement", "_allgather_base__0", 1, 0, "of rank 1 differs from the input of rank 2"),
     "tp.data": Expected("replicas", "blocks.0.up/addmm_0", 3, 0, "replicated by its placement"),
-    "tp.reduction": Expected("disagreement", "blocks.0/all_reduce_0", 1, 0, "not the sum of what ranks 0-3 gave"),
-    "pipeline.message": Expected("disagreement", "recv__0", 2, 0, "of rank 2 is not what rank 1 gave"),
+    "tp.reduction": Expected("disagreement", "blocks.0/all_reduce_0", 1, 0, "not the sum of the inputs of ranks 0-3"),
+    "pipeline.message": Expected("disagreement", "recv__0", 2, 0, "of rank 2 differs from the input of rank 1"),
 }
 HEALTHY = ("ddp", "fsdp", "tp", "pipeline", "pipeline.late")
 
@@ -130,7 +130,7 @@ def test_a_fault_of_one_part_is_found_against_one_rank(dumps: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "rank", "words"),
     [
-        ("tp.reduction", 1, "rank 1 is not the sum of what ranks 0-3 gave"),
+        ("tp.reduction", 1, "rank 1 is not the sum of the inputs of ranks 0-3"),
         ("tp.part", 2, "as if the part of rank 2 were missing"),
     ],
 )

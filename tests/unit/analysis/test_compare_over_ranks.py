@@ -146,9 +146,9 @@ def test_what_a_message_carries_on_is_no_origin(tmp_path: Path) -> None:
     assert named(found) == [(1, 0, "tanh_0", "compute")]
     [got] = [pair for pair in found.pairs if pair.record.op_name == "recv__0" and pair.record.rank == 2]
     assert (got.verdict, got.explained) == ("different", True)
-    assert got.reason.startswith("carried on from rank 1: ")
+    assert got.reason.startswith("follows from rank 1: ")
     [origin] = found.origins
-    assert "what rank 2 got of collectives or messages after it differs too" in origin.evidence
+    assert "later outputs of collectives or messages on rank 2 differ too" in origin.evidence
     assert origin.explains == 2, "what rank 2 received, and what it made of that"
 
 
@@ -195,7 +195,7 @@ def test_a_buffer_that_unrecorded_copies_fill_is_no_origin_behind_one(tmp_path: 
     assert named(found)[0][:3] == (1, 0, "tanh_0")
     assert len(found.origins) == 1
     [given] = [pair for pair in found.pairs if _is_put_in(pair, rank=0, step=1)]
-    assert given.reason == "possibly carried on from an earlier difference, by copies that are not recorded"
+    assert given.reason == "may follow from an earlier difference, through copies that are not recorded"
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -224,7 +224,7 @@ def _is_put_in(pair: Pair, *, rank: int, step: int) -> bool:
     return (record.op_name, record.io, record.rank, record.step) == ("allreduce__0", "input", rank, step)
 
 
-_NOT_COMPARED = "rank 1 was not compared, so what it put in is not known"
+_NOT_COMPARED = "rank 1 was not compared, so its inputs are not known"
 
 
 @pytest.mark.parametrize("sides", ["a", "ab"])
@@ -246,11 +246,11 @@ def test_a_single_rank_does_not_tell_that_a_sum_is_wrong(tmp_path: Path) -> None
     write(tmp_path / "b", [reduced()])
     found = ascend_dump.compare(*(ascend_dump.open(tmp_path / side).select(rank=0) for side in "ab"))
     assert named(found) == [(0, 0, "allreduce__0", "unknown")]
-    assert found.origins[0].evidence[-1] == "ranks 1-2 were not compared, so what they put in is not known"
+    assert found.origins[0].evidence[-1] == "ranks 1-2 were not compared, so their inputs are not known"
 
 
 @pytest.mark.parametrize(
-    ("peer", "said"), [(1, _NOT_COMPARED), (None, "what other ranks put in is not known")], ids=["named", "any"]
+    ("peer", "said"), [(1, _NOT_COMPARED), (None, "the inputs of other ranks are not known")], ids=["named", "any"]
 )
 def test_of_a_message_only_its_sender_has_to_be_known(peer: Optional[int], said: str, tmp_path: Path) -> None:
     message = CollectiveCall("recv", "0", "0-2", peer=peer)
@@ -267,7 +267,7 @@ def test_a_collective_that_does_not_tell_its_ranks_is_of_unknown_kind(tmp_path: 
     actual, reference = ([[Ran("c10d::op", [noise(0, 32)], [noise(seed, 32)], {})]] * _RANKS for seed in (1, 2))
     found = compared(tmp_path, [actual], [reference])
     assert {one.kind for one in found.origins} == {"unknown"}
-    assert found.origins[0].evidence[-1] == "what other ranks put in is not known"
+    assert found.origins[0].evidence[-1] == "the inputs of other ranks are not known"
 
 
 def test_without_the_order_of_operators_a_collective_is_of_unknown_kind(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_without_the_order_of_operators_a_collective_is_of_unknown_kind(tmp_path
             np.save(folder / f"HcomAllReduce.sum.0.0.1700000000000000.{io}.0.DefaultFormat.npy", array)
     [origin] = ascend_dump.compare(tmp_path / "a", tmp_path / "b").origins
     assert (origin.op_type, origin.kind) == ("HcomAllReduce", "unknown")
-    assert origin.evidence[-1] == "what other ranks put in is not known"
+    assert origin.evidence[-1] == "the inputs of other ranks are not known"
 
 
 @pytest.mark.parametrize("shard", ["0/tensors-00099.safetensors", "../outside"])
@@ -288,7 +288,7 @@ def test_an_input_that_another_rank_lost_leaves_the_kind_unknown(shard: str, tmp
     lose_input_of_sum(a, shard, rank=2)
     found = ascend_dump.compare(a, b)
     assert {(one.rank, one.kind) for one in found.origins} == {(rank, "unknown") for rank in range(_RANKS)}
-    assert all("what rank 2 put in could not be compared" in one.evidence for one in found.origins)
+    assert all("the inputs of rank 2 could not be compared" in one.evidence for one in found.origins)
 
 
 @pytest.mark.parametrize("shard", ["0/tensors-00099.safetensors", "../outside"])

@@ -180,7 +180,7 @@ def test_a_sum_that_is_not_what_the_ranks_put_in_is_the_origin(tmp_path: Path, w
     [origin] = comparison.origins
     assert (origin.kind, origin.op_type, origin.module) == ("collective", "c10d::allreduce_", "down")
     assert origin.rank in wrong_ranks
-    assert "is not the sum of what ranks 0-3 gave" in origin.evidence[0]
+    assert "is not the sum of the inputs of ranks 0-3" in origin.evidence[0]
     assert origin.next == {
         "layers": "down/c10d::allreduce__3",
         "data": "tensor",

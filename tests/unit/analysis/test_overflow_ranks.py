@@ -52,7 +52,7 @@ def test_the_rank_that_gave_it_is_told_and_its_operator_comes_first(
     report = find_overflows(ascend_dump.open(root))
     assert told(report) == [("origin", 1, "log_0"), ("outside", 0, "allreduce__0")]
     assert report.overflows[1].source == (
-        "rank 1 gave it: all_reduce of group 0 (ranks 0-1); what is wrong there begins with log_0"
+        "received from rank 1: all_reduce of group 0 (ranks 0-1); what is wrong there begins with log_0"
     )
     assert report.followed == 2
     assert main(["overflow", str(root)]) == Exit.DIFFERENT

@@ -239,7 +239,7 @@ def test_messages_find_each_other_although_steps_begin_elsewhere(tmp_path: Path)
     damaged[2][4] += 1
     [(rank, reason)] = findings(channel(tmp_path / "c", arrays, damaged))
     assert rank == 1
-    assert "op_2.output.0 of rank 1 is not what rank 0 gave: 1 of 20 elements differ, most at [4]" in reason
+    assert "op_2.output.0 of rank 1 differs from the input of rank 0: 1 of 20 elements differ, most at [4]" in reason
 
 
 def test_steps_may_begin_at_different_messages(tmp_path: Path) -> None:

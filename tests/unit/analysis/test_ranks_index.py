@@ -223,7 +223,7 @@ def test_a_step_that_a_rank_has_in_more_runs_than_the_other_side_is_refused(
         assert "select(run='2026010101010" in str(raised.value.hint)
     code, _, err = verb(capsys, actual, reference, "--workers", 2)
     assert code == 2
-    assert "nothing tells which of them to compare" in err
+    assert "the runs to compare are ambiguous" in err
 
 
 @pytest.mark.parametrize("catalogs", [False, True], ids=["directories", "catalogs"])

@@ -1,0 +1,136 @@
+"""Judge the inputs of an operator: most differences are known, and a new one entered from outside the recording."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple, Optional
+
+from ascend_dump.analysis.explaining.input_kind import InputKinds
+from ascend_dump.analysis.explaining.origins import Draft, add_effect
+from ascend_dump.analysis.explaining.rank_state import (
+    FOLLOWS,
+    FOLLOWS_ROUNDING,
+    FOLLOWS_UNDEFINED,
+    OperatorPair,
+    RankState,
+)
+from ascend_dump.analysis.explaining.results import Pair
+from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
+from ascend_dump.analysis.numerics.tensor_pair import Difference, type_of
+from ascend_dump.analysis.operators.collectives import is_contribution
+from ascend_dump.analysis.operators.module_calls import NOT_RECORDED
+from ascend_dump.analysis.operators.next_request import is_of_module
+from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.unread_inputs import is_unread
+from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.reading import Record
+
+__all__ = ["InputJudge"]
+
+_UNREAD = "memory that the operator overwrites without reading it"
+_ONE_SIDED = "made by an operator that the other side does not run"
+_NOT_WRITTEN = "no recorded operator wrote it before"
+
+
+class _JudgedInput(NamedTuple):
+    """The pair of an input, with the origins of its difference, or with its noise."""
+
+    pair: Pair
+    causes: frozenset[OriginNumber] = NO_ORIGINS
+    noise: Optional[InputNoise] = None
+
+
+class InputJudge:
+    """Judges inputs of the operators of a step."""
+
+    def __init__(self, state: RankState, reference: Sequence[Operator]) -> None:
+        """reference: all operators of the step."""
+        self._state = state
+        self._reference = reference
+        self._kinds: Optional[InputKinds] = None
+        self._is_first = True
+
+    def judge_all(self, operators: OperatorPair) -> None:
+        """Judge the inputs, and add their pairs, origins and noise to `operators`."""
+        match = operators.match
+        for a, b in match.inputs:
+            if b is None or b.index not in operators.written:
+                pair, causes, noise = self._judge(match, a, b)
+                is_sent = pair.verdict == "different" and a is not None and is_contribution(a)
+                if is_sent and self._state.differences.shards is None:
+                    # Other ranks receive it: no output of this rank has to differ.
+                    add_effect(pair, self._state.drafts.of(causes))
+                operators.inputs.append(pair)
+                operators.add(causes, noise)
+        for side, records in enumerate(match.unpaired_inputs):
+            for record in records:
+                operators.add(*self._state.look_up_unpaired(side, record))
+        self._is_first = False
+
+    def _judge(self, match: Match, a: Optional[Record], b: Optional[Record]) -> _JudgedInput:
+        state = self._state
+        difference, pair = state.compare(match, a, b)
+        if a is None or b is None:
+            return _JudgedInput(pair, *state.look_up_unpaired(1 if a is None else 0, pair.record))
+        if difference.verdict == "equal":
+            return _JudgedInput(pair)
+        if difference.verdict == "unreadable":
+            return _JudgedInput(pair, state.known.causes_of(difference.contents))
+        has_no_value = is_contribution(a) is False or is_unread(b)
+        if has_no_value and difference.verdict != "structure":
+            reason = f"no defined value: {_UNREAD}"
+            return _JudgedInput(replace(pair, verdict="noise", reason=reason, undefined=_UNREAD, measure=None))
+        return self._look_up(a, b, difference, pair) or self._judge_new(match, a, b, difference, pair)
+
+    def _look_up(self, a: Record, b: Record, difference: Difference, pair: Pair) -> Optional[_JudgedInput]:
+        """Return the judged input if its difference, or its noise, is known; else None."""
+        causes, noise = self._state.known.look_up(a, b, difference)
+        if causes is not None:
+            if difference.verdict != "structure" and self._state.drafts.are_undefined(causes):
+                return _JudgedInput(replace(pair, verdict="noise", explained=True, reason=FOLLOWS_UNDEFINED), causes)
+            return _JudgedInput(replace(pair, explained=True, reason=FOLLOWS), causes)
+        if noise is None:
+            return None
+        if difference.measure is not None and not difference.bounds:
+            # It may be another part of the same memory, with a larger or smaller error.
+            noise = noise._replace(measure=difference.measure, error=difference.measure.rel_l2)
+        verdict = "undecided" if difference.bounds else "noise"
+        return _JudgedInput(replace(pair, verdict=verdict, explained=True, reason=FOLLOWS_ROUNDING), noise=noise)
+
+    def _judge_new(self, match: Match, a: Record, b: Record, difference: Difference, pair: Pair) -> _JudgedInput:
+        """Judge a difference that is not known by its contents."""
+        state = self._state
+        causes = state.known.one_sided_causes(difference.contents)
+        if difference.measure is not None and difference.verdict != "structure":
+            verdict, reason = state.judge.of_input(match, a, b, difference)
+            pair = replace(pair, verdict=verdict, reason=reason)
+            if verdict != "different":
+                # Several ranks assemble tensors that one rank has whole: the program is the same.
+                consequence_of = causes if state.differences.shards is None else NO_ORIGINS
+                return _JudgedInput(pair, noise=state.known.add_noise(difference, type_of(a, b), consequence_of))
+        if state.is_regrouped(causes):
+            return _JudgedInput(replace(pair, verdict="unmatched", explained=True, reason=_ONE_SIDED), causes)
+        causes = causes or state.modules.of_input(b)
+        if causes:
+            return _JudgedInput(replace(pair, explained=True, reason=FOLLOWS), causes)
+        if self._kinds is None:
+            self._kinds = InputKinds(self._reference)
+        kind = self._kinds.kind_of(b, match.reference.module, first=self._is_first)
+        # Freed memory may be used again for data from outside; only parameters stay where they are.
+        causes = state.known.one_sided_writers(a, b) if kind == "parameter" else NO_ORIGINS
+        if causes:
+            pair = replace(pair, explained=True, reason=FOLLOWS)
+        else:
+            causes = frozenset({self._add_origin(kind, match, b, pair)})
+        state.known.add(difference.contents, causes)
+        return _JudgedInput(pair, causes)
+
+    def _add_origin(self, kind: str, match: Match, reference: Record, pair: Pair) -> OriginNumber:
+        evidence = [f"{pair.record.label}: {pair.reason}", _NOT_WRITTEN, *self._state.unreadable_evidence()]
+        if is_of_module(reference) and kind == "parameter":
+            # Modules read what functions, which are not recorded, made of the outputs of other modules.
+            kind = "unknown"
+            evidence.append(NOT_RECORDED)
+        joined = (kind, reference.step, match.reference.position)
+        return self._state.drafts.add(Draft(kind, pair, evidence, first_seen=True, joined=joined))

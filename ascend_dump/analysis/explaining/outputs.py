@@ -1,0 +1,204 @@
+"""Judge the outputs of an operator: a difference that nothing known explains is an origin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Optional
+
+from ascend_dump.analysis.explaining.input_evidence import InputEvidence, inputs_of
+from ascend_dump.analysis.explaining.input_kind import writes
+from ascend_dump.analysis.explaining.origins import Draft, explain
+from ascend_dump.analysis.explaining.rank_state import (
+    FOLLOWS,
+    FOLLOWS_ROUNDING,
+    FOLLOWS_UNDEFINED,
+    OperatorPair,
+    RankState,
+)
+from ascend_dump.analysis.explaining.results import Pair
+from ascend_dump.analysis.judging.input_noise import InputNoise, OriginNumber
+from ascend_dump.analysis.numerics.float_types import float_kind
+from ascend_dump.analysis.numerics.measure import Measure
+from ascend_dump.analysis.numerics.tensor_pair import Difference, identity_of, type_of
+from ascend_dump.analysis.operators.arguments import DifferingArgument, differing_arguments, same_generator
+from ascend_dump.analysis.operators.module_calls import NOT_RECORDED
+from ascend_dump.analysis.operators.names import is_view
+from ascend_dump.analysis.operators.next_request import is_of_module
+from ascend_dump.analysis.operators.properties import COLLECTIVES, RANDOM, VIEWS, operator_class
+from ascend_dump.analysis.operators.undefined_outputs import why_undefined
+from ascend_dump.reading import Record
+
+__all__ = ["judge_outputs"]
+
+#: An output with an error so many times that of its inputs was computed wrongly, even if the operator enlarges errors.
+_COMPUTE = 1e3
+_SAME_STATE = "the generator state is the same on both sides"
+_OTHER_STATE = "the generator state differs already: seed both programs alike, or find the extra random call"
+
+
+def judge_outputs(state: RankState, operators: OperatorPair) -> tuple[list[Pair], Optional[OriginNumber]]:
+    """Judge the inputs that the operator overwrites, then its outputs. Returns their pairs, and the new origin if any.
+
+    All outputs of an operator have one origin.
+    """
+    match = operators.match
+    overwritten = [(a, b) for a, b in match.inputs if b is not None and b.index in operators.written]
+    pairs = []
+    origin: Optional[OriginNumber] = None
+    for a, b in (*overwritten, *match.outputs):
+        pair = _judge(state, operators, a, b)
+        if writes(match.reference.op_type):
+            state.known.forget_one_sided_writes(a, b)
+        if pair.differs and not pair.explained:
+            assert a is not None
+            assert b is not None
+            origin = _add_origin(state, operators, pair) if origin is None else origin
+            state.remember(pair, (identity_of(a), identity_of(b)), frozenset({origin}))
+        pairs.append(pair)
+    return pairs, origin
+
+
+def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Optional[Record]) -> Pair:
+    difference, pair = state.compare(operators.match, a, b)
+    if difference.verdict == "equal":
+        state.known.forget(difference.contents)
+    if a is None or b is None or difference.verdict in ("equal", "unreadable"):
+        return pair
+    if difference.verdict != "structure":
+        undefined = _undefined(state, operators, b, difference, pair)
+        if undefined is not None:
+            return undefined
+    is_view_of_noise = operators.noise and operator_class(operators.match.reference.op_type) in VIEWS
+    if is_view_of_noise and state.known.is_noise(difference.contents):
+        return replace(pair, verdict="undecided" if difference.bounds else "noise", reason=FOLLOWS_ROUNDING)
+    if difference.measure is not None and difference.verdict != "structure":
+        pair = _judge_values(state, operators, a, b, difference, difference.measure, pair)
+        if pair.verdict != "different":
+            return pair
+    operators.causes |= state.modules.of_output(b)
+    causes = frozenset(operators.causes or operators.noise_causes)
+    if causes:
+        explain(pair, state.drafts.of(causes))
+        pair = replace(pair, explained=True, reason=f"{FOLLOWS}{_extent(pair.measure)}")
+        state.remember(pair, difference.contents, causes)
+    return pair
+
+
+def _undefined(
+    state: RankState, operators: OperatorPair, reference: Record, difference: Difference, pair: Pair
+) -> Optional[Pair]:
+    """Return the pair of an output without a defined value; None if its value is defined."""
+    operator = operators.match.reference
+    is_listed = reference.index in state.rules.of(operator.op_name, operator.op_type).undefined
+    reason = "the rules given say so" if is_listed else why_undefined(operator, reference)
+    if reason is not None:
+        pair = replace(pair, verdict="noise", reason=f"no defined value: {reason}", undefined=reason, measure=None)
+        evidence = [f"{pair.record.label}: {pair.reason}"]
+        causes = frozenset({state.drafts.add(Draft("uninitialised", pair, evidence, hidden=True))})
+    elif state.drafts.are_undefined(operators.causes) and _copies_values(operator.op_type):
+        pair = replace(pair, verdict="noise", explained=True, reason=FOLLOWS_UNDEFINED)
+        causes = frozenset(operators.causes)
+    else:
+        return None
+    state.remember(pair, difference.contents, causes)
+    return pair
+
+
+def _judge_values(
+    state: RankState,
+    operators: OperatorPair,
+    a: Record,
+    b: Record,
+    difference: Difference,
+    measure: Measure,
+    pair: Pair,
+) -> Pair:
+    """Return the pair with the verdict on its numbers. A difference within rounding is noted as noise."""
+    match, causes, noise = operators.match, operators.causes, operators.noise
+    if state.is_regrouped(causes) or (operators.is_blind and not causes and not noise):
+        kind = float_kind(type_of(a, b))
+        unit = kind.unit if kind is not None else 0.0
+        roundings = 4 if causes else 1
+        noise = [*noise, InputNoise(measure, roundings * unit, unit, frozenset(causes))]
+    verdict, reason = state.judge.of_output(match, a, b, difference, noise, clean=not causes)
+    if verdict == "noise" and operators.is_replaced:
+        reason = f"{match.actual.op_type} in place of {match.reference.op_type}, {reason}"
+    if verdict != "different":
+        state.known.add_noise(difference, type_of(a, b), operators.noise_causes | causes, noise)
+    return replace(pair, verdict=verdict, reason=reason)
+
+
+def _add_origin(state: RankState, operators: OperatorPair, pair: Pair) -> OriginNumber:
+    """Add an origin, and return its number; that of an earlier step if its call had the same differing arguments.
+
+    pair: the first output that differs
+    """
+    reference = operators.match.reference
+    arguments = differing_arguments(operators.match.actual, reference)
+    number = state.arguments.earlier_origin(reference, arguments) if arguments else None
+    if number is None:
+        number = state.drafts.add(_draft(state, operators, pair, arguments))
+    else:
+        state.drafts[number].explains += 1
+    state.arguments.add_origin(reference, arguments, operators.is_replaced, number)
+    return number
+
+
+def _draft(state: RankState, operators: OperatorPair, pair: Pair, arguments: Sequence[DifferingArgument]) -> Draft:
+    match = operators.match
+    inputs = inputs_of(match, operators.inputs, operators.written, operators.noise)
+    evidence = [
+        f"{pair.record.label}: {pair.reason}",
+        *(argument.text for argument in arguments),
+        *state.arguments.forward_evidence(match.reference),
+    ]
+    kind = _origin_kind(operators, pair, inputs, bool(arguments))
+    if operators.is_replaced:
+        evidence.append(f"{match.actual.op_type} in actual, {match.reference.op_type} in the reference")
+    has_same_state = same_generator(match.actual, match.reference) if kind == "random" else None
+    if has_same_state is not None:
+        evidence.append(_SAME_STATE if has_same_state else _OTHER_STATE)
+    evidence += inputs.evidence
+    of_module = is_of_module(pair.record)
+    if of_module and kind == "compute":
+        kind = "unknown"
+        evidence.append(NOT_RECORDED)
+    if kind == "unknown":
+        evidence += [*inputs.unread_evidence, *state.unreadable_evidence()]
+    if state.rerun is not None and pair.verdict == "different":
+        evidence += state.rerun.evidence(match, pair.actual, pair.reference)
+    # Shards and other layouts differ in shape too; that alone is no difference of values.
+    reshaped = pair.verdict == "structure" and not pair.has_one_shape
+    return Draft(kind, pair, evidence, reshaped=reshaped, first_seen=of_module or not inputs.is_complete)
+
+
+def _origin_kind(operators: OperatorPair, pair: Pair, inputs: InputEvidence, has_arguments: bool) -> str:
+    """Return the kind of the origin. has_arguments: the two calls have different arguments."""
+    op_type = operators.match.reference.op_type
+    if operators.is_replaced or pair.verdict == "structure" or has_arguments:
+        return "structure"
+    if operator_class(op_type) in RANDOM:
+        return "random"
+    if op_type.startswith(COLLECTIVES) and not inputs.unread:
+        # The inputs of all ranks may be recorded, apart from its outputs; `over_ranks` compares them.
+        return "collective"
+    if inputs.may_differ:
+        return "unknown"
+    measure = pair.measure
+    if inputs.noise and not inputs.statistics_agree and measure is not None and not measure.nonfinite:
+        return "amplification" if measure.rel_l2 < _COMPUTE * inputs.largest_error else "compute"
+    return "compute"
+
+
+def _copies_values(op_type: str) -> bool:
+    """Return True if an operator computes nothing, so that its output has the values of its input."""
+    return is_view(op_type) or operator_class(op_type) == "copy"
+
+
+def _extent(measure: Optional[Measure]) -> str:
+    if measure is None:
+        return ""
+    if measure.nonfinite:
+        return f" ({measure.nonfinite} of {measure.count} elements NaN or Inf on one side only)"
+    return f" (relative error {measure.rel_l2:.2g})"
