@@ -13,8 +13,8 @@ from ascend_dump.analysis.operators.module_calls import NOT_RECORDED, ModuleCall
 from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.nonfinite import (
     CONSTANTS,
-    Finding,
     Measure,
+    NonFiniteOperator,
     classify,
     executions,
     has_nan,
@@ -24,6 +24,7 @@ from ascend_dump.common.units import counted
 from ascend_dump.dump_format import Cut, Named, TensorOf, plain_text
 from ascend_dump.errors import CorruptDump, NotSupported, ReadError
 from ascend_dump.reading import Dump, Record, RunState, open_dump
+from ascend_dump.report.findings import ANSWERS, Finding
 from ascend_dump.statistics import Statistics
 from ascend_dump.statistics.nonfinite.masks import plain_name
 
@@ -31,16 +32,6 @@ if TYPE_CHECKING:
     from ascend_dump.analysis.ranks.received_nonfinite import Givers, GivingRanks
 
 __all__ = ["ANSWERS", "Overflow", "OverflowReport", "find_overflows", "watched"]
-
-#: Every answer there is, with what it says.
-ANSWERS = {
-    "origin": "an operator made NaN or Inf of finite inputs, or the device reported its overflow",
-    "nan-made": "an operator made NaN of inputs without NaN: softmax of -Inf, 0*Inf, Inf-Inf",
-    "outside": "NaN or Inf came from what no recorded operator of the rank made: an input, a parameter, a number that "
-    "the program gave, another rank, an operator not recorded",
-    "none": "every recorded operator was checked, none gave NaN or Inf",
-    "unchecked": "not everything could be checked, and nothing was found in the rest",
-}
 
 _OPDEBUG = "re:(?i)^opdebug$"
 #: Records of these types are what graphs call their parameters, constants and inputs.
@@ -75,6 +66,19 @@ class Overflow(NamedTuple):
     operator: Optional[dict[str, Any]] = None
     tensors: tuple[Record, ...] = ()
     source: Optional[str] = None
+
+    def finding(self) -> Finding:
+        """Return the overflow as a finding for the report."""
+        called = next((tensor for tensor in self.tensors if tensor.module or tensor.source), None)
+        return Finding(
+            "operator",
+            self.record.op_name,
+            self.record.op_type,
+            module=None if called is None else called.module,
+            source=None if called is None else called.source,
+            parameter=self.record.parameter,
+            evidence=self.words,
+        )
 
 
 class OverflowReport(NamedTuple):
@@ -414,14 +418,14 @@ class _ValueJudge:
             self._rooted.add(place)
             yield one
 
-    def _follows_in_modules(self, found: Finding, place: _Place) -> bool:
+    def _follows_in_modules(self, found: NonFiniteOperator, place: _Place) -> bool:
         """Whether NaN or Inf of a module may come from another call of a module that was seen to have some."""
         calls = self._modules.setdefault(place, ModuleCalls())
         known = calls.of_output(found.record)
         calls.end(found.record, {0})  # it is of no interest which one
         return bool(known)
 
-    def _is_of_masks(self, found: Finding, place: _Place) -> bool:
+    def _is_of_masks(self, found: NonFiniteOperator, place: _Place) -> bool:
         """Whether all that is not finite in the inputs comes from masks that were seen."""
         if place not in self._masked:
             return False
@@ -492,12 +496,12 @@ def _is_wrong(value: Any) -> bool:
     return isinstance(value, (float, complex)) and not cmath.isfinite(value)
 
 
-def _first_wrong(found: Finding) -> Record:
+def _first_wrong(found: NonFiniteOperator) -> Record:
     pairs = zip(found.inputs, found.input_statistics)
     return next((record for record, one in pairs if one is not None and is_nonfinite(one)), found.record)
 
 
-def _source(found: Finding) -> str:
+def _source(found: NonFiniteOperator) -> str:
     kind = found.record.op_type.lower()
     if kind in _PARAMETERS:
         return f"the parameter {found.record.op_name} holds it"

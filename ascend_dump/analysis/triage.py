@@ -16,6 +16,7 @@ from ascend_dump.analysis.suspects import Suspect, SuspectReport, find_suspects
 from ascend_dump.common.units import counted
 from ascend_dump.errors import ConfigError, ReadError
 from ascend_dump.reading import Dump, Record, open_dump
+from ascend_dump.report.findings import Finding, agreement, nothing_wrong
 from ascend_dump.request import DumpRequest
 from ascend_dump.steps import Steps
 from ascend_dump.storage import named_beside
@@ -54,16 +55,15 @@ class Cause:
 
     @classmethod
     def of(cls, record: Record, evidence: Iterable[str]) -> Cause:
-        """The cause at the operator of a record."""
-        one = record
-        place = (one.op_name, one.op_type, one.step, one.rank, one.module, one.source, one.phase)
+        """Return the operator of a record as the cause."""
         stack: tuple[str, ...] = ()
         with contextlib.suppress(ReadError):
-            stack = one.stack
-        return cls(*place, tuple(evidence), stack)
+            stack = record.stack
+        names = ("op_name", "op_type", "step", "rank", "module", "source", "phase")
+        return cls(**{name: getattr(record, name) for name in names}, evidence=tuple(evidence), stack=stack)
 
     def to_dict(self) -> dict[str, Any]:
-        """The cause as plain values, for JSON."""
+        """Return the cause as plain values, for JSON."""
         return {**vars(self), "evidence": list(self.evidence), "stack": list(self.stack)}
 
 
@@ -127,8 +127,34 @@ class Triage:
         """Differences from the reference that no earlier record explains."""
         return () if self.comparison is None else self.comparison.origins
 
+    def suspect_findings(self) -> list[Finding]:
+        """Return the suspects as findings for the report."""
+        several_ranks = self.records is not None and len(self.records.known_values("rank")) > 1
+        return [suspect.finding(several_ranks=several_ranks) for suspect in self.suspects]
+
+    def cause_finding(self) -> Optional[Finding]:
+        """Return the cause as a finding for the report; None if there is no cause."""
+        cause = self.cause
+        if cause is None:
+            return None
+        suspect = next((suspect for suspect in self.suspects if suspect.op_name == cause.op_name), None)
+        return Finding(
+            "cause",
+            cause.op_name,
+            cause.op_type,
+            cause.step,
+            str(cause.rank or ""),
+            phase=cause.phase,
+            module=cause.module,
+            source=cause.source,
+            stack=cause.stack,
+            evidence=cause.evidence,
+            producers=() if suspect is None else suspect.producers,
+            confirmation=self.confirmation,
+        )
+
     def to_dict(self) -> dict[str, Any]:
-        """The triage as plain values, for JSON."""
+        """Return the triage as plain values, for JSON."""
         compared = self.comparison
         return {
             "dump": str(self.dump),
@@ -211,12 +237,10 @@ def _alone(
 ) -> Triage:
     report = find_suspects(dump, watch=watch, executor=executor)
     if not report.suspects:
-        if report.reasons:
-            advice = "nothing looks wrong in what could be checked"
-        else:
-            looked = "" if report.operators else watched(dump)
+        advice = nothing_wrong(is_complete=not report.reasons)
+        if not report.reasons:
             hint = "compare with a reference: `ascend-dump triage DUMP REFERENCE`"
-            advice = looked or f"nothing looks wrong by itself; {hint}"
+            advice = ("" if report.operators else watched(dump)) or f"{advice}; {hint}"
         return Triage(dump.root, (), None, None, advice, report.reasons, records=dump, notes=report.notes)
     return _of_suspects(dump, report.suspects, report)
 
@@ -229,7 +253,7 @@ def triage_wrong(dump: Dump) -> Triage:
     first = cause_of_wrong(dump, [one for one in report.suspects if one.rule == "non-finite"])
     if first is None:
         advice = "no operator is known to have made NaN or Inf"
-        return Triage(dump.root, report.suspects, None, None, advice, report.reasons, notes=report.notes)
+        return Triage(dump.root, report.suspects, None, None, advice, report.reasons, records=dump, notes=report.notes)
     others = (one for one in report.suspects if one != first)
     return _of_suspects(dump, (first, *others), report)
 
@@ -243,16 +267,14 @@ def _of_suspects(dump: Dump, suspects: tuple[Suspect, ...], report: SuspectRepor
     request = _narrower(dump, [one.record for one in near], names)
     cause = Cause.of(first.record, [first.reason])
     advice = _advice(first.record, request, f"in this dump: `{operator_command('show', dump.root, first.record)}`")
-    return Triage(dump.root, suspects, None, request, advice, report.reasons, cause, notes=report.notes)
+    return Triage(dump.root, suspects, None, request, advice, report.reasons, cause, records=dump, notes=report.notes)
 
 
 def _against(dump: Dump, compared: Comparison) -> Triage:
     if not compared.origins:
-        advice = {
-            "equal": "both dumps are the same",
-            "noise": "the dumps differ by rounding only",
-            "undecided": "statistics agree, which proves nothing: dump tensors on both sides",
-        }.get(compared.verdict, "no difference has an origin among what was compared: `ascend-dump compare` says more")
+        advice = agreement(compared.verdict, compared.counts)
+        if compared.verdict not in ("equal", "noise", "undecided"):
+            advice += ": `ascend-dump compare` lists the pairs"
         request = DumpRequest(path=_beside(dump), data="tensor") if compared.verdict == "undecided" else None
         return Triage(dump.root, (), compared, request, advice)
     records = [one.pair.record for one in compared.origins]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Optional
 
-from ascend_dump.analysis.operators.nonfinite import CONSTANTS, Finding, find_nonfinite
+from ascend_dump.analysis.operators.nonfinite import CONSTANTS, NonFiniteOperator, find_nonfinite
 from ascend_dump.analysis.triage import Cause, Triage
 from ascend_dump.common.units import counted
 from ascend_dump.errors import AscendDumpError, ReadError
@@ -80,7 +80,7 @@ def _is_nonfinite(value: Any) -> bool:
     return isinstance(value, (float, complex)) and not cmath.isfinite(value)
 
 
-def _inputs(finding: Finding) -> str:
+def _inputs(finding: NonFiniteOperator) -> str:
     """What the values of the inputs are, as far as that explains the result: zeros, else how large they are."""
     given = [(one, found) for one, found in zip(finding.inputs, finding.input_statistics) if found is not None]
     with_zeros = [(one, found) for one, found in given if found.zero]

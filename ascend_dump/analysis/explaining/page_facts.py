@@ -1,71 +1,103 @@
-"""What the pages of a comparison and of a triage say in the same words."""
+"""Origins as findings for the report, the commands that show their tensors, and facts about the runs of a dump."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Optional, Protocol
 
 from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.errors import NotSupported, ReadError
 from ascend_dump.reading import Dump, Record
+from ascend_dump.report.findings import Finding, rank_text
 from ascend_dump.request import DumpRequest
 
 if TYPE_CHECKING:
-    from ascend_dump.analysis.explaining.results import Pair
+    from ascend_dump.analysis.explaining.results import ChangedCall, Origin, Pair
 
 __all__ = [
     "capture_command",
+    "changed_finding",
     "command",
     "has_values",
     "operator_command",
-    "place_facts",
+    "origin_finding",
     "run_facts",
     "show_command",
-    "step_text",
     "tensor_commands",
 ]
 
-#: Runs of one dump that a page tells of.
+#: Runs of one dump that a page shows.
 _MOST_RUNS = 8
 
 
-def step_text(step: Optional[int]) -> str:
-    """How a finding begins."""
-    return "" if step is None else f"step {step}: "
+class ComparedSides(Protocol):
+    """The fields of a `Comparison` that findings need."""
+
+    @property
+    def actual(self) -> Path: ...
+    @property
+    def reference(self) -> Path: ...
+    @property
+    def several_ranks(self) -> bool: ...
 
 
-def place_facts(module: Optional[str], source: Optional[str]) -> Iterator[tuple[str, str]]:
-    """Where in the program a finding lies, as far as the dump says it."""
-    if module:
-        yield "module", module
-    if source:
-        yield "source", source
+def origin_finding(origin: Origin, compared: ComparedSides) -> Finding:
+    """Return an origin of a comparison as a finding, with the commands that show its tensors."""
+    return Finding(
+        "first seen" if origin.first_seen else "origin",
+        origin.op_name,
+        origin.op_type,
+        origin.step,
+        rank_text(origin.rank, compared.several_ranks),
+        kind=origin.kind,
+        module=origin.module,
+        source=origin.source,
+        evidence=origin.evidence,
+        explains=origin.explains,
+        commands=tensor_commands(compared.actual, compared.reference, origin.pair),
+        settings=origin.next,
+    )
+
+
+def changed_finding(call: ChangedCall, *, several_ranks: bool) -> Finding:
+    """Return an operator that is called with other arguments as a finding."""
+    return Finding(
+        "changed",
+        call.op_name,
+        call.op_type,
+        call.step,
+        rank_text(call.rank, several_ranks),
+        module=call.module,
+        source=call.source,
+        arguments=call.arguments,
+        others=call.others,
+    )
 
 
 def run_facts(dump: Dump, side: str = "") -> Iterator[tuple[str, str]]:
-    """How a dump was made: of its runs the state, the request, the command and the versions; once what is the same."""
+    """Yield the state, the request, the command and the versions of the runs of a dump; equal facts once."""
     runs = dump.runs()
-    told: set[tuple[str, str]] = set()
+    yielded: set[tuple[str, str]] = set()
     for number, run in enumerate(runs[:_MOST_RUNS], 1):
         name = f"{side} run {number}".strip()
         yield name, f"{run.path}: {run.state!s}{'; ' if run.notes else ''}{'; '.join(run.notes)}"
-        for what, text in run.made:
-            if (what, text) not in told:
-                told.add((what, text))
-                yield f"{name}, {what}", text
+        for fact in run.made:
+            if fact not in yielded:
+                yielded.add(fact)
+                yield f"{name}, {fact[0]}", fact[1]
     if len(runs) > _MOST_RUNS:
         yield f"{side} runs".strip(), f"{len(runs) - _MOST_RUNS} more"
 
 
 def show_command(dump: Path, record: Record) -> str:
-    """The command that prints one tensor."""
+    """Return the command that prints one tensor."""
     return f"{operator_command('show', dump, record)} {command('--io', record.io or '*', '--plot')}"
 
 
 def operator_command(verb: str, dump: Path, record: Record) -> str:
-    """The command that does something with all tensors of an operator, such as show or replay."""
+    """Return the command of a verb, such as show or replay, for all tensors of an operator."""
     words = ["ascend-dump", verb, str(dump), "--op", record.op_name or "*"]
     words += [] if record.step is None else ["--step", str(record.step)]
     words += ["--rank", str(record.rank)] if record.rank else []
@@ -73,18 +105,20 @@ def operator_command(verb: str, dump: Path, record: Record) -> str:
 
 
 def tensor_commands(actual: Path, reference: Path, pair: Pair) -> list[str]:
-    """The commands that print the tensors of the operator of a pair; none where another dump would tell more.
+    """Return the commands that print the tensors of the operator of a pair.
 
-    That is where a side has no tensors, and of modules, whose operators are in neither dump.
+    The list is empty if a side has no tensors, and for modules: the operators of a module are in neither dump.
     """
-    sides = [(dump, one) for dump, one in ((actual, pair.actual), (reference, pair.reference)) if one is not None]
-    if is_of_module(pair.record) or not all(has_values(one) for _, one in sides):
+    sides = [
+        (dump, record) for dump, record in ((actual, pair.actual), (reference, pair.reference)) if record is not None
+    ]
+    if is_of_module(pair.record) or not all(has_values(record) for _, record in sides):
         return []
-    return [operator_command("show", dump, one) for dump, one in sides]
+    return [operator_command("show", dump, record) for dump, record in sides]
 
 
 def has_values(record: Record) -> bool:
-    """Whether the tensor of a record can be read."""
+    """Return whether the tensor of a record can be read."""
     try:
         record.numpy()
     except (NotSupported, ReadError):
@@ -93,14 +127,16 @@ def has_values(record: Record) -> bool:
 
 
 def capture_command(request: DumpRequest, dump: Optional[Dump] = None) -> str:
-    """How the program is started to record what `request` says; by the command that made the dump, if it is known."""
-    told = next((text for run in dump.runs() for name, text in run.made if name == "command"), "") if dump else ""
-    program = told.partition(" ")[0]
-    # What came from standard input or from a text stands in no command.
-    again = f"python {told}" if program.endswith(".py") else "python …"
+    """Return the command that runs the program with this request; with the command that made the dump, if it is known.
+
+    A program that came from standard input or from a text is in no command.
+    """
+    recorded = next((text for run in dump.runs() for name, text in run.made if name == "command"), "") if dump else ""
+    program = recorded.partition(" ")[0]
+    again = f"python {recorded}" if program.endswith(".py") else "python …"
     return f"ASCEND_DUMP={shlex.quote(request.to_text())} {again}"
 
 
 def command(*words: str) -> str:
-    """A line for a shell."""
+    """Return the words as a line for a shell."""
     return " ".join(map(shlex.quote, words))

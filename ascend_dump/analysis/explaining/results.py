@@ -7,21 +7,9 @@ from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.numerics.measure import Measure
 from ascend_dump.reading import Record
+from ascend_dump.report.findings import KINDS
 
 __all__ = ["KINDS", "ChangedCall", "Crossing", "Origin", "Pair"]
-
-#: Kinds of origins, and what they mean.
-KINDS = {
-    "structure": "an operator, an argument, a type or a shape differs between the programs",
-    "input": "data that came from outside the recorded operators differ",
-    "parameter": "a parameter or a buffer differs when it is first read",
-    "compute": "equal inputs, or inputs equal up to rounding, and another output",
-    "amplification": "the operator enlarged a difference that was within rounding",
-    "unknown": "its inputs, or some of them, could not be compared, and its output differs",
-    "collective": "what all ranks put into a collective operator agrees, and what it gave does not",
-    "random": "the operator draws random numbers",
-    "uninitialised": "memory that nobody had written was read",
-}
 
 
 @dataclass(frozen=True)

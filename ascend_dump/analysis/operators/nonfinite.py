@@ -15,8 +15,8 @@ from ascend_dump.statistics.nonfinite.masks import FILLING, plain_name
 
 __all__ = [
     "CONSTANTS",
-    "Finding",
     "Measure",
+    "NonFiniteOperator",
     "classify",
     "executions",
     "find_nonfinite",
@@ -31,7 +31,7 @@ CONSTANTS = frozenset(("liftfresh", "liftfreshcopy"))
 Measure = Callable[[Record], Optional[Statistics]]
 
 
-class Finding(NamedTuple):
+class NonFiniteOperator(NamedTuple):
     """One operator with NaN or Inf in an output, or in an input where it has no output.
 
     kind     "origin": it turned finite inputs into NaN or Inf
@@ -55,7 +55,7 @@ class Finding(NamedTuple):
         return self.kind == "origin"
 
 
-def find_nonfinite(records: Iterable[Record], measure: Optional[Measure] = None) -> Iterator[Finding]:
+def find_nonfinite(records: Iterable[Record], measure: Optional[Measure] = None) -> Iterator[NonFiniteOperator]:
     """Yield the operators of a dump with a non-finite output, in the order they ran.
 
     measure: returns the statistics of a record, None to skip it; by default records that have neither values nor
@@ -83,7 +83,7 @@ def executions(records: Iterable[Record]) -> Iterator[list[Record]]:
     yield from running.values()
 
 
-def first_nonfinite(records: Iterable[Record]) -> Optional[Finding]:
+def first_nonfinite(records: Iterable[Record]) -> Optional[NonFiniteOperator]:
     """The first operator that turned finite inputs into NaN or Inf.
 
     If no operator has inputs that are all known and finite, the first one with a non-finite output.
@@ -96,7 +96,7 @@ def first_nonfinite(records: Iterable[Record]) -> Optional[Finding]:
     return first
 
 
-def classify(members: Sequence[Record], measure: Measure) -> Optional[Finding]:
+def classify(members: Sequence[Record], measure: Measure) -> Optional[NonFiniteOperator]:
     """Classify one run of an operator by all its records; None if none of them is known to have NaN or Inf."""
     inputs = [record for record in members if record.io == "input"]
     outputs = [(record, measure(record)) for record in members if record.io == "output"]
@@ -114,7 +114,7 @@ def classify(members: Sequence[Record], measure: Measure) -> Optional[Finding]:
     kind = _kind(members[0], [found for _, found in wrong], inputs, measured) if outputs else "carried"
     if kind in ("origin", "mask"):
         record, found = wrong[0]
-    return Finding(kind, record, found, inputs, measured)
+    return NonFiniteOperator(kind, record, found, inputs, measured)
 
 
 def _kind(operator: Record, wrong: list[Statistics], inputs: list[Record], measured: list[Optional[Statistics]]) -> str:

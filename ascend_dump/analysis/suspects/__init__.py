@@ -40,7 +40,6 @@ __all__ = [
 
 _NON_FINITE = SuspectRule(
     "non-finite",
-    "an operator made NaN or Inf, or was given it from outside",
     0,
     "no threshold: a value is finite or not",
     None,

@@ -59,7 +59,6 @@ class _DeadFinder(Finder):
 
 DEAD = SuspectRule(
     "dead",
-    "an output has the same value everywhere, and had different ones in earlier steps",
     _FEWEST,
     "elements: smaller tensors are passed over",
     _DeadFinder,
@@ -134,7 +133,6 @@ class _GrowthFinder(Finder):
 
 GROWTH = SuspectRule(
     "growth",
-    "values are much larger than in all earlier steps, and nothing before them in the step is",
     10.0,
     "times the root mean square of any earlier step",
     _GrowthFinder,
@@ -218,7 +216,6 @@ class _LayerGrowthFinder(Finder):
 
 LAYER_GROWTH = SuspectRule(
     "layer-growth",
-    "values are much larger than in the layer before, which is made alike",
     10.0,
     "times the root mean square of the layer before",
     _LayerGrowthFinder,

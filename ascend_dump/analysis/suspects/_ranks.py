@@ -93,7 +93,6 @@ def _parameters(alike: int) -> tuple[Row, ...]:
 
 DISAGREEMENT = SuspectRule(
     "disagreement",
-    "a collective operator left something else on a rank than on the others of its group, or than what they put in",
     0,
     "no threshold: contents are the same or not; sums are held against float64 as a comparison does it",
     _DisagreementFinder,
@@ -102,7 +101,6 @@ DISAGREEMENT = SuspectRule(
 )
 REPLICAS = SuspectRule(
     "replicas",
-    "a rank holds a parameter, or a tensor with a replicated placement, otherwise than the other ranks",
     0,
     "no threshold: contents are the same or not",
     _ReplicasFinder,

@@ -9,6 +9,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump.analysis.suspects._case import Row
 from ascend_dump.reading import Record
+from ascend_dump.report.findings import Finding, rank_text
 from ascend_dump.statistics import Statistics
 
 __all__ = ["Finder", "MeasuredTensor", "OperatorRun", "Suspect", "SuspectRule", "rms_of", "storage_number"]
@@ -56,8 +57,28 @@ class Suspect(NamedTuple):
     def rank(self) -> Optional[int]:
         return self.record.rank
 
+    def finding(self, *, several_ranks: bool) -> Finding:
+        """Return the suspect as a finding for the report. several_ranks: whether the dump has several ranks."""
+        record = self.record
+        return Finding(
+            "suspect",
+            record.op_name,
+            record.op_type,
+            record.step,
+            rank_text(record.rank, several_ranks),
+            tensor=record.label,
+            rule=self.rule,
+            module=record.module,
+            source=record.source,
+            parameter=record.parameter,
+            evidence=(self.reason,),
+            order=self.order,
+            producers=self.producers,
+            again=self.again,
+        )
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return the suspect as plain values, for JSON."""
         record = self.record
         return {
             "rule": self.rule,
@@ -129,7 +150,6 @@ class SuspectRule(NamedTuple):
     """
 
     name: str
-    meaning: str
     threshold: float
     counts: str
     finder: Optional[type[Finder]]

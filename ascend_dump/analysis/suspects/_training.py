@@ -133,7 +133,6 @@ class _UnmovedFinder(_ParameterFinder):
 
 UNMOVED = SuspectRule(
     "unmoved",
-    "the optimizer writes a parameter and leaves it as it was, while it changes others",
     2,
     "steps in a row",
     _UnmovedFinder,
@@ -177,7 +176,6 @@ class _ZeroGradientFinder(_ParameterFinder):
 
 ZERO_GRADIENT = SuspectRule(
     "zero-gradient",
-    "the gradient of a parameter is zero everywhere, while others are not",
     2,
     "steps in a row",
     _ZeroGradientFinder,
@@ -217,7 +215,6 @@ class _NoGradientFinder(_ParameterFinder):
 
 NO_GRADIENT = SuspectRule(
     "no-gradient",
-    "a parameter that is to be trained is read, and the optimizer never writes it",
     2,
     "steps in which the optimizer wrote other parameters",
     _NoGradientFinder,

@@ -55,7 +55,6 @@ class _SaturatedFinder(Finder):
 
 SATURATED = SuspectRule(
     "saturated",
-    "an operator reached the largest value of its type, where the device may cut off what is larger",
     0.99,
     "share of the largest finite value of the type",
     _SaturatedFinder,
@@ -91,7 +90,6 @@ class _UnderflowFinder(Finder):
 
 UNDERFLOW = SuspectRule(
     "underflow",
-    "values became zero when they were cast to a narrower type",
     0.05,
     "share of the values that were not zero",
     _UnderflowFinder,
@@ -148,7 +146,6 @@ class _UninitialisedFinder(Finder):
 
 UNINITIALISED_READ = SuspectRule(
     "uninitialised",
-    "an operator read memory that nobody had written",
     0,
     "no threshold: it was read or not",
     _UninitialisedFinder,

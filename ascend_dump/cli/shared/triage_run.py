@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 import click
 
 from ascend_dump.cli.shared.exit import Exit
-from ascend_dump.common.units import counted, named
+from ascend_dump.common.units import counted
 from ascend_dump.errors import ConfigError
 
 if TYPE_CHECKING:
     from ascend_dump.analysis.triage import Triage
 
 __all__ = ["exit_of_run", "run_command", "show_run"]
-
-#: Functions of a call stack that are printed, from the innermost.
-_MOST_FRAMES = 8
 
 
 def run_command(
@@ -63,31 +60,19 @@ def _split(reference: str) -> list[str]:
 
 def show_run(found: Triage) -> None:
     """The cause, how it was found, and what became of it."""
+    from ascend_dump.report.findings import text_lines
     from ascend_dump.report.tables import escape
 
-    lines: list[tuple[str, Any]] = []
-    cause = found.cause
+    cause = found.cause_finding()
     if cause is not None:
-        rank = "" if cause.rank in (None, 0) else f", rank {cause.rank}"
-        lines += [
-            ("cause", f"{named(cause.op_name, cause.op_type)}, step {cause.step}{rank}"),
-            ("phase", cause.phase if cause.phase != "other" else ""),
-            ("module", cause.module),
-            ("source", cause.source),
-            *(("called from", line) for line in cause.stack[1:_MOST_FRAMES]),
-            *(("evidence", text) for text in cause.evidence),
-        ]
-        suspect = next((one for one in found.suspects if one.op_name == cause.op_name), None)
-        if suspect is not None:
-            lines.append(("reads from", ", ".join(suspect.producers)))
-        lines.append(("confirm", found.confirmation))
+        click.echo("\n".join(text_lines(cause)))
+    lines: list[tuple[str, str]] = []
     for number, one in enumerate(found.rounds):
         text = f"{one.number}. {one.program}: {one.purpose}{f': {one.outcome}' if one.outcome else ''}"
         lines.append(("" if number else "rounds", f"{text} ({one.seconds:.1f} s, {_bytes(one.nbytes)})"))
     lines += [("note", text) for text in (*found.reasons, *found.notes)]
     for name, text in lines:
-        if text:
-            click.echo(f"{name:<12}{escape(str(text))}")
+        click.echo(f"{name:<12}{escape(text)}")
     dumps = [one.dump for one in found.rounds if one.dump is not None]
     if dumps:
         click.echo(f"{'dumps':<12}{counted(len(dumps), 'dump')} in {escape(_shortest(dumps[0].parent.parent))}")
