@@ -143,7 +143,7 @@ def test_a_number_that_the_program_gave_is_told(tmp_path: Path) -> None:
         report = captured(tmp_path / mode, lambda: torch.tensor([1.0, NAN]) * 2, mode=mode)
         assert report.answer == "outside"
         assert report.overflows[0].source == (
-            "lift_fresh_0 brings numbers that the program gave, as torch.tensor(...) does"
+            "lift_fresh_0 is a constant of the program, as in torch.tensor(...)"
         )
 
 
