@@ -13,8 +13,8 @@ from ascend_dump.analysis.operators.module_calls import NOT_RECORDED, ModuleCall
 from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.nonfinite import (
     CONSTANTS,
-    Finding,
     Measure,
+    NonFiniteOperator,
     classify,
     executions,
     has_nan,
@@ -24,6 +24,7 @@ from ascend_dump.common.units import counted
 from ascend_dump.dump_format import Cut, Named, TensorOf, plain_text
 from ascend_dump.errors import CorruptDump, NotSupported, ReadError
 from ascend_dump.reading import Dump, Record, RunState, open_dump
+from ascend_dump.report.findings import ANSWERS, Finding
 from ascend_dump.statistics import Statistics
 from ascend_dump.statistics.nonfinite.masks import plain_name
 
@@ -31,16 +32,6 @@ if TYPE_CHECKING:
     from ascend_dump.analysis.ranks.received_nonfinite import Givers, GivingRanks
 
 __all__ = ["ANSWERS", "Overflow", "OverflowReport", "find_overflows", "watched"]
-
-#: Every answer there is, with what it says.
-ANSWERS = {
-    "origin": "an operator made NaN or Inf of finite inputs, or the device reported its overflow",
-    "nan-made": "an operator made NaN of inputs without NaN: softmax of -Inf, 0*Inf, Inf-Inf",
-    "outside": "NaN or Inf came from what no recorded operator of the rank made: an input, a parameter, a number that "
-    "the program gave, another rank, an operator not recorded",
-    "none": "every recorded operator was checked, none gave NaN or Inf",
-    "unchecked": "not everything could be checked, and nothing was found in the rest",
-}
 
 _OPDEBUG = "re:(?i)^opdebug$"
 #: Records of these types are what graphs call their parameters, constants and inputs.
@@ -59,11 +50,11 @@ class Overflow(NamedTuple):
     kind      "origin", "nan-made" or "outside", see ANSWERS
     record    the record that shows it: the device's own, or the first non-finite output (for "outside": input)
     unit      the unit of the device; "MindSpore" if only overflowing operators are dumped; else "values"
-    words     what is known about it, one sentence each
+    words     the facts, one sentence each
     status, ids   the device's status words, and the ids of its task
     operator  op_type, op_name and path of the operator, None if the dump does not have it
     tensors   the operator's records
-    source    for "outside": where NaN or Inf came from, as far as it is known
+    source    for "outside": the source of NaN or Inf, as far as it is known
     """
 
     kind: str
@@ -76,6 +67,19 @@ class Overflow(NamedTuple):
     tensors: tuple[Record, ...] = ()
     source: Optional[str] = None
 
+    def finding(self) -> Finding:
+        """Return the overflow as a finding for the report."""
+        called = next((tensor for tensor in self.tensors if tensor.module or tensor.source), None)
+        return Finding(
+            "operator",
+            self.record.op_name,
+            self.record.op_type,
+            module=None if called is None else called.module,
+            source=None if called is None else called.source,
+            parameter=self.record.parameter,
+            evidence=self.words,
+        )
+
 
 class OverflowReport(NamedTuple):
     """The overflows in a dump.
@@ -85,10 +89,10 @@ class OverflowReport(NamedTuple):
     operators  number of operators in the dump
     followed   operators that only propagated NaN or Inf
     masks      operators that filled in Inf because the program says so, which is no overflow
-    reasons    why not everything was checked, empty if it was
+    reasons    reasons why not everything was checked; empty if it was
     notes      remarks on the answer
     errors     the errors of records that cannot be read
-    checked    number of operators of which everything could be read; 0 if a report of the device could not
+    checked    number of operators that could be read completely; 0 if a report of the device could not
     """
 
     answer: str
@@ -120,15 +124,15 @@ def find_overflows(
     executor: measures the tensors of several ranks side by side, see `ascend_dump.analysis.ranks.measured`.
     """
     reader = _OverflowReader()
-    found: list[Overflow] = []
+    overflows: list[Overflow] = []
     reported: set[_Place] = set()
     if any(str(name).lower() == "opdebug" for name in dump.known_values("op_type")):
         for record in dump.select(op_type=_OPDEBUG):
             units = list(_of_device(record, reader))
-            found += units
+            overflows += units
             if units:
                 reported.add(_place(record))
-    # What the device reported cannot be read: values that look fine prove nothing of it.
+    # A report of the device cannot be read: normal values do not replace it.
     unknown = bool(reader.errors)
     ranks = _giving_ranks(dump)
     values = _ValueJudge(reader, ranks)
@@ -151,24 +155,24 @@ def find_overflows(
         if beside is not None:
             beside(members, reader.statistics)
         if first.attrs.get("scene") == "overflow":
-            found += [_of_mindspore(members, reader)] if _place(first) not in reported else []
+            overflows += [_of_mindspore(members, reader)] if _place(first) not in reported else []
         elif _place(first) not in reported:
-            found += values.look_at(members)
+            overflows += values.look_at(members)
         unread += reader.misses > before
-    found = sorted(found, key=_time) if ranks is None else _of_ranks(found, ranks.end())
+    overflows = sorted(overflows, key=_time) if ranks is None else _of_ranks(overflows, ranks.end())
     reasons = [*reader.reasons(), *_unended(dump), *(f"{one.run}: {one.reason}" for one in dump.lost_records())]
-    if not operators and not found and not reader.zero:
+    if not operators and not overflows and not reader.zero:
         reasons += _empty(dump)
-    answer = found[0].kind if found else "unchecked" if reasons else "none"
+    answer = overflows[0].kind if overflows else "unchecked" if reasons else "none"
     notes = list(reader.notes)
-    if not found and not _first_scene(dump) and True in dump.known_values("scene_is_beside"):
+    if not overflows and not _first_scene(dump) and True in dump.known_values("scene_is_beside"):
         notes.append(
             "only NaN and Inf were looked for: MindSpore leaves no report with jit_level O0 and O1. If this was dumped "
             "with op_debug_mode 3, every operator in it overflowed"
         )
     return OverflowReport(
         answer,
-        tuple(found),
+        tuple(overflows),
         operators,
         values.followed,
         values.masks,
@@ -188,31 +192,33 @@ def _giving_ranks(dump: Dump) -> Optional[GivingRanks]:
     return GivingRanks()
 
 
-def _of_ranks(found: list[Overflow], given: dict[int, Givers]) -> list[Overflow]:
-    """The overflows in the order they happened; those that another rank gave say so, and come behind what made it."""
+def _of_ranks(overflows: list[Overflow], givers_by_record: dict[int, Givers]) -> list[Overflow]:
+    """Return the overflows in the order they happened; one that came from another rank follows its origin there."""
     timed = []
-    for one in found:
-        moment = _time(one)
-        givers = next((given[id(record)] for record in one.tensors if id(record) in given), None)
-        if givers is not None and one.unit == "values":
+    for overflow in overflows:
+        moment = _time(overflow)
+        givers = next(
+            (givers_by_record[id(record)] for record in overflow.tensors if id(record) in givers_by_record), None
+        )
+        if givers is not None and overflow.unit == "values":
             source = givers.words
-            made = _made_by(givers, found)
-            if made is not None:
+            maker = _made_by(givers, overflows)
+            if maker is not None:
                 # The clocks of two machines may differ.
-                moment = max(moment, _time(made))
-                source += f"; what is wrong there begins with {made.record.op_name or made.record.op_type}"
-            one = _of_values("outside", one.record, list(one.tensors), source)
-        timed.append((moment, givers is not None, one))
-    return [one for _, _, one in sorted(timed, key=lambda each: each[:2])]
+                moment = max(moment, _time(maker))
+                source += f"; what is wrong there begins with {maker.record.op_name or maker.record.op_type}"
+            overflow = _of_values("outside", overflow.record, list(overflow.tensors), source)
+        timed.append((moment, givers is not None, overflow))
+    return [overflow for _, _, overflow in sorted(timed, key=lambda each: each[:2])]
 
 
-def _made_by(givers: Givers, found: list[Overflow]) -> Optional[Overflow]:
-    """The first overflow of a rank that gave NaN or Inf, before it did."""
+def _made_by(givers: Givers, overflows: list[Overflow]) -> Optional[Overflow]:
+    """Return the first overflow of a rank that sent NaN or Inf, before it sent them."""
     for part in givers.parts:
-        for one in found:
-            here, there = one.record, part.first
-            if (here.rank, here.run) == (there.rank, there.run) and _order(here) < _order(there):
-                return one
+        for overflow in overflows:
+            record, first = overflow.record, part.first
+            if (record.rank, record.run) == (first.rank, first.run) and _order(record) < _order(first):
+                return overflow
     return None
 
 
@@ -220,25 +226,29 @@ def _order(record: Record) -> tuple[int, int]:
     return -1 if record.step is None else record.step, record.attrs.get("seq") or 0
 
 
-def _time(one: Overflow) -> int:
-    return one.record.timestamp or 0
+def _time(overflow: Overflow) -> int:
+    return overflow.record.timestamp or 0
 
 
 def watched(dump: Dump) -> str:
-    """How many steps were watched in which no operator made NaN or Inf; "" unless the dump is empty because of that."""
+    """Return the number of watched steps as a sentence; "" unless the dump is empty because no step had NaN or Inf."""
     runs = dump.runs()
     empty = (run for run in runs if run.scene == "overflow" and run.state is RunState.COMPLETE and not run.records)
-    known = [run.steps for run in empty if run.steps]
-    if not runs or len(known) < len(runs):
+    step_counts = [run.steps for run in empty if run.steps]
+    if not runs or len(step_counts) < len(runs):
         return ""
-    each = counted(known[0], "step") if len(set(known)) == 1 else f"{min(known)} to {counted(max(known), 'step')}"
+    each = (
+        counted(step_counts[0], "step")
+        if len(set(step_counts)) == 1
+        else f"{min(step_counts)} to {counted(max(step_counts), 'step')}"
+    )
     of_runs = "" if len(runs) == 1 else f" of {len(runs)} runs"
-    verb = "was" if known == [1] else "were"
+    verb = "was" if step_counts == [1] else "were"
     return f"{each}{of_runs} {verb} watched, and no operator made NaN or Inf"
 
 
 def _first_scene(dump: Dump) -> Optional[str]:
-    """The scene of the dump's runs, where they tell it."""
+    """Return the scene of the runs, if it is recorded."""
     return next((run.scene for run in dump.runs() if run.scene is not None), None)
 
 
@@ -260,7 +270,7 @@ def _place(record: Record) -> _Place:
 
 
 class _OverflowReader:
-    """Reads statistics and keeps what kept it from reading them."""
+    """A reader of statistics that collects its errors."""
 
     def __init__(self) -> None:
         self.errors: list[ReadError] = []
@@ -285,20 +295,20 @@ class _OverflowReader:
         if record.error is not None or is_no_value(record):
             return None
         try:
-            found = record.statistics()
+            statistics = record.statistics()
         except NotSupported as error:
             self._without[str(record.attrs.get("skipped") or error.message.replace(repr(record), "the record"))] += 1
             return None
         except ReadError as error:
             self.errors.append(error)
             return None
-        if not _tells(record, found):
+        if not _tells(record, statistics):
             self._unsure += 1
-        return found
+        return statistics
 
     @property
     def misses(self) -> int:
-        """How many records could not be judged."""
+        """The number of records that could not be judged."""
         return len(self.errors) + sum(self._without.values()) + self._unsure
 
     def reasons(self) -> Iterator[str]:
@@ -314,11 +324,11 @@ def _counted(count: int) -> str:
     return "1 record" if count == 1 else f"{count} records"
 
 
-def _tells(record: Record, found: Statistics) -> bool:
-    """Whether the statistics would show a NaN: of integers there is none."""
-    if is_nonfinite(found) or not found.count:
+def _tells(record: Record, statistics: Statistics) -> bool:
+    """Return whether the statistics would show a NaN; integers have none."""
+    if is_nonfinite(statistics) or not statistics.count:
         return True
-    if any(value is not None for value in (found.nan, found.mean, found.l2norm)):
+    if any(value is not None for value in (statistics.nan, statistics.mean, statistics.l2norm)):
         return True
     return (record.dtype or "").startswith(("int", "uint", "bool"))
 
@@ -352,11 +362,14 @@ def _tensors_of(operator: Optional[dict[str, Any]]) -> list[Record]:
 
 
 def _of_mindspore(members: list[Record], reader: _OverflowReader) -> Overflow:
-    """An operator in a tree of O0 or O1: it is there because it overflowed, and nothing says how."""
+    """Return the overflow of an operator in a tree of O0 or O1, which contains overflowing operators only."""
     first = members[0]
-    seen = classify(members, reader.statistics)
-    kind = "nan-made" if seen is not None and seen.kind == "nan-made" else "origin"
-    words = ("dumped because it overflowed", *([_WORDS[kind]] if seen is not None and seen.kind == kind else []))
+    nonfinite = classify(members, reader.statistics)
+    kind = "nan-made" if nonfinite is not None and nonfinite.kind == "nan-made" else "origin"
+    words = (
+        "dumped because it overflowed",
+        *([_WORDS[kind]] if nonfinite is not None and nonfinite.kind == kind else []),
+    )
     return Overflow(kind, first, "MindSpore", words, operator=_operator(first), tensors=tuple(members))
 
 
@@ -368,7 +381,7 @@ def _operator(record: Record) -> dict[str, Any]:
 
 
 class _ValueJudge:
-    """Judges operators by their values, in the order they ran on each device."""
+    """A judge of operators by their values, in execution order on each device."""
 
     def __init__(self, reader: _OverflowReader, ranks: Optional[GivingRanks] = None) -> None:
         self._ranks = ranks
@@ -380,58 +393,58 @@ class _ValueJudge:
         self._modules: dict[_Place, ModuleCalls] = {}
 
     def look_at(self, members: list[Record]) -> Iterator[Overflow]:
-        found = classify(members, self._reader.statistics)
+        nonfinite = classify(members, self._reader.statistics)
         if self._ranks is not None:
-            self._ranks.look_at(members, found)
-        place = _place(members[0])
+            self._ranks.look_at(members, nonfinite)
+        device = _place(members[0])
         marked = [record for record in members if record.attrs.get("origin")]
-        if marked and (found is None or found.kind not in ("mask", "origin")):
+        if marked and (nonfinite is None or nonfinite.kind not in ("mask", "origin")):
             # The recorder looked at the inputs before the operator wrote into them, and at what it did not store.
-            self._rooted.add(place)
+            self._rooted.add(device)
             yield _of_values("origin", marked[0], members)
             return
-        if found is None:
+        if nonfinite is None:
             return
-        known = self._known.setdefault(place, set())
-        one: Optional[Overflow] = None
-        if found.kind == "mask":
+        hashes = self._known.setdefault(device, set())
+        overflow: Optional[Overflow] = None
+        if nonfinite.kind == "mask":
             self.masks += 1
-            self._masked.add(place)
-        elif self._follows_in_modules(found, place):
+            self._masked.add(device)
+        elif self._follows_in_modules(nonfinite, device):
             self.followed += 1
-        elif found.kind in _WORDS:
-            one = _of_values(found.kind, found.record, members)
-        elif found.kind == "unknown" and _Given.of(members[0]).makes_it_itself:
-            one = _of_values("origin", found.record, members)
-        elif place in self._rooted:
+        elif nonfinite.kind in _WORDS:
+            overflow = _of_values(nonfinite.kind, nonfinite.record, members)
+        elif nonfinite.kind == "unknown" and _Given.of(members[0]).makes_it_itself:
+            overflow = _of_values("origin", nonfinite.record, members)
+        elif device in self._rooted:
             self.followed += 1
-        elif found.kind != "carried" or not self._is_of_masks(found, place):
-            one = _of_values("outside", _first_wrong(found), members, _source(found))
+        elif nonfinite.kind != "carried" or not self._is_of_masks(nonfinite, device):
+            overflow = _of_values("outside", _first_wrong(nonfinite), members, _source(nonfinite))
         # What comes of it later is known by its content, where the dump tells that.
         outputs = (record for record in members if record.io == "output")
-        known.update(record.attrs["hash"] for record in outputs if record.attrs.get("hash"))
-        if one is not None:
-            self._rooted.add(place)
-            yield one
+        hashes.update(record.attrs["hash"] for record in outputs if record.attrs.get("hash"))
+        if overflow is not None:
+            self._rooted.add(device)
+            yield overflow
 
-    def _follows_in_modules(self, found: Finding, place: _Place) -> bool:
-        """Whether NaN or Inf of a module may come from another call of a module that was seen to have some."""
-        calls = self._modules.setdefault(place, ModuleCalls())
-        known = calls.of_output(found.record)
-        calls.end(found.record, {0})  # it is of no interest which one
-        return bool(known)
+    def _follows_in_modules(self, nonfinite: NonFiniteOperator, device: _Place) -> bool:
+        """Return whether NaN or Inf of a module may come from an earlier call of a module with NaN or Inf."""
+        calls = self._modules.setdefault(device, ModuleCalls())
+        earlier_calls = calls.of_output(nonfinite.record)
+        calls.end(nonfinite.record, {0})  # any number will do
+        return bool(earlier_calls)
 
-    def _is_of_masks(self, found: Finding, place: _Place) -> bool:
-        """Whether all that is not finite in the inputs comes from masks that were seen."""
-        if place not in self._masked:
+    def _is_of_masks(self, nonfinite: NonFiniteOperator, device: _Place) -> bool:
+        """Return whether all non-finite inputs come from masks."""
+        if device not in self._masked:
             return False
-        for record, one in zip(found.inputs, found.input_statistics):
-            if one is None or not is_nonfinite(one):
+        for record, statistics in zip(nonfinite.inputs, nonfinite.input_statistics):
+            if statistics is None or not is_nonfinite(statistics):
                 continue
-            if has_nan(one):
+            if has_nan(statistics):
                 return False
             content = record.attrs.get("hash")
-            if content not in self._known[place] if content else bool(one.posinf):
+            if content not in self._known[device] if content else bool(statistics.posinf):
                 return False
         return True
 
@@ -439,10 +452,10 @@ class _ValueJudge:
 def _of_values(kind: str, record: Record, members: list[Record], source: Optional[str] = None) -> Overflow:
     words = [f"first seen here; {source}"]
     if source is None:
-        given = _Given.of(record)
-        words = ["it has no tensor inputs: it made the value itself" if given.makes_it_itself else _WORDS[kind]]
-        if given.wrong and kind == "origin":
-            words.append(f"the program gave it {given.wrong}")
+        arguments = _Given.of(record)
+        words = ["it has no tensor inputs: it made the value itself" if arguments.makes_it_itself else _WORDS[kind]]
+        if arguments.wrong and kind == "origin":
+            words.append(f"the program gave it {arguments.wrong}")
     if is_of_module(record):
         words.append(NOT_RECORDED)
     operator = _operator(members[0])
@@ -450,9 +463,9 @@ def _of_values(kind: str, record: Record, members: list[Record], source: Optiona
 
 
 class _Given(NamedTuple):
-    """What is known of the arguments of an operator that the program gave it as numbers.
+    """The arguments of an operator that are numbers of the program.
 
-    alone   whether it has no tensor inputs
+    alone   True if the operator has no tensor inputs
     wrong   the arguments that are NaN or Inf, as in `fill_value=nan`; "" if there are none
     """
 
@@ -462,13 +475,13 @@ class _Given(NamedTuple):
     @classmethod
     def of(cls, record: Record) -> _Given:
         try:
-            found = record.arguments
+            call = record.arguments
         except ReadError:
-            found = None
-        if found is None:
+            call = None
+        if call is None:
             return cls(False, "")
-        tensors = any(map(_may_be_input, found.values.values()))
-        wrong = [f"{name}={plain_text(one)[:_LONGEST]}" for name, one in found.values.items() if _is_wrong(one)]
+        tensors = any(map(_may_be_input, call.values.values()))
+        wrong = [f"{name}={plain_text(value)[:_LONGEST]}" for name, value in call.values.items() if _is_wrong(value)]
         return cls(not tensors, ", ".join(wrong))
 
     @property
@@ -492,32 +505,35 @@ def _is_wrong(value: Any) -> bool:
     return isinstance(value, (float, complex)) and not cmath.isfinite(value)
 
 
-def _first_wrong(found: Finding) -> Record:
-    pairs = zip(found.inputs, found.input_statistics)
-    return next((record for record, one in pairs if one is not None and is_nonfinite(one)), found.record)
+def _first_wrong(nonfinite: NonFiniteOperator) -> Record:
+    pairs = zip(nonfinite.inputs, nonfinite.input_statistics)
+    return next(
+        (record for record, statistics in pairs if statistics is not None and is_nonfinite(statistics)),
+        nonfinite.record,
+    )
 
 
-def _source(found: Finding) -> str:
-    kind = found.record.op_type.lower()
+def _source(nonfinite: NonFiniteOperator) -> str:
+    kind = nonfinite.record.op_type.lower()
     if kind in _PARAMETERS:
-        return f"the parameter {found.record.op_name} holds it"
+        return f"the parameter {nonfinite.record.op_name} has NaN or Inf"
     if kind in _GRAPH_INPUTS:
-        return f"the input {found.record.op_name} of the model holds it"
+        return f"the input {nonfinite.record.op_name} of the model has NaN or Inf"
     wrong = [
         f"input {record.index} ({record.dtype}{list(record.shape or ())})"
-        for record, one in zip(found.inputs, found.input_statistics)
-        if one is not None and is_nonfinite(one)
+        for record, statistics in zip(nonfinite.inputs, nonfinite.input_statistics)
+        if statistics is not None and is_nonfinite(statistics)
     ]
-    name = found.record.op_name or found.record.path.name
-    if plain_name(found.record.op_type) in CONSTANTS:
-        return f"{name} brings numbers that the program gave, as torch.tensor(...) does"
-    given = _Given.of(found.record)
-    if given.alone and given.wrong:
-        return f"{name} has no tensor inputs: the program gave it {given.wrong}"
+    name = nonfinite.record.op_name or nonfinite.record.path.name
+    if plain_name(nonfinite.record.op_type) in CONSTANTS:
+        return f"{name} is a constant of the program, as in torch.tensor(...)"
+    arguments = _Given.of(nonfinite.record)
+    if arguments.alone and arguments.wrong:
+        return f"{name} has no tensor inputs: the program gave it {arguments.wrong}"
     if wrong:
         return (
-            f"{' and '.join(wrong)} of {name} held it before, and no recorded operator made that: it is an input, a "
-            "parameter or a buffer of the model, or the result of an operator that is not recorded"
+            f"{' and '.join(wrong)} of {name} had NaN or Inf before the recording began: an input, a parameter or a "
+            "buffer of the model, or the result of an operator that is not recorded"
         )
     return (
         f"the inputs of {name} are not all recorded: it made the value itself, or got it from an operator before it. "

@@ -1,4 +1,4 @@
-"""Find which operator overwrote another one's output, in a dump of the watcher.
+"""Find the operator that overwrote the output of another, in a dump of the watcher.
 
 The watcher writes the output of a watched operator when that operator has run, and again after each
 suspect (`{suspect}_To_{watched}`). Nothing but a write from outside the graph's own data flow can
@@ -28,8 +28,8 @@ class Trample(NamedTuple):
     """A change of an output that its own operator did not make.
 
     first     position of the first element that changed; before and after are its values
-    elements, changed_bytes   how many changed
-    since     the suspect after which the output was still as it should be, None: its own operator
+    elements, changed_bytes   number of changed elements and bytes
+    since     the last suspect after which the output was still unchanged, None: its own operator
     """
 
     first: tuple[int, ...]
@@ -43,11 +43,11 @@ class Trample(NamedTuple):
 class Sighting(NamedTuple):
     """One look at a watched output after a suspect ran.
 
-    layer, watched   the suspect and the operator whose output is watched, as the file name has them
-    record   the output as it was then
-    base     the look before it that it was compared with; None: the watched operator had not run
-    trample  what changed since then, None when nothing did
-    error    why the two could not be compared
+    layer, watched   the suspect and the watched operator, as in the file name
+    record   the output at that time
+    base     the previous look; None: the watched operator had not run
+    trample  the change since then, None if there is none
+    error    the error that prevented the comparison
     """
 
     layer: str
@@ -70,8 +70,8 @@ def watch_outputs(records: Iterable[Record]) -> Iterator[Sighting]:
             continue
         pair = record.attrs.get("watch")
         name = sanitize(record.op_name) if pair is None else pair["watched"]
-        place = (record.run, record.rank, record.device, record.model, record.model_id, record.step)
-        key = (*place, record.op_type, name, record.index)
+        graph = (record.run, record.rank, record.device, record.model, record.model_id, record.step)
+        key = (*graph, record.op_type, name, record.index)
         if pair is not None:
             yield _look(pair["layer"], name, record, latest.get(key))
         if pair is None or key in latest:
@@ -89,7 +89,7 @@ def _look(layer: str, watched: str, record: Record, base: Optional[Record]) -> S
 
 
 def _compare(base: Record, record: Record) -> Optional[Trample]:
-    """What changed, by bytes: a NaN that stays is no change, a zero that loses its sign is one."""
+    """Return the change, by bytes: an unchanged NaN is no change, a zero that loses its sign is a change."""
     import numpy as np
 
     before, after = base.numpy(), record.numpy()
@@ -108,19 +108,19 @@ def _compare(base: Record, record: Record) -> Optional[Trample]:
         changed += int(differs.sum())
     if first is None:
         return None
-    at = tuple(map(int, np.unravel_index(first, before.shape)))
+    position = tuple(map(int, np.unravel_index(first, before.shape)))
     since = base.attrs.get("watch", {}).get("layer")
-    return Trample(at, before.reshape(-1)[first], after.reshape(-1)[first], elements, changed, since)
+    return Trample(position, before.reshape(-1)[first], after.reshape(-1)[first], elements, changed, since)
 
 
 def _differences(before: np.ndarray, after: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Number of the first element and, per element and byte, whether it differs; chunk by chunk."""
+    """Yield chunk by chunk the number of the first element, and the differences by element and byte."""
     import numpy as np
 
     if not before.size:
         return
     width = before.dtype.itemsize
-    old, new = (np.ascontiguousarray(one).reshape(-1).view(np.uint8).reshape(-1, width) for one in (before, after))
+    old, new = (np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(-1, width) for array in (before, after))
     step = max(_CHUNK // width, 1)
     for start in range(0, len(old), step):
         yield start, old[start : start + step] != new[start : start + step]

@@ -16,6 +16,7 @@ from ascend_dump.analysis.suspects import Suspect, SuspectReport, find_suspects
 from ascend_dump.common.units import counted
 from ascend_dump.errors import ConfigError, ReadError
 from ascend_dump.reading import Dump, Record, open_dump
+from ascend_dump.report.findings import Finding, agreement, nothing_wrong
 from ascend_dump.request import DumpRequest
 from ascend_dump.steps import Steps
 from ascend_dump.storage import named_beside
@@ -54,16 +55,15 @@ class Cause:
 
     @classmethod
     def of(cls, record: Record, evidence: Iterable[str]) -> Cause:
-        """The cause at the operator of a record."""
-        one = record
-        place = (one.op_name, one.op_type, one.step, one.rank, one.module, one.source, one.phase)
+        """Return the operator of a record as the cause."""
         stack: tuple[str, ...] = ()
         with contextlib.suppress(ReadError):
-            stack = one.stack
-        return cls(*place, tuple(evidence), stack)
+            stack = record.stack
+        names = ("op_name", "op_type", "step", "rank", "module", "source", "phase")
+        return cls(**{name: getattr(record, name) for name in names}, evidence=tuple(evidence), stack=stack)
 
     def to_dict(self) -> dict[str, Any]:
-        """The cause as plain values, for JSON."""
+        """Return the cause as plain values, for JSON."""
         return {**vars(self), "evidence": list(self.evidence), "stack": list(self.stack)}
 
 
@@ -72,12 +72,12 @@ class TriageRound:
     """One run of a program by `ascend-dump triage --run`.
 
     program    "program", "reference", or "second run" if a program is compared with itself
-    purpose    what it was run for, in words
+    purpose    the purpose of the run, in words
     dump       the path of its dump; None if nothing was recorded
     exit_code  the exit code of the command; None if it was stopped because it had shown enough
     seconds    wall time
     nbytes     bytes written to disk
-    outcome    what it showed, in one sentence
+    outcome    its result, in one sentence
     """
 
     number: int
@@ -96,18 +96,18 @@ class TriageRound:
 
 @dataclass(frozen=True)
 class Triage:
-    """What is wrong in a dump, and what to dump next.
+    """The findings in a dump, and the next dump to make.
 
     suspects      records that look wrong without a reference, ranked; empty if there is a reference
     comparison    with the reference, None if there is none
     next          the request of the next, more detailed dump; None if nothing is wrong, or this dump has all details
-    advice        what to do next, in one sentence
-    reasons       why not everything could be checked, empty if it was
+    advice        the next action, in one sentence
+    reasons       reasons why not everything could be checked; empty if it was
     cause         the first suspect or the first origin; None if nothing is wrong
     rounds        the runs of the program that led here; empty if a dump was given
     confirmation  the result of a run with the reference's value instead of the cause's; empty if there was none
     records       the records that were checked, for a report page; None if they were not kept
-    notes         what was not checked because the capture was asked to leave it out
+    notes         records that were not checked because the capture was asked to leave them out
     """
 
     dump: Path
@@ -127,21 +127,47 @@ class Triage:
         """Differences from the reference that no earlier record explains."""
         return () if self.comparison is None else self.comparison.origins
 
+    def suspect_findings(self) -> list[Finding]:
+        """Return the suspects as findings for the report."""
+        several_ranks = self.records is not None and len(self.records.known_values("rank")) > 1
+        return [suspect.finding(several_ranks=several_ranks) for suspect in self.suspects]
+
+    def cause_finding(self) -> Optional[Finding]:
+        """Return the cause as a finding for the report; None if there is no cause."""
+        cause = self.cause
+        if cause is None:
+            return None
+        suspect = next((suspect for suspect in self.suspects if suspect.op_name == cause.op_name), None)
+        return Finding(
+            "cause",
+            cause.op_name,
+            cause.op_type,
+            cause.step,
+            str(cause.rank or ""),
+            phase=cause.phase,
+            module=cause.module,
+            source=cause.source,
+            stack=cause.stack,
+            evidence=cause.evidence,
+            producers=() if suspect is None else suspect.producers,
+            confirmation=self.confirmation,
+        )
+
     def to_dict(self) -> dict[str, Any]:
-        """The triage as plain values, for JSON."""
+        """Return the triage as plain values, for JSON."""
         compared = self.comparison
         return {
             "dump": str(self.dump),
             "reference": None if compared is None else str(compared.reference),
             "verdict": None if compared is None else compared.verdict,
-            "suspects": [one.to_dict() for one in self.suspects],
-            "origins": [one.to_dict() for one in self.origins],
+            "suspects": [item.to_dict() for item in self.suspects],
+            "origins": [item.to_dict() for item in self.origins],
             "next": None if self.next is None else self.next.to_mapping(),
             "advice": self.advice,
             "reasons": list(self.reasons),
             "notes": list(self.notes),
             "cause": None if self.cause is None else self.cause.to_dict(),
-            "rounds": [one.to_dict() for one in self.rounds],
+            "rounds": [item.to_dict() for item in self.rounds],
             "confirmation": self.confirmation,
         }
 
@@ -179,7 +205,7 @@ def triage(
     """Find what is wrong in a dump: its suspects, or the origins of its differences from a reference.
 
     dump, reference  dumps or paths of dumps
-    watch            an iterator function that is given each record (and each pair of a comparison) and yields it on,
+    watch            an iterator function that receives each record (and each pair of a comparison) and yields it again,
                      for a progress display
     executor         checks the tensors of several ranks in parallel
     settings         keyword arguments of `compare`, if there is a reference
@@ -200,9 +226,9 @@ def triage(
         return _alone(opened, watch, executor)
     from ascend_dump.analysis.compare import compare
 
-    other = reference if isinstance(reference, Dump) else open_dump(reference)
-    compared = compare(opened, other, watch=watch, executor=executor, **settings)
-    reasons = (f"{lost.run}: {lost.reason}" for one in (opened, other) for lost in one.lost_records())
+    reference_dump = reference if isinstance(reference, Dump) else open_dump(reference)
+    compared = compare(opened, reference_dump, watch=watch, executor=executor, **settings)
+    reasons = (f"{lost.run}: {lost.reason}" for side in (opened, reference_dump) for lost in side.lost_records())
     return replace(_against(opened, compared), reasons=tuple(dict.fromkeys(reasons)))
 
 
@@ -211,12 +237,10 @@ def _alone(
 ) -> Triage:
     report = find_suspects(dump, watch=watch, executor=executor)
     if not report.suspects:
-        if report.reasons:
-            advice = "nothing looks wrong in what could be checked"
-        else:
-            looked = "" if report.operators else watched(dump)
+        advice = nothing_wrong(is_complete=not report.reasons)
+        if not report.reasons:
             hint = "compare with a reference: `ascend-dump triage DUMP REFERENCE`"
-            advice = looked or f"nothing looks wrong by itself; {hint}"
+            advice = ("" if report.operators else watched(dump)) or f"{advice}; {hint}"
         return Triage(dump.root, (), None, None, advice, report.reasons, records=dump, notes=report.notes)
     return _of_suspects(dump, report.suspects, report)
 
@@ -226,47 +250,45 @@ def triage_wrong(dump: Dump) -> Triage:
     from ascend_dump.analysis.suspects.first_wrong import cause_of_wrong
 
     report = find_suspects(dump)
-    first = cause_of_wrong(dump, [one for one in report.suspects if one.rule == "non-finite"])
+    first = cause_of_wrong(dump, [suspect for suspect in report.suspects if suspect.rule == "non-finite"])
     if first is None:
         advice = "no operator is known to have made NaN or Inf"
-        return Triage(dump.root, report.suspects, None, None, advice, report.reasons, notes=report.notes)
-    others = (one for one in report.suspects if one != first)
-    return _of_suspects(dump, (first, *others), report)
+        return Triage(dump.root, report.suspects, None, None, advice, report.reasons, records=dump, notes=report.notes)
+    followers = (suspect for suspect in report.suspects if suspect != first)
+    return _of_suspects(dump, (first, *followers), report)
 
 
 def _of_suspects(dump: Dump, suspects: tuple[Suspect, ...], report: SuspectReport) -> Triage:
-    """suspects: those of the report, in another order if another one is the first."""
+    """Return the triage of these suspects of the report, the cause first."""
     first = suspects[0]
-    # Those of the same rule in the same step may be one thing; others follow from it or come later.
-    near = [one for one in suspects if (one.rule, one.step) == (first.rule, first.step)]
-    names = [one.op_name for one in near] + [name for one in near for name in one.producers]
-    request = _narrower(dump, [one.record for one in near], names)
+    # Suspects of the same rule and step may have the same cause; the others follow from it or come later.
+    near = [suspect for suspect in suspects if (suspect.rule, suspect.step) == (first.rule, first.step)]
+    names = [suspect.op_name for suspect in near] + [name for suspect in near for name in suspect.producers]
+    request = _narrower(dump, [suspect.record for suspect in near], names)
     cause = Cause.of(first.record, [first.reason])
     advice = _advice(first.record, request, f"in this dump: `{operator_command('show', dump.root, first.record)}`")
-    return Triage(dump.root, suspects, None, request, advice, report.reasons, cause, notes=report.notes)
+    return Triage(dump.root, suspects, None, request, advice, report.reasons, cause, records=dump, notes=report.notes)
 
 
 def _against(dump: Dump, compared: Comparison) -> Triage:
     if not compared.origins:
-        advice = {
-            "equal": "both dumps are the same",
-            "noise": "the dumps differ by rounding only",
-            "undecided": "statistics agree, which proves nothing: dump tensors on both sides",
-        }.get(compared.verdict, "no difference has an origin among what was compared: `ascend-dump compare` says more")
+        advice = agreement(compared.verdict, compared.counts)
+        if compared.verdict not in ("equal", "noise", "undecided"):
+            advice += ": `ascend-dump compare` lists the pairs"
         request = DumpRequest(path=_beside(dump), data="tensor") if compared.verdict == "undecided" else None
         return Triage(dump.root, (), compared, request, advice)
-    records = [one.pair.record for one in compared.origins]
-    request = _narrower(dump, records, [one.op_name for one in compared.origins])
+    records = [origin.pair.record for origin in compared.origins]
+    request = _narrower(dump, records, [origin.op_name for origin in compared.origins])
     first = compared.origins[0]
     cause = Cause.of(first.pair.record, first.evidence)
     commands = tensor_commands(compared.actual, compared.reference, first.pair)
     commands = commands or [operator_command("show", compared.actual, first.pair.record)]
-    there = f"there: {', '.join(f'`{one}`' for one in commands)}"
-    return Triage(dump.root, (), compared, request, _advice(first.pair.record, request, there), cause=cause)
+    location = f"there: {', '.join(f'`{command}`' for command in commands)}"
+    return Triage(dump.root, (), compared, request, _advice(first.pair.record, request, location), cause=cause)
 
 
 def _narrower(dump: Dump, records: list[Record], names: Iterable[str]) -> Optional[DumpRequest]:
-    """The request for the tensors of these operators; None if the dump has those of the first one.
+    """Return the request for the tensors of these operators; None if the dump has those of the first record.
 
     Of modules it requests the operators that they call.
     """
@@ -274,8 +296,8 @@ def _narrower(dump: Dump, records: list[Record], names: Iterable[str]) -> Option
     layers = layers_of(first, names)[:_MOST_LAYERS]
     if not is_of_module(first) and (not layers or has_values(first)):
         return None
-    steps = sorted({one.step for one in records if one.step is not None})
-    ranks = sorted({one.rank for one in records if one.rank is not None})
+    steps = sorted({record.step for record in records if record.step is not None})
+    ranks = sorted({record.rank for record in records if record.rank is not None})
     several = len(dump.known_values("rank")) > 1
     return DumpRequest(
         path=_beside(dump),
@@ -290,14 +312,14 @@ def _beside(dump: Dump) -> Path:
     return named_beside(dump.root, "_next")
 
 
-def _advice(record: Record, request: Optional[DumpRequest], there: str) -> str:
-    """there: where the tensors of the operator are, and how they are looked at, if there is nothing to dump."""
+def _advice(record: Record, request: Optional[DumpRequest], location: str) -> str:
+    """Return the next action. location: of the tensors, with the commands that show them, if the dump has them."""
     name = record.op_name
     if request is None:
-        return f"the tensors of {name} are {there}"
+        return f"the tensors of {name} are {location}"
     if is_of_module(record):
         what = f"module {record.module}" if record.module else "the model"
-        others = len(request.layers) - 1
-        more = f" and of {counted(others, 'more module')}" if others > 0 else ""
-        return f"dump the operators of {what}{more}, without level='module': the next request says which"
-    return f"dump the tensors of {name} and of what it reads: the next request says which"
+        count = len(request.layers) - 1
+        and_others = f" and of {counted(count, 'more module')}" if count > 0 else ""
+        return f"dump the operators of {what}{and_others}, without level='module': the next request names them"
+    return f"dump the tensors of {name} and of its inputs: the next request names them"

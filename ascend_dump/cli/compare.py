@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional
 
 import click
 
@@ -30,12 +30,11 @@ from ascend_dump.cli.shared.reading import (
     tell_lost,
 )
 from ascend_dump.cli.shared.target import check_target
-from ascend_dump.common.units import counted, explained, named
 from ascend_dump.errors import AscendDumpError, ConfigError
 from ascend_dump.storage.files import read_small
 
 if TYPE_CHECKING:
-    from ascend_dump.analysis.compare import ChangedCall, Comparison, Origin, Pair
+    from ascend_dump.analysis.compare import Comparison, Pair
     from ascend_dump.reading import Dump
 
 #: A mapping is a small file that people write.
@@ -219,44 +218,26 @@ def exit_of(verdict: str) -> Exit:
 
 def _show(dumps: list[Dump], comparison: Comparison) -> None:
     from ascend_dump.analysis.compare import Rules
+    from ascend_dump.analysis.explaining.page_facts import changed_finding, origin_finding
+    from ascend_dump.report.findings import comparison_notes, text_lines
     from ascend_dump.report.tables import Column, escape, write_table
 
     counts = ", ".join(f"{count} {verdict}" for verdict, count in comparison.counts.items())
     click.echo(f"{comparison.verdict}: {counts}")
-    if any(comparison.inside):
-        click.echo(
-            f"two frameworks: {comparison.inside[0]} operators of ACTUAL and {comparison.inside[1]} of REFERENCE are "
-            "inner operators of compared ones, and make tensors that the other side does not have"
-        )
-    if any(comparison.left_out):
-        click.echo(
-            f"left out: {comparison.left_out[0]} operators of ACTUAL and {comparison.left_out[1]} of REFERENCE, which "
-            "have no floating-point values of their own to compare, such as views and constants"
-        )
-    if comparison.crossings:
-        some = "; ".join(f"{one.actual} with {one.reference} ({one.how})" for one in comparison.crossings[:_WORST])
-        more = f" and {len(comparison.crossings) - _WORST} more" if len(comparison.crossings) > _WORST else ""
-        click.echo(f"paired by weak evidence, across the order of other pairs: {escape(some)}{more}")
+    for note in comparison_notes(comparison):
+        click.echo(escape(note))
     if not comparison.has_partners:
         click.echo("no tensor has a partner on the other side: are these dumps of two programs, steps or ranks?")
     usual = Rules().to_dict()
     changed = {name: value for name, value in comparison.rules.to_dict().items() if value != usual.get(name)}
     if changed:
         click.echo(f"rules: {escape(json.dumps(changed))}")
-    for text in comparison.unused[:_WORST]:
-        click.echo(f"not used: {escape(text)}")
-    if len(comparison.unused) > _WORST:
-        click.echo(f"not used: {len(comparison.unused) - _WORST} more (--json lists all)")
-    for text, count in comparison.undefined.items():
-        click.echo(f"not judged: {escape(text)} ({count} {'record' if count == 1 else 'records'})")
-    for origin in comparison.origins:
+    findings = [origin_finding(origin, comparison) for origin in comparison.origins]
+    for call in comparison.changed:
+        findings.append(changed_finding(call, several_ranks=comparison.several_ranks))
+    for finding in findings:
         click.echo("")
-        for name, text in origin_lines(origin, comparison):
-            click.echo(f"{name:<12}{escape(text)}")
-    for called in comparison.changed:
-        click.echo("")
-        for name, text in _changed_lines(called, comparison.several_ranks):
-            click.echo(f"{name:<12}{escape(text)}")
+        click.echo("\n".join(text_lines(finding)))
     worst = comparison.worst_pairs(_WORST)
     if worst:
         click.echo("\nthe pairs that differ most, unexplained ones first:")
@@ -269,40 +250,6 @@ def _show(dumps: list[Dump], comparison: Comparison) -> None:
         click.echo("")
     for line in alone_lines(dumps, comparison, alone):
         click.echo(escape(line))
-
-
-def origin_lines(origin: Origin, comparison: Comparison) -> list[tuple[str, str]]:
-    from ascend_dump.analysis.compare import KINDS
-    from ascend_dump.analysis.explaining.page_facts import tensor_commands
-
-    what = "first seen" if origin.first_seen else "origin"
-    lines = [(what, _place(origin, comparison.several_ranks))]
-    lines += [("kind", f"{origin.kind}: {KINDS[origin.kind]}")]
-    lines += [("module", origin.module)] if origin.module else []
-    lines += [("source", origin.source)] if origin.source else []
-    lines += [("evidence", text) for text in origin.evidence]
-    if origin.explains:
-        lines += [("explains", explained(origin.explains))]
-    commands = tensor_commands(comparison.actual, comparison.reference, origin.pair)
-    if commands:
-        return [*lines, *(("next", one) for one in commands)]
-    settings = ", ".join(f"{name}={value!r}" for name, value in origin.next.items())
-    return [*lines, ("next", f"capture(..., {settings})")]
-
-
-def _changed_lines(called: ChangedCall, several_ranks: bool) -> list[tuple[str, str]]:
-    lines = [("changed", _place(called, several_ranks))]
-    lines += [("module", called.module)] if called.module else []
-    lines += [("source", called.source)] if called.source else []
-    lines += [("arguments", text) for text in called.arguments]
-    if called.others:
-        lines += [("others", f"{counted(called.others, 'more operator')} of this type with the same")]
-    return lines
-
-
-def _place(found: Union[Origin, ChangedCall], several_ranks: bool) -> str:
-    rank = f"rank {found.rank}: " if several_ranks and found.rank is not None else ""
-    return f"{rank}{named(found.op_name, found.op_type)}, step {found.step}"
 
 
 def _row(pair: Pair, several_ranks: bool) -> list[str]:

@@ -7,16 +7,19 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ascend_dump.cli.shared.exit import Exit
 from ascend_dump.cli.shared.reading import json_option
-from ascend_dump.common.units import explained
 from ascend_dump.errors import CaptureError, ConfigError, FrameworkMissing, WriteError
+
+if TYPE_CHECKING:
+    from ascend_dump.report.findings import Finding
 
 
 @click.command(short_help="Find two planted faults in a small training run.")
@@ -96,35 +99,32 @@ def _program() -> str:
 
 
 def _difference(wrong: Path, run: Path, quiet: bool) -> dict[str, Any]:
-    """Compare the two runs, and print what that says."""
+    """Compare the two runs, and print the origin."""
     from ascend_dump.analysis.compare import compare
+    from ascend_dump.analysis.explaining.page_facts import origin_finding
 
-    found = compare(wrong, run)
-    if not found.origins:
+    comparison = compare(wrong, run)
+    if not comparison.origins:
         raise CaptureError("the planted epsilon was not found", hint="please report this")
-    origin = found.origins[0]
+    origin = comparison.origins[0]
     command = f"{_program()} compare {shlex.quote(str(wrong))} {shlex.quote(str(run))}"
     if not quiet:
         click.echo(f"\nthe first operator whose output is wrong though its inputs are right, at step {origin.step}:")
-        click.echo(f"  operator  {origin.op_name} ({origin.op_type})")
-        click.echo(f"  module    {origin.module or '(none)'}")
-        click.echo(f"  source    {origin.source}")
-        click.echo(f"  evidence  {origin.evidence[0]}")
-        click.echo(f"  explains  {explained(origin.explains)}")
-        click.echo(f"look at it:\n  {command}")
+        _show(replace(origin_finding(origin, comparison), commands=(command,)))
     return {
         "actual": str(wrong),
         "reference": str(run),
-        "verdict": found.verdict,
+        "verdict": comparison.verdict,
         "origin": origin.to_dict(),
         "command": command,
     }
 
 
 def _overflow(run: Path, quiet: bool) -> dict[str, Any]:
-    """Find the first Inf, and print what is known of it."""
+    """Find the first Inf, and print its operator."""
     from ascend_dump.analysis.operators.nonfinite import first_nonfinite
     from ascend_dump.reading import open_dump
+    from ascend_dump.report.findings import Finding
 
     dump = open_dump(run)
     finding = first_nonfinite(dump)
@@ -132,7 +132,7 @@ def _overflow(run: Path, quiet: bool) -> dict[str, Any]:
         raise CaptureError("the planted overflow was not found", hint="please report this")
     record, statistics = finding.record, finding.statistics
     command = f"{_program()} show {shlex.quote(str(run))} --op {record.op_name!r} --step {record.step}"
-    told = {
+    document = {
         "dump": str(run),
         "records": len(dump),
         "origin": finding.origin,
@@ -141,16 +141,27 @@ def _overflow(run: Path, quiet: bool) -> dict[str, Any]:
         "command": command,
     }
     if quiet:
-        return told
-    inputs = ", ".join(f"{one.dtype}{list(one.shape or ())}" for one in finding.inputs)
+        return document
+    inputs = ", ".join(f"{tensor.dtype}{list(tensor.shape or ())}" for tensor in finding.inputs)
     click.echo(f"\n{len(dump)} records in {run}")
     click.echo(f"the first operator to produce Inf or NaN, at step {record.step}:")
-    click.echo(f"  operator  {record.op_name} ({record.op_type})")
-    click.echo(f"  module    {record.module or '(none)'}")
-    click.echo(f"  source    {record.source}")
-    click.echo(
-        f"  output    {statistics.posinf} +Inf, {statistics.neginf} -Inf, {statistics.nan} NaN of {statistics.count}"
+    evidence = f"{statistics.posinf} +Inf, {statistics.neginf} -Inf, {statistics.nan} NaN of {statistics.count} outputs"
+    _show(
+        Finding(
+            "operator",
+            record.op_name,
+            record.op_type,
+            module=record.module,
+            source=record.source,
+            evidence=(evidence, f"inputs {inputs}, all finite"),
+            commands=(command,),
+        )
     )
-    click.echo(f"  inputs    {inputs}, all finite")
-    click.echo(f"look at it:\n  {command}")
-    return told
+    return document
+
+
+def _show(finding: Finding) -> None:
+    from ascend_dump.report.findings import text_lines
+
+    for line in text_lines(finding):
+        click.echo(f"  {line}")

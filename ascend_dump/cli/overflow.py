@@ -25,6 +25,7 @@ from ascend_dump.cli.shared.reading import (
     shape_text,
 )
 from ascend_dump.errors import ReadError
+from ascend_dump.report.findings import ANSWERS
 
 if TYPE_CHECKING:
     from ascend_dump.analysis.overflow import Overflow, OverflowReport
@@ -40,7 +41,15 @@ class _Tensor(NamedTuple):
     error: Optional[ReadError]
 
 
-@click.command(short_help="List operators that overflowed, the first one first.")
+def _answers() -> str:
+    lines = ['The answer is always one of these ("answer" and "kind" in the JSON document), with its exit code:']
+    for name, meaning in ANSWERS.items():
+        code = Exit.OK if name == "none" else Exit.UNREADABLE if name == "unchecked" else Exit.DIFFERENT
+        lines += textwrap.wrap(meaning, 96, initial_indent=f"  {name:<9}  {int(code)}  ", subsequent_indent=" " * 16)
+    return "\b\n" + "\n".join(lines)
+
+
+@click.command(short_help="List operators that overflowed, the first one first.", epilog=_answers())
 @click.argument("path", type=click.Path(), default="dumps")
 @click.option("-n", "--limit", type=click.IntRange(1), help="List at most this many overflows.")
 @selector_options(*_SELECTORS)
@@ -60,15 +69,6 @@ def overflow(
     operator's tensors. Where no device reported overflow, in dumps of the host and of any scene, the recorded values
     decide. An Inf that the program fills in itself, such as the mask of attention, is no overflow. Times are the clocks
     of the devices: those of several machines may differ.
-
-    \b
-    The answer is always one of these ("answer" and "kind" in the JSON document), with its exit code:
-      origin     1  an operator made NaN or Inf of finite inputs, or the device reported it
-      nan-made   1  an operator made NaN of inputs without NaN: softmax of -Inf, 0*Inf, Inf-Inf
-      outside    1  it came from an input, a parameter, a number of the program, another rank or an operator that is
-                    not recorded; first seen here
-      none       0  everything was checked and nothing found
-      unchecked  3  nothing found, but not everything could be checked; "reasons" say why
     """
     from ascend_dump.analysis.overflow import find_overflows
 
@@ -165,6 +165,7 @@ def _fields(one: Overflow, unreadable: Unreadable) -> dict[str, Any]:
 
 
 def _write_text(number: int, one: Overflow, unreadable: Unreadable) -> None:
+    from ascend_dump.report.findings import LABELS
     from ascend_dump.report.tables import Column, escape, write_table
     from ascend_dump.report.tables import number as text_of
 
@@ -177,16 +178,10 @@ def _write_text(number: int, one: Overflow, unreadable: Unreadable) -> None:
     place = [f"{field} {getattr(record, field)}" for field in _SELECTORS if getattr(record, field) is not None]
     ids = [f"{field[:-3]} {value}" for field, value in (one.ids or {}).items() if value is not None]
     print(escape("   " + " · ".join([one.unit, *ids, *place, _time(record.timestamp)])))
-    told = next((tensor for tensor in one.tensors if tensor.module or tensor.source), None)
-    for field in ("module", "source"):
-        if told is not None and getattr(told, field):
-            print(f"   {field} {escape(str(getattr(told, field)))}")
-    if record.parameter:
-        print(f"   parameter {escape(record.parameter)}")
     if one.status:
         print(f"   status {', '.join(f'{word} ({word:#x})' for word in one.status)}")
-    for word in one.words:
-        print(f"   - {escape(word)}")
+    for label, text in one.finding().lines():
+        print(f"   {'-' if label == LABELS['evidence'] else label} {escape(text)}")
     named = [Column("argument")] if any(tensor.parameter for tensor in one.tensors) else []
     rows = []
     for tensor, found, error in _measured(one.tensors, unreadable):

@@ -14,13 +14,11 @@ from ascend_dump.cli.shared.executor import executor_options, opened_executor
 from ascend_dump.cli.shared.exit import Exit, exit_code
 from ascend_dump.cli.shared.reading import json_option, open_selected, progress
 from ascend_dump.cli.shared.target import check_target
-from ascend_dump.common.units import named
 from ascend_dump.errors import ConfigError, WriteError
 from ascend_dump.native.languages import languages
 
 if TYPE_CHECKING:
     from ascend_dump.analysis.triage import Triage
-    from ascend_dump.reading import Record
 
 #: The language of the file for each framework: those that our launcher starts read our own settings.
 _LANGUAGE_OF = {
@@ -214,35 +212,19 @@ def _write_next(found: Triage, file: Path, framework: str) -> Path:
 
 
 def _show(found: Triage, limit: int) -> None:
+    from ascend_dump.analysis.explaining.page_facts import origin_finding
+    from ascend_dump.report.findings import text_lines
     from ascend_dump.report.tables import escape
 
     compared = found.comparison
     if compared is not None:
         counts = ", ".join(f"{count} {verdict}" for verdict, count in compared.counts.items())
         click.echo(f"{compared.verdict}: {counts}")
-        from ascend_dump.cli.compare import origin_lines
-
         for origin in found.origins[:limit]:
             click.echo("")
-            for name, text in origin_lines(origin, compared):
-                click.echo(f"{name:<12}{escape(text)}")
-    from ascend_dump.analysis.suspects import RULES
-
-    for number, suspect in enumerate(found.suspects[:limit], 1):
-        lines: list[tuple[str, Any]] = [
-            ("suspect", f"{number}. {named(suspect.op_name, suspect.op_type)}, {_place(suspect.record)}"),
-            ("rule", f"{suspect.rule}: {RULES[suspect.rule].meaning}"),
-            ("seen", suspect.reason),
-            ("module", suspect.module),
-            ("source", suspect.source),
-            ("parameter", suspect.record.parameter),
-            ("order", suspect.order),
-            ("reads from", ", ".join(suspect.producers)),
-            ("again", f"in {suspect.again} later runs of the operator" if suspect.again else ""),
-        ]
-        for name, text in lines:
-            if text:
-                click.echo(f"{name:<12}{escape(str(text))}")
+            click.echo("\n".join(text_lines(origin_finding(origin, compared))))
+    for number, suspect in enumerate(found.suspect_findings()[:limit], 1):
+        click.echo("\n".join(text_lines(suspect, number)))
         click.echo("")
     left = len(found.suspects) - limit
     if left > 0:
@@ -252,10 +234,6 @@ def _show(found: Triage, limit: int) -> None:
     for note in found.notes:
         click.echo(f"note: {escape(note)}", err=True)
     click.echo(escape(found.advice))
-
-
-def _place(record: Record) -> str:
-    return f"step {record.step}" + ("" if record.rank is None else f", rank {record.rank}")
 
 
 def _show_next(found: Triage, file: Optional[str], written: Optional[Path], framework: str) -> None:

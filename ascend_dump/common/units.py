@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["counted", "duration", "explained", "named", "size"]
+__all__ = ["counted", "duration", "named", "size"]
 
 
 def counted(count: int, noun: str) -> str:
     """`1 record`, `2 records`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def explained(outputs: int) -> str:
-    """What follows from an origin: `1 later output that differs`, `2 later outputs that differ`."""
-    return f"{counted(outputs, 'later output')} that {'differs' if outputs == 1 else 'differ'}"
 
 
 def named(op_name: str, op_type: str) -> str:

@@ -32,8 +32,8 @@ __all__ = [
 
 OUTLINE_SCHEMA = "ascend-dump/outline/1"
 #: What holds NaN or Inf where no output of the step does.
-PARAMETERS = "a parameter, when its optimizer came to it"
-GRADIENTS = "a gradient, when its optimizer came to it"
+PARAMETERS = "a parameter, seen before the optimizer step"
+GRADIENTS = "a gradient, seen before the optimizer step"
 #: The longest line that is read, in characters.
 _LONGEST = 1 << 16
 _MOST_FILES = 1 << 16

@@ -1,4 +1,4 @@
-"""`ascend-dump triage --run`: run a program round after round, each with a narrower dump, until one operator is left.
+"""`ascend-dump triage --run`: run a program in rounds, each with a narrower dump, until one operator is left.
 
 found = run_triage(["python", "train.py"], path="triage")
 print(found.cause.op_name, found.cause.step, found.cause.source)
@@ -43,8 +43,8 @@ def run_triage(
 ) -> Triage:
     """Run a program repeatedly until the operator is found that causes its fault, which is then `Triage.cause`.
 
-    Without a reference the fault is NaN or Inf: the first run records a few numbers of each step, the second one the
-    step in which they appear. With a reference both programs are recorded, first statistics and hashes, then the
+    Without a reference the fault is NaN or Inf: the first run records a few numbers of each step, the second run the
+    step with NaN or Inf. With a reference both programs are recorded, first statistics and hashes, then the
     tensors of suspicious operators.
 
     command      the program and its arguments; it must do the same each time it is run, and read no input
@@ -61,8 +61,8 @@ def run_triage(
     tell         called with a sentence at the begin and the end of each run
     output       a file descriptor for the standard output of the program
 
-    Raises ConfigError for wrong settings and for a command that cannot be started, CaptureError for a program that
-    shows nothing, WriteError if the path cannot be written to or max_bytes is reached, KeyboardInterrupt when
+    Raises ConfigError for wrong settings and for a command that cannot be started, CaptureError for a program without
+    anything to record, WriteError if the path cannot be written to or max_bytes is reached, KeyboardInterrupt when
     interrupted.
 
     >>> found = run_triage(["python", "train.py"])   # doctest: +SKIP
@@ -70,19 +70,19 @@ def run_triage(
     """
     commands = _commands(command, reference, determinism)
     compares = bool(reference) or determinism
-    for name, given, needs in (
+    for name, is_set, is_allowed in (
         ("steps", steps is not None, compares),
         ("replay", replay, bool(reference)),
         ("confirm", confirm, bool(reference)),
     ):
-        if given and not needs:
-            raise ConfigError(f"{name} is for a comparison with a reference", hint="give the reference's command too")
+        if is_set and not is_allowed:
+            raise ConfigError(f"{name} is for a comparison with a reference", hint="add the command of the reference")
     chosen = str(Steps(steps if steps is not None else "0"))
     limit = None if max_bytes is None else parse_size(max_bytes)
     if ranks is not None:
         Steps(ranks, name="ranks")
-    asked = {
-        **{name: list(one) for name, one in commands.items()},
+    settings = {
+        **{name: list(words) for name, words in commands.items()},
         "directory": os.getcwd(),
         "steps": chosen,
         "ranks": ranks,
@@ -91,27 +91,27 @@ def run_triage(
         "replay": replay,
         "confirm": confirm,
     }
-    state = TriageState.open(Path(os.path.abspath(path)), asked)
-    said: Tell = tell if tell is not None else _say_nothing
+    state = TriageState.open(Path(os.path.abspath(path)), settings)
+    report: Tell = tell if tell is not None else _say_nothing
     try:
         if state.resumed:
-            said(f"goes on with {state.directory}, which was interrupted")
-        runner = RoundRunner(state, commands, tell=said, max_bytes=limit, ranks=ranks, run_out=run_out, output=output)
+            report(f"resumes {state.directory}, which was interrupted")
+        runner = RoundRunner(state, commands, tell=report, max_bytes=limit, ranks=ranks, run_out=run_out, output=output)
         if determinism:
-            found = find_nondeterminism(runner, commands, state.directory, chosen)
+            result = find_nondeterminism(runner, commands, state.directory, chosen)
         elif reference:
-            found = find_difference(runner, commands, state.directory, chosen, replay=replay, confirm=confirm)
+            result = find_difference(runner, commands, state.directory, chosen, replay=replay, confirm=confirm)
         else:
-            found = find_nonfinite(runner, command, state.directory)
+            result = find_nonfinite(runner, command, state.directory)
         state.save(ended=True)
-        return replace(found, rounds=tuple(runner.rounds))
+        return replace(result, rounds=tuple(runner.rounds))
     except CaptureError:
-        # It is over: the program may be another one when it is run again.
+        # The triage has ended: the program may differ when it is run again.
         with contextlib.suppress(WriteError):
             state.save(ended=True)
         raise
     except KeyboardInterrupt:
-        said(f"interrupted: the same command line goes on with what is in {state.directory}")
+        report(f"interrupted: the same command line resumes {state.directory}")
         raise
     finally:
         state.close()
@@ -122,16 +122,16 @@ def _commands(command: Sequence[str], reference: Sequence[str], determinism: boo
         raise ConfigError("no command is given", hint="write it after `--`: python train.py")
     if determinism and reference:
         raise ConfigError(
-            "determinism compares a program with itself, and a reference is given", hint="leave one of them out"
+            "determinism compares a program with itself, and a reference is set", hint="leave one of them out"
         )
-    found: dict[str, Sequence[str]] = {PROGRAM: command}
+    commands: dict[str, Sequence[str]] = {PROGRAM: command}
     if reference:
-        found[REFERENCE] = reference
+        commands[REFERENCE] = reference
     elif determinism:
-        found[SECOND_RUN] = command
-    for one in found.values():
-        find_program(one[0])
-    return found
+        commands[SECOND_RUN] = command
+    for words in commands.values():
+        find_program(words[0])
+    return commands
 
 
 def _say_nothing(text: str) -> Any:

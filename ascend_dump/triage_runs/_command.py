@@ -1,4 +1,4 @@
-"""A user's command, run as a child until it ends or has shown enough."""
+"""The command of the user as a child process that is stopped once it has recorded enough."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from ascend_dump.startup.launching import cannot_start, find_program
 
 __all__ = ["ChildCommand", "birth_of", "is_running"]
 
-#: Seconds between two looks, and how long a command that is asked to end may take.
+#: Seconds between two polls, and seconds that a command may take to end.
 _PAUSE, _PATIENCE = 0.1, 10.0
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 
 
 class ChildCommand:
-    """Starts the command in a process group of its own, with nothing on its standard input.
+    """A command in its own process group, with an empty standard input.
 
-    pid      of the child, which is that of the group
-    Raises ConfigError AD104 where it cannot be started.
+    pid      of the child and of the group
+    Raises ConfigError AD104 if it cannot be started.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, output: Optional[int] = None) -> None:
         """output: a descriptor in place of its standard output."""
         program = find_program(command[0])
         try:
-            # A group of its own: what the command has started is stopped with it.
+            # The processes that the command starts are stopped with its group.
             self._child = subprocess.Popen(
                 command,
                 executable=program,
@@ -47,11 +47,11 @@ class ChildCommand:
         self.pid = self._child.pid
 
     def wait(self, is_enough: Callable[[], bool]) -> Optional[int]:
-        """The exit code as a shell gives it; None where it was stopped because that is enough.
+        """Return the exit code as a shell reports it, or None if the command was stopped because that is enough.
 
-        An interruption from the keyboard reaches the command too, and is raised once that has ended.
+        An interruption from the keyboard is passed to the command, and raised once the command has ended.
         """
-        # Only the main thread may say what signals do.
+        # Only the main thread may set signal handlers.
         forwarded = _FORWARDED if threading.current_thread() is threading.main_thread() else ()
         before = {number: signal.signal(number, self._pass_on) for number in forwarded}
         try:
@@ -70,11 +70,11 @@ class ChildCommand:
         return 128 - code if code < 0 else code
 
     def _stop(self, first: int) -> None:
-        """End the command and what it has started."""
+        """End the command and the processes that it started."""
         self._send(first)
         with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
             self._child.wait(_PATIENCE)
-        # What it has started may outlive it.
+        # Its child processes may outlive it.
         self._send(signal.SIGKILL)
         self._child.wait()
 
@@ -89,7 +89,7 @@ class ChildCommand:
 
 
 def birth_of(process: int) -> str:
-    """What tells a process from a later one of the same number; "" where it is not there, or nobody can tell."""
+    """Return an identifier that a later process of the same number does not share; "" if it cannot be read."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
@@ -99,7 +99,7 @@ def birth_of(process: int) -> str:
 
 
 def is_running(process: Any, birth: Any) -> bool:
-    """Whether a group of processes is there that was begun for a round. birth: that of the first one."""
+    """Return whether the process group of a round still runs. birth: `birth_of` its first process."""
     if type(process) is not int or process <= 1:
         return False
     try:
@@ -107,5 +107,5 @@ def is_running(process: Any, birth: Any) -> bool:
     except (OSError, OverflowError):
         return False
     now = birth_of(process)
-    # Where the first one has ended, its number is not given again as long as there are others of the group.
+    # If the first process has ended, the system does not reuse its number while the group exists.
     return not now or not birth or now == birth

@@ -1,4 +1,4 @@
-"""Whether a program does the same again: by the numbers of its steps, and by the hashes of what was recorded."""
+"""Compare two runs of a program: by the numbers of its steps, and by the hashes of its records."""
 
 from __future__ import annotations
 
@@ -14,41 +14,44 @@ __all__ = ["first_other_step", "first_unequal", "is_unequal", "other_content", "
 
 
 def first_other_step(a: Sequence[Outline], b: Sequence[Outline]) -> Optional[int]:
-    """The first step that both have with other numbers; None where there is none."""
-    found = []
-    for one, other in zip(a, b):
-        found += [step for step in one.steps.keys() & other.steps.keys() if one.steps[step] != other.steps[step]]
-    return min(found, default=None)
+    """Return the first step of both runs whose numbers differ, or None."""
+    steps = []
+    for outline, again in zip(a, b):
+        steps += [
+            step for step in outline.steps.keys() & again.steps.keys() if outline.steps[step] != again.steps[step]
+        ]
+    return min(steps, default=None)
 
 
 def first_unequal(compared: Comparison) -> Iterator[list[Pair]]:
-    """The pairs of operators whose inputs are equal on both sides, and whose outputs are not, in the order they ran.
+    """Yield the pairs of each operator with equal inputs and unequal outputs, in execution order.
 
-    An operator that one side lacks is one of them.
+    An operator that one side lacks counts as unequal.
     """
     for pairs in unequal(compared):
-        inputs = [one for one in pairs if one.record.io == "input" and one.actual and one.reference]
-        if all(one.verdict == "equal" for one in inputs):
+        inputs = [pair for pair in pairs if pair.record.io == "input" and pair.actual and pair.reference]
+        if all(pair.verdict == "equal" for pair in inputs):
             yield pairs
 
 
 def unequal(compared: Comparison) -> Iterator[list[Pair]]:
-    """The pairs of operators of which an input or an output is not equal, in the order they ran."""
+    """Yield the pairs of each operator with an unequal input or output, in execution order."""
     for _, group in groupby(compared.pairs.looked_at(), lambda pair: pair.record.execution):
         pairs = list(group)
-        if any(is_unequal(one) for one in pairs):
+        if any(is_unequal(pair) for pair in pairs):
             yield pairs
 
 
 def is_unequal(pair: Pair) -> bool:
+    """Return whether the two tensors differ; not of tensors that carry no value of the program."""
     return pair.verdict not in ("equal", "unreadable") and not pair.undefined
 
 
 def other_content(before: Dump, again: Dump) -> Optional[str]:
-    """The first record of a later dump whose content was another one before, by hashes; None where there is none."""
-    known = dict(_contents(before))
+    """Return the first record of a later dump that has another hash than in the earlier one, or None."""
+    earlier = dict(_contents(before))
     for key, content in _contents(again):
-        if key in known and known[key] != content:
+        if key in earlier and earlier[key] != content:
             _, step, name, io, index = key
             return f"{name}.{io}.{index} in step {step}"
     return None

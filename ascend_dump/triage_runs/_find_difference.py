@@ -1,4 +1,4 @@
-"""From two programs to the operator in which they part: statistics and hashes first, then a few tensors."""
+"""Find the first operator that differs between two programs: by statistics and hashes first, then by a few tensors."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ascend_dump.triage_runs._runner import PROGRAM, REFERENCE, SECOND_RUN, Roun
 
 __all__ = ["find_difference", "find_nondeterminism"]
 
-#: Operators whose tensors are recorded in one round, with those that made their inputs; and how often at most.
+#: Operators whose tensors one round records, beside the producers of their inputs; and the number of such rounds.
 _MOST_OPERATORS, _MOST_ROUNDS = 8, 3
 
 _Commands = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True)
-class _Sides:
-    """The same steps of both programs, and what comparing them gave."""
+class _ComparedSteps:
+    """The same steps of both programs, and their comparison."""
 
     steps: str
     program: RoundResult
@@ -37,22 +37,22 @@ class _Sides:
 def find_difference(
     runner: RoundRunner, commands: _Commands, directory: Path, steps: str, *, replay: bool, confirm: bool
 ) -> Triage:
-    """Find the operator that makes the program another one than the reference."""
+    """Find the first operator that differs from the reference."""
     sides = _first_steps(runner, commands, steps)
     if sides is None:
         return _nothing(directory, "the programs do not differ: the outputs of all steps are the same")
     cause, reasons = None, [*sides.program.reasons, *sides.reference.reasons]
     compared = sides.compared
-    known: set[str] = set()
+    checked: set[str] = set()
     for _ in range(_MOST_ROUNDS):
-        operators = list(islice(_suspicious(sides.compared, known), _MOST_OPERATORS))
+        operators = list(islice(_suspicious(sides.compared, checked), _MOST_OPERATORS))
         if not operators:
             break
-        known |= {_name(pairs[0]) for pairs in operators}
-        found, tensors, other = _with_tensors(runner, commands, sides, operators, replay=replay)
-        reasons += filter(None, [*other, *tensors.program.reasons, *tensors.reference.reasons])
-        compared = found
-        cause = _cause(found, operators)
+        checked |= {_name(pairs[0]) for pairs in operators}
+        compared_tensors, tensors, differing = _with_tensors(runner, commands, sides, operators, replay=replay)
+        reasons += filter(None, [*differing, *tensors.program.reasons, *tensors.reference.reasons])
+        compared = compared_tensors
+        cause = _cause(compared_tensors, operators)
         if cause is not None:
             break
     if cause is None:
@@ -63,30 +63,30 @@ def find_difference(
         }.get(sides.compared.verdict, "no difference has an origin: `ascend-dump compare` lists what differs")
         return Triage(directory, (), sides.compared, None, advice, tuple(reasons))
     command = f"ascend-dump compare {compared.actual} {compared.reference}"
-    advice = f"the tensors of {cause.op_name} are there on both sides: `{command}`"
+    advice = f"the tensors of {cause.op_name} are recorded on both sides: `{command}`"
     result = Triage(compared.actual, (), compared, None, advice, tuple(reasons), cause)
     return replace(result, confirmation=_confirm(runner, sides, result)) if confirm else result
 
 
 def find_nondeterminism(runner: RoundRunner, commands: _Commands, directory: Path, steps: str) -> Triage:
-    """Find the first operator that gives something else when the program is run a second time."""
+    """Find the first operator whose result differs in a second run of the program."""
     sides = _first_steps(runner, commands, steps)
     if sides is None:
         return _nothing(directory, "two runs do not differ: the outputs of all steps are the same")
     operator = next(unequal(sides.compared), None)
     if operator is None:
-        advice = f"two runs differ, and not in steps {sides.steps} each time: `--step` records others"
+        advice = f"two runs differ, but not in steps {sides.steps} each time: `--step` records other steps"
         return Triage(directory, (), sides.compared, None, advice)
-    differs = [one for one in operator if is_unequal(one)]
-    evidence = [f"{one.record.label} has other bytes in the second run" for one in differs]
+    differs = [pair for pair in operator if is_unequal(pair)]
+    evidence = [f"{pair.record.label} has other bytes in the second run" for pair in differs]
     if differs[0].record.io == "input":
-        evidence.append("no recorded operator made that: it came from outside")
-    origins = [one for one in sides.compared.origins if one.op_name == differs[0].record.op_name]
-    evidence += [text for one in origins for text in one.evidence]
+        evidence.append("no recorded operator wrote it: it came from outside")
+    origins = [pair for pair in sides.compared.origins if pair.op_name == differs[0].record.op_name]
+    evidence += [text for pair in origins for text in pair.evidence]
     cause = Cause.of(differs[0].record, dict.fromkeys(evidence))
     advice = (
-        f"{cause.op_name} is the first that differs: seed what draws random numbers, and see "
-        "torch.use_deterministic_algorithms for kernels that add in any order"
+        f"{cause.op_name} is the first operator that differs: seed all random generators, and see "
+        "torch.use_deterministic_algorithms for kernels that add in an arbitrary order"
     )
     return Triage(sides.compared.actual, (), sides.compared, None, advice, cause=cause)
 
@@ -95,11 +95,11 @@ def _nothing(directory: Path, advice: str) -> Triage:
     return Triage(directory, (), None, None, advice)
 
 
-# Which steps.
+# The steps to record.
 
 
-def _first_steps(runner: RoundRunner, commands: _Commands, steps: str) -> Optional[_Sides]:
-    """The first steps in which both differ; None where there are none."""
+def _first_steps(runner: RoundRunner, commands: _Commands, steps: str) -> Optional[_ComparedSteps]:
+    """Record and compare the first steps that differ; None if all steps agree."""
     sides = _statistics(runner, commands, steps)
     if sides.compared.verdict != "equal":
         return sides
@@ -115,11 +115,11 @@ def _first_steps(runner: RoundRunner, commands: _Commands, steps: str) -> Option
 
 
 def _other(commands: _Commands) -> str:
-    """What the program is compared with."""
+    """Return the program to compare with."""
     return REFERENCE if REFERENCE in commands else SECOND_RUN
 
 
-def _statistics(runner: RoundRunner, commands: _Commands, steps: str) -> _Sides:
+def _statistics(runner: RoundRunner, commands: _Commands, steps: str) -> _ComparedSteps:
     results = []
     for program in (PROGRAM, _other(commands)):
         result = runner.record(program, f"records statistics and hashes, steps {steps}", steps=steps)
@@ -129,7 +129,7 @@ def _statistics(runner: RoundRunner, commands: _Commands, steps: str) -> _Sides:
     a, b = results
     assert a.dump is not None
     assert b.dump is not None
-    sides = _Sides(steps, a, b, compare(a.dump, b.dump))
+    sides = _ComparedSteps(steps, a, b, compare(a.dump, b.dump))
     runner.conclude(b, _words(sides.compared))
     return sides
 
@@ -138,19 +138,19 @@ def _words(compared: Comparison) -> str:
     return ", ".join(f"{count} {verdict}" for verdict, count in compared.counts.items())
 
 
-# Which operators.
+# The operators to record.
 
 
-def _suspicious(compared: Comparison, known: set[str]) -> Iterator[list[Pair]]:
-    """The pairs of operators that may be the cause: what statistics prove, and what hashes tell apart first."""
+def _suspicious(compared: Comparison, checked: set[str]) -> Iterator[list[Pair]]:
+    """Yield the pairs of operators that may be the cause: the origins by statistics, and the first unequal hashes."""
     groups: dict[str, list[Pair]] = {}
     for pair in compared.pairs.looked_at():
         groups.setdefault(f"{pair.record.step} {pair.record.op_name}", []).append(pair)
-    names = [f"{one.step} {one.op_name}" for one in compared.origins]
+    names = [f"{origin.step} {origin.op_name}" for origin in compared.origins]
     names += [f"{pairs[0].record.step} {pairs[0].record.op_name}" for pairs in islice(first_unequal(compared), 4)]
     for name in dict.fromkeys(names):
         pairs = groups.get(name, [])
-        if pairs and _name(pairs[0]) not in known:
+        if pairs and _name(pairs[0]) not in checked:
             yield pairs
 
 
@@ -159,9 +159,14 @@ def _name(pair: Pair) -> str:
 
 
 def _with_tensors(
-    runner: RoundRunner, commands: _Commands, sides: _Sides, operators: Sequence[Sequence[Pair]], *, replay: bool
-) -> tuple[Comparison, _Sides, list[str]]:
-    """Record the tensors of these operators and of those that made their inputs, on both sides, and compare them."""
+    runner: RoundRunner,
+    commands: _Commands,
+    sides: _ComparedSteps,
+    operators: Sequence[Sequence[Pair]],
+    *,
+    replay: bool,
+) -> tuple[Comparison, _ComparedSteps, list[str]]:
+    """Record the tensors of these operators and of the producers of their inputs on both sides, and compare them."""
     steps = "|".join(sorted({str(pairs[0].record.step) for pairs in operators}, key=int))
     results: list[RoundResult] = []
     dumps: list[Dump] = []
@@ -169,111 +174,117 @@ def _with_tensors(
     for program, before in ((PROGRAM, sides.program), (REFERENCE, sides.reference)):
         assert before.dump is not None
         records = [_side(pairs, program) for pairs in operators]
-        names = [one.op_name for one in records if one is not None]
+        names = [name.op_name for name in records if name is not None]
         if not names:
             continue
-        made = producers_of(before.dump, names)
-        layers = list(dict.fromkeys([*names, *made]))
+        producers = producers_of(before.dump, names)
+        layers = list(dict.fromkeys([*names, *producers]))
         purpose = f"records tensors of {', '.join(layers[:3])}{', …' if len(layers) > 3 else ''}"
-        result = runner.record(program, purpose, steps=steps, data="tensor", layers=[_exactly(one) for one in layers])
+        result = runner.record(program, purpose, steps=steps, data="tensor", layers=[_exactly(name) for name in layers])
         if result.dump is None:
             raise no_dump(result, commands[program])
-        other = other_content(before.dump, result.dump)
-        if other is not None:
-            reasons.append(f"the {program} does not repeat itself: {other} was another one in each round")
+        changed = other_content(before.dump, result.dump)
+        if changed is not None:
+            reasons.append(f"the {program} is not deterministic: {changed} differs between rounds")
         results.append(result)
         dumps.append(result.dump)
     if len(results) < 2:
         raise CaptureError(
             "an operator runs in one of the programs only, and nothing else differs",
-            hint="`ascend-dump compare` of the dumps of the first rounds says which",
+            hint="`ascend-dump compare` of the dumps of the first rounds names it",
         )
     compared = compare(dumps[0], dumps[1], replay=replay)
     runner.conclude(results[1], _words(compared))
-    return compared, _Sides(steps, results[0], results[1], compared), reasons
+    return compared, _ComparedSteps(steps, results[0], results[1], compared), reasons
 
 
 def _side(pairs: Sequence[Pair], program: str) -> Optional[Record]:
-    return next((one for pair in pairs for one in [pair.actual if program == PROGRAM else pair.reference] if one), None)
+    return next(
+        (record for pair in pairs for record in [pair.actual if program == PROGRAM else pair.reference] if record), None
+    )
 
 
 def _exactly(name: str) -> str:
-    """A pattern of `layers` for one name."""
+    """Return the pattern of `layers` for a name."""
     import re
 
     return f"re:^{re.escape(name)}$"
 
 
-def _cause(found: Comparison, operators: Sequence[Sequence[Pair]]) -> Optional[Cause]:
-    """The first origin among the operators in question, in the order these ran."""
-    names = {_name(pairs[0]): place for place, pairs in enumerate(operators)}
-    origins = [one for one in found.origins if f"{one.step} {one.op_name}" in names]
+def _cause(compared: Comparison, operators: Sequence[Sequence[Pair]]) -> Optional[Cause]:
+    """Return the first origin among these operators, in execution order."""
+    names = {_name(pairs[0]): number for number, pairs in enumerate(operators)}
+    origins = [origin for origin in compared.origins if f"{origin.step} {origin.op_name}" in names]
     return None if not origins else Cause.of(origins[0].pair.record, origins[0].evidence)
 
 
-# Whether it is the cause.
+# Confirming the cause.
 
 
-def _confirm(runner: RoundRunner, sides: _Sides, result: Triage) -> str:
-    """Run the program with the reference's outputs in place of the cause's: what differs then?
+def _confirm(runner: RoundRunner, sides: _ComparedSteps, result: Triage) -> str:
+    """Run the program with the reference's outputs in place of the cause's, and count the differences that disappear.
 
-    A view has no output of its own: there the memory is replaced that it shows.
+    A view has no memory of its own: for a view its input is replaced.
     """
     assert result.comparison is not None
     assert result.cause is not None
     cause = result.cause
     pairs = [
-        one for one in result.comparison.pairs if one.record.op_name == cause.op_name and one.record.step == cause.step
+        pair
+        for pair in result.comparison.pairs
+        if pair.record.op_name == cause.op_name and pair.record.step == cause.step
     ]
-    io = "input" if gives_view([one.record for one in pairs]) else "output"
-    chosen = [one for one in pairs if one.record.io == io and one.actual and one.reference and not one.undefined]
+    io = "input" if gives_view([pair.record for pair in pairs]) else "output"
+    chosen = [pair for pair in pairs if pair.record.io == io and pair.actual and pair.reference and not pair.undefined]
     if not chosen:
         return f"not tried: {cause.op_name} has no {io} that both sides recorded"
     if io == "input":
-        chosen = [one for one in chosen if one.verdict not in ("equal", "noise")]
+        chosen = [pair for pair in chosen if pair.verdict not in ("equal", "noise")]
         if not chosen:
-            return f"not tried: {cause.op_name} only shows a part of its input, which is the same on both sides"
-    names = {one.reference.op_name for one in chosen if one.reference is not None}
+            return f"not tried: {cause.op_name} is a view of its input, which is the same on both sides"
+    names = {pair.reference.op_name for pair in chosen if pair.reference is not None}
     if names != {cause.op_name}:
-        return f"not tried: the reference calls it {', '.join(sorted(names))}, and a graft takes one name for both"
+        return f"not tried: it is called {', '.join(sorted(names))} in the reference, and a graft needs the same name"
     dump = str(result.comparison.reference)
-    graft = {f"{cause.op_name}.{io}.{one.record.index}": dump for one in chosen}
+    graft = {f"{cause.op_name}.{io}.{pair.record.index}": dump for pair in chosen}
     with_right = f"with the reference's {io} of {cause.op_name}"
     purpose = f"runs {with_right}"
     again = runner.record(PROGRAM, purpose, steps=str(cause.step), graft=graft)
     if again.dump is None or again.reasons:
         runner.conclude(again, "could not be tried")
-        # Without the hint, which is for who started the capture.
+        # Without the hint, which is for a user who starts a capture.
         return f"not tried: {next(iter(again.reasons), 'nothing was recorded').partition(chr(10))[0]}"
     assert sides.reference.dump is not None
-    before = _behind(sides.compared, cause)
+    before = _later_differences(sides.compared, cause)
     compared = compare(again.dump, sides.reference.dump.select(step=cause.step))
-    after = _behind(compared, cause)
+    after = _later_differences(compared, cause)
     gone = before.keys() - after.keys()
-    left = next((pair.record.op_name for key, pair in after.items() if key in before), "")
+    remaining = next((pair.record.op_name for key, pair in after.items() if key in before), "")
     count = f"{len(gone)} of {len(before)}"
-    text = f"{with_right}, {count} outputs that differed behind it do not"
-    own = {one.op_name for one in compared.origins} | {pairs[0].record.op_name for pairs in first_unequal(compared)}
-    if not left:
+    text = f"{with_right}, {count} later outputs that differed do not"
+    first_differing = {pair.op_name for pair in compared.origins} | {
+        pairs[0].record.op_name for pairs in first_unequal(compared)
+    }
+    if not remaining:
         verdict = "confirmed"
-    elif gone and left in own:
-        # Whatever it reads is right by now.
+    elif gone and remaining in first_differing:
+        # Its inputs are correct in this run.
         verdict = "confirmed"
-        text += f"; the others begin with {left}, which is a cause of its own"
+        text += f"; the others begin with {remaining}, a cause of its own"
     else:
         verdict = "not confirmed"
-        text += f"; {left} differs still"
+        text += f"; {remaining} still differs"
     runner.conclude(again, verdict)
     return f"{verdict}: {text}"
 
 
-def _behind(compared: Comparison, cause: Cause) -> dict[tuple[str, int], Pair]:
-    """Outputs that differ, but those of the cause itself, in its step."""
+def _later_differences(compared: Comparison, cause: Cause) -> dict[tuple[str, int], Pair]:
+    """Return the outputs of other operators that differ in the step of the cause."""
     return {
-        (one.record.op_name, one.record.index): one
-        for one in compared.pairs.looked_at()
-        if one.record.step == cause.step
-        and one.record.io != "input"
-        and one.record.op_name != cause.op_name
-        and one.verdict not in ("equal", "noise")
+        (pair.record.op_name, pair.record.index): pair
+        for pair in compared.pairs.looked_at()
+        if pair.record.step == cause.step
+        and pair.record.io != "input"
+        and pair.record.op_name != cause.op_name
+        and pair.verdict not in ("equal", "noise")
     }

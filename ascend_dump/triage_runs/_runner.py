@@ -1,4 +1,4 @@
-"""One round: the command is run once, with a request of its own, until it has shown what the round is for."""
+"""Rounds of a triage: each runs the command once with its own request, until that is fulfilled."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ __all__ = ["PROGRAM", "REFERENCE", "SECOND_RUN", "RoundResult", "RoundRunner"]
 
 PROGRAM, REFERENCE, SECOND_RUN = "program", "reference", "second run"
 _DISABLED = "ASCEND_DUMP_DISABLED_ADAPTERS"
-#: Seconds that other processes of a program have to come where the first one is.
+#: Seconds that the other processes of a program have to catch up with the first one.
 _BEHIND = 10.0
 
-#: One part in so many of what is free is there for the tensors of a round.
+#: The tensors of a round may take this fraction of the free space.
 _SHARE = 10
-#: Seconds that a program waits to be stopped.
+#: Seconds that a program waits until it is stopped.
 _WAIT = 5
 
 Tell = Callable[[str], None]
@@ -38,11 +38,11 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class RoundResult:
-    """What one run of a command left.
+    """The result of one run of a command.
 
-    dump       None where nothing was recorded
-    reasons    why the dump is not whole, empty where it is
-    exit_code  None where the command was stopped
+    dump       None if nothing was recorded
+    reasons    why the dump is incomplete; empty if it is complete
+    exit_code  None if the command was stopped
     """
 
     number: int
@@ -57,20 +57,20 @@ class RoundResult:
 
     @property
     def last_step(self) -> int:
-        """The last step that a process began; -1 where there was none."""
-        return max((one.last for one in self.outlines), default=-1)
+        """The last step that a process began; -1 if there was none."""
+        return max((outline.last for outline in self.outlines), default=-1)
 
     def values(self, step: int) -> list[Any]:
-        """The numbers of a step in the outlines, process by process."""
-        return [one.steps.get(step) for one in self.outlines]
+        """Return the numbers of a step in the outlines, process by process."""
+        return [outline.steps.get(step) for outline in self.outlines]
 
 
 class RoundRunner:
-    """Runs rounds and keeps their results; a round that an interrupted triage has finished is not run again.
+    """A runner of rounds with their results; finished rounds of an interrupted triage are not run again.
 
-    max_bytes  of all rounds together
-    run_out    let the commands come to their own end
-    output     a descriptor for what they print
+    max_bytes  the size limit of all rounds together
+    run_out    let the commands run to their end
+    output     a descriptor for their standard output
     """
 
     def __init__(
@@ -99,12 +99,12 @@ class RoundRunner:
     def room_for_tensors(self) -> Optional[int]:
         """The bytes that the tensors of whole steps may take: a tenth of the free space.
 
-        None where the user gave max_bytes: statistics are recorded then, which take much less.
+        None if the user set max_bytes: then statistics are recorded, which take much less.
         """
         return None if self._max_bytes is not None else shutil.disk_usage(self._state.directory).free // _SHARE
 
     def watch(self, program: str, purpose: str, *, until: Literal["wrong", "end"], gradients: str = "") -> RoundResult:
-        """All steps, of which nothing is recorded."""
+        """Summarise all steps and record none."""
         options = {"outline_until": until, **({"outline_gradients": gradients} if gradients else {})}
         return self._round(program, purpose, options, {})
 
@@ -119,23 +119,23 @@ class RoundRunner:
         graft: Optional[Mapping[str, str]] = None,
         max_bytes: Optional[int] = None,
     ) -> RoundResult:
-        """These steps, of all operators or of some. max_bytes: of this round, where there is no limit for all."""
+        """Record these steps, of all operators or of `layers`. max_bytes: of this round only."""
         settings: dict[str, Any] = {"steps": steps, "data": data, "layers": list(layers), "ranks": self._ranks}
-        # A few steps at most, so that call stacks cost little.
+        # The steps are few, so call stacks cost little.
         options = {"stack": True, **({} if graft is None else {"graft": dict(graft)})}
         return self._round(program, purpose, options, settings, max_bytes)
 
     def keep_last(self, program: str, purpose: str, data: Data) -> RoundResult:
-        """All steps of any framework, of which those around the first NaN or Inf stay."""
+        """Record all steps of any framework, and keep those around the first NaN or Inf."""
         settings = {"data": data, "keep": 2, "until": "nonfinite", "ranks": self._ranks}
         return self._round(program, purpose, None, settings)
 
     def conclude(self, result: RoundResult, outcome: str) -> None:
-        """Say what a round has shown."""
-        place = next(place for place, one in enumerate(self.rounds) if one.number == result.number)
-        one = self.rounds[place]
-        self.rounds[place] = TriageRound(**{**vars(one), "outcome": outcome})
-        self._tell(f"round {one.number}: {outcome}")
+        """Store and report the outcome of a round."""
+        index = next(index for index, finished in enumerate(self.rounds) if finished.number == result.number)
+        finished = self.rounds[index]
+        self.rounds[index] = TriageRound(**{**vars(finished), "outcome": outcome})
+        self._tell(f"round {finished.number}: {outcome}")
 
     def _round(
         self,
@@ -145,57 +145,68 @@ class RoundRunner:
         settings: Mapping[str, Any],
         max_bytes: Optional[int] = None,
     ) -> RoundResult:
-        """options: of the outline; None for no outline, with every framework.
+        """Run a round, or take its results from an interrupted triage.
 
-        max_bytes: a limit of this round, which may be another one when the triage is resumed.
+        options: of the outline; None for no outline, with every framework
+        max_bytes: a limit of this round, which may differ when the triage is resumed
         """
         number = self._next = self._next + 1
         name = f"{number}-{program.replace(' ', '_')}"
-        place = self._state.directory / name
-        asked = {"program": program, "options": None if options is None else dict(options), "settings": dict(settings)}
-        known = next((one for one in self._state.rounds if one.get("number") == number), None)
-        if known is not None and known.get("asked") == asked:
-            self._tell(f"round {number}, the {program}: {purpose}: was run before, {place}")
+        directory = self._state.directory / name
+        plan = {
+            "program": program,
+            "options": None if options is None else dict(options),
+            "settings": dict(settings),
+        }
+        entry = next((entry for entry in self._state.rounds if entry.get("number") == number), None)
+        if entry is not None and entry.get("asked") == plan:
+            self._tell(f"round {number}, the {program}: {purpose}: was run before, {directory}")
         else:
             self._tell(f"round {number}, the {program}: {purpose}")
-            # What came behind another round than this one tells nothing.
-            self._state.rounds = [one for one in self._state.rounds if one["number"] < number]
-            known = self._run(number, name, place, asked, {"max_bytes": max_bytes or self._bytes_left(), **settings})
-        known = {"exit_code": None, "seconds": 0.0, "nbytes": 0, **known}
-        dump, reasons = _dump_of(place / "dump")
-        result = RoundResult(number, dump, read_outlines(place / "outline"), known["exit_code"], reasons)
+            # Discard the results of later rounds: they followed another one.
+            self._state.rounds = [entry for entry in self._state.rounds if entry["number"] < number]
+            entry = self._run(number, name, directory, plan, {"max_bytes": max_bytes or self._bytes_left(), **settings})
+        entry = {"exit_code": None, "seconds": 0.0, "nbytes": 0, **entry}
+        dump, reasons = _dump_of(directory / "dump")
+        result = RoundResult(number, dump, read_outlines(directory / "outline"), entry["exit_code"], reasons)
         self.rounds.append(
             TriageRound(
                 number,
                 program,
                 purpose,
                 None if dump is None else dump.root,
-                known["exit_code"],
-                float(known["seconds"]),
-                int(known["nbytes"]),
+                entry["exit_code"],
+                float(entry["seconds"]),
+                int(entry["nbytes"]),
                 "",
             )
         )
         return result
 
     def _run(
-        self, number: int, name: str, place: Path, asked: dict[str, Any], settings: Mapping[str, Any]
+        self, number: int, name: str, directory: Path, plan: dict[str, Any], settings: Mapping[str, Any]
     ) -> dict[str, Any]:
-        outline = place / "outline"
-        options = asked["options"]
+        outline = directory / "outline"
+        options = plan["options"]
         make_private_directory(outline)
         request = DumpRequest(
-            path=place / "dump",
+            path=directory / "dump",
             options=None if options is None else {**self._outline_options, "outline": str(outline), **options},
             **settings,
         )
         environment = environment_of(request)
         if options is not None:
-            # An outline is that of PyTorch's own adapter, whatever device the program uses.
-            others = [one for one in registered() if one != "torch"]
-            environment[_DISABLED] = ",".join(filter(None, [os.environ.get(_DISABLED, ""), *others]))
-        command = self._commands[asked["program"]]
-        entry = {"number": number, "name": name, "program": asked["program"], "asked": asked, "finished": False}
+            # Outlines are written by PyTorch's own adapter on every device.
+            other_adapters = [adapter for adapter in registered() if adapter != "torch"]
+            environment[_DISABLED] = ",".join(filter(None, [os.environ.get(_DISABLED, ""), *other_adapters]))
+        command = self._commands[plan["program"]]
+        entry = {
+            "number": number,
+            "name": name,
+            "program": plan["program"],
+            "asked": plan,
+            "finished": False,
+        }
         self._state.rounds.append(entry)
         self._state.save()
         began = time.monotonic()
@@ -204,7 +215,7 @@ class RoundRunner:
         self._state.save()
         exit_code = child.wait(_Enough(outline) if not self._run_out else lambda: False)
         entry.update(
-            finished=True, exit_code=exit_code, seconds=round(time.monotonic() - began, 3), nbytes=_size_of(place)
+            finished=True, exit_code=exit_code, seconds=round(time.monotonic() - began, 3), nbytes=_size_of(directory)
         )
         self._state.save()
         return entry
@@ -212,29 +223,29 @@ class RoundRunner:
     def _bytes_left(self) -> Optional[int]:
         if self._max_bytes is None:
             return None
-        left = self._max_bytes - sum(one.nbytes for one in self.rounds)
-        if left <= 0:
+        remaining = self._max_bytes - sum(finished.nbytes for finished in self.rounds)
+        if remaining <= 0:
             raise WriteError(
                 f"max_bytes={self._max_bytes} is reached after {len(self.rounds)} rounds",
-                hint="give a larger --max-bytes; what the rounds wrote can be read",
+                hint="set a larger --max-bytes; the dumps of the rounds can be read",
                 code="AD503",
             )
-        return left
+        return remaining
 
 
 class _Enough:
-    """Whether every process of a round has written all that it was run for."""
+    """A test whether every process of a round has recorded enough."""
 
     def __init__(self, outline: Path) -> None:
         self._outline = outline
         self._since = 0.0
 
     def __call__(self) -> bool:
-        found = why_over(self._outline)
-        # One whose process ends is left to it, for the sake of its exit code.
-        if all(found) and set(found) - {Over.ENDED}:
+        endings = why_over(self._outline)
+        # A process that ends by itself is not stopped, so that its exit code is kept.
+        if all(endings) and set(endings) - {Over.ENDED}:
             return True
-        if not {Over.WRONG, Over.RECORDED} & set(found):
+        if not {Over.WRONG, Over.RECORDED} & set(endings):
             return False
         self._since = self._since or time.monotonic()
         return time.monotonic() - self._since > _BEHIND
@@ -247,29 +258,29 @@ def _dump_of(path: Path) -> tuple[Optional[Dump], tuple[str, ...]]:
         dump = open_dump(path)
     except ReadError as error:
         return None, (str(error),)
-    # A command that is stopped leaves other processes' runs open.
+    # The runs of the other processes of a stopped command are not closed.
     reasons = [run.reason for run in dump.runs() if run.state is RunState.FAILED]
     return (dump if dump else None), tuple(dict.fromkeys(reasons))
 
 
-def _size_of(place: Path) -> int:
-    found = 0
-    for directory, _, names in os.walk(place):
+def _size_of(root: Path) -> int:
+    total = 0
+    for directory, _, names in os.walk(root):
         for name in names:
             try:
-                found += os.lstat(os.path.join(directory, name)).st_size
+                total += os.lstat(os.path.join(directory, name)).st_size
             except OSError:
                 continue
-    return found
+    return total
 
 
 def no_dump(result: RoundResult, commands: Sequence[str]) -> AscendDumpError:
-    """Why a round has recorded nothing."""
-    failed = [one.reason for one in result.outlines if one.over == Over.FAILED and one.reason]
+    """Return the error of a round without a dump."""
+    failed = [outline.reason for outline in result.outlines if outline.over == Over.FAILED and outline.reason]
     reason = next(iter([*result.reasons, *failed]), "")
     if result.has_failed:
         reason = reason or f"the command ended with exit code {result.exit_code}"
     return CaptureError(
         f"round {result.number} recorded nothing{f': {reason}' if reason else ''}",
-        hint=f"`{' '.join(commands)}` must come to the same steps each time it is run; see what it printed above",
+        hint=f"`{' '.join(commands)}` must reach the same steps each time it is run; see its output above",
     )

@@ -1,4 +1,4 @@
-"""The state of a triage on disk: which rounds are done, so that an interrupted one goes on where it was."""
+"""The state of a triage on disk: its finished rounds, so that an interrupted triage can be resumed."""
 
 from __future__ import annotations
 
@@ -27,41 +27,41 @@ _LARGEST = 1 << 24
 
 
 class TriageState:
-    """One triage: its directory, what was asked for, and its rounds as plain values.
+    """One triage: its directory, its settings, and its rounds as plain values.
 
     directory   `{path}/{time}`
     resumed     whether it was begun before
     """
 
-    def __init__(self, directory: Path, asked: Mapping[str, Any], lock: int, rounds: list[dict[str, Any]]) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, Any], lock: int, rounds: list[dict[str, Any]]) -> None:
         self.directory = directory
         self.resumed = bool(rounds)
         self.rounds = rounds
-        self._asked = dict(asked)
+        self._settings = dict(settings)
         self._lock = lock
 
     @classmethod
-    def open(cls, path: Path, asked: Mapping[str, Any]) -> TriageState:
-        """The newest one below `path` that asked for the same and has not ended, else a new one.
+    def open(cls, path: Path, settings: Mapping[str, Any]) -> TriageState:
+        """Return the newest triage below `path` with the same settings that has not ended, else a new one.
 
-        Raises WriteError where that cannot be made, CaptureError where a command of it still runs.
+        Raises WriteError if it cannot be created, CaptureError if a command of it still runs.
         """
         make_private_directory(path)
         for directory in sorted(_directories(path), reverse=True):
-            found = _read(directory)
-            if found is None or found.get("asked") != asked or found.get("ended"):
+            document = _read(directory)
+            if document is None or document.get("asked") != settings or document.get("ended"):
                 continue
             lock = _take(directory)
             if lock is not None:
-                state = cls(directory, asked, lock, list(found.get("rounds") or ()))
+                state = cls(directory, settings, lock, list(document.get("rounds") or ()))
                 state._leave_out_unfinished()
                 return state
-        state = cls._new(path, asked)
+        state = cls._new(path, settings)
         state.save()
         return state
 
     @classmethod
-    def _new(cls, path: Path, asked: Mapping[str, Any]) -> TriageState:
+    def _new(cls, path: Path, settings: Mapping[str, Any]) -> TriageState:
         second = time.time()
         while True:
             directory = path / time.strftime(_TIME, time.localtime(second))
@@ -74,12 +74,12 @@ class TriageState:
                 raise _unwritable(directory, error) from error
         lock = _take(directory)
         if lock is None:
-            raise CaptureError(f"another triage has taken {directory}", hint="run the same command again")
-        return cls(directory, asked, lock, [])
+            raise CaptureError(f"another triage uses {directory}", hint="run the same command again")
+        return cls(directory, settings, lock, [])
 
     def save(self, *, ended: bool = False) -> None:
         """Write the state, at once. Raises WriteError."""
-        fields = {"schema": _SCHEMA, "asked": self._asked, "rounds": self.rounds, "ended": ended}
+        fields = {"schema": _SCHEMA, "asked": self._settings, "rounds": self.rounds, "ended": ended}
         draft = self.directory / f".{STATE}"
         try:
             with open(open_private(draft, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8") as file:
@@ -94,38 +94,42 @@ class TriageState:
         os.close(self._lock)
 
     def _leave_out_unfinished(self) -> None:
-        unfinished = [one for one in self.rounds if not one.get("finished")]
-        for one in unfinished:
-            if is_running(one.get("process"), one.get("birth")):
+        unfinished = [entry for entry in self.rounds if not entry.get("finished")]
+        for entry in unfinished:
+            if is_running(entry.get("process"), entry.get("birth")):
                 raise CaptureError(
-                    f"round {one.get('number')} of the interrupted triage in {self.directory} still runs, as process "
-                    f"{one['process']}",
-                    hint=f"end it (`kill -- -{one['process']}`) or wait for it, then give the same command again",
+                    f"round {entry.get('number')} of the interrupted triage in {self.directory} still runs, as process "
+                    f"{entry['process']}",
+                    hint=f"end it (`kill -- -{entry['process']}`) or wait for it, then run the same command again",
                 )
-        self.rounds = [one for one in self.rounds if one.get("finished")]
-        for one in unfinished:
-            name = str(one.get("name"))
+        self.rounds = [entry for entry in self.rounds if entry.get("finished")]
+        for entry in unfinished:
+            name = str(entry.get("name"))
             if name and os.sep not in name and name not in (".", ".."):
                 shutil.rmtree(self.directory / name, ignore_errors=True)
 
 
 def _directories(path: Path) -> list[Path]:
     try:
-        return [one for one in path.iterdir() if len(one.name) == 14 and one.name.isdecimal() and not one.is_symlink()]
+        return [
+            entry
+            for entry in path.iterdir()
+            if len(entry.name) == 14 and entry.name.isdecimal() and not entry.is_symlink()
+        ]
     except OSError:
         return []
 
 
 def _read(directory: Path) -> Optional[dict[str, Any]]:
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        found = json.loads(read_small(directory / STATE, _LARGEST, follow_links=False))
-        if isinstance(found, dict) and found.get("schema") == _SCHEMA and _are_rounds(found.get("rounds")):
-            return found
+        document = json.loads(read_small(directory / STATE, _LARGEST, follow_links=False))
+        if isinstance(document, dict) and document.get("schema") == _SCHEMA and _are_rounds(document.get("rounds")):
+            return document
     return None
 
 
 def _are_rounds(value: Any) -> bool:
-    return isinstance(value, list) and all(_is_round(one) for one in value)
+    return isinstance(value, list) and all(_is_round(entry) for entry in value)
 
 
 def _is_round(value: Any) -> bool:
@@ -135,11 +139,11 @@ def _is_round(value: Any) -> bool:
         return True
     code = value.get("exit_code")
     numbers = (value.get("seconds"), value.get("nbytes"))
-    return (code is None or type(code) is int) and all(type(one) in (int, float) for one in numbers)
+    return (code is None or type(code) is int) and all(type(number) in (int, float) for number in numbers)
 
 
 def _take(directory: Path) -> Optional[int]:
-    """A descriptor that holds the lock; None where another process has it. Raises WriteError."""
+    """Return a descriptor with the lock, or None if another process has locked it. Raises WriteError."""
     try:
         lock = open_private(directory / _LOCK, os.O_WRONLY)
     except OSError as error:
@@ -155,5 +159,5 @@ def _take(directory: Path) -> Optional[int]:
 def _unwritable(directory: Path, error: OSError) -> WriteError:
     return WriteError(
         f"the state of the triage in {directory} cannot be written: {error.strerror}",
-        hint="free some space, or give --path a directory that this user may write; the same command resumes",
+        hint="free some space, or set --path to a directory that this user may write; the same command resumes",
     )

@@ -128,7 +128,7 @@ class TestNonFinite:
         assert "length/div_0 (aten::div), step 23" in said
         assert training.line_of("sqrt()") in said
         assert "step 22\n" in said
-        right = "length/div_0 gives the same: it computes rightly, and Inf is right for its inputs"
+        right = "length/div_0 gives the same: the operator is correct; its inputs already lead to Inf"
         assert f"{right}: find out why input 1 has 1 zero" in said
         assert "already wrong" not in said
         (dump,) = training.path.glob("*/2-program/dump")
@@ -140,11 +140,15 @@ class TestNonFinite:
     @pytest.mark.parametrize(
         ("faulty", "operator", "why"),
         [
-            ("x * 0 / (x * 0)", "div_0", "NaN is right for its inputs: find out why input 0 has 8 zeros, and input 1"),
-            ("(x * 1e5).exp()", "exp_0", "Inf is right for its inputs: find out why input 0 has values from "),
-            ("x + torch.tensor(float('nan'))", "lift_fresh_0", "the program gave it NaN as a constant"),
-            ("x * float('nan')", "mul_0", "the program gave it the constant other=nan"),
-            ("x + torch.full((2, 4), float('nan'))", "full_0", "the program gave it the constant fill_value=nan"),
+            (
+                "x * 0 / (x * 0)",
+                "div_0",
+                "its inputs already lead to NaN: find out why input 0 has 8 zeros, and input 1",
+            ),
+            ("(x * 1e5).exp()", "exp_0", "its inputs already lead to Inf: find out why input 0 has values from "),
+            ("x + torch.tensor(float('nan'))", "lift_fresh_0", "the program passes NaN as a constant"),
+            ("x * float('nan')", "mul_0", "the program passes the constant other=nan"),
+            ("x + torch.full((2, 4), float('nan'))", "full_0", "the program passes the constant fill_value=nan"),
             ("(x - x + OUTSIDE).relu()", "add_0", "its inputs were already wrong"),
         ],
     )
@@ -165,7 +169,7 @@ class TestNonFinite:
         )
         found = program.document(command=program.command())
         assert found["cause"]["op_name"] == operator
-        begin = f"run again on this host from its recorded inputs, {operator} gives the same: it computes rightly, and"
+        begin = f"run again on this host from its recorded inputs, {operator} gives the same: the operator is correct;"
         assert found["cause"]["evidence"][-1].startswith(f"{begin} {why}")
 
     def test_an_operator_that_computes_wrongly_is_told_from_one_with_wrong_inputs(self, tmp_path: Path) -> None:
@@ -190,8 +194,8 @@ class TestNonFinite:
         assert done.returncode == 1, done.stderr
         assert "1/gelu_0 (aten::gelu), step 3" in done.stdout
         last = done.stdout.strip().splitlines()[-1]
-        assert last.startswith("run again on this host from its recorded inputs, 1/gelu_0 gives something else")
-        assert "this operator computes wrongly" in last
+        assert last.startswith("run again on this host from its recorded inputs, 1/gelu_0 gives another result")
+        assert "this operator is wrong" in last
 
     def test_a_limit_leaves_room_for_statistics_only(self, training: Program) -> None:
         found = training.document("--max-bytes", "40M", command=training.command("3"))
@@ -286,7 +290,7 @@ class TestReference:
         assert done.returncode == 1, done.stderr
         assert "1/mul_0 (aten::mul), step 0" in done.stdout
         assert "confirm     confirmed: with the reference's output of 1/mul_0" in done.stdout
-        assert "the others begin with 1/mul_1, which is a cause of its own" in done.stdout  # it is the backward pass
+        assert "the others begin with 1/mul_1, a cause of its own" in done.stdout  # it is the backward pass
 
     def test_confirms_a_wrong_weight_though_the_first_that_reads_it_is_a_view(self, tmp_path: Path) -> None:
         weight = Program(
@@ -326,7 +330,7 @@ class TestReference:
         right = " ".join(part.command("0"))
         found = part.document("--reference", right, "--confirm", command=part.command("1"))
         assert found["cause"]["op_name"] == "slice_0"
-        said = "not tried: slice_0 only shows a part of its input, which is the same on both sides"
+        said = "not tried: slice_0 is a view of its input, which is the same on both sides"
         assert found["confirmation"] == said
 
     def test_finds_the_step_of_a_difference_that_comes_later(self, tmp_path: Path) -> None:

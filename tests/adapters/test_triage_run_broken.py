@@ -99,7 +99,7 @@ def test_what_was_killed_goes_on_with_the_round_it_was_in(place: Place) -> None:
         assert time.monotonic() < end
         time.sleep(0.05)
     out, said = place.run(*command, code=Exit.DIFFERENT)
-    assert "goes on with" in said
+    assert "resumes" in said
     assert "was run before" in said
     assert "log_0 (aten::log), step 3" in out
     assert (place.directory / "runs").read_text() == "xxx"
@@ -122,7 +122,7 @@ def test_an_interruption_reaches_the_program_and_the_next_run_goes_on(place: Pla
     child.send_signal(signal.SIGINT)
     _, said = child.communicate(timeout=60)
     assert child.returncode == Exit.INTERRUPTED
-    assert "interrupted: the same command line goes on" in said
+    assert "interrupted: the same command line resumes" in said
     assert not _is_there(place.state()["rounds"][0]["process"])
     out, _ = place.run(*command, code=Exit.DIFFERENT)
     assert "log_0 (aten::log), step 3" in out
@@ -220,5 +220,5 @@ def test_a_dump_that_is_cut_off_proves_nothing(place: Place) -> None:
     limited = ["bash", "-c", 'ulimit -f 3; exec "$@"', "bash", *mine, sys.executable, str(place.file)]
     done = subprocess.run(limited, capture_output=True, text=True, timeout=200)
     assert done.returncode == Exit.UNREADABLE, done.stderr
-    assert "the dump is not whole: mend what the notes say" in done.stdout
+    assert "the dump is incomplete: solve the problems in the notes" in done.stdout
     assert "File too large" in done.stdout

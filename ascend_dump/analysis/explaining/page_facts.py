@@ -1,60 +1,92 @@
-"""Facts and commands that the pages of a comparison and of a triage share."""
+"""Origins as findings for the report, the commands that show their tensors, and facts about the runs of a dump."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Optional, Protocol
 
 from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.errors import NotSupported, ReadError
 from ascend_dump.reading import Dump, Record
+from ascend_dump.report.findings import Finding, rank_text
 from ascend_dump.request import DumpRequest
 
 if TYPE_CHECKING:
-    from ascend_dump.analysis.explaining.results import Pair
+    from ascend_dump.analysis.explaining.results import ChangedCall, Origin, Pair
 
 __all__ = [
     "capture_command",
+    "changed_finding",
     "command",
     "has_values",
-    "location_facts",
     "operator_command",
+    "origin_finding",
     "run_facts",
     "show_command",
-    "step_text",
     "tensor_commands",
 ]
 
-#: Runs of one dump that a page names.
+#: Runs of one dump that a page shows.
 _MOST_RUNS = 8
 
 
-def step_text(step: Optional[int]) -> str:
-    """Return the beginning of the title of a finding."""
-    return "" if step is None else f"step {step}: "
+class ComparedSides(Protocol):
+    """The fields of a `Comparison` that findings need."""
+
+    @property
+    def actual(self) -> Path: ...
+    @property
+    def reference(self) -> Path: ...
+    @property
+    def several_ranks(self) -> bool: ...
 
 
-def location_facts(module: Optional[str], source: Optional[str]) -> Iterator[tuple[str, str]]:
-    """Yield the module and the source line of a finding, as far as they are recorded."""
-    if module:
-        yield "module", module
-    if source:
-        yield "source", source
+def origin_finding(origin: Origin, compared: ComparedSides) -> Finding:
+    """Return an origin of a comparison as a finding, with the commands that show its tensors."""
+    return Finding(
+        "first seen" if origin.first_seen else "origin",
+        origin.op_name,
+        origin.op_type,
+        origin.step,
+        rank_text(origin.rank, compared.several_ranks),
+        kind=origin.kind,
+        module=origin.module,
+        source=origin.source,
+        evidence=origin.evidence,
+        explains=origin.explains,
+        commands=tensor_commands(compared.actual, compared.reference, origin.pair),
+        settings=origin.next,
+    )
+
+
+def changed_finding(call: ChangedCall, *, several_ranks: bool) -> Finding:
+    """Return an operator that is called with other arguments as a finding."""
+    return Finding(
+        "changed",
+        call.op_name,
+        call.op_type,
+        call.step,
+        rank_text(call.rank, several_ranks),
+        module=call.module,
+        source=call.source,
+        arguments=call.arguments,
+        others=call.others,
+    )
 
 
 def run_facts(dump: Dump, side: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the state, the request, the command and the versions of each run; facts that runs share only once."""
+    """Yield the state, the request, the command and the versions of the runs of a dump; equal facts once."""
     runs = dump.runs()
-    shared: set[tuple[str, str]] = set()
+    yielded: set[tuple[str, str]] = set()
     for number, run in enumerate(runs[:_MOST_RUNS], 1):
         name = f"{side} run {number}".strip()
         yield name, f"{run.path}: {run.state!s}{'; ' if run.notes else ''}{'; '.join(run.notes)}"
-        for title, text in run.made:
-            if (title, text) not in shared:
-                shared.add((title, text))
-                yield f"{name}, {title}", text
+        for fact in run.made:
+            if fact not in yielded:
+                yielded.add(fact)
+                yield f"{name}, {fact[0]}", fact[1]
     if len(runs) > _MOST_RUNS:
         yield f"{side} runs".strip(), f"{len(runs) - _MOST_RUNS} more"
 
@@ -65,7 +97,7 @@ def show_command(dump: Path, record: Record) -> str:
 
 
 def operator_command(verb: str, dump: Path, record: Record) -> str:
-    """Return the command that applies a verb, such as show or replay, to all tensors of an operator."""
+    """Return the command of a verb, such as show or replay, for all tensors of an operator."""
     words = ["ascend-dump", verb, str(dump), "--op", record.op_name or "*"]
     words += [] if record.step is None else ["--step", str(record.step)]
     words += ["--rank", str(record.rank)] if record.rank else []
@@ -75,17 +107,18 @@ def operator_command(verb: str, dump: Path, record: Record) -> str:
 def tensor_commands(actual: Path, reference: Path, pair: Pair) -> list[str]:
     """Return the commands that print the tensors of the operator of a pair.
 
-    There are none if a new dump helps more: if a side has no tensors, and for modules without their operators.
+    The list is empty if a side has no tensors, and for modules: the operators of a module are in neither dump.
     """
-    sides = ((actual, pair.actual), (reference, pair.reference))
-    records = [(dump, record) for dump, record in sides if record is not None]
-    if is_of_module(pair.record) or not all(has_values(record) for _, record in records):
+    sides = [
+        (dump, record) for dump, record in ((actual, pair.actual), (reference, pair.reference)) if record is not None
+    ]
+    if is_of_module(pair.record) or not all(has_values(record) for _, record in sides):
         return []
-    return [operator_command("show", dump, record) for dump, record in records]
+    return [operator_command("show", dump, record) for dump, record in sides]
 
 
 def has_values(record: Record) -> bool:
-    """Return True if the tensor of a record can be read."""
+    """Return whether the tensor of a record can be read."""
     try:
         record.numpy()
     except (NotSupported, ReadError):
@@ -94,13 +127,16 @@ def has_values(record: Record) -> bool:
 
 
 def capture_command(request: DumpRequest, dump: Optional[Dump] = None) -> str:
-    """Return the command that runs the program with a request; the program is that of the dump, if it is known."""
-    run = next((text for run in dump.runs() for name, text in run.made if name == "command"), "") if dump else ""
-    # A program from standard input or from a text is not in the command.
-    program = f"python {run}" if run.partition(" ")[0].endswith(".py") else "python …"
-    return f"ASCEND_DUMP={shlex.quote(request.to_text())} {program}"
+    """Return the command that runs the program with this request; with the command that made the dump, if it is known.
+
+    A program that came from standard input or from a text is in no command.
+    """
+    recorded = next((text for run in dump.runs() for name, text in run.made if name == "command"), "") if dump else ""
+    program = recorded.partition(" ")[0]
+    again = f"python {recorded}" if program.endswith(".py") else "python …"
+    return f"ASCEND_DUMP={shlex.quote(request.to_text())} {again}"
 
 
 def command(*words: str) -> str:
-    """Return a line for a shell."""
+    """Return the words as a line for a shell."""
     return " ".join(map(shlex.quote, words))

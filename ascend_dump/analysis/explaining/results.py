@@ -7,21 +7,9 @@ from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.numerics.measure import Measure
 from ascend_dump.reading import Record
+from ascend_dump.report.findings import KINDS
 
 __all__ = ["KINDS", "ChangedCall", "Crossing", "Origin", "Pair"]
-
-#: Kinds of origins, and their meanings.
-KINDS = {
-    "structure": "an operator, an argument, a type or a shape differs between the programs",
-    "input": "data that came from outside the recorded operators differ",
-    "parameter": "a parameter or a buffer differs when it is first read",
-    "compute": "its inputs are equal, or equal up to rounding, and its output differs",
-    "amplification": "the operator enlarged a difference that was within rounding",
-    "unknown": "its inputs, or some of them, could not be compared, and its output differs",
-    "collective": "the inputs of all ranks to a collective operator agree, and its result differs",
-    "random": "the operator draws random numbers",
-    "uninitialised": "uninitialised memory was read",
-}
 
 
 @dataclass(frozen=True)

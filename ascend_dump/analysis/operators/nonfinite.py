@@ -15,8 +15,8 @@ from ascend_dump.statistics.nonfinite.masks import FILLING, plain_name
 
 __all__ = [
     "CONSTANTS",
-    "Finding",
     "Measure",
+    "NonFiniteOperator",
     "classify",
     "executions",
     "find_nonfinite",
@@ -31,7 +31,7 @@ CONSTANTS = frozenset(("liftfresh", "liftfreshcopy"))
 Measure = Callable[[Record], Optional[Statistics]]
 
 
-class Finding(NamedTuple):
+class NonFiniteOperator(NamedTuple):
     """One operator with NaN or Inf in an output, or in an input if it has no output.
 
     kind     "origin": it turned finite inputs into NaN or Inf
@@ -55,7 +55,7 @@ class Finding(NamedTuple):
         return self.kind == "origin"
 
 
-def find_nonfinite(records: Iterable[Record], measure: Optional[Measure] = None) -> Iterator[Finding]:
+def find_nonfinite(records: Iterable[Record], measure: Optional[Measure] = None) -> Iterator[NonFiniteOperator]:
     """Yield the operators of a dump with a non-finite output, in execution order.
 
     measure: returns the statistics of a record, None to skip it; by default records that have neither values nor
@@ -83,7 +83,7 @@ def executions(records: Iterable[Record]) -> Iterator[list[Record]]:
     yield from running.values()
 
 
-def first_nonfinite(records: Iterable[Record]) -> Optional[Finding]:
+def first_nonfinite(records: Iterable[Record]) -> Optional[NonFiniteOperator]:
     """Return the first operator that turned finite inputs into NaN or Inf.
 
     If no operator has inputs that are all known and finite, return the first one with a non-finite output.
@@ -96,7 +96,7 @@ def first_nonfinite(records: Iterable[Record]) -> Optional[Finding]:
     return first
 
 
-def classify(members: Sequence[Record], measure: Measure) -> Optional[Finding]:
+def classify(members: Sequence[Record], measure: Measure) -> Optional[NonFiniteOperator]:
     """Classify one run of an operator by all its records; None if none of them is known to have NaN or Inf."""
     outputs = [record for record in members if record.io == "output"]
     wrong = _nonfinite(outputs, map(measure, outputs))
@@ -113,7 +113,7 @@ def classify(members: Sequence[Record], measure: Measure) -> Optional[Finding]:
     kind = _kind(members[0], [statistics for _, statistics in wrong], inputs, measured) if outputs else "carried"
     if kind in ("origin", "mask"):
         record, statistics = wrong[0]
-    return Finding(kind, record, statistics, inputs, measured)
+    return NonFiniteOperator(kind, record, statistics, inputs, measured)
 
 
 def _nonfinite(records: Iterable[Record], measured: Iterable[Optional[Statistics]]) -> list[tuple[Record, Statistics]]:

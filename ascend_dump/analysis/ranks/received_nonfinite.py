@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
-from ascend_dump.analysis.operators.nonfinite import Finding, is_nonfinite
+from ascend_dump.analysis.operators.nonfinite import NonFiniteOperator, is_nonfinite
 from ascend_dump.analysis.ranks import CallBook, CallPart
 from ascend_dump.reading import Record
 
@@ -31,7 +31,7 @@ class GivingRanks:
         #: By identity, which stays unique while the record exists.
         self._wrong: dict[int, Record] = {}
 
-    def look_at(self, members: Sequence[Record], finding: Optional[Finding]) -> None:
+    def look_at(self, members: Sequence[Record], finding: Optional[NonFiniteOperator]) -> None:
         self._book.look_at(members)
         if finding is not None and "c10d" in members[0].op_type:
             pairs = zip(finding.inputs, finding.input_statistics)

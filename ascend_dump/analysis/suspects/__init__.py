@@ -1,4 +1,4 @@
-"""What looks wrong in a dump by itself, without a reference: each suspect with its rule, its reason and its place.
+"""Find suspects in a dump without a reference: each with its rule, its reason and its operator.
 
 report = find_suspects(ascend_dump.open("dumps"))
 for suspect in report.suspects:
@@ -40,7 +40,6 @@ __all__ = [
 
 _NON_FINITE = SuspectRule(
     "non-finite",
-    "an operator made NaN or Inf, or was given it from outside",
     0,
     "no threshold: a value is finite or not",
     None,
@@ -53,7 +52,7 @@ _NON_FINITE = SuspectRule(
         Row("aten::exp", "0/exp_0", "output", values(2)),
     ),
 )
-#: By name, the one that says most about a cause first.
+#: Rules by name, the strongest evidence first.
 RULES: dict[str, SuspectRule] = {
     rule.name: rule
     for rule in (
@@ -71,7 +70,7 @@ RULES: dict[str, SuspectRule] = {
         _values.UNDERFLOW,
     )
 }
-#: Rules by how surely something is wrong: suspects are ranked by that, then in the order they ran.
+#: Rules by certainty: suspects are ranked by it, then in execution order.
 _TIERS = (
     {"non-finite", "uninitialised", "disagreement", "replicas", "saturated", "growth"},
     {"layer-growth", "dead"},
@@ -80,13 +79,13 @@ _TIERS = (
 
 
 class SuspectReport(NamedTuple):
-    """What looks wrong in a dump without a reference.
+    """The suspects of a dump without a reference.
 
     suspects   ranked: certain faults first, then in execution order
     operators  number of operators that were checked
-    reasons    why not everything could be checked, empty if it was
+    reasons    reasons why not everything could be checked; empty if it was
     errors     the errors of records that cannot be read
-    notes      what was not checked because the capture was asked to leave it out
+    notes      records that were not checked because the capture was asked to leave them out
     """
 
     suspects: tuple[Suspect, ...]
@@ -107,29 +106,29 @@ def find_suspects(
     Recorded statistics are used where the dump has them, else tensors are read. Rules that compare steps need several
     steps in the dump.
 
-    watch     an iterator function that is given the records and yields them on, for a progress display
+    watch     an iterator function that receives the records and yields them again, for a progress display
     executor  measures the tensors of several ranks in parallel, see `ascend_dump.analysis.ranks.measured`
     """
     finders = [(rule, rule.finder(rule.threshold)) for rule in RULES.values() if rule.finder is not None]
-    found: dict[Any, Suspect] = {}
+    suspects_by_key: dict[Any, Suspect] = {}
     order: dict[Any, tuple[float, ...]] = {}
     makers = _Makers()
     several = len(dump.known_values("rank")) > 1
 
-    def note(rule: str, seen: Iterable[tuple[Record, str]]) -> None:
-        for record, reason in seen:
+    def note(rule: str, sightings: Iterable[tuple[Record, str]]) -> None:
+        for record, reason in sightings:
             key = (rule, record.run, record.rank, record.model, record.op_name or record.op_type)
-            first = found.get(key)
+            first = suspects_by_key.get(key)
             if first is None:
                 moment = makers.of(record)
-                found[key] = Suspect(rule, record, reason, producers=moment.producers)
+                suspects_by_key[key] = Suspect(rule, record, reason, producers=moment.producers)
                 tier = _tier(rule)
-                # Ranks are read one after the other. What a collective operator brings, another rank has made.
+                # Ranks are read one after the other. The result of a collective comes from another rank.
                 brought = several and rule == _NON_FINITE.name and record.op_type.startswith(COLLECTIVES)
                 step = -1 if record.step is None else record.step
                 order[key] = (tier, *((step, brought) if several else ()), moment.position)
             else:
-                found[key] = first._replace(again=first.again + 1)
+                suspects_by_key[key] = first._replace(again=first.again + 1)
 
     book = CallBook()
 
@@ -144,7 +143,7 @@ def find_suspects(
     for rule, finder in finders:
         note(rule.name, finder.end())
     note(_NON_FINITE.name, ((one.record, _words(one)) for one in report.overflows))
-    suspects = {key: found[key] for key in sorted(found, key=order.__getitem__)}
+    suspects = {key: suspects_by_key[key] for key in sorted(suspects_by_key, key=order.__getitem__)}
     book.end()
     ranked = in_order_of_ranks(suspects.values(), book, _tier) if several else suspects.values()
     missing, left_out = _absent_ranks(book, dump)
@@ -154,38 +153,40 @@ def find_suspects(
 
 
 def _absent_ranks(book: CallBook, dump: Dump) -> tuple[set[int], set[int]]:
-    """Of which ranks the dump has nothing, although they took part in collectives that it has: those that were to be
-    recorded, and those that were not. None of the rest of a dump of which a selection or a part was opened."""
+    """Return the ranks in recorded collectives that the dump has no records of: requested ones, and ranks left out.
+
+    Both sets are empty if only a part or a selection of the dump was opened.
+    """
     opened_in_part = rank_of(dump.root.absolute().parts) is not None
-    if opened_in_part or any("rank" in one for one in dump.selections):
+    if opened_in_part or any("rank" in selection for selection in dump.selections):
         return set(), set()
     absent = {rank for parts in book.calls.values() for rank in parts[0].involved} - book.ranks
     requested = [Steps(run.ranks or None) for run in dump.runs()]
-    missing = {rank for rank in absent if not requested or any(rank in one for one in requested)}
+    missing = {rank for rank in absent if not requested or any(rank in selection for selection in requested)}
     return missing, absent - missing
 
 
 def _unchecked(what: str, ranks: set[int], book: CallBook) -> Iterator[str]:
-    """The sentence on the calls that lack the part of some ranks; what: its beginning, with a place for the ranks."""
+    """Yield the sentence about calls without the part of some ranks. what: its beginning, with `{ranks}`."""
     if ranks:
         count = sum(not ranks.isdisjoint(parts[0].involved) for parts in book.calls.values())
-        said = what.format(ranks=in_words([*ranks]))
-        yield f"{said}: {counted(count, 'collective call')} could not be checked as a whole"
+        sentence = what.format(ranks=in_words([*ranks]))
+        yield f"{sentence}: {counted(count, 'collective call')} could not be checked as a whole"
 
 
 def _tier(rule: str) -> int:
-    return next(at for at, names in enumerate(_TIERS) if rule in names)
+    return next(tier for tier, names in enumerate(_TIERS) if rule in names)
 
 
 class _Moment(NamedTuple):
-    """When an operator ran, counted in operators, and which operators made its inputs."""
+    """The position of an operator in execution order, and the producers of its inputs."""
 
     position: float
     producers: tuple[str, ...]
 
 
 class _Makers:
-    """Which operators made the inputs of the operator at hand, and of those with NaN or Inf."""
+    """The producers of the inputs of the current operator, and of operators with NaN or Inf."""
 
     def __init__(self) -> None:
         self._writers = Writers()
@@ -196,12 +197,12 @@ class _Makers:
     def look_at(self, run: OperatorRun) -> None:
         self._moment = _Moment(self._moment.position + 1, self._writers.look_at(run.records))
         self._members = {id(record) for record in run.records}
-        if any(is_nonfinite(found) for _, found in (*run.inputs, *run.outputs)):
-            # Their suspects are known at the end only.
+        if any(is_nonfinite(statistics) for _, statistics in (*run.inputs, *run.outputs)):
+            # Their suspects are only known at the end.
             self._kept.update((id(record), self._moment) for record in run.records)
 
     def of(self, record: Record) -> _Moment:
-        """The moment of a record; of one that is long past, the end."""
+        """Return the moment of a record; the end for earlier operators without NaN or Inf."""
         if id(record) in self._members:
             return self._moment
         return self._kept.get(id(record), _Moment(float("inf"), ()))

@@ -1,4 +1,4 @@
-"""Suspects by what the same operator gave before: in earlier steps, and in the layer before."""
+"""Suspects by comparison with earlier steps of the same operator, and with the layer before."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ascend_dump.statistics.nonfinite.masks import FILLING, plain_name
 
 __all__ = ["DEAD", "GROWTH", "LAYER_GROWTH"]
 
-#: Smaller tensors are constant, or of any size, by chance.
+#: Smaller tensors may be constant or large by chance.
 _FEWEST = 64
-#: Steps before one is held against them, and by how much they may differ among themselves.
+#: Number of earlier steps that a step is compared with, and their largest ratio.
 _STEPS, _SPREAD = 2, 3.0
 
 
-def _is_constant(found: Statistics) -> bool:
-    return found.max is not None and found.max == found.min and not found.nan
+def _is_constant(statistics: Statistics) -> bool:
+    return statistics.max is not None and statistics.max == statistics.min and not statistics.nan
 
 
 def _is_float(record: Record) -> bool:
@@ -41,25 +41,27 @@ class _DeadFinder(Finder):
 
     def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
         dead = None
-        for record, found in run.outputs:
-            if found.count < self.threshold or not _is_float(record):
+        for record, statistics in run.outputs:
+            if statistics.count < self.threshold or not _is_float(record):
                 continue
             key = (run.place, record.index)
-            if not _is_constant(found):
+            if not _is_constant(statistics):
                 self._varied.add(key)
             elif key in self._varied and dead is None:
-                dead = (record, found)
+                dead = (record, statistics)
         if dead is None or plain_name(run.first.op_type) in FILLING:
             return
-        if any(found.count > 1 and _is_constant(found) for _, found in run.inputs):
+        if any(statistics.count > 1 and _is_constant(statistics) for _, statistics in run.inputs):
             return  # it follows from an input
-        record, found = dead
-        yield record, f"all {found.count} values of {record.label} are {found.max:.3g}; in earlier steps they differed"
+        record, statistics = dead
+        yield (
+            record,
+            f"all {statistics.count} values of {record.label} are {statistics.max:.3g}; in earlier steps they differed",
+        )
 
 
 DEAD = SuspectRule(
     "dead",
-    "an output has the same value everywhere, and had different ones in earlier steps",
     _FEWEST,
     "elements: smaller tensors are passed over",
     _DeadFinder,
@@ -96,15 +98,17 @@ class _GrowthFinder(Finder):
         if first.phase == "other":
             self._note_made(run)
             return  # the optimizer, whose state grows from nothing
-        inputs = [(one, self._growth(run, *one)) for one in run.inputs]
-        outputs = [(one, self._growth(run, *one)) for one in run.outputs]
+        inputs = [(tensor, self._growth(run, *tensor)) for tensor in run.inputs]
+        outputs = [(tensor, self._growth(run, *tensor)) for tensor in run.outputs]
         # Of what comes from outside (data, a parameter), the growth is in the input already.
-        outside = [(one, times) for one, times in inputs if storage_number(one.record) not in (None, *self._made)]
+        outside = [
+            (tensor, times) for tensor, times in inputs if storage_number(tensor.record) not in (None, *self._made)
+        ]
         carried = any(times is not None and times > self.threshold**0.5 for _, times in inputs)
         self._note_made(run)
-        for (record, found), times in [*outside, *([] if carried else outputs)]:
+        for (record, statistics), times in [*outside, *([] if carried else outputs)]:
             if times is not None and times > self.threshold:
-                size = f"{rms_of(found) or 0.0:.3g}, {times:.3g} times that of earlier steps"
+                size = f"{rms_of(statistics) or 0.0:.3g}, {times:.3g} times that of earlier steps"
                 storage = storage_number(record)
                 if storage is not None:
                     self._made.add(storage)
@@ -114,12 +118,12 @@ class _GrowthFinder(Finder):
     def _note_made(self, run: OperatorRun) -> None:
         read = {storage_number(record) for record in run.records if record.io == "input"}
         written = {storage_number(record) for record in run.records if record.io == "output"}
-        self._made |= {one for one in written - read if one is not None}
+        self._made |= {storage for storage in written - read if storage is not None}
 
-    def _growth(self, run: OperatorRun, record: Record, found: Statistics) -> Optional[float]:
-        """Times the largest of the earlier steps, where these agree; notes this one."""
-        rms = rms_of(found)
-        if rms is None or found.count < _FEWEST or not _is_float(record):
+    def _growth(self, run: OperatorRun, record: Record, statistics: Statistics) -> Optional[float]:
+        """Return the ratio to the largest earlier step, if the earlier steps agree; and record this step."""
+        rms = rms_of(statistics)
+        if rms is None or statistics.count < _FEWEST or not _is_float(record):
             return None
         key = (run.place, record.io, record.index)
         before = self._sizes.get(key)
@@ -134,7 +138,6 @@ class _GrowthFinder(Finder):
 
 GROWTH = SuspectRule(
     "growth",
-    "values are much larger than in all earlier steps, and nothing before them in the step is",
     10.0,
     "times the root mean square of any earlier step",
     _GrowthFinder,
@@ -144,8 +147,10 @@ GROWTH = SuspectRule(
 
 
 class _NumberedLayer(NamedTuple):
-    """One of several layers that are made alike: the operators in it so far, and the size of its last output that can
-    be read; at: how many operators there were up to it."""
+    """One of several layers of the same structure: its operators so far, and the size of its last readable output.
+
+    at: number of operators up to that output
+    """
 
     path: str
     number: int
@@ -164,7 +169,7 @@ def _layer_row(number: int, rms: float, phase: str = "forward") -> list[Row]:
 
 
 class _LayerGrowthFinder(Finder):
-    """Holds consecutive members of a list of modules against each other, in the order they ran."""
+    """A comparison of consecutive members of a list of modules, in execution order."""
 
     def __init__(self, threshold: float) -> None:
         super().__init__(threshold)
@@ -188,12 +193,12 @@ class _LayerGrowthFinder(Finder):
             return
         before = self._open if is_same else None
         operators = (*(before.operators if before is not None else ()), first.op_type)
-        record, rms, at = (before.record, before.rms, before.at) if before is not None else (first, 0.0, 0)
-        for one, found in run.outputs:
-            size = rms_of(found)
-            if one.index == 0 and size is not None and found.count >= _FEWEST and _is_float(one):
-                record, rms, at = one, size, len(operators)
-        self._open = _NumberedLayer(*numbered, operators, record, rms, at)
+        record, rms, last_output = (before.record, before.rms, before.at) if before is not None else (first, 0.0, 0)
+        for output, statistics in run.outputs:
+            size = rms_of(statistics)
+            if output.index == 0 and size is not None and statistics.count >= _FEWEST and _is_float(output):
+                record, rms, last_output = output, size, len(operators)
+        self._open = _NumberedLayer(*numbered, operators, record, rms, last_output)
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._close()
@@ -218,7 +223,6 @@ class _LayerGrowthFinder(Finder):
 
 LAYER_GROWTH = SuspectRule(
     "layer-growth",
-    "values are much larger than in the layer before, which is made alike",
     10.0,
     "times the root mean square of the layer before",
     _LayerGrowthFinder,
@@ -228,9 +232,9 @@ LAYER_GROWTH = SuspectRule(
 
 
 def _numbered(module: str) -> Optional[tuple[str, int]]:
-    """The list that a module stands in and its place there: the outermost number of its path."""
+    """Return the list that contains a module, and its index there: the outermost number of its path."""
     levels = module.split(".")
-    for at, level in enumerate(levels):
+    for depth, level in enumerate(levels):
         if level.isdecimal() and level.isascii() and len(level) < 8:
-            return ".".join(levels[:at]), int(level)
+            return ".".join(levels[:depth]), int(level)
     return None

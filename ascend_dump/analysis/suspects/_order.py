@@ -1,4 +1,4 @@
-"""Suspects of several ranks in the order that their collectives give them."""
+"""Order the suspects of several ranks by their collectives."""
 
 from __future__ import annotations
 
@@ -9,32 +9,39 @@ from ascend_dump.analysis.suspects._table import Suspect
 
 __all__ = ["in_order_of_ranks"]
 
-#: Suspects of which it is said what came before them.
+#: Suspects that are described by their predecessors.
 _MOST = 256
 
 
 def in_order_of_ranks(suspects: Iterable[Suspect], book: CallBook, tier: Callable[[str], int]) -> list[Suspect]:
-    """Suspects sorted by their tier, then by vector clocks; each told which of the others came before it.
+    """Return the suspects sorted by tier, then by vector clocks, each with its predecessors in words.
 
     book: ended
-    suspects: in the order that holds where the dump does not tell of collectives, or when an operator ran
+    suspects: in the order that is kept if the dump has no collectives or no execution order
     """
-    every = list(suspects)
-    places = [book.point(one.record) for one in every]
+    in_dump_order = list(suspects)
+    points = [book.point(suspect.record) for suspect in in_dump_order]
     joins = list(book.joins())
-    if not joins or any(place is None for place in places):
-        return every
-    known = clocks(joins, (place for place in places if place is not None))
-    timed = [(one, known[place]) for one, place in zip(every, places) if place is not None]
+    if not joins or any(point is None for point in points):
+        return in_dump_order
+    clock_of = clocks(joins, (point for point in points if point is not None))
+    timed = [(suspect, clock_of[point]) for suspect, point in zip(in_dump_order, points) if point is not None]
     timed.sort(key=lambda pair: (tier(pair[0].rule), pair[0].step or 0, pair[1].total))
-    return [one._replace(order=_words(one, clock, timed[:_MOST])) for one, clock in timed]
+    return [suspect._replace(order=_words(suspect, clock, timed[:_MOST])) for suspect, clock in timed]
 
 
-def _words(suspect: Suspect, clock: Clock, others: Sequence[tuple[Suspect, Clock]]) -> str:
-    before = [one for one, other in others if one is not suspect and happens_before(other, clock)]
+def _words(suspect: Suspect, clock: Clock, timed_suspects: Sequence[tuple[Suspect, Clock]]) -> str:
+    before = [
+        earlier
+        for earlier, earlier_clock in timed_suspects
+        if earlier is not suspect and happens_before(earlier_clock, clock)
+    ]
     if not before:
         return "none of the others comes before it on any rank"
-    first = min(before, key=lambda one: next(other.total for found, other in others if found is one))
+    first = min(
+        before,
+        key=lambda earlier: next(earlier_clock.total for timed, earlier_clock in timed_suspects if timed is earlier),
+    )
     name = first.op_name or first.op_type
-    more = f", and of {len(before) - 1} others" if len(before) > 1 else ""
-    return f"comes after {name} of rank {first.rank}, step {first.step}{more}"
+    and_others = f", and of {len(before) - 1} others" if len(before) > 1 else ""
+    return f"comes after {name} of rank {first.rank}, step {first.step}{and_others}"

@@ -1,4 +1,4 @@
-"""Which operators made the inputs of an operator, by the memory that they wrote to."""
+"""The producers of the inputs of an operator, by the memory that they wrote to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Writers", "gives_view", "producers_of"]
 
 
 class Writers:
-    """Follows who wrote which memory last, operator by operator in the order they ran."""
+    """The last writer of each memory, updated operator by operator in execution order."""
 
     def __init__(self) -> None:
         self._step: Any = None
@@ -22,7 +22,7 @@ class Writers:
         self._writers: dict[int, str] = {}
 
     def look_at(self, records: Sequence[Record]) -> tuple[str, ...]:
-        """The names of the operators that made the inputs of this one."""
+        """Record an operator and return the names of the operators that made its inputs."""
         first = records[0]
         step = (first.run, first.rank, first.device, first.model, first.step)
         if step != self._step:
@@ -38,19 +38,21 @@ class Writers:
 
 
 def producers_of(dump: Dump, names: Collection[str]) -> list[str]:
-    """The operators that made the inputs of these, in the order they ran; as far as the dump tells."""
+    """Return the operators that made the inputs of these, in execution order, as far as they are recorded."""
     writers = Writers()
-    found: dict[str, None] = {}
+    producers: dict[str, None] = {}
     for records in executions(dump):
-        made = writers.look_at(records)
+        makers = writers.look_at(records)
         if records[0].op_name in names:
-            found.update(dict.fromkeys(made))
-    return list(found)
+            producers.update(dict.fromkeys(makers))
+    return list(producers)
 
 
 def gives_view(records: Sequence[Record]) -> bool:
-    """Whether an operator only shows memory that it was given, as `t` does: by its records, inputs and outputs."""
+    """Return whether the output of an operator is a view of its input, as for `t`, by its records."""
     if operator_class(records[0].op_type) not in VIEWS:
         return False
-    given, made = ({storage_number(one) for one in records if one.io == io} - {None} for io in ("input", "output"))
-    return not given.isdisjoint(made)
+    read, written = (
+        {storage_number(record) for record in records if record.io == io} - {None} for io in ("input", "output")
+    )
+    return not read.isdisjoint(written)

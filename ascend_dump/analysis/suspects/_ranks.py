@@ -1,4 +1,4 @@
-"""Suspects among ranks: results of collectives that are not what ranks put in, and copies that are not alike."""
+"""Suspects among ranks: wrong results of collectives, and copies that differ."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ascend_dump.reading import Record
 
 __all__ = ["DISAGREEMENT", "REPLICAS"]
 
-#: Collectives that leave the same on every rank of their group, as parts of the names of their operators.
+#: Parts of the names of collectives with equal results on every rank of their group.
 _SAME = ("allreduce", "all_reduce", "allgather", "all_gather", "broadcast")
 #: Operators of FSDP2 that prepare such collectives, by the part of one rank.
 _PREPARES = "fsdp::"
 
 
 class _DisagreementFinder(Finder):
-    """Ranks are read one after the other, so results are held against each other at the end."""
+    """A comparison of the results of collectives at the end, because ranks are read one after the other."""
 
     def __init__(self, threshold: float) -> None:
         super().__init__(threshold)
         self._book = CallBook()
-        #: Of dumps that do not tell of groups.
+        #: Results in dumps without groups.
         self._results: dict[Any, dict[int, Record]] = {}
 
     def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
@@ -44,8 +44,8 @@ class _DisagreementFinder(Finder):
         self._book.end()
         for parts in self._book.calls.values():
             if len(parts) > 1:
-                found, _ = check_call(parts)
-                yield from found
+                sightings, _ = check_call(parts)
+                yield from sightings
         launch = launches((rank, key[0]) for key, ranks in self._results.items() for rank in ranks)
         results: dict[Any, dict[int, Record]] = {}
         for key, ranks in self._results.items():
@@ -57,8 +57,8 @@ class _DisagreementFinder(Finder):
             for rank, record in sorted(ranks.items()):
                 # Where every rank stands alone, only two ranks can be no groups of their own.
                 if contents[record.attrs["hash"]] == 1 and len(contents) > 1 and (agree > 1 or len(ranks) == 2):
-                    others = ", ".join(str(other) for other in sorted(ranks) if other != rank)
-                    yield record, f"{record.label} of rank {rank} differs from that of rank {others}"
+                    other_ranks = ", ".join(str(other_rank) for other_rank in sorted(ranks) if other_rank != rank)
+                    yield record, f"{record.label} of rank {rank} differs from that of rank {other_ranks}"
                     break
 
 
@@ -93,7 +93,6 @@ def _parameters(alike: int) -> tuple[Row, ...]:
 
 DISAGREEMENT = SuspectRule(
     "disagreement",
-    "a collective operator left something else on a rank than on the others of its group, or than what they put in",
     0,
     "no threshold: contents are the same or not; sums are held against float64 as a comparison does it",
     _DisagreementFinder,
@@ -102,7 +101,6 @@ DISAGREEMENT = SuspectRule(
 )
 REPLICAS = SuspectRule(
     "replicas",
-    "a rank holds a parameter, or a tensor with a replicated placement, otherwise than the other ranks",
     0,
     "no threshold: contents are the same or not",
     _ReplicasFinder,

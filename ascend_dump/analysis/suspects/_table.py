@@ -1,4 +1,4 @@
-"""Rules that name suspects: each has a threshold, and two small programs of which it names one and passes the other."""
+"""Rules that name suspects: each has a threshold, a small program with a suspect, and one without."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump.analysis.suspects._case import Row
 from ascend_dump.reading import Record
+from ascend_dump.report.findings import Finding, rank_text
 from ascend_dump.statistics import Statistics
 
 __all__ = ["Finder", "MeasuredTensor", "OperatorRun", "Suspect", "SuspectRule", "rms_of", "storage_number"]
@@ -18,11 +19,11 @@ class Suspect(NamedTuple):
     """A record that looks wrong without a reference.
 
     rule     the name of the rule that names it
-    record   where it was seen first
-    reason   what was seen, in numbers
-    again    how many later runs of the same operator show the same
-    producers  names of the operators that made its inputs in this step, as far as the dump tells
-    order    of several ranks: which of the others came before it, as far as collectives tell
+    record   the first record that shows it
+    reason   the observation, in numbers
+    again    number of later runs of the same operator that show the same
+    producers  names of the operators that made its inputs in this step, as far as they are recorded
+    order    of several ranks: the suspects before it in the order of collectives, in words
     """
 
     rule: str
@@ -56,8 +57,28 @@ class Suspect(NamedTuple):
     def rank(self) -> Optional[int]:
         return self.record.rank
 
+    def finding(self, *, several_ranks: bool) -> Finding:
+        """Return the suspect as a finding for the report. several_ranks: whether the dump has several ranks."""
+        record = self.record
+        return Finding(
+            "suspect",
+            record.op_name,
+            record.op_type,
+            record.step,
+            rank_text(record.rank, several_ranks),
+            tensor=record.label,
+            rule=self.rule,
+            module=record.module,
+            source=record.source,
+            parameter=record.parameter,
+            evidence=(self.reason,),
+            order=self.order,
+            producers=self.producers,
+            again=self.again,
+        )
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return the suspect as plain values, for JSON."""
         record = self.record
         return {
             "rule": self.rule,
@@ -78,14 +99,14 @@ class Suspect(NamedTuple):
 
 
 class MeasuredTensor(NamedTuple):
-    """A record that holds values, and what is known of them."""
+    """A record with values, and their statistics."""
 
     record: Record
     found: Statistics
 
 
 class OperatorRun:
-    """One run of an operator: its records, and those of them that could be measured."""
+    """One run of an operator: all its records, and the measured inputs and outputs."""
 
     __slots__ = ("first", "inputs", "outputs", "records")
 
@@ -95,41 +116,40 @@ class OperatorRun:
         self.inputs: list[MeasuredTensor] = []
         self.outputs: list[MeasuredTensor] = []
         for record in records:
-            found = measure(record)
-            if found is not None:
-                (self.inputs if record.io == "input" else self.outputs).append(MeasuredTensor(record, found))
+            statistics = measure(record)
+            if statistics is not None:
+                (self.inputs if record.io == "input" else self.outputs).append(MeasuredTensor(record, statistics))
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """What tells this operator from others in every step."""
+        """The key of this operator in every step."""
         first = self.first
         return (first.run, first.rank, first.device, first.model, first.op_name or first.op_type)
 
 
 class Finder(ABC):
-    """Looks for suspects of one rule, operator by operator in the order they ran."""
+    """A search for suspects of one rule, operator by operator in execution order."""
 
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold
 
     @abstractmethod
     def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
-        """What is suspicious about the run: records, each with the reason."""
+        """Return the suspicious records of the run, each with the reason."""
 
     def end(self) -> Iterable[tuple[Record, str]]:
-        """What is known to be suspicious once all operators were seen."""
+        """Return the suspicious records that are only known after all operators."""
         return ()
 
 
 class SuspectRule(NamedTuple):
-    """One thing that makes a record suspicious.
+    """A rule that names suspects; its meaning is in `ascend_dump.report.findings.RULES`.
 
-    threshold  what it is held against, and what that counts
+    threshold  the limit; counts: its unit
     trips      a program with a suspect; passes: nearly the same one without
     """
 
     name: str
-    meaning: str
     threshold: float
     counts: str
     finder: Optional[type[Finder]]
@@ -137,14 +157,14 @@ class SuspectRule(NamedTuple):
     passes: tuple[Row, ...]
 
 
-def rms_of(found: Statistics) -> Optional[float]:
-    """The root mean square; None where it is not known or not finite."""
-    if not found.count or found.l2norm is None or not found.l2norm < float("inf"):
+def rms_of(statistics: Statistics) -> Optional[float]:
+    """Return the root mean square; None if it is unknown or not finite."""
+    if not statistics.count or statistics.l2norm is None or not statistics.l2norm < float("inf"):
         return None
-    return float(found.l2norm / math.sqrt(found.count))
+    return float(statistics.l2norm / math.sqrt(statistics.count))
 
 
 def storage_number(record: Record) -> Optional[int]:
-    """The number that the memory of a tensor has within its step; None where the dump does not tell."""
-    found = record.attrs.get("storage")
-    return None if found is None or found < 0 else int(found)
+    """Return the number of the memory of a tensor within its step; None if it is not recorded."""
+    number = record.attrs.get("storage")
+    return None if number is None or number < 0 else int(number)

@@ -1,5 +1,4 @@
-"""Suspects among parameters: those that no gradient reaches, whose gradient is zero, or that an optimizer leaves as
-they are.
+"""Suspects among parameters: without a gradient, with a zero gradient, or unchanged by the optimizer.
 
 A parameter is memory that a module reads in the forward pass and nothing in the step made; the optimizer is what
 writes to it after the backward pass began. Memory is followed by the numbers of storages, so this needs host dumps.
@@ -33,7 +32,7 @@ class _Parameter(NamedTuple):
 
 
 class _ParameterFinder(Finder):
-    """Collects the parameters of each step; `_judge` looks at them when the step is over."""
+    """A collector of the parameters of each step; `_judge` checks them when the step is over."""
 
     def __init__(self, threshold: float) -> None:
         super().__init__(threshold)
@@ -80,7 +79,7 @@ class _ParameterFinder(Finder):
         self._parameters, self._made, self._backward = {}, set(), False
 
     def _look(self, run: OperatorRun) -> None:
-        """More that a rule wants to see of an operator."""
+        """Record further facts about an operator, for one of the rules."""
 
     def _judge(self, parameters: list[_Parameter]) -> Iterator[tuple[Record, str]]:
         raise NotImplementedError
@@ -89,19 +88,19 @@ class _ParameterFinder(Finder):
 def _step_of(step: int, *, stuck: bool = False, gradient: float = 1.0, written: bool = True) -> tuple[Row, ...]:
     """A training step of two modules with a parameter each: the first one is what the rules are about.
 
-    stuck: it stays as it is. gradient: the root mean square of its gradient. written: by the optimizer.
+    stuck: it does not change. gradient: the root mean square of its gradient. written: by the optimizer.
     """
     forward, backward, update = [], [], []
     for storage, module in enumerate(("first", "second")):
         still = stuck and module == "first"
         before, after = ("0", "0") if still else (str(step), str(step + 1))
-        place: dict[str, Any] = {"step": step, "module": module}
+        position: dict[str, Any] = {"step": step, "module": module}
         read: dict[str, Any] = {"index": 1, "storage": storage, "hash": before, "requires_grad": True}
-        forward.append(Row("mm", f"{module}/mm", "input", values(1), **read, **place))
-        forward.append(Row("mm", f"{module}/mm", "output", values(1), storage=10 + storage, **place))
-        found = values(gradient if module == "first" else 1.0)
+        forward.append(Row("mm", f"{module}/mm", "input", values(1), **read, **position))
+        forward.append(Row("mm", f"{module}/mm", "output", values(1), storage=10 + storage, **position))
+        statistics = values(gradient if module == "first" else 1.0)
         backward += [
-            Row("detach", f"{module}/detach", io, found, phase="backward", storage=20 + storage, **place)
+            Row("detach", f"{module}/detach", io, statistics, phase="backward", storage=20 + storage, **position)
             for io in ("input", "output")
         ]
         if written or module == "second":
@@ -118,22 +117,23 @@ class _UnmovedFinder(_ParameterFinder):
         self._still: dict[Any, int] = {}
 
     def _judge(self, parameters: list[_Parameter]) -> Iterator[tuple[Record, str]]:
-        written = [one for one in parameters if one.after]
-        if all(one.after == one.before for one in written):
+        written = [parameter for parameter in parameters if parameter.after]
+        if all(parameter.after == parameter.before for parameter in written):
             return  # nothing was to move: a learning rate of 0, or no step of the optimizer
-        for one in written:
-            self._still[one.key] = self._still.get(one.key, 0) + 1 if one.after == one.before else 0
-            if self._still[one.key] == self.threshold:
+        for parameter in written:
+            self._still[parameter.key] = (
+                self._still.get(parameter.key, 0) + 1 if parameter.after == parameter.before else 0
+            )
+            if self._still[parameter.key] == self.threshold:
                 reason = (
-                    f"the optimizer wrote the parameter read as {one.name} in {self.threshold:g} steps in a row "
+                    f"the optimizer wrote the parameter read as {parameter.name} in {self.threshold:g} steps in a row "
                     "without a change, while others changed: the update is zero, or too small for its type"
                 )
-                yield one.record, reason
+                yield parameter.record, reason
 
 
 UNMOVED = SuspectRule(
     "unmoved",
-    "the optimizer writes a parameter and leaves it as it was, while it changes others",
     2,
     "steps in a row",
     _UnmovedFinder,
@@ -153,9 +153,9 @@ class _ZeroGradientFinder(_ParameterFinder):
     def _look(self, run: OperatorRun) -> None:
         # What autograd keeps as the gradient of a parameter is detached at the end, within the module.
         if run.first.phase == "backward" and operator_class(run.first.op_type) == "detach" and run.first.module:
-            for record, found in run.outputs:
-                if record.shape and found.count and found.max is not None:
-                    self._gradients.append((run.place, record, found.max == 0 and found.min == 0))
+            for record, statistics in run.outputs:
+                if record.shape and statistics.count and statistics.max is not None:
+                    self._gradients.append((run.place, record, statistics.max == 0 and statistics.min == 0))
 
     def _judge(self, parameters: list[_Parameter]) -> Iterator[tuple[Record, str]]:
         shapes = {(one.record.module, one.record.shape) for one in parameters}
@@ -177,7 +177,6 @@ class _ZeroGradientFinder(_ParameterFinder):
 
 ZERO_GRADIENT = SuspectRule(
     "zero-gradient",
-    "the gradient of a parameter is zero everywhere, while others are not",
     2,
     "steps in a row",
     _ZeroGradientFinder,
@@ -194,30 +193,29 @@ class _NoGradientFinder(_ParameterFinder):
         self._steps = 0
 
     def _judge(self, parameters: list[_Parameter]) -> Iterator[tuple[Record, str]]:
-        self._steps += any(one.after for one in parameters)
-        for one in parameters:
-            if one.after:
-                self._written.add(one.key)
-            elif one.record.attrs.get("requires_grad"):
-                self._unwritten.setdefault(one.key, one)
+        self._steps += any(parameter.after for parameter in parameters)
+        for parameter in parameters:
+            if parameter.after:
+                self._written.add(parameter.key)
+            elif parameter.record.attrs.get("requires_grad"):
+                self._unwritten.setdefault(parameter.key, parameter)
         return iter(())
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._close()
         if self._steps < self.threshold:
             return
-        for key, one in self._unwritten.items():
+        for key, parameter in self._unwritten.items():
             if key not in self._written:
                 reason = (
-                    f"the parameter read as {one.name} requires a gradient, and the optimizer did not write it in "
-                    f"{self._steps} steps: no gradient reaches it, or the optimizer does not have it"
+                    f"the parameter read as {parameter.name} requires a gradient, and the optimizer did not write it "
+                    f"in {self._steps} steps: no gradient reaches it, or the optimizer does not have it"
                 )
-                yield one.record, reason
+                yield parameter.record, reason
 
 
 NO_GRADIENT = SuspectRule(
     "no-gradient",
-    "a parameter that is to be trained is read, and the optimizer never writes it",
     2,
     "steps in which the optimizer wrote other parameters",
     _NoGradientFinder,

@@ -28,12 +28,12 @@ def _limit_reached(tensor: MeasuredTensor, share: float) -> bool:
     if largest is None:
         return False
     return any(
-        one is not None and share * largest <= abs(one) <= largest for one in (tensor.found.max, tensor.found.min)
+        value is not None and share * largest <= abs(value) <= largest for value in (tensor.found.max, tensor.found.min)
     )
 
 
 def _is_mask(tensor: MeasuredTensor) -> bool:
-    """Whether it holds the lowest finite value where something is masked, and 0 elsewhere."""
+    """Return whether the tensor has the lowest finite value at masked elements, and 0 elsewhere."""
     return tensor.found.max == 0 and tensor.found.min == -_LARGEST[tensor.record.dtype or ""]
 
 
@@ -44,18 +44,17 @@ class _SaturatedFinder(Finder):
         for tensor in run.outputs:
             if not _limit_reached(tensor, self.threshold) or _is_mask(tensor):
                 continue
-            if any(_limit_reached(one, self.threshold) for one in run.inputs):
+            if any(_limit_reached(source, self.threshold) for source in run.inputs):
                 return
-            record, found = tensor
+            record, statistics = tensor
             largest = _LARGEST[record.dtype or ""]
-            reached = max((one for one in (found.max, found.min) if one is not None), key=abs)
+            reached = max((value for value in (statistics.max, statistics.min) if value is not None), key=abs)
             yield record, f"{record.label} reaches {reached:.5g}, the largest {record.dtype} is {largest:.5g}"
             return
 
 
 SATURATED = SuspectRule(
     "saturated",
-    "an operator reached the largest value of its type, where the device may cut off what is larger",
     0.99,
     "share of the largest finite value of the type",
     _SaturatedFinder,
@@ -91,7 +90,6 @@ class _UnderflowFinder(Finder):
 
 UNDERFLOW = SuspectRule(
     "underflow",
-    "values became zero when they were cast to a narrower type",
     0.05,
     "share of the values that were not zero",
     _UnderflowFinder,
@@ -107,7 +105,7 @@ UNDERFLOW = SuspectRule(
 
 
 class _UninitialisedFinder(Finder):
-    """Follows memory by the number of its storage, which holds for one step."""
+    """A tracker of memory by the number of its storage, which is valid for one step."""
 
     #: Operators that are given the memory they write to among their inputs.
     _WRITERS = ("c10d::", "_c10d_functional::", "fsdp::")
@@ -122,33 +120,32 @@ class _UninitialisedFinder(Finder):
         step = (first.run, first.rank, first.device, first.model, first.step)
         if step != self._step:
             self._step, self._unset = step, set()
-        made = [record for record in run.records if record.io == "output"]
-        fresh = {storage_number(record) for record in made if record.attrs.get("skipped") == UNINITIALISED}
+        outputs = [record for record in run.records if record.io == "output"]
+        fresh = {storage_number(record) for record in outputs if record.attrs.get("skipped") == UNINITIALISED}
         if fresh - {None}:
             self._unset |= {storage for storage in fresh if storage is not None}
             return
         if not self._unset or operator_class(first.op_type) in VIEWS:
             return
-        written = {storage for storage in map(storage_number, made) if storage is not None}
-        read = [one for one in run.records if one.io == "input" and not is_unread(one)]
+        written = {storage for storage in map(storage_number, outputs) if storage is not None}
+        read = [record for record in run.records if record.io == "input" and not is_unread(record)]
         copies = first.op_type == "aten::copy_" or operator_class(first.op_type) in COPIES
-        if copies and self._unset & {storage_number(one) for one in read}:
+        if copies and self._unset & {storage_number(record) for record in read}:
             # A copy is no use yet, and programs in C++ fill memory without an operator.
             self._unset |= written
             return
-        found = None
+        unset = None
         if not first.op_type.startswith(self._WRITERS):
-            values = (one for one in read if not one.attrs.get("skipped") and one.nbytes != 0)
-            found = next((one for one in values if storage_number(one) in self._unset), None)
+            values = (record for record in read if not record.attrs.get("skipped") and record.nbytes != 0)
+            unset = next((record for record in values if storage_number(record) in self._unset), None)
         self._unset -= written
-        if found is not None:
-            self._unset.discard(storage_number(found) or 0)
-            yield found, f"{found.label} is memory that was allocated in this step and never written"
+        if unset is not None:
+            self._unset.discard(storage_number(unset) or 0)
+            yield unset, f"{unset.label} is memory that was allocated in this step and never written"
 
 
 UNINITIALISED_READ = SuspectRule(
     "uninitialised",
-    "an operator read memory that nobody had written",
     0,
     "no threshold: it was read or not",
     _UninitialisedFinder,

@@ -1,8 +1,7 @@
-"""The operator at which a program is wrong for certain, and the one that this comes from.
+"""Find the operator at which a program is certainly wrong, and the earlier operator that caused it.
 
-Healthy programs make Inf too: masks, and logarithms of 0 that are selected away behind them. So the first operator
-with NaN or +Inf that no rule excuses is looked for, and then the one before it that made, of finite numbers, what it
-was given.
+Healthy programs make Inf too: masks, and logarithms of 0 that are discarded later. So the search is for the first
+operator with NaN or +Inf that no rule excuses, then for the earlier operator that made its inputs of finite numbers.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ __all__ = ["WrongOperator", "cause_of_wrong", "first_wrong"]
 class WrongOperator(NamedTuple):
     """An operator with NaN or Inf that no rule excuses.
 
-    record   the tensor that holds it
+    record   the tensor with NaN or Inf
     what     "NaN", "Inf" or "-Inf"
-    before   the operators that ran before it in its step: of each the names of those that made its inputs
+    before   the earlier operators of its step by name, with the producers of their inputs
     """
 
     record: Record
@@ -36,7 +35,7 @@ class WrongOperator(NamedTuple):
 
 
 def first_wrong(records: Iterable[Record]) -> tuple[Optional[WrongOperator], int]:
-    """The first such operator of one rank, None where there is none; and how many tensors could not be looked at."""
+    """Return the first such operator of one rank or None, and the number of tensors that could not be checked."""
     judge, writers = Judge(), Writers()
     unknown = 0
     step: object = None
@@ -46,11 +45,11 @@ def first_wrong(records: Iterable[Record]) -> tuple[Optional[WrongOperator], int
             step, before = members[0].step, {}
         before[members[0].op_name] = writers.look_at(members)
         sides: dict[str, list[Record]] = {"input": [], "output": []}
-        for one in members:
-            sides.get(one.io, []).append(one)
-        inputs, outputs = ([_slot(one) for one in side] for side in sides.values())
-        unknown += sum(one is None for one in (*inputs, *outputs))
-        slots = [[one or Slot(None) for one in side] for side in (inputs, outputs)]
+        for record in members:
+            sides.get(record.io, []).append(record)
+        inputs, outputs = ([_slot(record) for record in side] for side in sides.values())
+        unknown += sum(slot is None for slot in (*inputs, *outputs))
+        slots = [[slot or Slot(None) for slot in side] for side in (inputs, outputs)]
         wrong = judge.look_at(members[0].op_type or "", *slots)
         if wrong is not None:
             return WrongOperator((sides["output"] or sides["input"])[wrong.output], wrong.what, before), unknown
@@ -58,7 +57,7 @@ def first_wrong(records: Iterable[Record]) -> tuple[Optional[WrongOperator], int
 
 
 def _slot(record: Record) -> Optional[Slot]:
-    """What is known of a tensor; None where nobody can tell."""
+    """Return the facts about a tensor, or None if it cannot be read."""
     if is_no_value(record):
         return Slot(None)
     try:
@@ -68,23 +67,25 @@ def _slot(record: Record) -> Optional[Slot]:
 
 
 def cause_of_wrong(dump: Dump, suspects: Collection[Suspect]) -> Optional[Suspect]:
-    """Of suspects with NaN and Inf the one that made a program wrong; None where nothing is wrong for certain."""
-    found = [first_wrong(_of_rank(dump, rank))[0] for rank in sorted(dump.known_values("rank"), key=str)]
-    there = [one for one in found if one is not None]
-    if not there:
+    """Return the suspect with NaN or Inf that made the program wrong; None if nothing is certainly wrong."""
+    by_rank = [first_wrong(_of_rank(dump, rank))[0] for rank in sorted(dump.known_values("rank"), key=str)]
+    wrong_operators = [operator for operator in by_rank if operator is not None]
+    if not wrong_operators:
         return None
-    wrong = min(there, key=_moment)
+    wrong = min(wrong_operators, key=_moment)
     record = wrong.record
-    known = {one.op_name: one for one in suspects if (one.rank, one.step) == (record.rank, record.step)}
+    suspect_of = {
+        suspect.op_name: suspect for suspect in suspects if (suspect.rank, suspect.step) == (record.rank, record.step)
+    }
     # Backwards, the nearest first.
-    left, seen = deque([record.op_name]), {record.op_name}
-    while left:
-        name = left.popleft()
-        if name in known:
-            return known[name]
-        fresh = [one for one in wrong.before.get(name, ()) if one not in seen]
-        seen.update(fresh)
-        left += fresh
+    queue, visited = deque([record.op_name]), {record.op_name}
+    while queue:
+        name = queue.popleft()
+        if name in suspect_of:
+            return suspect_of[name]
+        fresh = [producer for producer in wrong.before.get(name, ()) if producer not in visited]
+        visited.update(fresh)
+        queue += fresh
     return Suspect("non-finite", record, f"{record.label}: {wrong.what}")
 
 
@@ -93,7 +94,7 @@ def _of_rank(dump: Dump, rank: Optional[int]) -> Dump:
 
 
 def _moment(wrong: WrongOperator) -> tuple[float, ...]:
-    """Ranks are joined by collectives, which bring what another rank has made."""
+    """Return the sort key: collectives come last, because they bring results of other ranks."""
     record = wrong.record
     step = -1 if record.step is None else record.step
     return step, record.op_type.startswith(COLLECTIVES), record.timestamp or 0

@@ -14,15 +14,10 @@ from ascend_dump.cli.shared.reading import code_of_comparison, lost_fields, prog
 
 if TYPE_CHECKING:
     from ascend_dump.analysis.ranks import IndexComparison, RankOrigin
+    from ascend_dump.report.findings import Finding
 
 __all__ = ["compare_by_index"]
 
-_KINDS = {
-    "made": "an output differs although no input of its operator is known to",
-    "given": "an input differs, and nothing before it on this rank explains it",
-    "collective": "the result of a collective differs, and no rank differed before",
-    "structure": "a record that only one of the runs has",
-}
 _EXITS = {"equal": Exit.OK, "unreadable": Exit.UNREADABLE}
 #: How many ranks are listed one by one.
 _MOST_RANKS = 16
@@ -48,7 +43,8 @@ def compare_by_index(actual: str, reference: str, workers: Optional[int], dask: 
 
 def _show(found: IndexComparison, actual: str, reference: str) -> None:
     from ascend_dump.dump_format import ranks_text
-    from ascend_dump.report.tables import Column, escape, write_table
+    from ascend_dump.report.findings import text_lines
+    from ascend_dump.report.tables import Column, write_table
 
     table = found.ranks
     words = {"unequal": "differ", "alone": "have no partner", "undecided": "undecided", "unreadable": "unreadable"}
@@ -61,8 +57,7 @@ def _show(found: IndexComparison, actual: str, reference: str) -> None:
         click.echo("it may have begun in one of the undecided records: `compare` without --index-only reads those")
     for origin in found.origins:
         click.echo("")
-        for name, text in _lines(origin, actual, reference):
-            click.echo(f"{name:<12}{escape(text)}")
+        click.echo("\n".join(text_lines(_finding(origin, actual, reference))))
     differing = table.filter(table["position"].is_not_null())
     if not differing.height:
         return
@@ -75,12 +70,19 @@ def _show(found: IndexComparison, actual: str, reference: str) -> None:
         click.echo(f"and {differing.height - _MOST_RANKS} more ranks; --json lists all")
 
 
-def _lines(origin: RankOrigin, actual: str, reference: str) -> list[tuple[str, str]]:
+def _finding(origin: RankOrigin, actual: str, reference: str) -> Finding:
     from ascend_dump.dump_format import ranks_text
+    from ascend_dump.report.findings import Finding
 
-    where = f"{origin.op_name} ({origin.op_type}), step {origin.step}, {origin.io} {origin.index}"
-    lines = [("origin", f"rank {ranks_text(origin.ranks)}: {where}")]
-    lines += [("kind", f"{origin.kind}: {_KINDS[origin.kind]}")]
-    lines += [("source", origin.source)] if origin.source else []
-    lines += [("explains", f"{origin.follows} ranks whose first difference comes after it")] if origin.follows else []
-    return [*lines, ("next", shlex.join(["ascend-dump", "compare", actual, reference, f"--rank={origin.ranks[0]}"]))]
+    return Finding(
+        "origin",
+        origin.op_name,
+        origin.op_type,
+        origin.step,
+        ranks_text(origin.ranks),
+        kind=origin.kind,
+        source=origin.source,
+        evidence=(f"the first record that differs: {origin.io} {origin.index}",),
+        ranks_after=origin.follows,
+        commands=(shlex.join(["ascend-dump", "compare", actual, reference, f"--rank={origin.ranks[0]}"]),),
+    )

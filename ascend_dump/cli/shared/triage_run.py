@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 import click
 
 from ascend_dump.cli.shared.exit import Exit
-from ascend_dump.common.units import counted, named
+from ascend_dump.common.units import counted
 from ascend_dump.errors import ConfigError
 
 if TYPE_CHECKING:
     from ascend_dump.analysis.triage import Triage
 
 __all__ = ["exit_of_run", "run_command", "show_run"]
-
-#: Functions of a call stack that are printed, from the innermost.
-_MOST_FRAMES = 8
 
 
 def run_command(
@@ -51,59 +48,47 @@ def run_command(
 
 def _split(reference: str) -> list[str]:
     try:
-        found = shlex.split(reference)
+        words = shlex.split(reference)
     except ValueError as error:
         raise ConfigError(
             f"--reference {reference!r} is not a command line: {error}", hint="quote it as the shell wants it"
         ) from None
-    if not found:
+    if not words:
         raise ConfigError("--reference is empty", hint="give the command of a program that is right")
-    return found
+    return words
 
 
-def show_run(found: Triage) -> None:
+def show_run(triage: Triage) -> None:
     """The cause, how it was found, and what became of it."""
+    from ascend_dump.report.findings import text_lines
     from ascend_dump.report.tables import escape
 
-    lines: list[tuple[str, Any]] = []
-    cause = found.cause
+    cause = triage.cause_finding()
     if cause is not None:
-        rank = "" if cause.rank in (None, 0) else f", rank {cause.rank}"
-        lines += [
-            ("cause", f"{named(cause.op_name, cause.op_type)}, step {cause.step}{rank}"),
-            ("phase", cause.phase if cause.phase != "other" else ""),
-            ("module", cause.module),
-            ("source", cause.source),
-            *(("called from", line) for line in cause.stack[1:_MOST_FRAMES]),
-            *(("evidence", text) for text in cause.evidence),
-        ]
-        suspect = next((one for one in found.suspects if one.op_name == cause.op_name), None)
-        if suspect is not None:
-            lines.append(("reads from", ", ".join(suspect.producers)))
-        lines.append(("confirm", found.confirmation))
-    for number, one in enumerate(found.rounds):
-        text = f"{one.number}. {one.program}: {one.purpose}{f': {one.outcome}' if one.outcome else ''}"
-        lines.append(("" if number else "rounds", f"{text} ({one.seconds:.1f} s, {_bytes(one.nbytes)})"))
-    lines += [("note", text) for text in (*found.reasons, *found.notes)]
+        click.echo("\n".join(text_lines(cause)))
+    lines: list[tuple[str, str]] = []
+    for number, run in enumerate(triage.rounds):
+        text = f"{run.number}. {run.program}: {run.purpose}{f': {run.outcome}' if run.outcome else ''}"
+        lines.append(("" if number else "rounds", f"{text} ({run.seconds:.1f} s, {_bytes(run.nbytes)})"))
+    lines += [("note", text) for text in (*triage.reasons, *triage.notes)]
     for name, text in lines:
-        if text:
-            click.echo(f"{name:<12}{escape(str(text))}")
-    dumps = [one.dump for one in found.rounds if one.dump is not None]
+        click.echo(f"{name:<12}{escape(text)}")
+    dumps = [run.dump for run in triage.rounds if run.dump is not None]
     if dumps:
         click.echo(f"{'dumps':<12}{counted(len(dumps), 'dump')} in {escape(_shortest(dumps[0].parent.parent))}")
-    click.echo(escape(found.advice))
+    click.echo(escape(triage.advice))
 
 
-def exit_of_run(found: Triage) -> Union[Exit, int]:
+def exit_of_run(triage: Triage) -> Union[Exit, int]:
     """1 where there is a cause; else the exit code of a command that failed by itself."""
-    if found.cause is not None:
+    if triage.cause is not None:
         return Exit.DIFFERENT
-    if found.comparison is not None and found.comparison.verdict not in ("equal", "noise", "undecided"):
+    if triage.comparison is not None and triage.comparison.verdict not in ("equal", "noise", "undecided"):
         return Exit.DIFFERENT
-    failed = [one.exit_code for one in found.rounds if one.exit_code]
+    failed = [run.exit_code for run in triage.rounds if run.exit_code]
     if failed:
         return failed[0]
-    return Exit.UNREADABLE if found.reasons else Exit.OK
+    return Exit.UNREADABLE if triage.reasons else Exit.OK
 
 
 def _bytes(count: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+from ascend_dump.report.findings import LABELS
 from ascend_dump.report.page._content import STATES, PageContent, PageRow
 from ascend_dump.report.page._static import text
 from ascend_dump.report.page.rows import RowTable
@@ -52,7 +53,7 @@ def compact(content: PageContent) -> str:
 
 
 def _item(title: str, lines: dict[str, str]) -> str:
-    return f"<li><code>{text(title)}</code> {text(lines.get('evidence') or lines.get('seen') or '')}</li>"
+    return f"<li><code>{text(title)}</code> {text(lines.get(LABELS['evidence'], ''))}</li>"
 
 
 def _strip(table: RowTable, compared: bool) -> str:

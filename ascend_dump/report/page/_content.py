@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.reading import Record
+from ascend_dump.report.findings import Finding
 
 __all__ = ["STATES", "PageContent", "PageError", "PageFinding", "PageRow", "PageState"]
 
@@ -75,15 +76,23 @@ class PageRow(NamedTuple):
 
 @dataclass(frozen=True)
 class PageFinding:
-    """A suspect or an origin: a heading, and named lines about it.
+    """A suspect or an origin: a heading, and labelled lines.
 
-    record  where it was seen first
-    lines   name and text: kind, source, evidence …
+    record  the first record that shows it
+    lines   label and text: kind, source, evidence …
     """
 
     title: str
     record: Record
     lines: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, finding: Finding, record: Record) -> PageFinding:
+        """Return a finding as it is shown on the page: the texts of one label stand below each other."""
+        texts: dict[str, list[str]] = {}
+        for label, text in finding.lines():
+            texts.setdefault(label, []).append(text)
+        return cls(finding.title, record, tuple((label, "\n".join(lines)) for label, lines in texts.items()))
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ def test_each_operator_is_compared_or_counted(
     assert found.to_dict()["left_out"] == {"actual": found.left_out[0], "reference": found.left_out[1]}
     assert any(f"{found.left_out[0]} operators of actual" in line for line in found.to_page().unmade)
     main(["compare", str(actual), str(reference)])
-    assert f"left out: {found.left_out[0]} operators of ACTUAL and {found.left_out[1]} of" in capsys.readouterr().out
+    assert f"left out: {found.left_out[0]} operators of actual and {found.left_out[1]} of" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("share", [0.999, 0.98, 0.5])

@@ -237,7 +237,7 @@ def test_without_the_rank_that_was_wrong_a_sum_is_of_unknown_kind(sides: str, tm
     assert named(found) == [(rank, 0, "allreduce__0", "unknown") for rank in (0, 2)]
     assert all(one.evidence[-1] == _NOT_COMPARED and one.first_seen for one in found.origins)
     assert found.to_page().sentence.startswith(
-        "Step 0: the output of allreduce__0 (c10d::allreduce_) on rank 0 differs"
+        "Step 0: allreduce__0 (c10d::allreduce_) on rank 0 is the first origin: its inputs, or some of them"
     )
 
 
@@ -345,13 +345,13 @@ def test_printed_origins_name_the_rank(tmp_path: Path, capsys: pytest.CaptureFix
     a, b = write(tmp_path / "a", [pipeline(alone=1)]), write(tmp_path / "b", [pipeline()])
     assert main(["compare", str(a), str(b)]) == 1
     printed = capsys.readouterr().out
-    assert "origin      rank 1: mul_0 (aten::mul), step 0\n" in printed
+    assert "origin      mul_0 (aten::mul), step 0, rank 1\n" in printed
     assert "\nrank  step  tensor" in printed
     assert main(["compare", str(a), str(b), "--rank", "2"]) == 1
-    assert "first seen  recv__0 (c10d::recv_), step 0\n" in capsys.readouterr().out
+    assert "first seen  recv__0 (c10d::recv_), step 0, rank 2\n" in capsys.readouterr().out
 
 
 def test_the_page_names_the_rank(tmp_path: Path) -> None:
     page = compared(tmp_path, [pipeline(wrong=0)], [pipeline()]).to_page()
     assert "on rank 0" in page.sentence
-    assert [one.title for one in page.findings] == ["rank 0, step 0: tanh_0"]
+    assert [one.title for one in page.findings] == ["tanh_0 (aten::tanh), step 0, rank 0"]

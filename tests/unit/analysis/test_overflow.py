@@ -142,9 +142,7 @@ def test_a_number_that_the_program_gave_is_told(tmp_path: Path) -> None:
     for mode in ("all", "output"):
         report = captured(tmp_path / mode, lambda: torch.tensor([1.0, NAN]) * 2, mode=mode)
         assert report.answer == "outside"
-        assert report.overflows[0].source == (
-            "lift_fresh_0 brings numbers that the program gave, as torch.tensor(...) does"
-        )
+        assert report.overflows[0].source == ("lift_fresh_0 is a constant of the program, as in torch.tensor(...)")
 
 
 def test_steps_that_were_watched_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

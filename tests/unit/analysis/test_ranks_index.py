@@ -389,7 +389,8 @@ def test_the_verb_names_where_it_began(tmp_path: Path, capsys: pytest.CaptureFix
     code, out, _ = verb(capsys, actual, reference)
     assert code == 1
     assert out.startswith(f"different: {2 * OPERATORS * RANKS} records of {RANKS} ranks, ")
-    assert "rank 2: fc/op_3 (aten::op), step 0, output 0" in out
+    assert "origin      fc/op_3 (aten::op), step 0, rank 2\n" in out
+    assert "evidence    the first record that differs: output 0\n" in out
     assert "train.py:3" in out
     assert "explains    3 ranks" in out
     code, out, _ = verb(capsys, actual, reference, "--json", "--workers", 2)

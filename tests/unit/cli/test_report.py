@@ -25,7 +25,7 @@ def test_writes_a_page_and_says_what_is_on_it(
     page = tmp_path / "page.html"
     assert main(["report", *dumps, "-o", str(page)]) == Exit.OK
     out = capsys.readouterr().out
-    assert "different: Step 1: layers.1.up/mm_0 (aten::mm) on rank 1 is the first operator" in out
+    assert "different: Step 1: layers.1.up/mm_0 (aten::mm) on rank 1 is the first origin: the output differs" in out
     assert "126 pairs" in out
     assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
