@@ -1,1 +1,1 @@
-"""What is computed from records: statistics, comparison, overflow analysis."""
+"""Functions from dumps to values: comparison, overflow, suspects, replay."""

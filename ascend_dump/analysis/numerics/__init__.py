@@ -1,1 +1,1 @@
-"""How far two tensors are apart."""
+"""Distances of two tensors."""

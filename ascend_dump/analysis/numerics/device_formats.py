@@ -37,7 +37,7 @@ def may_differ_in_layout(a: Record, b: Record) -> bool:
 
 
 def in_one_layout(a: Record, b: Record) -> Optional[Stored]:
-    """Return both tensors in the same model layout, in which they have one shape; None if there is none.
+    """Return both tensors in the same model layout and shape; None if there is none.
 
     Raises what reading a record raises.
     """

@@ -1,7 +1,7 @@
 """Lower bounds of the difference of two tensors, taken from their statistics.
 
-No element of `actual` is larger than its maximum, so the difference of the maxima is the difference of some element at
-least. The same holds for minima and means, and the difference of the norms is at most the norm of the difference.
+No element of `actual` is larger than its maximum, so at least one element differs by the difference of the maxima. The
+same is true for minima and means, and the difference of the norms is at most the norm of the difference.
 
 Recorded numbers are rounded: a number of six digits stands for an interval of half a unit of its last digit to both
 sides, and a norm that was summed in float32 for a wider one. The bounds are the distances of these intervals.
@@ -30,7 +30,7 @@ _LANES = 8
 
 
 class RoundedStatistics(NamedTuple):
-    """Statistics, and how they are rounded."""
+    """Statistics and their precision."""
 
     statistics: Statistics
     precision: Precision = COMPUTED
@@ -38,7 +38,7 @@ class RoundedStatistics(NamedTuple):
 
 def rounded_statistics(*records: Record) -> RoundedStatistics:
     """Return the statistics of a record, or of all elements of several, with the coarsest of their precisions."""
-    found = [record.statistics() for record in records]
+    statistics = [record.statistics() for record in records]
     precisions = [record.precision for record in records]
     digits = [precision.digits for precision in precisions if precision.digits is not None]
     coarsest = Precision(
@@ -46,7 +46,7 @@ def rounded_statistics(*records: Record) -> RoundedStatistics:
         max((precision.elements for precision in precisions), key=_unit),
         max((precision.sums for precision in precisions), key=_unit),
     )
-    return RoundedStatistics(found[0] if len(found) == 1 else merged(found), coarsest)
+    return RoundedStatistics(statistics[0] if len(statistics) == 1 else merged(statistics), coarsest)
 
 
 def bounds(actual: RoundedStatistics, reference: RoundedStatistics, dtype: str) -> Measure:
@@ -58,20 +58,20 @@ def bounds(actual: RoundedStatistics, reference: RoundedStatistics, dtype: str) 
     a, b = actual.statistics, reference.statistics
     count = max(a.count, b.count)
     if a.count != b.count:
-        # One of them is of padding too, which may have any values.
+        # One of them includes padding with arbitrary values.
         return Measure(count=count, unequal=0)
     nonfinite = max(
         _apart(a.nan, b.nan),
         _apart(a.posinf, b.posinf),
         _apart(a.neginf, b.neginf),
-        # Some dumps have no counts, but their other statistics tell whether there is any.
+        # Some dumps lack these counts, but their other statistics show whether there are any.
         int(None in (a.nan, b.nan) and (_is_nonfinite_alone(actual, b) or _is_nonfinite_alone(reference, a))),
     )
     nan, infinite = (_nan(a), _nan(b)), (_infinite(a), _infinite(b))
     kind = float_kind(dtype)
     sides = [dict(_intervals(side, exact=kind is None and bool(dtype))) for side in (actual, reference)]
     gaps = {name: sides[0][name].distance(sides[1][name]) for name in sides[0].keys() & sides[1].keys()}
-    # NaN on either side spoils the sums of it, and the finite rest is not known.
+    # Sums that include NaN are NaN, and those of the finite elements are not recorded.
     whole = not any((*nan, *infinite))
     finite = max(b.count - nan[1] - infinite[1], 1)
     rmse = rms = 0.0
@@ -79,7 +79,9 @@ def bounds(actual: RoundedStatistics, reference: RoundedStatistics, dtype: str) 
         rms = b.l2norm / math.sqrt(finite)
         rmse = max(gaps.get("l2norm", 0.0) / math.sqrt(finite), gaps.get("mean", 0.0))
     largest = max(gaps.get("max", 0.0), gaps.get("min", 0.0), rmse)
-    top = max((abs(float(one)) for one in (b.max, b.min) if one is not None and math.isfinite(one)), default=0.0)
+    top = max(
+        (abs(float(value)) for value in (b.max, b.min) if value is not None and math.isfinite(value)), default=0.0
+    )
     return Measure(
         count=count,
         unequal=1 if largest or nonfinite else 0,
@@ -104,25 +106,30 @@ class _Interval(NamedTuple):
 
 
 def _intervals(side: RoundedStatistics, *, exact: bool) -> Iterator[tuple[str, _Interval]]:
-    """The finite ones among maximum, minimum, mean and norm. exact: elements are integers."""
-    found, precision = side
+    """Yield the finite ones among maximum, minimum, mean and norm. exact: elements are integers."""
+    statistics, precision = side
     elements = float_kind(precision.elements)
     extremes = []
     for name in ("max", "min"):
-        value = getattr(found, name)
+        value = getattr(statistics, name)
         if value is None or not math.isfinite(value) or (elements is not None and abs(value) >= _largest(elements)):
             continue
         extremes.append(abs(float(value)))
         error = _half_unit(value, precision.digits) + (2 * elements.unit * abs(value) if elements is not None else 0.0)
         yield name, _Interval(value, 0.0 if exact and error <= 0.5 else error)
-    root = math.sqrt(max(found.count, 1))
+    root = math.sqrt(max(statistics.count, 1))
     kind = float_kind(precision.sums) or _DOUBLE
-    if found.l2norm is not None and found.l2norm < _largest(kind):
-        yield "l2norm", _Interval(found.l2norm, _norm_error(found.l2norm, found.count, kind, precision.digits))
-        extremes.append(found.l2norm / root)
-    if found.mean is not None and abs(found.mean) < _largest(kind) and extremes:
-        rounding = _sum_error(found.count, kind) * max(extremes) + kind.unit * abs(found.mean) + _smallest(kind)
-        yield "mean", _Interval(found.mean, _half_unit(found.mean, precision.digits) + rounding)
+    if statistics.l2norm is not None and statistics.l2norm < _largest(kind):
+        yield (
+            "l2norm",
+            _Interval(statistics.l2norm, _norm_error(statistics.l2norm, statistics.count, kind, precision.digits)),
+        )
+        extremes.append(statistics.l2norm / root)
+    if statistics.mean is not None and abs(statistics.mean) < _largest(kind) and extremes:
+        rounding = (
+            _sum_error(statistics.count, kind) * max(extremes) + kind.unit * abs(statistics.mean) + _smallest(kind)
+        )
+        yield "mean", _Interval(statistics.mean, _half_unit(statistics.mean, precision.digits) + rounding)
 
 
 def _norm_error(norm: float, count: int, kind: FloatKind, digits: Optional[int]) -> float:
@@ -135,18 +142,18 @@ def _norm_error(norm: float, count: int, kind: FloatKind, digits: Optional[int])
 
 
 def _sum_error(count: int, kind: FloatKind) -> float:
-    """How far a mean may be off, relative to the mean magnitude of the elements."""
+    """Return the largest error of a mean, relative to the mean magnitude of the elements."""
     adder = _adder(kind)
     return adder.unit * (count if adder == _DOUBLE else _ENVELOPE * math.sqrt(count))
 
 
 def _adder(kind: FloatKind) -> FloatKind:
-    """The type of the partial sums: narrow types are summed in float32."""
+    """Return the type of the partial sums: narrow types are summed in float32."""
     return _DOUBLE if kind == _DOUBLE else _SINGLE
 
 
 def _half_unit(value: Union[int, float], digits: Optional[int]) -> float:
-    """Half a unit of the last digit of a printed number, of which zeros at the end may be missing."""
+    """Return half a unit of the last digit of a printed number; zeros at its end may be missing."""
     if digits is None or not value:
         return 0.0
     number = Decimal(value) if isinstance(value, int) else Decimal(repr(value)).normalize()
@@ -156,7 +163,7 @@ def _half_unit(value: Union[int, float], digits: Optional[int]) -> float:
 
 
 def _largest(kind: FloatKind) -> float:
-    """The largest finite number, which some devices give for what exceeds it."""
+    """Return the largest finite number; some devices return it on overflow."""
     return math.ldexp(2 - 2 * kind.unit, 1 - kind.lowest)
 
 
@@ -170,12 +177,12 @@ def _unit(dtype: str) -> float:
 
 
 def _is_nonfinite_alone(side: RoundedStatistics, other: Statistics) -> bool:
-    """Whether a side certainly has NaN or Inf, and the other as certainly has none; sums may overflow."""
-    found, precision = side
-    extremes = [value for value in (found.max, found.min) if value is not None]
-    shown = any((found.nan, found.posinf, found.neginf)) or has_nan(found._replace(mean=None))
+    """Return True if a side certainly has NaN or Inf and the other certainly has none; sums may overflow."""
+    statistics, precision = side
+    extremes = [value for value in (statistics.max, statistics.min) if value is not None]
+    shown = any((statistics.nan, statistics.posinf, statistics.neginf)) or has_nan(statistics._replace(mean=None))
     if not shown and not extremes:
-        shown = found.mean is not None and not math.isfinite(found.mean)
+        shown = statistics.mean is not None and not math.isfinite(statistics.mean)
     if not shown and not all(map(math.isfinite, extremes)):
         elements = float_kind(precision.elements)
         limit = _largest(elements) if elements is not None else math.inf
@@ -183,23 +190,25 @@ def _is_nonfinite_alone(side: RoundedStatistics, other: Statistics) -> bool:
     return shown and _is_finite(other)
 
 
-def _is_finite(found: Statistics) -> bool:
-    """Whether a tensor certainly has neither NaN nor Inf: extremes alone do not tell of NaN."""
-    if found.nan is None and all(value is None or not math.isfinite(value) for value in (found.mean, found.l2norm)):
+def _is_finite(statistics: Statistics) -> bool:
+    """Return True if a tensor certainly has neither NaN nor Inf: extremes alone are no evidence about NaN."""
+    if statistics.nan is None and all(
+        value is None or not math.isfinite(value) for value in (statistics.mean, statistics.l2norm)
+    ):
         return False
-    return not is_nonfinite(found) and not has_nan(found)
+    return not is_nonfinite(statistics) and not has_nan(statistics)
 
 
-def _nan(found: Statistics) -> int:
-    """How many elements at least are NaN."""
-    return int(has_nan(found)) if found.nan is None else found.nan
+def _nan(statistics: Statistics) -> int:
+    """Return a lower bound of the number of NaN."""
+    return int(has_nan(statistics)) if statistics.nan is None else statistics.nan
 
 
-def _infinite(found: Statistics) -> int:
-    """How many elements at least are Inf."""
-    if found.posinf is None and found.neginf is None:
-        return int(is_nonfinite(found) and not has_nan(found))
-    return (found.posinf or 0) + (found.neginf or 0)
+def _infinite(statistics: Statistics) -> int:
+    """Return a lower bound of the number of Inf."""
+    if statistics.posinf is None and statistics.neginf is None:
+        return int(is_nonfinite(statistics) and not has_nan(statistics))
+    return (statistics.posinf or 0) + (statistics.neginf or 0)
 
 
 def _apart(x: object, y: object) -> int:

@@ -1,1 +1,1 @@
-"""Which operator of one dump is which of the other."""
+"""Pairs of operators: the operators of two dumps that are the same in the program."""

@@ -1,4 +1,4 @@
-"""Small programs as data, on which a rule is tried."""
+"""Small programs as data, to try rules on."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def producers_of(dump: Dump, names: Collection[str]) -> list[str]:
 
 
 def gives_view(records: Sequence[Record]) -> bool:
-    """Return whether the output of an operator is a view of its input, as for `t`, by its records."""
+    """Return True if the output of an operator is a view of its input, as for `t`, by its records."""
     if operator_class(records[0].op_type) not in VIEWS:
         return False
     read, written = (

@@ -58,7 +58,7 @@ class Suspect(NamedTuple):
         return self.record.rank
 
     def finding(self, *, several_ranks: bool) -> Finding:
-        """Return the suspect as a finding for the report. several_ranks: whether the dump has several ranks."""
+        """Return the suspect as a finding for the report. several_ranks: the dump has several ranks."""
         record = self.record
         return Finding(
             "suspect",

@@ -33,7 +33,7 @@ def _limit_reached(tensor: MeasuredTensor, share: float) -> bool:
 
 
 def _is_mask(tensor: MeasuredTensor) -> bool:
-    """Return whether the tensor has the lowest finite value at masked elements, and 0 elsewhere."""
+    """Return True if the tensor has the lowest finite value at masked elements, and 0 elsewhere."""
     return tensor.found.max == 0 and tensor.found.min == -_LARGEST[tensor.record.dtype or ""]
 
 
