@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
@@ -116,7 +117,7 @@ def stats(
     if sort:
         rows = iter(sorted(rows, key=lambda row: _sort_key(row, sort)))
     if limit and not by:
-        rows = islice(rows, limit)
+        rows = _cut(rows, limit, rows if origin or nonfinite else _unmeasured(records, unreadable))
     shown = 0
     if by:
         modules = by_module(Measured(row.record, row.found) for row in rows)[: limit or None]
@@ -171,6 +172,18 @@ def _origins(records: Iterator[Record], unreadable: Unreadable) -> Iterator[_Row
         if finding.origin:
             yield from (_Row(one, found, None) for one, found in zip(finding.inputs, finding.input_statistics))
             yield _Row(finding.record, finding.statistics, None)
+
+
+def _cut(rows: Iterable[_Row], limit: int, rest: Iterable[_Row]) -> Iterator[_Row]:
+    """Only the first rows, but go through the rest: what is said of the records is said of all."""
+    yield from islice(rows, limit)
+    deque(rest, maxlen=0)
+
+
+def _unmeasured(records: Iterable[Record], unreadable: Unreadable) -> Iterator[_Row]:
+    """Rows of records that are counted and not shown: no tensor is read for them."""
+    for record in records:
+        yield _Row(record, *unreadable.statistics(record, recorded=record.loader is not None))
 
 
 def _sort_key(row: _Row, sort: str) -> tuple[Any, ...]:

@@ -30,6 +30,7 @@ __all__ = [
     "add_private_directory",
     "holds_files",
     "is_disk_failure",
+    "is_private",
     "located",
     "make_private_directory",
     "mark_call",
@@ -70,6 +71,12 @@ def user_cache() -> Path:
     """Where what is computed again if it is lost stays between runs of this user. It need not exist."""
     own = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(own, "ascend-dump")
+
+
+def is_private(status: os.stat_result) -> bool:
+    """Whether it is this user's, and nobody else may write it."""
+    own = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
+    return own and not status.st_mode & 0o022
 
 
 def make_private_directory(path: Path, setting: str = "path=") -> None:

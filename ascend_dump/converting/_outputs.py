@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import functools
-import itertools
 import os
+import tempfile
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
@@ -41,7 +41,6 @@ _PART = 1 << 24
 #: How a kernel, a file system or a sandbox says that it does not copy.
 _NO_KERNEL_COPY = (errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 
-_numbers = itertools.count()
 _mapping_lock = threading.Lock()
 
 
@@ -53,11 +52,11 @@ def make_output_directory(path: Path) -> None:
 @contextmanager
 def _replaced(path: Path) -> Iterator[BinaryIO]:
     """A file that becomes `path` when it is complete, and never appears when it is not."""
-    # Short, whatever the length of the name it becomes.
-    temporary = path.with_name(f".convert-{os.getpid()}-{next(_numbers)}")
+    temporary = ""
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with open(os.open(temporary, flags, PRIVATE_FILE), "wb", buffering=0) as file:
+        # Short, whatever the length of the name it becomes; private; and not one that a killed process left.
+        descriptor, temporary = tempfile.mkstemp(prefix=".convert-", dir=path.parent)
+        with open(descriptor, "wb", buffering=0) as file:
             yield file  # unbuffered: every write here is one large one
         os.replace(temporary, path)
     except OSError as error:

@@ -15,15 +15,24 @@ import re
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ascend_dump._version import __version__
 from ascend_dump.common.log import log
-from ascend_dump.common.paths import CATALOG, PRIVATE_DIRECTORY, PRIVATE_FILE, PUSHED, REMOVED_DIRECTORY, user_cache
+from ascend_dump.common.paths import (
+    CATALOG,
+    PRIVATE_DIRECTORY,
+    PRIVATE_FILE,
+    PUSHED,
+    REMOVED_DIRECTORY,
+    is_private,
+    user_cache,
+)
 from ascend_dump.reading._record import Record
 from ascend_dump.reading.sources import Sources, graphs_beside
 from ascend_dump.storage import StoredPath, stored_files
@@ -43,6 +52,8 @@ _SCHEMA = "ascend-dump/catalog/4"
 _WORTH_KEEPING = 20_000
 #: Rows of a part. Two of them are in memory while a catalog is made: one is written while the next one is read.
 _PART = 131_072
+#: A catalog that is being made gets a part every few seconds: nobody works on one that got none for so many.
+_ABANDONED = 24 * 3600
 _MOST_OF_A_MANIFEST = 10_000_000
 _BLOCK = 1 << 20
 _PART_NAME = re.compile(r"part-\d{5}\.parquet", re.ASCII)
@@ -139,6 +150,14 @@ def _make(whole: Whole, made_of: str, watch: Watch) -> polars.LazyFrame:
         return store.finish(whole, made_of)
 
 
+def _remove_abandoned(directory: Path) -> None:
+    """Remove what processes that were killed left of catalogs that they were making."""
+    for draft in directory.glob(f"{CATALOG}.*"):
+        with suppress(OSError):
+            if time.time() - draft.lstat().st_mtime > _ABANDONED:
+                shutil.rmtree(draft, ignore_errors=True)
+
+
 class _WrittenPart(NamedTuple):
     """A part in a file; inside: its paths begin below the root of the dump."""
 
@@ -170,6 +189,7 @@ class _Store:
         for place in _places(root):
             try:
                 place.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIRECTORY)
+                _remove_abandoned(place.parent)
                 store = cls(root, place, Path(tempfile.mkdtemp(prefix=f"{CATALOG}.", dir=place.parent)))
             except OSError as error:
                 log.debug("no catalog is kept in %s: %s", place.parent, error)
@@ -249,7 +269,7 @@ def _load(whole: Whole, made_of: str) -> Optional[polars.LazyFrame]:
         try:
             directory = os.lstat(place)
             file = regular_status(place / _MANIFEST, follow_links=False)
-            if not stat.S_ISDIR(directory.st_mode) or not _is_private(directory) or not _is_private(file):
+            if not stat.S_ISDIR(directory.st_mode) or not is_private(directory) or not is_private(file):
                 continue
             manifest = json.loads(read_regular(place / _MANIFEST, _MOST_OF_A_MANIFEST, follow_links=False))
             if manifest["schema"] != _SCHEMA or manifest["made_of"] != made_of:
@@ -270,13 +290,7 @@ def _is_as_written(place: Path, part: Mapping[str, Any]) -> bool:
     if not isinstance(name, str) or not _PART_NAME.fullmatch(name):
         return False
     found = regular_status(place / name, follow_links=False)
-    return _is_private(found) and found.st_size == part["bytes"] and _digest(place / name) == part["xxh3"]
-
-
-def _is_private(found: os.stat_result) -> bool:
-    """Whether it is this user's, and nobody else may write it."""
-    own = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
-    return own and not found.st_mode & 0o022
+    return is_private(found) and found.st_size == part["bytes"] and _digest(place / name) == part["xxh3"]
 
 
 def _scan(place: Path, parts: Sequence[Mapping[str, Any]], prefix: str) -> polars.LazyFrame:
@@ -292,12 +306,13 @@ def _scan(place: Path, parts: Sequence[Mapping[str, Any]], prefix: str) -> polar
 
 
 def _places(root: Path) -> list[Path]:
-    """Beside the dump, unless it is stored elsewhere, and in the cache directory of the user."""
+    """Beside the dump, unless it is stored elsewhere or others could exchange it there, and in the user's cache."""
     import xxhash
 
     name = xxhash.xxh3_128_hexdigest(os.fsencode(root.resolve()))
     own = user_cache() / name / CATALOG
-    return [own] if isinstance(root, StoredPath) else [root / CATALOG, own]
+    beside = not isinstance(root, StoredPath) and is_private(os.stat(root))
+    return [root / CATALOG, own] if beside else [own]
 
 
 def _prefix(root: Path) -> str:

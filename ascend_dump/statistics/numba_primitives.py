@@ -15,7 +15,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import config as numba_config
 
-from ascend_dump.common.paths import make_private_directory, user_cache
+from ascend_dump.common.paths import is_private, make_private_directory, user_cache
 from ascend_dump.errors import WriteError
 
 __all__ = [
@@ -52,20 +52,22 @@ def inner(fastmath: Any = (), *, inline: bool = False) -> Callable[[_Function], 
 
 @functools.cache
 def _directory() -> str:
-    """The private directory of compiled kernels, which are executed, so no other user may write to it; "" if it cannot
-    be created."""
+    """The private directory of compiled kernels, which are executed, so no other user may write to it; "" if there is
+    none."""
     directory = user_cache() / "numba"
     try:
         make_private_directory(directory)
-    except WriteError:
+        safe = all(is_private(os.lstat(level)) for level in (directory.parent, directory))
+    except (OSError, WriteError):
         return ""
-    return os.fspath(directory)
+    return os.fspath(directory) if safe else ""
 
 
 def kernel(function: _Function) -> _Function:
     """Compile a function that Python calls; it releases the GIL.
 
-    The result is cached in the user's cache directory; if that is not writable, numba chooses another one. Call while
+    The result is cached in the user's cache directory; if that is not writable, or others may write there,
+    numba chooses another one. Call while
     nothing else loads or compiles.
     """
     before = _config.CACHE_DIR

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Optional
 
 from ascend_dump.common.log import log
-from ascend_dump.common.paths import PRIVATE_DIRECTORY, user_cache
+from ascend_dump.common.paths import PRIVATE_DIRECTORY, is_private, user_cache
 from ascend_dump.errors import ConfigError, StorageError
 from ascend_dump.storage._listing import StoredObject, read_range, status_of
 from ascend_dump.storage._path import StoredPath
@@ -74,12 +74,7 @@ def _kept(place: Path, size: int) -> Optional[int]:
     except OSError:
         return None
     found = os.fstat(descriptor)
-    if (
-        not stat.S_ISREG(found.st_mode)
-        or found.st_uid != os.geteuid()
-        or found.st_mode & 0o022
-        or found.st_size != size
-    ):
+    if not stat.S_ISREG(found.st_mode) or not is_private(found) or found.st_size != size:
         os.close(descriptor)
         return None
     with contextlib.suppress(OSError):
@@ -89,7 +84,7 @@ def _kept(place: Path, size: int) -> Optional[int]:
 
 def _check(directory: Path) -> None:
     found = os.lstat(directory)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+    if not stat.S_ISDIR(found.st_mode) or not is_private(found):
         raise PermissionError(1, "others could write there", str(directory))
 
 

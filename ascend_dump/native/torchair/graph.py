@@ -350,7 +350,7 @@ def _name_of_outputs(outputs: list[str]) -> str:
     """`LayerNorm_1` for its outputs `LayerNorm_1_0, LayerNorm_1_1`; another variable is returned unchanged."""
     for index, variable in enumerate(outputs):
         match = _OUTPUT.fullmatch(variable)
-        if match is not None and int(match[2]) == index:
+        if match is not None and match[2] == str(index):
             return match[1]
     return "NetOutput" if outputs == ["_"] else outputs[0]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,20 @@ def test_operators_that_change_no_values_are_counted_and_not_listed(dump: Path) 
     assert f"{records} tensors that change no values" in measured.err
     total = next(line for line in listed.out.splitlines() if " · " in line)
     assert f"{len(ascend_dump.open(dump))} records" in total
+
+
+@pytest.mark.parametrize("words", [[], ["--json"], ["--nonfinite"], ["--sort", "max"]], ids=str)
+def test_a_limit_changes_the_list_and_not_what_is_said_of_all_records(
+    dump: Path, tmp_path: Path, words: list[str]
+) -> None:
+    whole = tmp_path / "whole"
+    shutil.copytree(dump, whole)
+    for index in whole.rglob("index.jsonl"):
+        with index.open("a") as lines:
+            lines.write("{ no JSON\n")
+    every, cut = shell("stats", whole, *words), shell("stats", whole, *words, "--limit", 1)
+    assert "cannot be read" in every.err
+    assert (cut.err, cut.code, len(cut.out) < len(every.out)) == (every.err, every.code, True)
 
 
 @pytest.mark.parametrize("words", [["--all"], ["--op", "*"], ["--op-type", "aten::*"]])

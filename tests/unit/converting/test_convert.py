@@ -393,6 +393,17 @@ def test_a_failed_write_leaves_nothing_and_stops(tmp_path: Path, monkeypatch: py
     assert list((tmp_path / "out").iterdir()) == []
 
 
+def test_what_a_killed_process_of_the_same_number_left_stops_nothing(one: Path, tmp_path: Path) -> None:
+    """In containers every process may have the same number."""
+    out = tmp_path / "out"
+    out.mkdir()
+    for number in range(1000):
+        (out / f".convert-{os.getpid()}-{number}").write_bytes(b"half")
+    (result,) = convert(one, out)
+    assert not result.failures
+    assert (out / f"{one.name}.output.0.npy").is_file()
+
+
 def test_an_old_result_is_replaced_whole(one: Path, tmp_path: Path) -> None:
     target = tmp_path / "out" / f"{one.name}.output.0.npy"
     target.parent.mkdir()

@@ -114,6 +114,12 @@ def test_text_that_is_no_python_is_read_without_inputs(tmp_path):
     assert (one.node.name, one.node.type, one.node.inputs) == ("Einsum", "Einsum", ())
 
 
+def test_a_name_may_end_with_more_digits_than_python_makes_a_number_of(tmp_path):
+    name = "Add_" + "7" * 5000
+    [one] = read(tmp_path, f"{name} = ge.Add(x_0, y_0)\n")
+    assert one.node.name == name
+
+
 _ARGUMENTS = st.recursive(
     st.sampled_from(["A_0", "B_0", "C_0", "None", "-1.5e3", "x.A_0", '"B_0, "', "'\\'A_0('", "[]", "A_0 == 3", "1e5"]),
     lambda inner: st.one_of(

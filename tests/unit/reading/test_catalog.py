@@ -312,6 +312,26 @@ class TestKeeping:
         assert len(frame_of(large)) == LARGE
         assert not list(elsewhere.iterdir())
 
+    def test_what_a_killed_process_left_goes_a_day_later(self, large: Path) -> None:
+        left, made_now = large / ".ascend-dump-catalog.old", large / ".ascend-dump-catalog.new"
+        for draft in (left, made_now):
+            draft.mkdir()
+            (draft / "part-00000.parquet").write_bytes(b"PAR1")
+        os.utime(left, (1, 1))
+        frame_of(large)
+        assert (left.exists(), made_now.exists()) == (False, True)
+
+    @pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
+    def test_where_others_can_exchange_it_it_is_kept_in_the_cache_directory(
+        self, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+    ) -> None:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        large.chmod(mode)
+        first = frame_of(large)
+        assert not parts(large)
+        assert list((tmp_path / "cache").rglob("*.parquet"))
+        assert frame_of(large).equals(first)
+
     def test_that_of_a_read_only_dump_is_kept_in_the_cache_directory(
         self, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_only: Any
     ) -> None:

@@ -65,6 +65,18 @@ print("own", numba.config.CACHE_DIR)
 
 
 @needs_numba
+@pytest.mark.parametrize("open_to_all", ["ascend-dump", "ascend-dump/numba"])
+def test_what_others_could_exchange_is_not_run(tmp_path: Path, open_to_all: str) -> None:
+    directory = tmp_path / "ascend-dump" / "numba"
+    directory.mkdir(parents=True, mode=0o700)
+    (tmp_path / open_to_all).chmod(0o777)
+    code = "from ascend_dump.statistics import warm_up; print(warm_up(['bool']))"
+    done = run_python(code, XDG_CACHE_HOME=str(tmp_path), NUMBA_CACHE_DIR="")
+    assert done.stdout == "numba\n", done.stderr
+    assert not list(directory.iterdir())
+
+
+@needs_numba
 def test_what_is_compiled_is_told_once_and_stays_with_the_user(tmp_path: Path) -> None:
     place = {"XDG_CACHE_HOME": str(tmp_path), "NUMBA_CACHE_DIR": ""}
     first, second = run_python(ANNOUNCE, **place), run_python(ANNOUNCE, **place)
