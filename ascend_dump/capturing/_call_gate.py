@@ -52,5 +52,5 @@ class CallGate:
     def end(self) -> None:
         """The call that was let through has ended: the next one may become a step."""
         call = self._call
-        _around.set(tuple(one for one in _around.get() if one is not call))
+        _around.set(tuple(running for running in _around.get() if running is not call))
         self._lock.release()

@@ -82,9 +82,9 @@ class CallsSession(Session):
             else:
                 self._sort(None)
         elif selected or (self._adapter.repeats is Repeats.RESUMED and not self._armed):
-            place = self._run.of_call(number)
-            mark_call(place.path, number)
-            self._begin(place)
+            call_run = self._run.of_call(number)
+            mark_call(call_run.path, number)
+            self._begin(call_run)
 
     def trigger(self, reason: str) -> None:
         """Record no call after the one that runs, or that was the last one."""
@@ -100,11 +100,11 @@ class CallsSession(Session):
         for step in find_steps(self.root, self.step_directories):
             yield step.number
 
-    def _begin(self, place: RunDirectory) -> None:
+    def _begin(self, call_run: RunDirectory) -> None:
         try:
-            self._session = self._adapter.start(self._each, self._target, place)
+            self._session = self._adapter.start(self._each, self._target, call_run)
         except AscendDumpError as error:
-            remove_tree(place.path)
+            remove_tree(call_run.path)
             if self._calls == 1:
                 raise
             super().fail(error)
@@ -120,16 +120,16 @@ class CallsSession(Session):
             self._sort(number if selected else None)
             return
         self._session = None
-        place = self._run.of_call(number).path
+        directory = self._run.of_call(number).path
         try:
             session.settle()
         finally:
             self._stop(session)
             if selected and session.failure is not None and session.failure.code == "AD303":
                 self._empty.add(number)
-            self._armed = self._armed or holds_files(place)
+            self._armed = self._armed or holds_files(directory)
             if not selected and os.getpid() == self._pid:
-                remove_tree(place)
+                remove_tree(directory)
 
     def _stop(self, session: Session) -> None:
         try:
@@ -138,12 +138,12 @@ class CallsSession(Session):
             super().fail(error)
             return
         except Exception as error:
-            found = AdapterError(
+            failure = AdapterError(
                 f"the adapter {self._adapter.name} could not end the capture of a call: {error!r}",
                 hint="what it wrote until then can be read; please report this with the traceback of the cause",
             )
-            found.__cause__ = error
-            super().fail(found)
+            failure.__cause__ = error
+            super().fail(failure)
             return
         self._marks.update(session.marks())
         tally = session.tally()
@@ -232,12 +232,12 @@ class CallsSession(Session):
                     with located(file) as (name, directory):
                         os.unlink(name, dir_fd=directory)
                     continue
-                place = self._run.of_call(owner).path
-                if not place.exists():
-                    mark_call(place, owner)
-                there = place / inside
-                make_private_directory(there.parent)
-                with located(file) as (old, directory), located(there) as (new, _):
+                call_directory = self._run.of_call(owner).path
+                if not call_directory.exists():
+                    mark_call(call_directory, owner)
+                destination = call_directory / inside
+                make_private_directory(destination.parent)
+                with located(file) as (old, directory), located(destination) as (new, _):
                     os.replace(old, new, src_dir_fd=directory, dst_dir_fd=directory)
 
 

@@ -53,22 +53,22 @@ def decorate(function: Any, capture: object, step: Callable[[], AbstractContextM
         with step():
             return await wrapped(*args, **kwargs)
 
-    found = _DecoratedFunction(function, run_coroutine if inspect.iscoroutinefunction(plain) else run)
-    found._self_capture = capture
-    return found
+    decorated = _DecoratedFunction(function, run_coroutine if inspect.iscoroutinefunction(plain) else run)
+    decorated._self_capture = capture
+    return decorated
 
 
-def refuse_class(found: type) -> ConfigError:
+def refuse_class(cls: type) -> ConfigError:
     """The error for a class, which is neither a function nor something that runs."""
     return ConfigError(
-        f"{found.__qualname__} is a class, and a capture needs an object of it or one of its methods",
+        f"{cls.__qualname__} is a class, and a capture needs an object of it or one of its methods",
         hint="give the object: capture(model); or put @ascend_dump.capture above the method",
     )
 
 
 def _name(function: Any) -> str:
-    found = getattr(function, "__qualname__", None)
-    return str(found) if found else type(function).__name__  # a functools.partial has none
+    qualname = getattr(function, "__qualname__", None)
+    return str(qualname) if qualname else type(function).__name__  # a functools.partial has none
 
 
 def _refuse_block(name: str) -> NoReturn:

@@ -46,8 +46,8 @@ class StepForecast:
                 size = self._first_step()
                 if size is not None:
                     count, keep = self._request.steps.count, self._request.keep
-                    more = [one for one in (count and count - 1, keep) if one is not None]
-                    Budget(self._session.root, None).forecast(size, min(more, default=None), endless=True)
+                    limits = [limit for limit in (count and count - 1, keep) if limit is not None]
+                    Budget(self._session.root, None).forecast(size, min(limits, default=None), endless=True)
                     return
             except Exception:  # the program must not suffer
                 log.debug("the size of a step could not be told", exc_info=True)
@@ -68,10 +68,10 @@ class StepForecast:
 
 def _bytes_below(directory: str) -> int:
     total = 0
-    for place, _, names in os.walk(directory):
+    for parent, _, names in os.walk(directory):
         for name in names:
             try:
-                total += os.lstat(os.path.join(place, name)).st_size
+                total += os.lstat(os.path.join(parent, name)).st_size
             except OSError:  # `keep=` removes steps meanwhile
                 continue
     return total

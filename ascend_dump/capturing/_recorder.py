@@ -138,14 +138,14 @@ class TreeRecorder:
 
     def kept(self) -> dict[str, Any]:
         """What a manifest says of it, as `HostWriter.kept`."""
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if self._request.keep is not None:
-            found["removed"] = {"steps": self._removed}
+            fields["removed"] = {"steps": self._removed}
         if self.ended is not None:
-            found["ended"] = self.ended._asdict()
+            fields["ended"] = self.ended._asdict()
         if self._request.until is not None:
-            found["unknown"] = self.unknown
-        return found
+            fields["unknown"] = self.unknown
+        return fields
 
     def _run(self) -> None:
         pause = _PAUSE
@@ -160,11 +160,11 @@ class TreeRecorder:
         """Read the steps that are complete, and remove those that are not to stay. over: the newest is complete too."""
         with self._lock:
             try:
-                found = find_steps(self._root, self._layout)
-                self._seen = self._seen or bool(found)
+                steps = find_steps(self._root, self._layout)
+                self._seen = self._seen or bool(steps)
                 if self._request.until is not None and self.ended is None:
-                    self._check(found, over)
-                old, late = self._superfluous(found, over)
+                    self._check(steps, over)
+                old, late = self._superfluous(steps, over)
                 for step in (*old, *late):
                     remove_step(step)
                 self._removed += len(old)
@@ -185,10 +185,12 @@ class TreeRecorder:
         except ReadError:
             return False
 
-    def _superfluous(self, found: list[StepDirectory], over: bool) -> tuple[list[StepDirectory], list[StepDirectory]]:
+    def _superfluous(
+        self, all_steps: list[StepDirectory], over: bool
+    ) -> tuple[list[StepDirectory], list[StepDirectory]]:
         """The steps that are too old to stay, and those that came after the recording had ended."""
         old, late = [], []
-        for name, group in groupby(found, key=lambda step: step.stream):
+        for name, group in groupby(all_steps, key=lambda step: step.stream):
             steps = list(group)
             most = self._request.keep
             if self.ended is not None:
@@ -205,9 +207,9 @@ class TreeRecorder:
                 old += [step for step in steps if step.number < first]
         return old, late
 
-    def _check(self, found: list[StepDirectory], over: bool) -> None:
+    def _check(self, all_steps: list[StepDirectory], over: bool) -> None:
         """Look for NaN and Inf in steps that are complete, those of each stream in their order."""
-        for name, group in groupby(found, key=lambda step: step.stream):
+        for name, group in groupby(all_steps, key=lambda step: step.stream):
             steps = list(group)
             for step in steps if over else steps[:-1]:
                 if step.number <= self._checked.get(name, -1):
@@ -216,7 +218,9 @@ class TreeRecorder:
                 wrong = self._wrong_in(step.path)
                 if wrong is None:
                     continue
-                before = [one for one in found if one.stream != name or one.number <= step.number]
+                before = [
+                    candidate for candidate in all_steps if candidate.stream != name or candidate.number <= step.number
+                ]
                 self._end(Ended(wrong.reason, step.number, wrong.operator), before)
                 log.warning("%s at step %d: the capture keeps it and records nothing more", wrong.reason, step.number)
                 return
@@ -249,8 +253,8 @@ class TreeRecorder:
             wrong, unknown = first_wrong(dump)
             self.unknown += unknown
             if wrong is not None:
-                one = wrong.record
-                name = f"{one.op_name}.{one.io}.{one.index}"
+                record = wrong.record
+                name = f"{record.op_name}.{record.io}.{record.index}"
                 return Ended(f"{wrong.what} in {name}", None, name)
         except ReadError as error:
             log.debug("a step could not be read: %s", error)

@@ -78,8 +78,8 @@ def tell(
         return
     parts, running = [mine], list[int]()
     if tally is not None and rank.world > 1:
-        others, running = _others(path, rank)
-        parts += others
+        other_parts, running = _others(path, rank)
+        parts += other_parts
     where = path if len(parts) == 1 else path.parents[1]
     lines = [f"{_who(parts, rank)}dumped {_what(parts)} into {_short(where)}", f"  {_price(parts, seconds)}"]
     lines += [f"  {line}" for line in _notes(request, parts, running, failure)]
@@ -106,18 +106,18 @@ def _what(parts: list[_RankPart]) -> str:
     tallies = [part.tally for part in parts if part.tally is not None]
     if not tallies:
         return counted(sum(part.files.number for part in parts), "file")
-    found = Tally.of_all(tallies)
+    total = Tally.of_all(tallies)
     steps = sorted({tally.steps for tally in tallies})
     each = counted(steps[0], "step") if len(steps) == 1 else f"{steps[0]} to {counted(steps[-1], 'step')}"
     each += " each" if len(parts) > 1 else ""
-    return f"{each}, {counted(found.operators, 'operator')}, {counted(found.records, 'record')}"
+    return f"{each}, {counted(total.operators, 'operator')}, {counted(total.records, 'record')}"
 
 
 def _price(parts: list[_RankPart], seconds: float) -> str:
     disk = f"{size(sum(part.files.nbytes for part in parts))} on disk"
     tally = parts[0].tally
-    seen = sum(part.tally.seen for part in parts if part.tally is not None)
-    disk += f" of {size(seen)} seen" if seen else ""
+    recorded_bytes = sum(part.tally.seen for part in parts if part.tally is not None)
+    disk += f" of {size(recorded_bytes)} seen" if recorded_bytes else ""
     if tally is None or tally.took is None or tally.cost is None:
         return f"{disk}; {duration(seconds)} from start to end"
     of = " (of this rank)" if len(parts) > 1 else ""
@@ -190,13 +190,15 @@ def _others(path: Path, rank: Rank) -> tuple[list[_RankPart], list[int]]:
     """What other ranks of this run on this host have recorded, and which of them have not ended yet."""
     until = time.monotonic() + _PATIENCE
     while True:
-        found = {number: _manifest_of(path.parents[1] / Rank(number, rank.world).level) for number in _neighbours(rank)}
-        running = [number for number, run in found.items() if run is not None and run[1].get("state") == "running"]
+        manifests = {
+            number: _manifest_of(path.parents[1] / Rank(number, rank.world).level) for number in _neighbours(rank)
+        }
+        running = [number for number, run in manifests.items() if run is not None and run[1].get("state") == "running"]
         if not running or time.monotonic() > until:
             break
         time.sleep(0.02)
     parts = []
-    for number, run in found.items():
+    for number, run in manifests.items():
         tally = None if run is None else _tally_of(run[1])
         if run is not None and number not in running and tally is not None and tally.records:
             parts.append(_RankPart(number, _files(run[0]), tally))
@@ -211,11 +213,15 @@ def _manifest_of(level: Path) -> Optional[tuple[Path, dict[str, Any]]]:
     """The newest run of a rank, if one process started it and this one on this host, with its manifest."""
     try:
         newest = max(level.iterdir())
-        found = json.loads(read_regular(newest / MANIFEST, _MOST_BYTES, follow_links=False))
+        manifest = json.loads(read_regular(newest / MANIFEST, _MOST_BYTES, follow_links=False))
     except (OSError, ValueError, RecursionError):  # there is none
         return None
-    mine = isinstance(found, dict) and found.get("host") == socket.gethostname() and found.get("parent") == os.getppid()
-    return (newest, found) if mine else None
+    mine = (
+        isinstance(manifest, dict)
+        and manifest.get("host") == socket.gethostname()
+        and manifest.get("parent") == os.getppid()
+    )
+    return (newest, manifest) if mine else None
 
 
 def _tally_of(manifest: dict[str, Any]) -> Optional[Tally]:
@@ -238,12 +244,12 @@ class Progress:
         self._over.set()
 
     def _run(self) -> None:
-        pause, told = _FIRST, 0
+        pause, reported = _FIRST, 0
         while not self._over.wait(pause):
             pause = min(2 * pause, _MOST)
             tally = self._session.tally()
-            if tally is not None and tally.records > told:
-                told = tally.records
+            if tally is not None and tally.records > reported:
+                reported = tally.records
                 spoken().info(
                     "recording: %s, %s, %s seen so far",
                     counted(tally.begun, "step"),

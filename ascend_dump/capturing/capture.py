@@ -198,13 +198,13 @@ class Capture:
             return
         except Exception as error:
             name = self._adapter.name if self._adapter is not None else ""
-            found = AdapterError(
+            failure_to_end = AdapterError(
                 f"the adapter {name} could not end the capture: {error!r}",
                 hint="what it wrote until then can be read; please report this with the traceback of the cause",
             )
-            found.__cause__ = error
+            failure_to_end.__cause__ = error
             log.debug("stopping failed", exc_info=True)
-            self._complain(found)
+            self._complain(failure_to_end)
             return
         failure = session.failure
         if failure is None and not holds_files(self.path):
@@ -290,9 +290,9 @@ class Capture:
         return open_dump(path).marked({} if self._session is None else self._session.marks())
 
     def __repr__(self) -> str:
-        place = self.request.path if self._path is None else self._path
+        directory = self.request.path if self._path is None else self._path
         state = self._state.value if self._path is None or self.active else "ended"
-        return f"<Capture {place} ({state})>"
+        return f"<Capture {directory} ({state})>"
 
     def __enter__(self) -> Capture:
         return self.start()
@@ -358,8 +358,8 @@ class Capture:
             self.problems = adapter.check(self.request, self._target, run)
             self._report_problems()
             if is_selected(rank, self.request.ranks):
-                made = run.make()
-                session = self._start(adapter, made, calls)
+                created = run.make()
+                session = self._start(adapter, created, calls)
                 self._path = session.root
                 self._mark = Mark(self._path, adapter.name, self.request)
                 self._recorder = StepRecorder(session, self.request)
@@ -422,9 +422,9 @@ class Capture:
             refused += [problem for problem in self.problems if problem.severity == "silent"]
         if refused:
             # All of them at once: who mends the request mends these too.
-            others = [problem for problem in self.problems if problem not in refused]
+            remaining = [problem for problem in self.problems if problem not in refused]
             raise ConfigError(
-                "\n".join(str(problem) for problem in [*refused, *others]),
+                "\n".join(str(problem) for problem in [*refused, *remaining]),
                 hint="nothing was started; see the hints above",
                 code=refused[0].code,
             )
@@ -439,9 +439,9 @@ class Capture:
 
     def _nothing_written(self, reasons: list[str]) -> CaptureError:
         listed = "".join(f"\n  - {reason}" for reason in reasons)
-        found = "see cap.problems, and " if self.problems and not self._launched else "see "
+        see = "see cap.problems, and " if self.problems and not self._launched else "see "
         return CaptureError(
-            f"the capture wrote nothing{listed}", hint=f"{found}`ascend-dump explain AD303`", code="AD303"
+            f"the capture wrote nothing{listed}", hint=f"{see}`ascend-dump explain AD303`", code="AD303"
         )
 
     def end_at_exit(self) -> None:
@@ -524,12 +524,12 @@ class Capture:
         session = self._running
         if not isinstance(error, KeyboardInterrupt) or session is None or session.failure is not None:
             return
-        found = CaptureError(
+        interruption = CaptureError(
             "the program was interrupted (KeyboardInterrupt) inside the capture",
             hint="what was written until then can be read",
         )
-        found.reported = True  # whoever pressed Ctrl-C knows
-        session.fail(found)
+        interruption.reported = True  # whoever pressed Ctrl-C knows
+        session.fail(interruption)
 
     def _trigger_by(self, error: Optional[BaseException]) -> None:
         if self.active and self._recorder is not None:

@@ -57,12 +57,12 @@ def check(
     Exits with 2 if the file is refused, with 1 if something in it is silently ignored.
     """
     source = sys.stdin.buffer.read() if file == "-" else Path(file)
-    known = languages()
-    candidates = [known[against]] if against else _recognised(known, source)
+    by_name = languages()
+    candidates = [by_name[against]] if against else _recognised(by_name, source)
     language = candidates[0]
     refuse_runtime(language, on)
-    place = None if graph is None else Path(graph)
-    around = Surroundings(situation_of(language, place, dynamic_shape=dynamic_shape), on, place)
+    graph_path = None if graph is None else Path(graph)
+    around = Surroundings(situation_of(language, graph_path, dynamic_shape=dynamic_shape), on, graph_path)
     problems = language.check(source, around)
     name = language.name
     if as_json:
@@ -72,8 +72,8 @@ def check(
         write_document(sys.stdout, "check", {**fields, "problems": [problem._asdict() for problem in problems]})
     else:
         if len(candidates) > 1:
-            others = " or ".join(f"--against {other.name}" for other in candidates[1:])
-            click.echo(f"checked against {name}; where it is another's, give {others}", err=True)
+            alternatives = " or ".join(f"--against {candidate.name}" for candidate in candidates[1:])
+            click.echo(f"checked against {name}; where it is another's, give {alternatives}", err=True)
         print_problems(file, problems)
     return exit_of(problems)
 
@@ -83,16 +83,16 @@ def print_problems(file: str, problems: Sequence[Problem], *, err: bool = False)
     from ascend_dump.report.tables import counted, escape
 
     for problem in problems:
-        place = f" {escape(problem.where)}:" if problem.where else ""
+        location = f" {escape(problem.where)}:" if problem.where else ""
         native = f" ({problem.native})" if problem.native else ""
         click.echo(
-            f"{escape(file)}: {problem.severity}:{place} {escape(problem.message)} [{problem.code}]{native}", err=err
+            f"{escape(file)}: {problem.severity}:{location} {escape(problem.message)} [{problem.code}]{native}", err=err
         )
         if problem.hint:
             click.echo(f"  hint: {escape(problem.hint)}", err=err)
     if problems:
         nouns = {"error": "error", "silent": "silently ignored setting", "warning": "warning"}
-        counts = {noun: sum(one.severity == kind for one in problems) for kind, noun in nouns.items()}
+        counts = {noun: sum(problem.severity == kind for problem in problems) for kind, noun in nouns.items()}
         click.echo(", ".join(counted(count, noun) for noun, count in counts.items() if count), err=err)
     else:
         click.echo(f"{escape(file)}: accepted, nothing in it is ignored", err=err)
@@ -100,8 +100,8 @@ def print_problems(file: str, problems: Sequence[Problem], *, err: bool = False)
 
 def exit_of(problems: Sequence[Problem]) -> Exit:
     """2 when something is refused, 1 when something is silently ignored, else 0."""
-    found = {problem.severity for problem in problems}
-    return Exit.USAGE if "error" in found else Exit.DIFFERENT if "silent" in found else Exit.OK
+    severities = {problem.severity for problem in problems}
+    return Exit.USAGE if "error" in severities else Exit.DIFFERENT if "silent" in severities else Exit.OK
 
 
 def situation_of(language: ConfigLanguage, graph: Optional[Path], *, dynamic_shape: bool = False) -> Situation:
@@ -110,13 +110,13 @@ def situation_of(language: ConfigLanguage, graph: Optional[Path], *, dynamic_sha
 
     operators = None if graph is None else language.operators(graph)
     static_shape = False if dynamic_shape else None
-    here = Situation.here()._replace(container=in_container(), whole_run=True)
-    return here._replace(operators=operators, static_shape=static_shape)
+    situation = Situation.here()._replace(container=in_container(), whole_run=True)
+    return situation._replace(operators=operators, static_shape=static_shape)
 
 
-def _recognised(known: Mapping[str, ConfigLanguage], source: Union[Path, bytes]) -> list[ConfigLanguage]:
+def _recognised(by_name: Mapping[str, ConfigLanguage], source: Union[Path, bytes]) -> list[ConfigLanguage]:
     """Those it may be of, the likeliest first; what has the keys of none is judged as CANN would."""
     from ascend_dump.native.cann.config.parse import read_source
 
     suffix = "" if isinstance(source, bytes) else source.suffix
-    return recognise(known.values(), read_source(source).value, suffix) or [known["acl"]]
+    return recognise(by_name.values(), read_source(source).value, suffix) or [by_name["acl"]]

@@ -94,27 +94,27 @@ def convert(sources: tuple[str, ...], listed: Optional[str], out: Path, as_json:
     options = _options(chosen)
     pattern: Optional[str] = chosen["select"]
     dump: Optional[Dump] = None
-    places = tuple(map(_place, _sources(sources, listed, out)))
-    if any(map(_holds_records, places)) or (len(places) == 1 and parse_converted(places[0].name) is not None):
+    paths = tuple(map(_place, _sources(sources, listed, out)))
+    if any(map(_holds_records, paths)) or (len(paths) == 1 and parse_converted(paths[0].name) is not None):
         summary = _Summary("record")
-        dump = _dump_of_records(places, options, pattern, chosen)
+        dump = _dump_of_records(paths, options, pattern, chosen)
         results = convert_records(dump, out, options, lambda array: as_torch(array, writable=True))
     else:
         summary = _Summary("dump file")
-        tasks = find_tasks(places, out, text_matcher(pattern) if pattern else None)
+        tasks = find_tasks(paths, out, text_matcher(pattern) if pattern else None)
         results = convert_all(tasks, options, jobs=chosen["jobs"], compat=chosen["compat"])
-    seen = summary.watch(progress(results, "files"))
+    watched = summary.watch(progress(results, "files"))
     if as_json:
         from ascend_dump.report.documents import write_document
 
-        files = (_fields(result) for result in seen if not result.skipped)
+        files = (_fields(result) for result in watched if not result.skipped)
         write_document(sys.stdout, "convert", {"out": out, "files": files, "totals": summary.fields})
     else:
-        for _ in seen:
+        for _ in watched:
             pass
-        place = os.path.abspath(out) if summary.written else ""
-        print(f"{summary} · in {escape(place)}" if place else str(summary))
-    if chosen["compat"] and any(place.is_dir() for place in places):
+        directory = os.path.abspath(out) if summary.written else ""
+        print(f"{summary} · in {escape(directory)}" if directory else str(summary))
+    if chosen["compat"] and any(path.is_dir() for path in paths):
         from ascend_dump.converting.msaccucmp import write_failed_list
 
         write_failed_list(out, summary.failures, formats=options.format is not None)
@@ -139,22 +139,22 @@ def _sources(sources: tuple[str, ...], listed: Optional[str], out: Path) -> list
     return list(sources)
 
 
-def _holds_records(place: Path) -> bool:
+def _holds_records(path: Path) -> bool:
     """Whether a directory holds a dump that is not in CANN's own format, whose records are converted."""
     from ascend_dump.converting.convert import find_tasks
     from ascend_dump.converting.records import is_file_of_host_dump, is_host_dump
     from ascend_dump.reading import open_dump
 
-    if not place.is_dir():
-        if is_file_of_host_dump(place):
-            raise ConfigError(f"{place} is one file of a dump", hint="give the directory of the dump")
+    if not path.is_dir():
+        if is_file_of_host_dump(path):
+            raise ConfigError(f"{path} is one file of a dump", hint="give the directory of the dump")
         return False
-    if is_host_dump(place):
+    if is_host_dump(path):
         return True
-    if any(task.named for task in find_tasks([place], place)):
+    if any(task.named for task in find_tasks([path], path)):
         return False
     try:
-        open_dump(place)
+        open_dump(path)
     except ReadError:  # files of CANN may have any names
         return False
     return True
@@ -162,13 +162,13 @@ def _holds_records(place: Path) -> bool:
 
 def _place(source: str) -> Path:
     """Where a source is; what is stored elsewhere is listed at once."""
-    place = located(source)
-    if isinstance(place, StoredPath):
+    path = located(source)
+    if isinstance(path, StoredPath):
         try:
-            list_stored(str(place))
+            list_stored(str(path))
         except FileNotFoundError:
-            raise DumpNotFound("nothing is stored there", path=place) from None
-    return place
+            raise DumpNotFound("nothing is stored there", path=path) from None
+    return path
 
 
 def _dump_of_records(

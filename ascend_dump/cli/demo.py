@@ -99,10 +99,10 @@ def _difference(wrong: Path, run: Path, quiet: bool) -> dict[str, Any]:
     """Compare the two runs, and print what that says."""
     from ascend_dump.analysis.compare import compare
 
-    found = compare(wrong, run)
-    if not found.origins:
+    comparison = compare(wrong, run)
+    if not comparison.origins:
         raise CaptureError("the planted epsilon was not found", hint="please report this")
-    origin = found.origins[0]
+    origin = comparison.origins[0]
     command = f"{_program()} compare {shlex.quote(str(wrong))} {shlex.quote(str(run))}"
     if not quiet:
         click.echo(f"\nthe first operator whose output is wrong though its inputs are right, at step {origin.step}:")
@@ -115,7 +115,7 @@ def _difference(wrong: Path, run: Path, quiet: bool) -> dict[str, Any]:
     return {
         "actual": str(wrong),
         "reference": str(run),
-        "verdict": found.verdict,
+        "verdict": comparison.verdict,
         "origin": origin.to_dict(),
         "command": command,
     }
@@ -132,7 +132,7 @@ def _overflow(run: Path, quiet: bool) -> dict[str, Any]:
         raise CaptureError("the planted overflow was not found", hint="please report this")
     record, statistics = finding.record, finding.statistics
     command = f"{_program()} show {shlex.quote(str(run))} --op {record.op_name!r} --step {record.step}"
-    told = {
+    fields = {
         "dump": str(run),
         "records": len(dump),
         "origin": finding.origin,
@@ -141,8 +141,8 @@ def _overflow(run: Path, quiet: bool) -> dict[str, Any]:
         "command": command,
     }
     if quiet:
-        return told
-    inputs = ", ".join(f"{one.dtype}{list(one.shape or ())}" for one in finding.inputs)
+        return fields
+    inputs = ", ".join(f"{tensor.dtype}{list(tensor.shape or ())}" for tensor in finding.inputs)
     click.echo(f"\n{len(dump)} records in {run}")
     click.echo(f"the first operator to produce Inf or NaN, at step {record.step}:")
     click.echo(f"  operator  {record.op_name} ({record.op_type})")
@@ -153,4 +153,4 @@ def _overflow(run: Path, quiet: bool) -> dict[str, Any]:
     )
     click.echo(f"  inputs    {inputs}, all finite")
     click.echo(f"look at it:\n  {command}")
-    return told
+    return fields

@@ -6,22 +6,22 @@ __all__ = ["counted", "duration", "explained", "named", "size"]
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 record`, `2 records`."""
+    """Return `1 record`, `2 records`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def explained(outputs: int) -> str:
-    """What follows from an origin: `1 later output that differs`, `2 later outputs that differ`."""
+    """Return the number of differences of an origin: `1 later output that differs`, `2 later outputs that differ`."""
     return f"{counted(outputs, 'later output')} that {'differs' if outputs == 1 else 'differ'}"
 
 
 def named(op_name: str, op_type: str) -> str:
-    """`fc/addmm_0 (aten::addmm)`; modules have no type, and some records no name."""
+    """Return `fc/addmm_0 (aten::addmm)`; modules have no type, and some records no name."""
     return f"{op_name or op_type} ({op_type})" if op_type else op_name
 
 
 def size(count: int) -> str:
-    """Bytes for people: `1.2 MB`."""
+    """Return bytes for people: `1.2 MB`."""
     value = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:
@@ -31,7 +31,7 @@ def size(count: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`35 ms`, `2.4 s`, `1 h 12 min`."""
+    """Return `35 ms`, `2.4 s`, `1 h 12 min`."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 120:

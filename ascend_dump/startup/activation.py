@@ -83,10 +83,10 @@ def settings_of_waiting() -> Optional[DumpRequest]:
     """The settings of ASCEND_DUMP=wait,..., None for any other value. Raises ConfigError for a wrong setting."""
     from ascend_dump.request import DumpRequest
 
-    word, _, rest = os.environ.get(VARIABLE, "").partition(",")
+    word, _, settings = os.environ.get(VARIABLE, "").partition(",")
     if word.strip().lower() != _WAIT:
         return None
-    return DumpRequest.from_text(rest) if rest.strip() else DumpRequest()
+    return DumpRequest.from_text(settings) if settings.strip() else DumpRequest()
 
 
 def _is_on(text: str) -> bool:
@@ -106,10 +106,10 @@ def _arm() -> None:
         assert request is not None, "start() returned when it is off"
         if os.environ.get(RUN) == str(os.getpid()):
             atexit.register(_tell_nothing, os.getpid(), os.path.abspath(request.path), time.time())
-        found = _launchable_adapters()
+        adapters = _launchable_adapters()
         from wrapt import register_post_import_hook
 
-        for adapter in found:
+        for adapter in adapters:
             for module in adapter.process_hooks:
                 register_post_import_hook(_Hook(adapter, request), module)
     except _ANY as error:
@@ -119,7 +119,7 @@ def _arm() -> None:
 def _launchable_adapters() -> list[Adapter]:
     from ascend_dump.adapter import load, registered
 
-    found = []
+    adapters = []
     for name in registered():
         try:
             adapter = load(name)
@@ -128,12 +128,12 @@ def _launchable_adapters() -> list[Adapter]:
             _complain(f"the adapter {name!r} is left out", error)
             continue
         if adapter.process_hooks:
-            found.append(adapter)
-    if not found:
+            adapters.append(adapter)
+    if not adapters:
         raise AdapterNotFound(
             "no registered adapter can dump a whole process", hint="`ascend-dump doctor` lists what is registered"
         )
-    return found
+    return adapters
 
 
 class _Hook:
@@ -155,10 +155,10 @@ class _WaitingProcess:
         self._settings = settings
         self._listener: Optional[Listener] = None
 
-    def follow(self, found: Sequence[Adapter]) -> None:
+    def follow(self, adapters: Sequence[Adapter]) -> None:
         from wrapt import register_post_import_hook
 
-        for adapter in found:
+        for adapter in adapters:
             for module in adapter.process_hooks:
                 register_post_import_hook(functools.partial(self._imported, adapter), module)
 
@@ -186,8 +186,8 @@ def _listen(settings: DumpRequest) -> Listener:
         return attachments[0].handle(request)
 
     def forked() -> None:
-        for one in attachments:
-            one.forked()
+        for attachment in attachments:
+            attachment.forked()
 
     return Listener(handle, forked)
 
@@ -198,8 +198,8 @@ def launch(adapter: Adapter, request: DumpRequest) -> LaunchedCapture:
     if name in _launched:
         return _launched[name]
     launched = _launched[name] = LaunchedCapture(adapter, request)
-    for other in [one for one in _launched.values() if name in one.adapter.yields_to]:
-        other.rest(name)
+    for launched_capture in [candidate for candidate in _launched.values() if name in candidate.adapter.yields_to]:
+        launched_capture.rest(name)
     try:
         launched.unused = adapter.launch(launched)
     except _ANY as error:
@@ -225,17 +225,17 @@ class LaunchedCapture:
     def __call__(self, target: Any = None, *, model: str = "") -> Optional[Session]:
         self.begun = True
         name = self.adapter.name
-        instead = next((one for one in self.adapter.yields_to if one in _launched), None)
+        instead = next((adapter_name for adapter_name in self.adapter.yields_to if adapter_name in _launched), None)
         if instead is not None:
             self.rest(instead)
             return None
         from ascend_dump.capturing.capture import Capture
 
-        made = Capture(target, self.request, framework=name, strict=_is_strict(), launched=True, model=model)
-        made.failed_at_exit = _failed_at_exit
-        self._capture = made
+        capture = Capture(target, self.request, framework=name, strict=_is_strict(), launched=True, model=model)
+        capture.failed_at_exit = _failed_at_exit
+        self._capture = capture
         try:
-            return made.begin()
+            return capture.begin()
         except _ANY as error:
             log.debug("starting the capture failed", exc_info=True)
             _complain(f"nothing is dumped by the adapter {name!r}", error)
@@ -299,17 +299,17 @@ def _tell_nothing(process: int, path: str, since: float) -> None:
 
 def _is_written(path: str, since: float) -> bool:
     """Whether something was created in this directory of dumps, where a run is at `{rank}/{time}`."""
-    for place in (path, *_entries(path)):
+    for entry in (path, *_entries(path)):
         with contextlib.suppress(OSError):
             # File systems round their times.
-            if os.lstat(place).st_mtime >= since - 2:
+            if os.lstat(entry).st_mtime >= since - 2:
                 return True
     return False
 
 
 def _entries(path: str) -> list[str]:
-    with contextlib.suppress(OSError), os.scandir(path) as found:
-        return [one.path for one in found]
+    with contextlib.suppress(OSError), os.scandir(path) as entries:
+        return [entry.path for entry in entries]
     return []
 
 

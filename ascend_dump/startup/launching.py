@@ -19,18 +19,20 @@ SITE = Path(__file__).parent / "site"
 
 def find_program(name: str) -> str:
     """The file that would run. Raises ConfigError AD104 with the likely reason when none would."""
-    found = shutil.which(name)
-    if found is not None:
-        return found
+    program = shutil.which(name)
+    if program is not None:
+        return program
     path = Path(name)
     if path.is_dir():
         reason, hint = "it is a directory", "give the program inside it"
     elif path.is_file() and path.suffix == ".py":
         reason, hint = "it is a Python file", f"write `ascend-dump run ... -- python {shlex.quote(name)} ...`"
     elif path.is_file():
-        there = os.access(path, os.X_OK)
-        reason = "it stands in this directory, which PATH leaves out" if there else "it is not executable"
-        hint = f"write ./{name}" if there else f"chmod +x {shlex.quote(name)}, or name its interpreter before it"
+        is_executable = os.access(path, os.X_OK)
+        reason = "it stands in this directory, which PATH leaves out" if is_executable else "it is not executable"
+        hint = (
+            f"write ./{name}" if is_executable else f"chmod +x {shlex.quote(name)}, or name its interpreter before it"
+        )
     elif name.startswith("-"):
         reason, hint = "it looks like an option", "options of ascend-dump stand before `--`, the command after it"
     else:

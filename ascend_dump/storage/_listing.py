@@ -48,23 +48,23 @@ _listings: OrderedDict[str, _Listing] = OrderedDict()
 
 def list_stored(root: str) -> None:
     """List what is below an address anew. Raises StorageError, FileNotFoundError where nothing is there."""
-    fs, place = filesystem(root)
+    fs, store_path = filesystem(root)
 
     def find() -> dict[str, dict[str, Any]]:
         fs.invalidate_cache()
         # Where a store lists all at once, a depth would make it ask directory by directory.
         depth = {"maxdepth": _DEEPEST} if "http" in root[:5] else {}
-        found: dict[str, dict[str, Any]] = fs.find(place, detail=True, **depth)
-        return found
+        entries: dict[str, dict[str, Any]] = fs.find(store_path, detail=True, **depth)
+        return entries
 
-    found = tried(find, root)
+    entries = tried(find, root)
     listing = _Listing()
     passed: list[str] = []
-    prefix = place.rstrip("/") + "/"
-    for name, info in found.items():
+    prefix = store_path.rstrip("/") + "/"
+    for name, info in entries.items():
         if info.get("type") == "directory" or name.endswith("/"):
             continue
-        if name.rstrip("/") == place.rstrip("/"):
+        if name.rstrip("/") == store_path.rstrip("/"):
             listing.files[root] = _stored(info)
             continue
         names = name[len(prefix) :].split("/") if name.startswith(prefix) else [""]
@@ -83,7 +83,7 @@ def list_stored(root: str) -> None:
         )
     if not listing.files:
         raise FileNotFoundError(2, "nothing is stored there", root)
-    for other in [other for other in _listings if other.startswith(f"{root}/")]:
+    for other in [address for address in _listings if address.startswith(f"{root}/")]:
         del _listings[other]  # of a part of it, and older
     _listings[root] = listing
     _listings.move_to_end(root)
@@ -96,26 +96,26 @@ def stored_files(root: str) -> Iterator[tuple[str, StoredObject]]:
     if root not in _listings:
         list_stored(root)
     for name in sorted(_listings[root].files):
-        found = status_of(name)
-        if found is not None:
-            yield name[len(root) + 1 :], found
+        stored = status_of(name)
+        if stored is not None:
+            yield name[len(root) + 1 :], stored
 
 
 def children(directory: str) -> tuple[list[str], list[str]]:
     """The names of directories and of files in a directory. Raises FileNotFoundError, StorageError."""
     listing = _listing_of(directory)
     if listing is None:
-        fs, place = filesystem(directory)
+        fs, store_path = filesystem(directory)
         names: tuple[list[str], list[str]] = ([], [])
-        for info in tried(lambda: fs.ls(place, detail=True), directory):
+        for info in tried(lambda: fs.ls(store_path, detail=True), directory):
             name = str(info["name"]).rstrip("/").rpartition("/")[2]
             if name not in ("", ".", ".."):
                 names[info.get("type") != "directory"].append(name)
         return names
-    found = listing.directories.get(directory)
-    if found is None:
+    names_below = listing.directories.get(directory)
+    if names_below is None:
         raise FileNotFoundError(2, "nothing is stored there", directory)
-    return list(found[0]), list(found[1])
+    return list(names_below[0]), list(names_below[1])
 
 
 def status_of(path: str) -> Optional[StoredObject]:
@@ -123,10 +123,10 @@ def status_of(path: str) -> Optional[StoredObject]:
     listing = _listing_of(path)
     if listing is not None:
         if path in listing.files:
-            known = listing.files[path]
-            if known is None:  # a server whose pages say no sizes
-                known = listing.files[path] = _asked(path)
-            return known
+            stored = listing.files[path]
+            if stored is None:  # a server whose pages say no sizes
+                stored = listing.files[path] = _asked(path)
+            return stored
         if path in listing.directories:
             return None
         raise FileNotFoundError(2, "nothing is stored there", path)
@@ -142,22 +142,22 @@ def status_anew(path: str) -> Optional[StoredObject]:
 def _asked(path: str) -> Optional[StoredObject]:
     if not path.partition("://")[2]:  # no store has files above its buckets
         raise FileNotFoundError(2, "nothing is stored there", path)
-    fs, place = filesystem(path)
-    info = tried(lambda: fs.info(place), path)
+    fs, store_path = filesystem(path)
+    info = tried(lambda: fs.info(store_path), path)
     if info.get("type") == "directory":
         return None
-    found = _stored(info)
-    if found is None:
+    stored = _stored(info)
+    if stored is None:
         raise StorageError("the store does not say how large this is", path=path, hint="copy the dump to this machine")
-    return found
+    return stored
 
 
 def _listing_of(path: str) -> Optional[_Listing]:
     above = path
     while above:
-        found = _listings.get(above)
-        if found is not None:
-            return found
+        listing = _listings.get(above)
+        if listing is not None:
+            return listing
         above = above.rpartition("/")[0]
     return None
 
@@ -167,10 +167,10 @@ def _stored(info: dict[str, Any]) -> Optional[StoredObject]:
     if not isinstance(size, int) or size < 0:
         return None
     for name in _STAMPS:
-        found = info.get(name)
-        if found:
+        stamp = info.get(name)
+        if stamp:
             # One client gives the same time as a date and as seconds.
-            return StoredObject(size, str(found.timestamp() if isinstance(found, datetime) else found))
+            return StoredObject(size, str(stamp.timestamp() if isinstance(stamp, datetime) else stamp))
     return StoredObject(size, "")
 
 
@@ -178,16 +178,16 @@ def read_range(path: str, start: int, end: int) -> bytes:
     """The bytes from `start` up to `end`, which lies in the file. Raises StorageError, FileNotFoundError."""
     if start >= end:
         return b""
-    fs, place = filesystem(path)
+    fs, store_path = filesystem(path)
 
     def get() -> bytes:
-        found: bytes = fs.cat_file(place, start=start, end=end)
-        if len(found) < end - start:
-            raise ShortAnswer(len(found))
-        return found
+        data: bytes = fs.cat_file(store_path, start=start, end=end)
+        if len(data) < end - start:
+            raise ShortAnswer(len(data))
+        return data
 
-    found = tried(get, path, start)
-    if len(found) > end - start:
+    data = tried(get, path, start)
+    if len(data) > end - start:
         # A server that ignores the range sends all.
-        found = found[start:end]
-    return found
+        data = data[start:end]
+    return data

@@ -32,14 +32,14 @@ def located(path: Union[str, os.PathLike[str]]) -> Path:
     if isinstance(path, Path):
         return path
     text = os.fspath(path)
-    found = _URL.match(text)
-    if found is None:
+    match = _URL.match(text)
+    if match is None:
         return Path(text)
-    if found[1].lower() in _LOCAL:
-        return Path("/", unquote(text[found.end() :].split("/", 1)[-1]))
+    if match[1].lower() in _LOCAL:
+        return Path("/", unquote(text[match.end() :].split("/", 1)[-1]))
     if "::" in text:
         raise ConfigError(f"{text!r} chains several addresses", hint="give one address, such as s3://bucket/run7")
-    if ".." in text.split("/") or "\0" in text or not text[found.end() :].strip("/"):
+    if ".." in text.split("/") or "\0" in text or not text[match.end() :].strip("/"):
         raise ConfigError(
             f"{text!r} is no address of a dump",
             hint="expected scheme://place/name without .., such as s3://bucket/run7",
@@ -65,8 +65,8 @@ class StoredPath(type(Path())):  # type: ignore[misc]  # the class of paths of t
 
     def __str__(self) -> str:
         # pathlib makes one slash of several.
-        scheme, slash, rest = super().__str__().partition(":/")
-        return f"{scheme}://{rest.lstrip('/')}" if slash else scheme
+        scheme, slash, address = super().__str__().partition(":/")
+        return f"{scheme}://{address.lstrip('/')}" if slash else scheme
 
     def __fspath__(self) -> str:
         return str(self)
@@ -76,15 +76,15 @@ class StoredPath(type(Path())):  # type: ignore[misc]  # the class of paths of t
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         """Size, time and kind. Raises FileNotFoundError, StorageError."""
-        found = status_of(str(self))
-        kind = stat.S_IFDIR | 0o700 if found is None else stat.S_IFREG | 0o600
-        size = 0 if found is None else found.size
+        stored = status_of(str(self))
+        kind = stat.S_IFDIR | 0o700 if stored is None else stat.S_IFREG | 0o600
+        size = 0 if stored is None else stored.size
         return os.stat_result((kind, 0, 0, 1, 0, 0, size, 0, 0, 0))
 
     def stamp(self) -> str:
         """Size, and what the store says of its content; "" where it says nothing. Raises as `stat`."""
-        found = status_of(str(self))
-        return "" if found is None or not found.stamp else f"{found.size} {found.stamp}"
+        stored = status_of(str(self))
+        return "" if stored is None or not stored.stamp else f"{stored.size} {stored.stamp}"
 
     def lstat(self) -> os.stat_result:
         return self.stat()

@@ -90,10 +90,10 @@ def read_regular(path: _Path, most: int, *, follow_links: bool = True) -> bytes:
 
 def read_small(path: _Path, most: int, *, follow_links: bool = True) -> bytes:
     """The whole of a regular file of at most `most` bytes. Raises OSError, FileTooLarge for a larger one."""
-    found = read_regular(path, most + 1, follow_links=follow_links)
-    if len(found) > most:
+    data = read_regular(path, most + 1, follow_links=follow_links)
+    if len(data) > most:
         raise FileTooLarge(path, most)
-    return found
+    return data
 
 
 def text_lines(path: _Path, *, most: int, errors: str = "replace") -> Iterator[str]:
@@ -157,8 +157,8 @@ def children(directory: Path) -> tuple[list[str], list[str]]:
         return directory.children()
     directories: list[str] = []
     files: list[str] = []
-    with os.scandir(directory) as found:
-        for item in found:
+    with os.scandir(directory) as entries:
+        for item in entries:
             if item.is_dir(follow_symlinks=False):
                 directories.append(item.name)
             elif item.is_file(follow_symlinks=False):
@@ -181,8 +181,10 @@ def walked(root: Path) -> Iterator[tuple[Path, list[str]]]:
 
 def files_of_dump(top: Path) -> list[Path]:
     """All files of a dump below a directory, sorted; the catalog of one and the like are no part of it."""
-    kept = (found for found in walked(top) if not found[0].name.startswith(NO_PART))
-    return sorted(place / name for place, names in kept for name in names if not name.startswith(NO_PART))
+    directories = (entry for entry in walked(top) if not entry[0].name.startswith(NO_PART))
+    return sorted(
+        directory / name for directory, names in directories for name in names if not name.startswith(NO_PART)
+    )
 
 
 def stamp_of(path: Path) -> str:

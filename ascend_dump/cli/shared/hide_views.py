@@ -29,16 +29,16 @@ _FOLDED = frozenset([f"aten::{name}{mark}" for name in _ATEN.split() for mark in
 
 
 def all_option(function: _Function) -> _Function:
-    """Add `--all`, given to the verb as `every`."""
-    return click.option("--all", "every", is_flag=True, help="Also views, empty memory and the like.")(function)
+    """Add `--all`, passed to the verb as `show_all`."""
+    return click.option("--all", "show_all", is_flag=True, help="Also views, empty memory and the like.")(function)
 
 
 class Folding:
     """Leaves out what changes no values, and counts it. Nothing, where the user asks for all or for names or types."""
 
-    def __init__(self, every: bool, selectors: dict[str, Optional[str]]) -> None:
+    def __init__(self, show_all: bool, selectors: dict[str, Optional[str]]) -> None:
         self.count = 0
-        self._off = every or selectors.get("op") is not None or selectors.get("op_type") is not None
+        self._off = show_all or selectors.get("op") is not None or selectors.get("op_type") is not None
 
     def unfold(self, items: Iterable[_Item], record: Callable[[_Item], Any] = lambda item: item) -> Iterator[_Item]:
         """The items without those of such an operator; record: of which record an item tells."""
@@ -46,8 +46,8 @@ class Folding:
             yield from items
             return
         for item in items:
-            told = record(item)
-            if told.op_type in _FOLDED and told.error is None:
+            shown = record(item)
+            if shown.op_type in _FOLDED and shown.error is None:
                 self.count += 1
             else:
                 yield item

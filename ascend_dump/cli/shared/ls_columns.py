@@ -65,7 +65,7 @@ def _groups(rows: polars.DataFrame, broken: Iterator[Record]) -> Iterator[Group]
 
     failed = dict(zip(rows.filter(pl.col("error").is_not_null())["row"], broken))
     output = pl.col("io").eq("output")
-    found = rows.group_by("group", maintain_order=True).agg(
+    aggregated = rows.group_by("group", maintain_order=True).agg(
         pl.coalesce(pl.col("row").filter(output).first(), pl.col("row").first()).alias("first"),
         pl.col("io").eq("input").sum().alias("inputs"),
         output.sum().alias("outputs"),
@@ -77,7 +77,7 @@ def _groups(rows: polars.DataFrame, broken: Iterator[Record]) -> Iterator[Group]
         pl.col("error").count().alias("failed"),
     )
     names = [name for name in Head._fields if name != "error"]
-    firsts = rows.select(names)[found["first"]].iter_rows()
-    for told, (_, first, inputs, outputs, types, high, low, records, lost) in zip(firsts, found.iter_rows()):
+    firsts = rows.select(names)[aggregated["first"]].iter_rows()
+    for head, (_, first, inputs, outputs, types, high, low, records, lost) in zip(firsts, aggregated.iter_rows()):
         size = (high << 32) + low
-        yield Group(failed.get(first) or Head(*told), inputs, outputs, types, size, records, lost)
+        yield Group(failed.get(first) or Head(*head), inputs, outputs, types, size, records, lost)

@@ -31,8 +31,8 @@ def show(
     if as_json:
         from ascend_dump.report.documents import write_document
 
-        told = {"path": path, "model": model, "operators": map(fields, operators)}
-        write_document(sys.stdout, "ops", {**told, "error": None if error is None else error_fields(error)})
+        document = {"path": path, "model": model, "operators": map(fields, operators)}
+        write_document(sys.stdout, "ops", {**document, "error": None if error is None else error_fields(error)})
     else:
         from ascend_dump.report.tables import Column, counted, escape, write_table
 

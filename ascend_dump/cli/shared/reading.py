@@ -116,8 +116,8 @@ def argument_columns(dump: Dump) -> list[Column]:
     """
     from ascend_dump.report.tables import Column
 
-    told = any(record.argument for record in islice(dump, _PEEK))
-    return [Column("argument", elastic=True, spare=5)] if told else []
+    has_names = any(record.argument for record in islice(dump, _PEEK))
+    return [Column("argument", elastic=True, spare=5)] if has_names else []
 
 
 def argument_cells(record: Record, columns: list[Column]) -> list[str]:
@@ -153,9 +153,9 @@ def leading_cells(record: _Shown, columns: list[Column]) -> list[str]:
 def record_fields(record: Record, error: Optional[ReadError] = None) -> dict[str, Any]:
     """A record for a JSON document; `error` is what reading its values met."""
     fields = record.to_dict()
-    found = error or record.error
-    if found is not None:
-        fields["error"] = error_fields(found)
+    failure = error or record.error
+    if failure is not None:
+        fields["error"] = error_fields(failure)
     return fields
 
 
@@ -241,8 +241,8 @@ def tell_lost(lost: Iterable[LostRecords]) -> None:
     """Say on stderr which runs have lost records after they were written."""
     from ascend_dump.report.tables import escape
 
-    for one in lost:
-        print(f"incomplete: {escape(str(one.run))}: {one.reason}", file=sys.stderr)
+    for run in lost:
+        print(f"incomplete: {escape(str(run.run))}: {run.reason}", file=sys.stderr)
 
 
 def code_of_comparison(code: Exit, lost: Iterable[LostRecords]) -> Exit:
@@ -250,12 +250,12 @@ def code_of_comparison(code: Exit, lost: Iterable[LostRecords]) -> Exit:
 
     Lost tensors do not count: equal hashes are proof of what was captured.
     """
-    return Exit.UNREADABLE if code is Exit.OK and not all(one.shard for one in lost) else code
+    return Exit.UNREADABLE if code is Exit.OK and not all(run.shard for run in lost) else code
 
 
 def lost_fields(lost: Iterable[LostRecords]) -> list[dict[str, Any]]:
     """The same for the `notes` of a document."""
-    return [{"path": one.run, "note": one.reason} for one in lost]
+    return [{"path": run.run, "note": run.reason} for run in lost]
 
 
 def tell_nothing_matched(path: str, selectors: dict[str, Optional[str]]) -> Exit:
@@ -265,9 +265,9 @@ def tell_nothing_matched(path: str, selectors: dict[str, Optional[str]]) -> Exit
     """
     from ascend_dump.report.tables import escape
 
-    there, *lines = what_there_is(path, selectors)
+    summary, *lines = what_there_is(path, selectors)
     chosen = any(selectors.values())
-    lines = [f"no record matches; {there}" if chosen else there, *(f"  {line}" for line in lines)]
+    lines = [f"no record matches; {summary}" if chosen else summary, *(f"  {line}" for line in lines)]
     print("\n".join(map(escape, lines)), file=sys.stderr)
     return Exit.UNREADABLE if chosen else Exit.OK
 
@@ -289,16 +289,16 @@ def what_there_is(path: str, selectors: dict[str, Optional[str]]) -> list[str]:
 
     from ascend_dump.report.tables import counted
 
-    wanted = {option: text for option, text in selectors.items() if text is not None}
-    present: dict[str, dict[Any, None]] = {option: {} for option in ("op", *wanted)}
+    texts = {option: text for option, text in selectors.items() if text is not None}
+    present: dict[str, dict[Any, None]] = {option: {} for option in ("op", *texts)}
     count = 0
     for record in open_selected(path, {}):
         count += 1
-        for option, found in present.items():
-            found.setdefault(getattr(record, "op_name" if option == "op" else option))
-    there = f"{counted(count, 'record')} of {counted(len(present['op']), 'operator')}" if count else "no records"
-    lines = [f"{path} holds {there}"]
-    for option, text in wanted.items():
+        for option, values_of_option in present.items():
+            values_of_option.setdefault(getattr(record, "op_name" if option == "op" else option))
+    summary = f"{counted(count, 'record')} of {counted(len(present['op']), 'operator')}" if count else "no records"
+    lines = [f"{path} holds {summary}"]
+    for option, text in texts.items():
         values = sorted(str(value) for value in present[option] if value not in (None, ""))
         name = f"--{option.replace('_', '-')}"
         near = get_close_matches(text.strip("*"), values, n=3, cutoff=0.3)
@@ -319,7 +319,7 @@ def progress(items: Iterable[_Item], noun: str, size: Callable[[_Item], int] = l
         yield from items
         return
     start = shown = monotonic()
-    told = False
+    is_shown = False
     count = 0
     try:
         for item in items:
@@ -328,8 +328,8 @@ def progress(items: Iterable[_Item], noun: str, size: Callable[[_Item], int] = l
             if now - start > 1 and now - shown > 0.2:
                 sys.stderr.write(f"\r{count} {noun}, {now - start:.0f} s\x1b[K\r")
                 sys.stderr.flush()
-                shown, told = now, True
+                shown, is_shown = now, True
             yield item
     finally:
-        if told:
+        if is_shown:
             sys.stderr.write("\r\x1b[K")

@@ -78,5 +78,5 @@ def look_through(
         chosen = dumps[0].selection_text
         if chosen and not dumps[0]:
             raise DumpNotFound(f"holds no records with {chosen}", path=dumps[0].root)
-        found = triage(*dumps[:2], watch=lambda passed: progress(passed, what), **settings)
-    return Looked(found.to_page(), lost_of(dumps))
+        findings = triage(*dumps[:2], watch=lambda passed: progress(passed, what), **settings)
+    return Looked(findings.to_page(), lost_of(dumps))
