@@ -1,4 +1,4 @@
-"""DumpRequest: what to dump, framework-neutral and immutable; and the table of its spellings."""
+"""DumpRequest: a framework-neutral, immutable description of a dump; and the table of its spellings."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ class DumpRequest:
         self._refuse_idle()
 
     def _refuse_idle(self) -> None:
-        """Raise ConfigError for `until` or `keep` in a scene in which they have no effect."""
+        """Raise ConfigError for `until` or `keep` in a scene where they have no effect."""
         if self.until is not None and self.scene in ("watch", "exception"):
             raise ConfigError(
                 f"until={self.until!r} was given with scene={self.scene!r}, which does not dump what steps compute",
@@ -224,7 +224,7 @@ class DumpRequest:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], *, origin: str = "") -> DumpRequest:
-        """The request of decoded settings, by our names or CANN's. Raises ConfigError for an unknown name."""
+        """Return the request of decoded settings, by our names or CANN's. Raises ConfigError for an unknown name."""
         settings: dict[str, Any] = {}
         for spelling, value in values.items():
             name = spelling if spelling in SPELLINGS else ALIASES.get(spelling, "")
@@ -240,7 +240,7 @@ class DumpRequest:
 
     @classmethod
     def from_file(cls, path: Union[str, os.PathLike[str]]) -> DumpRequest:
-        """The request of a .json or .toml file, whose keys may be in a table `ascend_dump`. Raises ConfigError."""
+        """Return the request of a .json or .toml file; its keys may be in a table `ascend_dump`. Raises ConfigError."""
         file = Path(path)
         try:
             content = read_regular(file, _MAX_FILE + 1)
@@ -262,7 +262,7 @@ class DumpRequest:
 
     @classmethod
     def from_text(cls, text: str) -> DumpRequest:
-        """The request of a value of `ASCEND_DUMP`: `1`, `steps=0|2-5,path=/d`, a JSON object, or a .json/.toml path.
+        """Return the request of a value of `ASCEND_DUMP`: `1`, `steps=0|2-5,path=/d`, JSON, or a .json/.toml path.
 
         Items of lists are separated by `;`, adapter options are written `options.name=value`. Raises ConfigError.
         """
@@ -302,7 +302,7 @@ class DumpRequest:
         return cls.from_mapping(values)
 
     def layers_of(self, model: str) -> tuple[str, ...]:
-        """The patterns of `layers` that apply to a model: those without a model name, and those with its name."""
+        """Return the patterns of `layers` that apply to a model: patterns without a model name, and with its name."""
         patterns = []
         for layer in self.layers:
             owner, colon, pattern = layer.partition(":")
@@ -313,7 +313,7 @@ class DumpRequest:
         return tuple(patterns)
 
     def to_mapping(self) -> dict[str, Any]:
-        """The settings that differ from the defaults, as plain values that `from_mapping` reads."""
+        """Return the settings that differ from the defaults, as plain values for `from_mapping`."""
         plain: dict[str, Any] = {}
         defaults = _defaults()
         for name in SPELLINGS:
@@ -330,7 +330,7 @@ class DumpRequest:
         return plain
 
     def to_text(self) -> str:
-        """One line for `ASCEND_DUMP`, from which `from_text` makes an equal request."""
+        """Return one line for `ASCEND_DUMP`; `from_text` reads it back."""
         plain = self.to_mapping()
         simple = {name: ";".join(value) if isinstance(value, list) else value for name, value in plain.items()}
         words = [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in simple.items()]
@@ -353,7 +353,7 @@ def _defaults() -> DumpRequest:
 
 
 def unknown_name(name: str, *, origin: str = "", aliases: bool = False) -> ConfigError:
-    """The error for an unknown setting, or for CANN's name of one."""
+    """Return the error for an unknown setting, or for CANN's name of a setting."""
     if name in ALIASES and not aliases:
         return ConfigError(f"{name}= is CANN's spelling", hint=f"use `{ALIASES[name]}=`")
     guess = did_you_mean(name, [*SPELLINGS, *ALIASES] if aliases else SPELLINGS)
@@ -361,7 +361,7 @@ def unknown_name(name: str, *, origin: str = "", aliases: bool = False) -> Confi
 
 
 def parse_size(value: Union[int, str]) -> int:
-    """The number of bytes of an int or of text such as `20GB`, `512 MiB`. Raises ConfigError."""
+    """Return the number of bytes in an int or in text such as `20GB`, `512 MiB`. Raises ConfigError."""
     if isinstance(value, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", value.lower())
         # No disk has a size of more digits, and int() refuses thousands of them.
@@ -436,7 +436,7 @@ def _too_deep(where: str) -> ConfigError:
 
 
 def value_from_word(name: str, value: str) -> Any:
-    """The value of a setting from its text in `ASCEND_DUMP` or on the command line."""
+    """Return the value of a setting from its text in `ASCEND_DUMP` or on the command line."""
     if name in LISTS:
         return [item.strip() for item in value.split(";") if item.strip()]
     if name in FLAGS and value.lower() in (*_TRUE, *_FALSE):
@@ -445,7 +445,7 @@ def value_from_word(name: str, value: str) -> Any:
 
 
 def plain_value(value: str) -> Any:
-    """True, False, an int, or the text itself."""
+    """Return True, False, an int, or the text itself."""
     low = value.lower()
     if low in _TRUE[1:] or low in _FALSE[1:]:
         return low in _TRUE

@@ -27,7 +27,7 @@ _Ranges = tuple[tuple[int, int], ...]
 
 
 class _Stride(NamedTuple):
-    """Every `stride`-th step from `low` on, up to `high`, which is one of them; None: without end."""
+    """Every `stride`-th step from `low` to `high`, both included; high=None: without end."""
 
     low: int
     high: Optional[int]
@@ -74,7 +74,7 @@ class Steps:
 
     @property
     def last(self) -> Optional[int]:
-        """The highest selected step, None if there is none."""
+        """Return the highest selected step, None if there is none."""
         if self._ranges is None or any(stride.high is None for stride in self._strides):
             return None
         ends = [high for _, high in self._ranges[-1:]] + [
@@ -84,7 +84,7 @@ class Steps:
 
     @property
     def count(self) -> Optional[int]:
-        """The number of selected steps, None if there is no end.
+        """Return the number of selected steps, None if there is no end.
 
         Steps that are in several strides count once per stride.
         """
@@ -114,11 +114,11 @@ class Steps:
         return f"Steps({str(self)!r})"
 
     def to_cann(self) -> str:
-        """For `dump_step` of CANN's dump JSON; `""` for all."""
+        """Return the text for `dump_step` of CANN's dump JSON; `""` for all."""
         return "" if self._ranges is None else _join(self._limited("CANN's dump_step"))
 
     def to_ge_option(self) -> str:
-        """For `ge.exec.dumpStep`, whose numbers are int32."""
+        """Return the text for `ge.exec.dumpStep`, with int32 numbers."""
         ranges = () if self._ranges is None else self._limited("GE's dumpStep")
         for _, high in ranges:
             if high > _INT32_MAX:
@@ -130,11 +130,11 @@ class Steps:
         return _join(ranges)
 
     def to_mindspore(self) -> str:
-        """For `iteration` of MindSpore's dump JSON, where all steps are the word `all`."""
+        """Return the text for `iteration` of MindSpore's dump JSON, with the word `all` for all steps."""
         return "all" if self._ranges is None else _join(self._written_out("MindSpore's iteration"))
 
     def _written_out(self, who: str) -> _Ranges:
-        """The ranges with those that strides stand for."""
+        """Return the ranges with all strides expanded."""
         ranges = self._ranges or ()
         steps: list[tuple[int, int]] = []
         for stride in self._strides:
@@ -236,7 +236,7 @@ def _from_text(text: str, name: str) -> tuple[Optional[_Ranges], tuple[_Stride, 
 
 
 def _without_end(ranges: _Ranges, strides: set[_Stride]) -> tuple[Optional[_Ranges], tuple[_Stride, ...]]:
-    """The same with what a range without end takes in left out."""
+    """Return the ranges and strides without parts that an open range covers."""
     open_ends = [stride.low for stride in strides if stride.high is None and stride.stride == 1]
     if open_ends:
         low = min(open_ends)

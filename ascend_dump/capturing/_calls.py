@@ -1,7 +1,7 @@
 """The calls of a decorated function as steps, for frameworks that count steps of their own.
 
-Each selected call has a directory of its own in that of the run, `call_{number}`, with a marker by which the reader
-gives the number of the call as the step of every record below.
+Each selected call has a directory in that of the run, `call_{number}`. From the marker in it the reader takes the
+number of the call as the step of every record below.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ __all__ = ["CallsSession"]
 
 
 class CallsSession(Session):
-    """One capture of a decorated function. `step(number)` runs for every call and decides which are recorded.
+    """One capture of a decorated function. `step(number)` runs for every call and selects the calls to record.
 
-    What the adapter starts once (`Adapter.repeats`) runs from the first call to the last: then the files that have come
-    since the call began are moved to its directory, and those of other calls removed.
+    A session that can start only once (`Adapter.repeats`) runs from the first call to the last: after each selected
+    call its new files are moved to its directory; files of other calls are removed.
     """
 
     step_directories = re.compile(r"call_(\d{1,18})", re.ASCII)
@@ -54,7 +54,7 @@ class CallsSession(Session):
         self._session: Optional[Session] = None
         self._number: Optional[int] = None
         self._calls = 0
-        #: Selected calls of which the framework itself says that it wrote nothing.
+        #: Selected calls that the framework itself reports as empty.
         self._empty: set[int] = set()
         self._armed = False
         self._reasons: Optional[list[str]] = []
@@ -96,7 +96,7 @@ class CallsSession(Session):
         return number in self._request.steps and (self._last is None or number <= self._last)
 
     def _there(self) -> Iterator[int]:
-        """The calls that have a directory."""
+        """Yield the numbers of the calls that have a directory."""
         for step in find_steps(self.root, self.step_directories):
             yield step.number
 

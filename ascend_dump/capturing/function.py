@@ -104,7 +104,7 @@ def capture(
 
 
 def _paths_of(graft: Any) -> Any:
-    """The same mapping with the paths of dumps as text, as settings are plain values."""
+    """Return the mapping with the paths of dumps as text, since settings are plain values."""
     if not isinstance(graft, Mapping):
         return graft
     paths = {}

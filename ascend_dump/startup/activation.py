@@ -47,13 +47,13 @@ _WAIT = "wait"
 
 log = logging.getLogger("ascend_dump")
 
-#: What third-party code may raise: a module that calls sys.exit() when it is imported must not end the program.
+#: Exceptions of third-party code: a module that calls sys.exit() when it is imported must not end the program.
 _ANY = (Exception, SystemExit)
 
 _started = False
 #: Launched captures by adapter name; added when a module of the adapter's framework is imported.
 _launched: dict[str, LaunchedCapture] = {}
-#: Whether the process is to end with exit code 2.
+#: True if the process is to end with exit code 2.
 _failed = False
 
 
@@ -70,7 +70,7 @@ def start() -> None:
 
 
 def requested() -> Optional[DumpRequest]:
-    """The request of ASCEND_DUMP, None when it is off or `wait`. Raises ConfigError for a wrong value."""
+    """Return the request of ASCEND_DUMP, None when it is off or `wait`. Raises ConfigError for a wrong value."""
     from ascend_dump.request import DumpRequest
 
     text = os.environ.get(VARIABLE, "")
@@ -80,7 +80,7 @@ def requested() -> Optional[DumpRequest]:
 
 
 def settings_of_waiting() -> Optional[DumpRequest]:
-    """The settings of ASCEND_DUMP=wait,..., None for any other value. Raises ConfigError for a wrong setting."""
+    """Return the settings of ASCEND_DUMP=wait,..., None for any other value. Raises ConfigError for a wrong setting."""
     from ascend_dump.request import DumpRequest
 
     word, _, settings = os.environ.get(VARIABLE, "").partition(",")
@@ -137,7 +137,7 @@ def _launchable_adapters() -> list[Adapter]:
 
 
 class _Hook:
-    """Launches one adapter after the import of its framework, which must not fail because of it."""
+    """A hook that launches one adapter after the import of its framework; the import must not fail."""
 
     def __init__(self, adapter: Adapter, request: DumpRequest) -> None:
         self._adapter = adapter
@@ -149,7 +149,7 @@ class _Hook:
 
 
 class _WaitingProcess:
-    """Listens for `ascend-dump attach` once a framework that can be captured is imported."""
+    """A listener for `ascend-dump attach`, opened once a framework that can be captured is imported."""
 
     def __init__(self, settings: DumpRequest) -> None:
         self._settings = settings
@@ -193,7 +193,7 @@ def _listen(settings: DumpRequest) -> Listener:
 
 
 def launch(adapter: Adapter, request: DumpRequest) -> LaunchedCapture:
-    """Call `Adapter.launch` of an adapter whose framework was imported; it starts the capture when it can."""
+    """Call `Adapter.launch` after the import of its framework; the adapter starts the capture when it can."""
     name = adapter.name
     if name in _launched:
         return _launched[name]
@@ -257,7 +257,7 @@ class LaunchedCapture:
             self._capture.stop()
 
     def done(self, failure: Optional[Exception] = None) -> None:
-        """Does nothing: a launched capture is finished at the end of the process."""
+        """Do nothing: a launched capture is finished at the end of the process."""
 
     def end(self) -> None:
         """Finish the capture as at the end of the process; the adapter may be launched again afterwards."""
@@ -298,7 +298,7 @@ def _tell_nothing(process: int, path: str, since: float) -> None:
 
 
 def _is_written(path: str, since: float) -> bool:
-    """Whether something was created in this directory of dumps, where a run is at `{rank}/{time}`."""
+    """Return True if a run, at `{rank}/{time}`, was created in this directory of dumps."""
     for entry in (path, *_entries(path)):
         with contextlib.suppress(OSError):
             # File systems round their times.

@@ -1,4 +1,4 @@
-"""What it takes to start a user's command with the dump switched on in every Python process below it."""
+"""Start of a user's command with the dump switched on in every Python process below it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SITE = Path(__file__).parent / "site"
 
 
 def find_program(name: str) -> str:
-    """The file that would run. Raises ConfigError AD104 with the likely reason when none would."""
+    """Return the file that would run. Raises ConfigError AD104 with the likely reason if there is none."""
     program = shutil.which(name)
     if program is not None:
         return program
@@ -41,7 +41,7 @@ def find_program(name: str) -> str:
 
 
 def cannot_start(name: str, error: OSError) -> ConfigError:
-    """A program that is there and does not start."""
+    """Return the error for a program that exists and does not start."""
     return ConfigError(
         f"cannot run {name!r}: {error.strerror}",
         hint="a script needs a `#!` line, or its interpreter before it",
@@ -50,7 +50,7 @@ def cannot_start(name: str, error: OSError) -> ConfigError:
 
 
 def environment_of(request: DumpRequest) -> dict[str, str]:
-    """The variables to set for the command."""
+    """Return the variables to set for the command."""
     old = os.environ.get("PYTHONPATH")
     # An empty entry means the current directory, so only our own is taken out.
     entries = [entry for entry in old.split(os.pathsep) if entry != str(SITE)] if old else []

@@ -1,4 +1,4 @@
-"""Copies of stored files for who needs a memory map: bounded, private, the oldest goes first.
+"""Copies of stored files for memory maps: bounded and private; the least recently used copy is removed first.
 
 {user cache}/objects/{hash of address, size and stamp}
 """
@@ -27,9 +27,9 @@ _RANGE = 8 << 20
 
 
 def copied_descriptor(path: StoredPath) -> int:
-    """A descriptor to read a copy of a stored file by; it stays readable when the copy goes.
+    """Return a descriptor of a copy of a stored file; it stays readable when the copy is removed.
 
-    Raises FileNotFoundError, IsADirectoryError, StorageError, and what `cache_limit` raises.
+    Raises FileNotFoundError, IsADirectoryError and StorageError, and as `cache_limit`.
     """
     stored = status_of(str(path))
     if stored is None:
@@ -106,7 +106,7 @@ def _make_room(directory: Path, most: int) -> None:
     for _, size, path in sorted(copies):
         if total <= most:
             return
-        log.debug("%s goes, to make room", path)
+        log.debug("%s is removed from the cache, which is full", path)
         with contextlib.suppress(OSError):
             os.unlink(path)
         total -= size
@@ -120,7 +120,7 @@ def _place(path: StoredPath, stored: StoredObject) -> Path:
 
 
 def cache_limit() -> int:
-    """Bytes of all copies together. Raises ConfigError where ASCEND_DUMP_CACHE_BYTES is no number."""
+    """Return the most bytes of all copies. Raises ConfigError if ASCEND_DUMP_CACHE_BYTES is no number."""
     text = os.environ.get(_LIMIT)
     if text is None:
         return _USUAL_LIMIT

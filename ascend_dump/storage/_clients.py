@@ -12,7 +12,7 @@ from ascend_dump.errors import NotSupported, StorageError
 __all__ = ["ShortAnswer", "filesystem", "translated", "tried"]
 
 _Result = TypeVar("_Result")
-#: How often something is tried where a connection breaks, and the seconds before each further time.
+#: Seconds before each further attempt after a broken connection.
 _PAUSES = (0.2, 1.0)
 #: Names of exceptions of clients, which are not imported for that.
 _CREDENTIALS = (
@@ -25,8 +25,8 @@ _CONNECTION = (
     *("ClientConnectorError", "ClientConnectionError", "ServerDisconnectedError", "ClientOSError", "FSTimeoutError"),
     *("ContentLengthError", "ServerTimeoutError", "SocketTimeoutError", "ProxyConnectionError"),
 )
-#: What botocore says of an endpoint, after five tries with pauses of up to 15 seconds, also where a connection broke;
-#: and what that is of where there never was one.
+#: Exceptions of botocore after five attempts with pauses of up to 15 seconds, for any failure of a connection;
+#: and their causes if no connection was ever made.
 _ENDPOINT = ("EndpointConnectionError", "ConnectTimeoutError")
 _NEVER_THERE = ("ConnectTimeoutError", "ClientConnectorError", "ClientConnectorDNSError", "NewConnectionError")
 
@@ -38,7 +38,7 @@ class ShortAnswer(ConnectionError):
 
 
 def filesystem(path: str) -> tuple[Any, str]:
-    """The fsspec file system of an address, and the path in it. Raises NotSupported, StorageError."""
+    """Return the fsspec file system of an address, and the path in it. Raises NotSupported, StorageError."""
     try:
         from fsspec.core import url_to_fs
 
@@ -91,7 +91,7 @@ def _has(error: BaseException, names: tuple[str, ...]) -> bool:
 
 
 def _never_answered(error: BaseException) -> bool:
-    """Whether a client that retries by itself could not connect at all."""
+    """Return True if a client, after its own retries, could not connect at all."""
     return _has(error, _ENDPOINT) and _has(error, _NEVER_THERE)
 
 
@@ -101,7 +101,7 @@ def _is_connection(error: BaseException) -> bool:
 
 
 def translated(error: Exception, path: str, offset: Optional[int] = None) -> Exception:
-    """The StorageError for an exception of a client."""
+    """Return the StorageError for an exception of a client."""
     description = f"{type(error).__name__}: {str(error)[:300]}" if str(error) else type(error).__name__
     if isinstance(error, StorageError):
         return error

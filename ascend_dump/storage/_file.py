@@ -15,7 +15,7 @@ _FIRST, _LARGEST = 1 << 16, 1 << 23
 
 
 class StoredFile(io.RawIOBase):
-    """Raises FileNotFoundError, IsADirectoryError and StorageError, which are OSErrors, when it is made or read."""
+    """A raw file. Constructor and reads raise FileNotFoundError, IsADirectoryError and StorageError: OSErrors."""
 
     def __init__(self, path: StoredPath) -> None:
         super().__init__()

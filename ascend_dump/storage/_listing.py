@@ -1,4 +1,4 @@
-"""What is stored below an address: one listing of all of it, and byte ranges."""
+"""Listings of the files below an address, and their byte ranges."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STAMPS = (
 class StoredObject(NamedTuple):
     """One stored file.
 
-    stamp  what changes with its content: the store's hash or time of it; "" where the store tells none
+    stamp  the store's hash of the content, else its time; "" where the store reports neither
     """
 
     size: int
@@ -37,7 +37,7 @@ class StoredObject(NamedTuple):
 
 @dataclass
 class _Listing:
-    """All that is below one address, and of each directory the names in it."""
+    """The files below one address, and the names in each directory."""
 
     files: dict[str, Optional[StoredObject]] = field(default_factory=dict)
     directories: dict[str, tuple[dict[str, None], dict[str, None]]] = field(default_factory=dict)
@@ -47,7 +47,7 @@ _listings: OrderedDict[str, _Listing] = OrderedDict()
 
 
 def list_stored(root: str) -> None:
-    """List what is below an address anew. Raises StorageError, FileNotFoundError where nothing is there."""
+    """List the files below an address anew. Raises StorageError, FileNotFoundError if there are none."""
     fs, store_path = filesystem(root)
 
     def find() -> dict[str, dict[str, Any]]:
@@ -92,7 +92,7 @@ def list_stored(root: str) -> None:
 
 
 def stored_files(root: str) -> Iterator[tuple[str, StoredObject]]:
-    """The files of the last listing of an address, by their path below it."""
+    """Yield path and status of the files in the last listing of an address."""
     if root not in _listings:
         list_stored(root)
     for name in sorted(_listings[root].files):
@@ -102,7 +102,7 @@ def stored_files(root: str) -> Iterator[tuple[str, StoredObject]]:
 
 
 def children(directory: str) -> tuple[list[str], list[str]]:
-    """The names of directories and of files in a directory. Raises FileNotFoundError, StorageError."""
+    """Return the names of directories and of files in a directory. Raises FileNotFoundError, StorageError."""
     listing = _listing_of(directory)
     if listing is None:
         fs, store_path = filesystem(directory)
@@ -119,7 +119,7 @@ def children(directory: str) -> tuple[list[str], list[str]]:
 
 
 def status_of(path: str) -> Optional[StoredObject]:
-    """What is known of a stored file; None for a directory. Raises FileNotFoundError, StorageError."""
+    """Return size and stamp of a stored file; None for a directory. Raises FileNotFoundError, StorageError."""
     listing = _listing_of(path)
     if listing is not None:
         if path in listing.files:
@@ -134,7 +134,7 @@ def status_of(path: str) -> Optional[StoredObject]:
 
 
 def status_anew(path: str) -> Optional[StoredObject]:
-    """As `status_of`, and the store is asked whatever was known before."""
+    """Return the status as `status_of`, but always query the store."""
     filesystem(path)[0].invalidate_cache()
     return _asked(path)
 
@@ -175,7 +175,7 @@ def _stored(info: dict[str, Any]) -> Optional[StoredObject]:
 
 
 def read_range(path: str, start: int, end: int) -> bytes:
-    """The bytes from `start` up to `end`, which lies in the file. Raises StorageError, FileNotFoundError."""
+    """Return the bytes from `start` to `end` of a file. Raises StorageError, FileNotFoundError."""
     if start >= end:
         return b""
     fs, store_path = filesystem(path)
