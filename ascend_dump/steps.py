@@ -138,10 +138,11 @@ class Steps:
         ranges = self._ranges or ()
         steps: list[tuple[int, int]] = []
         for stride in self._strides:
+            low = stride.low
             if stride.high is None:
                 raise ConfigError(
                     f"{self._name}={str(self)!r}: {who} has no ranges without an end",
-                    hint=f"give the last step, as in {stride.low}-{stride.low + 999}; omit {self._name} for all",
+                    hint=f"write the last step too, such as {low}-{low + 999}, or leave it out for all steps",
                     code="AD102",
                 )
             if len(stride.steps()) > _MAX_WRITTEN_OUT:

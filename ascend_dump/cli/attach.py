@@ -89,7 +89,7 @@ def attach(
 
 
 def _stop(targets: list[AttachTarget]) -> None:
-    """End the captures of all. Raises what the first one that fails raises."""
+    """End all captures. Raises the first failure."""
     failures = []
     for target in targets:
         try:
@@ -155,7 +155,7 @@ def _follow(begun: list[AttachTarget]) -> list[AttachTarget]:
 
 
 def _look(target: AttachTarget) -> AttachTarget:
-    """The current state of a process, which may be busy for a while. Raises CaptureError when it has ended."""
+    """Return the current state of a process once it is not busy. Raises CaptureError when it has ended."""
     while True:
         try:
             return target.look()
@@ -181,7 +181,7 @@ def _outcome(target: AttachTarget, *, gone: bool, replaced: bool) -> Optional[As
     """Report the result of a capture that has ended, or return its error.
 
     gone      the process has ended, or runs another program
-    replaced  the process has begun another capture, so that `one` has the last state seen of this one
+    replaced  the process has begun another capture, so `target` has the last state of the previous capture
     """
     capture = target.capture or {}
     path = str(capture.get("path", ""))

@@ -1,4 +1,4 @@
-"""`ascend-dump check`: what a framework would refuse in a dump configuration, or silently ignore."""
+"""`ascend-dump check`: settings of a dump configuration that a framework would refuse or silently ignore."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def surroundings_options(function: _Function) -> _Function:
-    """Add what is known of the model: `--graph`, whose operators names are held against, and `--dynamic-shape`."""
+    """Add options about the model: `--graph`, to check names against its operators, and `--dynamic-shape`."""
     text = (
         "GE's graph as text (ge_proto_*_Build.txt), or MindSpore's .ir: names are held against its operators, and "
         "operators that MindSpore cannot dump are reported (complex numbers, heterogeneous training)."
@@ -79,7 +79,7 @@ def check(
 
 
 def print_problems(file: str, problems: Sequence[Problem], *, err: bool = False) -> None:
-    """One line per problem as compilers print them, its hint below, and a sum at the end."""
+    """Print one line per problem as compilers do, its hint below, and a sum at the end."""
     from ascend_dump.report.tables import counted, escape
 
     for problem in problems:
@@ -99,13 +99,13 @@ def print_problems(file: str, problems: Sequence[Problem], *, err: bool = False)
 
 
 def exit_of(problems: Sequence[Problem]) -> Exit:
-    """2 when something is refused, 1 when something is silently ignored, else 0."""
+    """Return 2 if a setting is refused, 1 if a setting is silently ignored, else 0."""
     severities = {problem.severity for problem in problems}
     return Exit.USAGE if "error" in severities else Exit.DIFFERENT if "silent" in severities else Exit.OK
 
 
 def situation_of(language: ConfigLanguage, graph: Optional[Path], *, dynamic_shape: bool = False) -> Situation:
-    """This process, and what the options tell of the model. Raises ReadError."""
+    """Return the situation of this process, with the options about the model. Raises ReadError."""
     from ascend_dump.native.cann.config.situation import Situation, in_container
 
     operators = None if graph is None else language.operators(graph)
@@ -115,7 +115,7 @@ def situation_of(language: ConfigLanguage, graph: Optional[Path], *, dynamic_sha
 
 
 def _recognised(by_name: Mapping[str, ConfigLanguage], source: Union[Path, bytes]) -> list[ConfigLanguage]:
-    """Those it may be of, the likeliest first; what has the keys of none is judged as CANN would."""
+    """Return the possible formats of a source, the likeliest first; CANN's where no key is recognised."""
     from ascend_dump.native.cann.config.parse import read_source
 
     suffix = "" if isinstance(source, bytes) else source.suffix

@@ -129,7 +129,7 @@ def config(
 
 
 def _style_of(language: ConfigLanguage, form: str, style: Optional[str]) -> Optional[str]:
-    """The style of the lines of Python; None for a file. Raises ConfigError."""
+    """Return the style of the lines of Python; None for a file. Raises ConfigError."""
     if form == "json":
         if style is not None:
             raise ConfigError(f"--style {style} is for --format python", hint="add --format python, or leave it out")
@@ -152,7 +152,7 @@ def _copy_standalone(language: ConfigLanguage, file: Path, *, overwrite: bool) -
 
 
 def _refuse_settings(options: Mapping[str, Any], config: Optional[str], form: str) -> None:
-    """Raise ConfigError for settings that nothing would be done with."""
+    """Raise ConfigError for settings without effect."""
     name = next((name for name, value in options.items() if value not in (None, (), False)), None)
     if name is not None or config is not None or form != "json":
         raise ConfigError(
@@ -186,9 +186,9 @@ def _refuse_what_no_file_says(request: DumpRequest, language: ConfigLanguage, *,
 def _content(
     file: Path, language: ConfigLanguage, built: Mapping[str, Any], *, overwrite: bool
 ) -> tuple[Mapping[str, Any], list[str]]:
-    """What to write into the file, beside what is kept of it; and the keys that are lost, since `overwrite` allows it.
+    """Return the new content of the file, including its remaining keys; and the keys lost because of `overwrite`.
 
-    Raises ConfigError where something would be lost without leave.
+    Raises ConfigError if a key would be lost without `overwrite`.
     """
     from ascend_dump.native.cann.config.parse import read_config
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ascend_dump.converting.convert import ConversionFailure, Options, Result
     from ascend_dump.reading import Dump
 
-#: Failures told on stderr; --json lists all.
+#: Failures printed on stderr; --json lists all.
 _SHOWN = 10
 
 
@@ -125,7 +125,7 @@ def convert(sources: tuple[str, ...], listed: Optional[str], out: Path, as_json:
 
 
 def _sources(sources: tuple[str, ...], listed: Optional[str], out: Path) -> list[str]:
-    """The sources of the command line, in our form or in that of msaccucmp. Raises ConfigError, UsageError."""
+    """Return the sources of the command line, in our form or msaccucmp's. Raises ConfigError, UsageError."""
     if listed is not None:
         if str(out).isdecimal():
             raise ConfigError(
@@ -140,7 +140,7 @@ def _sources(sources: tuple[str, ...], listed: Optional[str], out: Path) -> list
 
 
 def _holds_records(path: Path) -> bool:
-    """Whether a directory holds a dump that is not in CANN's own format, whose records are converted."""
+    """Return True if a directory holds a dump in another format than CANN's: then its records are converted."""
     from ascend_dump.converting.convert import find_tasks
     from ascend_dump.converting.records import is_file_of_host_dump, is_host_dump
     from ascend_dump.reading import open_dump
@@ -161,7 +161,7 @@ def _holds_records(path: Path) -> bool:
 
 
 def _place(source: str) -> Path:
-    """Where a source is; what is stored elsewhere is listed at once."""
+    """Return the path of a source; an address in a store is listed at once."""
     path = located(source)
     if isinstance(path, StoredPath):
         try:
@@ -174,7 +174,7 @@ def _place(source: str) -> Path:
 def _dump_of_records(
     sources: tuple[Path, ...], options: Options, pattern: Optional[str], chosen: dict[str, Any]
 ) -> Dump:
-    """The one dump that is not CANN's. Raises ConfigError for others beside it, and for options of CANN's files."""
+    """Return the dump. Raises ConfigError for several sources, and for options of CANN's files."""
     from ascend_dump.converting.records import check_record_options
     from ascend_dump.reading import open_dump
 
@@ -270,7 +270,7 @@ class _Summary:
         return text
 
     def tell(self) -> None:
-        """Say on stderr what could not be converted, and what is odd about what was."""
+        """Print on stderr the failures, and problems of converted files."""
         from ascend_dump.report.tables import counted
 
         if not self.files:

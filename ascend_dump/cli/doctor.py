@@ -1,4 +1,4 @@
-"""`ascend-dump doctor`: what works in this environment, and why the rest does not."""
+"""`ascend-dump doctor`: working and broken parts of this environment, with reasons."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _version(distribution: str) -> Optional[str]:
 
 
 def _activation() -> dict[str, Any]:
-    """The variable, the installed hook, and which interpreters each road reaches."""
+    """Return the variable, the installed hook, and the interpreters that each way of activation reaches."""
     wrong = None
     try:
         request, waiting = requested(), settings_of_waiting()
@@ -105,7 +105,7 @@ def _activation() -> dict[str, Any]:
 
 
 def _probe(paths: Sequence[str]) -> dict[str, bool]:
-    """Start an interpreter for each set of flags and see whether our hook ran in it."""
+    """Start an interpreter for each set of flags and return True for those in which our hook ran."""
     environment = {**os.environ, VARIABLE: "off", "PYTHONPATH": os.pathsep.join(paths)}
     started = {
         " ".join(("python", *flags)): subprocess.Popen(
@@ -132,7 +132,7 @@ def _why_no_hook(hook: Optional[Path]) -> str:
 
 
 def _path() -> dict[str, Any]:
-    """Where a dump would go by default, and whether it could."""
+    """Return the default path of a dump, and its state."""
     try:
         request = requested()
     except ConfigError:

@@ -1,4 +1,4 @@
-"""`ascend-dump explain`: what an error code means and what to do."""
+"""`ascend-dump explain`: the meaning of an error code and its remedy."""
 
 from __future__ import annotations
 

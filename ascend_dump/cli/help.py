@@ -1,4 +1,4 @@
-"""`ascend-dump help`: what to do in a situation, with the commands."""
+"""`ascend-dump help`: advice for a situation, with the commands."""
 
 from __future__ import annotations
 

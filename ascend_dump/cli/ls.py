@@ -1,4 +1,4 @@
-"""`ascend-dump ls`: what a dump holds."""
+"""`ascend-dump ls`: the operators and records of a dump."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def ls(
 
 
 def _list_modules(dump: Dump, path: str, selectors: dict[str, Optional[str]], folding: Folding, as_json: bool) -> Exit:
-    """As `stats --by module`, by the statistics that are recorded."""
+    """List modules as `stats --by module` does, by the recorded statistics only."""
     from ascend_dump.cli.shared.modules import Measured, by_module, write_modules
 
     unreadable = Unreadable(dump)
@@ -114,7 +114,7 @@ def _list_modules(dump: Dump, path: str, selectors: dict[str, Optional[str]], fo
 
 
 def _notes(dump: Dump, unreadable: Unreadable) -> Iterator[dict[str, Any]]:
-    """For a document, when all records were counted."""
+    """Yield the notes for a document, after all records were counted."""
     for run in dump.runs():
         for note in run.notes:
             yield {"path": run.path, "note": note}
@@ -136,7 +136,7 @@ def _write_records(dump: Dump, records: Iterator[Record], *, long: bool) -> None
     columns = [*lead, *_columns("io", "index", extra=named), *fields]
     names = [column.name for column in fields]
     rows = (_record_row(record, lead, named, names) for record in records)
-    write_table(columns, rows, sys.stdout, fit=not long)  # who asks for more columns wants all of them
+    write_table(columns, rows, sys.stdout, fit=not long)  # --long asks for all columns
 
 
 def _write_operators(dump: Dump, groups: Iterator[Group]) -> None:
@@ -198,7 +198,7 @@ def _names(record: Union[Record, Head]) -> list[str]:
 
 
 class _Totals:
-    """Sums over the records as they pass by."""
+    """Sums over the listed records."""
 
     def __init__(self) -> None:
         self.records = self.operators = self.bytes = self.unreadable = 0

@@ -1,4 +1,4 @@
-"""`ascend-dump ops`: the operators of a graph, and which of them are never dumped."""
+"""`ascend-dump ops`: the operators of a graph, and the reasons for those that are never dumped."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def ops(graph: str, op_type: Optional[str], name: Optional[str], dumped: Optiona
 
 
 def _read(path: Path, tests: list[_Test]) -> tuple[list[Node], Optional[ReadError]]:
-    """The operators that pass all tests, and what ended the reading early."""
+    """Return the operators that pass all tests, and the error that ended the reading early."""
     from ascend_dump.native.cann.graph import read_graph
 
     nodes = []

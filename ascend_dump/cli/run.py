@@ -61,7 +61,7 @@ def _check_place(request: DumpRequest) -> None:
 
 
 def _check_adapters(request: DumpRequest) -> None:
-    """Say what each adapter would refuse or ignore. Raises ConfigError when none would dump."""
+    """Print the settings that each adapter would refuse or ignore. Raises ConfigError when no adapter would dump."""
     usable = [load(info.name) for info in adapters() if info.usable]
     launchable = [adapter for adapter in usable if adapter.process_hooks]
     if not launchable:

@@ -1,4 +1,4 @@
-"""`ascend-dump selftest`: capture tiny networks here, check what was written, and say what the device proved."""
+"""`ascend-dump selftest`: capture tiny networks here, check the dumps, and print the confirmed assumptions."""
 
 from __future__ import annotations
 

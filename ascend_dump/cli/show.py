@@ -1,4 +1,4 @@
-"""`ascend-dump show`: tensors with everything that is known about them."""
+"""`ascend-dump show`: tensors with their fields, statistics and values."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def _write_table(dump: Dump, rows: Iterable[_Row]) -> int:
 
 
 def _tell_none(count: int, *, nonfinite: bool, origin: bool) -> None:
-    """Say which rows were searched for and not found."""
+    """Print a line on stderr about a search without results."""
     if origin:
         print(
             f"no operator in {counted(count, 'record')} made NaN or Inf of recorded finite inputs; "

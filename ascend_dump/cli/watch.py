@@ -1,4 +1,4 @@
-"""`ascend-dump watch`: which operator overwrote the output of another one."""
+"""`ascend-dump watch`: operators that overwrote the output of another operator."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _compared(sighting: Sighting) -> bool:
 
 
 def _tell(path: str, sightings: list[Sighting], overwritten: list[Sighting]) -> None:
-    """What the table does not show, on stderr."""
+    """Print on stderr the facts that the table omits."""
     from ascend_dump.report.tables import counted, escape
 
     compared = sum(_compared(sighting) for sighting in sightings)

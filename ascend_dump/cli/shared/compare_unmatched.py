@@ -1,4 +1,4 @@
-"""What `compare` prints of records without a partner: first whole ranks, steps and runs, then operators."""
+"""Lines of `compare` about records without a partner: first whole ranks, steps and runs, then operators."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def _on_one_side(field: str, dumps: Sequence[Dump], comparison: Comparison) -> I
         for side in (pair.actual, pair.reference)
     }
     if None in values[0] | values[1]:
-        return  # names of files do not tell
+        return  # file names without ranks or steps
     for number, side in enumerate(_SIDES):
-        # Ranks may hold parts of what others hold, and the only one of a side is compared with the only other one.
+        # A rank may be paired with another rank, as shards of a whole or as the only rank of a side.
         only = sorted(values[number] - values[1 - number] - paired)
         if only:
             noun = field if len(only) == 1 else f"{field}s"
@@ -58,7 +58,7 @@ class _RunsOfStep(NamedTuple):
 
 
 def _several_runs(comparison: Comparison) -> Iterator[str]:
-    """Where one side has more runs of a step of a rank than the other; the first such step stands for all."""
+    """Yield a line about the first step of a rank with more runs on one side than on the other."""
     runs_by_step: dict[tuple[Optional[int], Optional[int]], _RunsOfStep] = {}
     for pair in comparison.pairs.looked_at():
         runs = runs_by_step.setdefault((pair.record.rank, pair.record.step), _RunsOfStep({}, {}))

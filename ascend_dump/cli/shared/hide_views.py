@@ -1,4 +1,4 @@
-"""Operators that change no values, which listings leave out: they are most of the lines of a PyTorch program."""
+"""Operators that change no values: most of the lines of a PyTorch program, so listings leave them out."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def all_option(function: _Function) -> _Function:
 
 
 class Folding:
-    """Leaves out what changes no values, and counts it. Nothing, where the user asks for all or for names or types."""
+    """A filter that counts and drops operators that change no values, unless --all, names or types are given."""
 
     def __init__(self, show_all: bool, selectors: dict[str, Optional[str]]) -> None:
         self.count = 0
         self._off = show_all or selectors.get("op") is not None or selectors.get("op_type") is not None
 
     def unfold(self, items: Iterable[_Item], record: Callable[[_Item], Any] = lambda item: item) -> Iterator[_Item]:
-        """The items without those of such an operator; record: of which record an item tells."""
+        """Yield the remaining items. record: returns the record of an item."""
         if self._off:
             yield from items
             return
@@ -53,7 +53,7 @@ class Folding:
                 yield item
 
     def note(self, noun: str, *, holding: str = "") -> str:
-        """A sentence of what was left out, "" for nothing. holding: what all of it has."""
+        """Return a sentence about the dropped items, "" for none. holding: a property of all of them."""
         if not self.count:
             return ""
         from ascend_dump.report.tables import counted

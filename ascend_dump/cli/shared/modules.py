@@ -1,4 +1,4 @@
-"""The records of a dump by module: one line for each, with the child that looks worst."""
+"""The records of a dump by module: one line for each, with its worst tensor."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Measured", "ModuleSums", "by_module", "write_modules"]
 
-#: The places that tell apart modules of one name.
+#: The fields that distinguish modules of one name.
 _PLACE = ("run", "rank", "model", "step", "module")
 
 
 class ModuleSums:
-    """What is known of the tensors of one module.
+    """Sums over the tensors of one module.
 
     first  its first record
     nan, inf, largest  numbers of NaN and of Inf, and the largest magnitude among the elements that are finite
@@ -51,7 +51,7 @@ class ModuleSums:
             self.worst, self._badness = record, badness
 
     def cells(self, lead: list[Column], *, measured: bool) -> list[str]:
-        """Of the columns that `write_modules` writes. measured: with what statistics tell."""
+        """Return the cells of a line of `write_modules`. measured: with the columns of statistics."""
         from ascend_dump.cli.shared.reading import leading_cells
         from ascend_dump.report.tables import number
 
@@ -64,7 +64,7 @@ class ModuleSums:
         return cells
 
     def to_dict(self) -> dict[str, Any]:
-        """For a JSON document."""
+        """Return the fields for a JSON document."""
         return {
             **{name: getattr(self.first, name) for name in _PLACE},
             "operators": len(self.operators),
@@ -85,7 +85,7 @@ class Measured(NamedTuple):
 
 
 def by_module(measured: Iterable[Measured]) -> list[ModuleSums]:
-    """The modules in the order in which they first ran, those of each step apart."""
+    """Return the modules in the order of first execution, separately for each step."""
     sums: dict[Any, ModuleSums] = {}
     for record, statistics in measured:
         key = tuple(getattr(record, name) for name in _PLACE)
@@ -99,7 +99,7 @@ def by_module(measured: Iterable[Measured]) -> list[ModuleSums]:
 def write_modules(
     dump: Dump, path: str, modules: Sequence[ModuleSums], verb: str, *, as_json: bool, measured: bool = True
 ) -> None:
-    """One line for each on stdout, or all as a document of this verb."""
+    """Write one line per module to stdout, or one document of this verb."""
     if as_json:
         from ascend_dump.report.documents import write_document
 

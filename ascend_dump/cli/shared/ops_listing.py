@@ -27,7 +27,7 @@ def show(
     fields: Callable[[_Operator], dict[str, Any]],
     as_json: bool,
 ) -> Exit:
-    """Print a table with these columns after the name, or a document, then what ended the reading early."""
+    """Print a table with these columns after the name, or a document; then the error that ended the reading early."""
     if as_json:
         from ascend_dump.report.documents import write_document
 

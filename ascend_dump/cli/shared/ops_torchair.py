@@ -18,7 +18,7 @@ __all__ = ["list_operators"]
 def list_operators(
     path: Path, op_type: Optional[str], name: Optional[str], dumped: Optional[bool], as_json: bool
 ) -> Exit:
-    """Print the operators of torchair's graph that pass the tests, then how the graph is damaged, if it is."""
+    """Print the operators of torchair's graph that pass the tests, then the error of a damaged graph."""
     operators, error = _read(path, op_type, name, dumped)
     return show(
         path,

@@ -64,9 +64,9 @@ _SELECTORS = {
 }
 #: Columns that only dumps of several runs, ranks or models need.
 _LEADING = ("run", "rank", "model")
-#: How many of the existing values are listed if none matches a selector.
+#: The most existing values that are listed if none matches a selector.
 _FEW = 4
-#: How many records are read to see whether the dump has names of arguments.
+#: Records that are read to look for names of arguments.
 _PEEK = 50
 
 
@@ -102,7 +102,7 @@ def open_selected(path: str, selectors: dict[str, Optional[str]]) -> Dump:
 
 
 def leading_columns(dump: Dump) -> list[Column]:
-    """The columns that tell runs, ranks and models apart, where there are several, and the step."""
+    """Return the columns of runs, ranks and models, where there are several, and of the step."""
     from ascend_dump.report.tables import Column
 
     several = [Column(name) for name in _LEADING if len(dump.known_values(name)) > 1]
@@ -110,9 +110,9 @@ def leading_columns(dump: Dump) -> list[Column]:
 
 
 def argument_columns(dump: Dump) -> list[Column]:
-    """The column of the names that tensors have in the schemas of operators, where the dump tells them.
+    """Return the column of the argument names in the schemas of operators, if the dump contains them.
 
-    A parameter that the tensor is, or belongs to, stands behind: `self (fc.weight)`.
+    The parameter of the tensor follows in parentheses: `self (fc.weight)`.
     """
     from ascend_dump.report.tables import Column
 
@@ -141,7 +141,7 @@ def shape_text(record: _Shown) -> str:
 
 
 def first_line(text: str) -> str:
-    """What a table shows of a reason: an error has its hint below it."""
+    """Return the first line of a reason, without the hint below it."""
     return text.partition("\n")[0]
 
 
@@ -151,7 +151,7 @@ def leading_cells(record: _Shown, columns: list[Column]) -> list[str]:
 
 
 def record_fields(record: Record, error: Optional[ReadError] = None) -> dict[str, Any]:
-    """A record for a JSON document; `error` is what reading its values met."""
+    """Return the fields of a record for a JSON document. error: the error of reading its values."""
     fields = record.to_dict()
     failure = error or record.error
     if failure is not None:
@@ -160,13 +160,13 @@ def record_fields(record: Record, error: Optional[ReadError] = None) -> dict[str
 
 
 class Unreadable:
-    """Counts the records that cannot be read, to tell about them when all else is printed.
+    """A counter of unreadable records, reported after all other output.
 
-    seen            records passed by
-    count           those that cannot be read
-    without_values  those that hold neither values nor statistics
+    seen            all records
+    count           unreadable records
+    without_values  records with neither values nor statistics
 
-    dump: the one that is read, for verbs that are to tell of lost records too; the analysis of others tells it
+    dump: the dump, for verbs that report lost records through this class
     """
 
     def __init__(self, dump: Optional[Dump] = None) -> None:
@@ -190,9 +190,9 @@ class Unreadable:
             self._first.append(f"{error.message} [{error.code}]")
 
     def statistics(self, record: Record, *, recorded: bool = False) -> tuple[Optional[Statistics], Optional[ReadError]]:
-        """The statistics of a record, or what kept us from them; (None, None): it has no values.
+        """Return the statistics of a record, or the error of computing them; (None, None): it has no values.
 
-        recorded: only those that the dump has; no tensor is read.
+        recorded: recorded statistics only; no tensor is read.
         """
         if record.error is not None:
             return None, record.error
@@ -207,13 +207,13 @@ class Unreadable:
 
     @cached_property
     def lost(self) -> list[LostRecords]:
-        """The runs of the dump that have lost records. To be asked for when everything else was read."""
+        """The runs of the dump that have lost records; correct after all records were read."""
         return [] if self._dump is None else self._dump.lost_records()
 
     def finish(self, *, is_whole: bool = True) -> Exit:
-        """Tell on stderr about them, and about records that were lost; returns the exit code of the verb.
+        """Report unreadable and lost records on stderr; return the exit code of the verb.
 
-        is_whole: whether all records were passed by; else none are looked for that were lost
+        is_whole: all records were read; else lost records are not looked for
         """
         from ascend_dump.report.tables import counted, escape
 
@@ -233,12 +233,12 @@ class Unreadable:
 
 
 def lost_of(dumps: Iterable[Dump]) -> list[LostRecords]:
-    """The runs of some dumps that have lost records, each once."""
+    """Return the runs of some dumps that have lost records, each once."""
     return list(dict.fromkeys(lost for dump in dumps for lost in dump.lost_records()))
 
 
 def tell_lost(lost: Iterable[LostRecords]) -> None:
-    """Say on stderr which runs have lost records after they were written."""
+    """Print on stderr the runs that have lost records after they were written."""
     from ascend_dump.report.tables import escape
 
     for run in lost:
@@ -246,7 +246,7 @@ def tell_lost(lost: Iterable[LostRecords]) -> None:
 
 
 def code_of_comparison(code: Exit, lost: Iterable[LostRecords]) -> Exit:
-    """The exit code of a comparison: 3 if all is equal that was compared, but records were lost before.
+    """Return the exit code of a comparison: 3 if the compared records are equal, but records were lost before.
 
     Lost tensors do not count: equal hashes are proof of what was captured.
     """
@@ -254,14 +254,14 @@ def code_of_comparison(code: Exit, lost: Iterable[LostRecords]) -> Exit:
 
 
 def lost_fields(lost: Iterable[LostRecords]) -> list[dict[str, Any]]:
-    """The same for the `notes` of a document."""
+    """Return the lost records for the `notes` of a document."""
     return [{"path": run.run, "note": run.reason} for run in lost]
 
 
 def tell_nothing_matched(path: str, selectors: dict[str, Optional[str]]) -> Exit:
-    """Say on stderr what there is instead, so that a mistyped name is not taken for an empty dump.
+    """Print the existing values on stderr, to distinguish a mistyped name from an empty dump.
 
-    Returns the exit code: an empty dump is what a run with scene="overflow" leaves where nothing overflowed.
+    Return the exit code: an empty dump is a good result of scene="overflow".
     """
     from ascend_dump.report.tables import escape
 
@@ -274,7 +274,7 @@ def tell_nothing_matched(path: str, selectors: dict[str, Optional[str]]) -> Exit
 
 @contextmanager
 def naming_what_there_is(selectors: dict[str, Optional[str]]) -> Iterator[None]:
-    """Add what there is instead to an error about a dump in which nothing matches."""
+    """Add the existing values to an error about selectors without a match."""
     try:
         yield
     except DumpNotFound as error:
@@ -284,7 +284,7 @@ def naming_what_there_is(selectors: dict[str, Optional[str]]) -> Iterator[None]:
 
 
 def what_there_is(path: str, selectors: dict[str, Optional[str]]) -> list[str]:
-    """A line about the whole dump, and one for each selector: the values that there are, or those near to it."""
+    """Return a line about the whole dump, and one per selector with the existing or nearest values."""
     from difflib import get_close_matches
 
     from ascend_dump.report.tables import counted
@@ -312,7 +312,7 @@ def what_there_is(path: str, selectors: dict[str, Optional[str]]) -> list[str]:
 def progress(items: Iterable[_Item], noun: str, size: Callable[[_Item], int] = lambda item: 1) -> Iterator[_Item]:
     """Pass the items on; count them on stderr when that is a terminal and it takes over a second.
 
-    size: for how many an item counts. The cursor stays at the start of the line, so that a row printed meanwhile
+    size: returns the count of an item. The cursor stays at the start of the line, so that a row printed meanwhile
     replaces the count.
     """
     if not sys.stderr.isatty():

@@ -30,7 +30,7 @@ def request_options(command: _Command) -> _Command:
 
 
 def read_request(config: Optional[str], options: Mapping[str, Any]) -> DumpRequest:
-    """The request of the file, else of ASCEND_DUMP, else the default one, with the given options on top."""
+    """Return the request of the file, else of ASCEND_DUMP, else the default; options override it."""
     values = _values(options)
     base = DumpRequest.from_file(config) if config is not None else requested() or DumpRequest()
     request = DumpRequest.from_mapping({**base.to_mapping(), **values})
@@ -39,7 +39,7 @@ def read_request(config: Optional[str], options: Mapping[str, Any]) -> DumpReque
 
 
 def given_settings(config: Optional[str], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the file and the options alone, as plain values to send to another process.
+    """Return the settings of the file and the options alone, as plain values to send to another process.
 
     Raises ConfigError for a wrong value.
     """
@@ -53,7 +53,7 @@ def given_settings(config: Optional[str], options: Mapping[str, Any]) -> dict[st
 
 
 def _values(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The given options by the names of their fields."""
+    """Return the values of the options by the names of their fields."""
     values: dict[str, Any] = {}
     for spelling, value in options.items():
         name = ALIASES.get(spelling, spelling)

@@ -1,4 +1,4 @@
-"""Which tensors of a large dump `stats` has to look at, from the columns of its catalog."""
+"""The tensors of a large dump that `stats` has to examine, from the columns of its catalog."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["candidates"]
 
 
 def candidates(dump: Dump, *, nonfinite: bool, sort: Optional[str], limit: int) -> tuple[Dump, int]:
-    """The part of the dump that may be listed, and how many records are not in it.
+    """Return the part of the dump that may be listed, and the number of records outside of it.
 
-    It has all records without recorded statistics, since these are computed, or tell why they cannot be. nonfinite:
+    It contains all records without recorded statistics, since these have to be computed. nonfinite:
     only tensors with NaN or Inf are listed; sort, limit: only the largest ones by this column.
     """
     import polars as pl

@@ -1,4 +1,4 @@
-"""Whether a file named by an option can be written: asked before the work, whose result would be lost."""
+"""A check that a file named by an option can be written, made before the work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["check_target"]
 
 
 def check_target(option: str, path: str, suffix: str = "") -> None:
-    """Raise ConfigError where no file can be, WriteError where this user may not write one.
+    """Raise ConfigError if the path cannot be a file, WriteError if this user may not write it.
 
     suffix: that of a name to suggest
     """

@@ -1,4 +1,4 @@
-"""Installed distributions whose requirements on each other are not met."""
+"""Conflicts between the requirements of installed distributions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["conflicts"]
 
 
 def conflicts(distributions: Iterable[str]) -> Optional[list[str]]:
-    """What the installed ones of these require of each other and do not find, one line each.
+    """Return the unmet requirements between these distributions, one line each.
 
-    None where no library that reads requirements is installed; pip brings one along.
+    None without a library that reads requirements; pip contains one.
     """
     parse = _parser()
     if parse is None:
