@@ -1,4 +1,4 @@
-"""Every error the package raises.
+"""The errors of the package.
 
     AscendDumpError
     ├── ConfigError (ValueError)             AD1xx  a value the user gave is wrong
@@ -45,7 +45,7 @@ _Path = Union[str, "os.PathLike[str]"]
 
 
 class AscendDumpError(Exception):
-    """Root of the tree. `code` names the page, `hint` is one thing to do next."""
+    """The base of all errors. `code` is the name of a help page, `hint` the next thing to do."""
 
     default_code = "AD000"
 
@@ -54,7 +54,7 @@ class AscendDumpError(Exception):
         self.message = message
         self.hint = hint
         self.code = code or self.default_code
-        self.reported = False  # already said to the user
+        self.reported = False  # True once the user has seen it
 
     def __str__(self) -> str:
         text = f"{self.message} [{self.code}]"
@@ -134,7 +134,7 @@ class StorageError(ReadError, OSError):
         code: str = "",
     ) -> None:
         super().__init__(message, path=path, offset=offset, hint=hint, code=code)
-        # Who reads files catches OSError and tells this of it.
+        # Code that reads files catches OSError and reports these two.
         self.errno = errno.EIO
         self.strerror = message
 

@@ -1,4 +1,4 @@
-"""DumpRequest: what to dump, framework-neutral and immutable; and the table of its spellings."""
+"""DumpRequest: a framework-neutral, immutable description of a dump; and the table of its spellings."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ __all__ = [
 #: Our name of each setting, and each framework's. An empty string: it has no such setting.
 SPELLINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
-        name: MappingProxyType(dict(zip(("cann", "ge", "torchair", "mindspore", "tensorflow"), others)))
-        for name, others in {
+        name: MappingProxyType(dict(zip(("cann", "ge", "torchair", "mindspore", "tensorflow"), spellings)))
+        for name, spellings in {
             "path": ("dump_path", "ge.exec.dumpPath", "dump_path", "path", "dump_path"),
             "steps": ("dump_step", "ge.exec.dumpStep", "dump_step", "iteration", "dump_step"),
             "mode": ("dump_mode", "ge.exec.dumpMode", "dump_mode", "input_output", "dump_mode"),
@@ -210,7 +210,7 @@ class DumpRequest:
         self._refuse_idle()
 
     def _refuse_idle(self) -> None:
-        """Raise ConfigError for `until` or `keep` in a scene in which they have no effect."""
+        """Raise ConfigError for `until` or `keep` in a scene where they have no effect."""
         if self.until is not None and self.scene in ("watch", "exception"):
             raise ConfigError(
                 f"until={self.until!r} was given with scene={self.scene!r}, which does not dump what steps compute",
@@ -224,23 +224,23 @@ class DumpRequest:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], *, origin: str = "") -> DumpRequest:
-        """The request of decoded settings, by our names or CANN's. Raises ConfigError for an unknown name."""
-        found: dict[str, Any] = {}
-        for given, value in values.items():
-            name = given if given in SPELLINGS else ALIASES.get(given, "")
+        """Return the request of decoded settings, by our names or CANN's. Raises ConfigError for an unknown name."""
+        settings: dict[str, Any] = {}
+        for spelling, value in values.items():
+            name = spelling if spelling in SPELLINGS else ALIASES.get(spelling, "")
             if not name:
-                raise unknown_name(given, origin=origin, aliases=True)
-            if name in found:
+                raise unknown_name(spelling, origin=origin, aliases=True)
+            if name in settings:
                 raise ConfigError(
-                    f"{origin}{given!r} and another spelling of {name!r} are both given",
+                    f"{origin}{spelling!r} and another spelling of {name!r} are both given",
                     hint=f"keep one of them, preferably {name!r}",
                 )
-            found[name] = value
-        return cls(**found)
+            settings[name] = value
+        return cls(**settings)
 
     @classmethod
     def from_file(cls, path: Union[str, os.PathLike[str]]) -> DumpRequest:
-        """The request of a .json or .toml file, whose keys may be in a table `ascend_dump`. Raises ConfigError."""
+        """Return the request of a .json or .toml file; its keys may be in a table `ascend_dump`. Raises ConfigError."""
         file = Path(path)
         try:
             content = read_regular(file, _MAX_FILE + 1)
@@ -262,7 +262,7 @@ class DumpRequest:
 
     @classmethod
     def from_text(cls, text: str) -> DumpRequest:
-        """The request of a value of `ASCEND_DUMP`: `1`, `steps=0|2-5,path=/d`, a JSON object, or a .json/.toml path.
+        """Return the request of a value of `ASCEND_DUMP`: `1`, `steps=0|2-5,path=/d`, JSON, or a .json/.toml path.
 
         Items of lists are separated by `;`, adapter options are written `options.name=value`. Raises ConfigError.
         """
@@ -284,36 +284,36 @@ class DumpRequest:
         values: dict[str, Any] = {}
         options: dict[str, Any] = {}
         for part in text.split(","):
-            given, equals, value = (piece.strip() for piece in part.partition("="))
-            if not equals or not given:
+            spelling, equals, value = (piece.strip() for piece in part.partition("="))
+            if not equals or not spelling:
                 raise ConfigError(
                     f"{part!r} in {text!r} is not name=value",
                     hint="write steps=0|2-5,path=/d; a value with a comma needs a JSON object or a file",
                 )
-            if given.startswith("options."):
-                options[given[len("options.") :]] = plain_value(value)
+            if spelling.startswith("options."):
+                options[spelling[len("options.") :]] = plain_value(value)
                 continue
-            name = given if given in SPELLINGS else ALIASES.get(given, given)
-            if given in values:
-                raise ConfigError(f"{given!r} is given twice in {text!r}", hint="give each setting once")
-            values[given] = value_from_word(name, value)
+            name = spelling if spelling in SPELLINGS else ALIASES.get(spelling, spelling)
+            if spelling in values:
+                raise ConfigError(f"{spelling!r} is given twice in {text!r}", hint="give each setting once")
+            values[spelling] = value_from_word(name, value)
         if options:
             values["options"] = options
         return cls.from_mapping(values)
 
     def layers_of(self, model: str) -> tuple[str, ...]:
-        """The patterns of `layers` that apply to a model: those without a model name, and those with its name."""
-        found = []
+        """Return the patterns of `layers` that apply to a model: patterns without a model name, and with its name."""
+        patterns = []
         for layer in self.layers:
             owner, colon, pattern = layer.partition(":")
             if not colon or owner == "re" or owner not in self.models:
-                found.append(layer)
+                patterns.append(layer)
             elif owner == model:
-                found.append(pattern)
-        return tuple(found)
+                patterns.append(pattern)
+        return tuple(patterns)
 
     def to_mapping(self) -> dict[str, Any]:
-        """The settings that differ from the defaults, as plain values that `from_mapping` reads."""
+        """Return the settings that differ from the defaults, as plain values for `from_mapping`."""
         plain: dict[str, Any] = {}
         defaults = _defaults()
         for name in SPELLINGS:
@@ -330,7 +330,7 @@ class DumpRequest:
         return plain
 
     def to_text(self) -> str:
-        """One line for `ASCEND_DUMP`, from which `from_text` makes an equal request."""
+        """Return one line for `ASCEND_DUMP`; `from_text` reads it back."""
         plain = self.to_mapping()
         simple = {name: ";".join(value) if isinstance(value, list) else value for name, value in plain.items()}
         words = [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in simple.items()]
@@ -352,21 +352,21 @@ def _defaults() -> DumpRequest:
     return DumpRequest()
 
 
-def unknown_name(given: str, *, origin: str = "", aliases: bool = False) -> ConfigError:
-    """The error for an unknown setting, or for CANN's name of one."""
-    if given in ALIASES and not aliases:
-        return ConfigError(f"{given}= is CANN's spelling", hint=f"use `{ALIASES[given]}=`")
-    guess = did_you_mean(given, [*SPELLINGS, *ALIASES] if aliases else SPELLINGS)
-    return ConfigError(f"{origin}unknown setting {given!r}", hint=f"{guess}known: {', '.join(SPELLINGS)}")
+def unknown_name(name: str, *, origin: str = "", aliases: bool = False) -> ConfigError:
+    """Return the error for an unknown setting, or for CANN's name of a setting."""
+    if name in ALIASES and not aliases:
+        return ConfigError(f"{name}= is CANN's spelling", hint=f"use `{ALIASES[name]}=`")
+    guess = did_you_mean(name, [*SPELLINGS, *ALIASES] if aliases else SPELLINGS)
+    return ConfigError(f"{origin}unknown setting {name!r}", hint=f"{guess}known: {', '.join(SPELLINGS)}")
 
 
 def parse_size(value: Union[int, str]) -> int:
-    """The number of bytes of an int or of text such as `20GB`, `512 MiB`. Raises ConfigError."""
+    """Return the number of bytes in an int or in text such as `20GB`, `512 MiB`. Raises ConfigError."""
     if isinstance(value, str):
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", value.lower())
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", value.lower())
         # No disk has a size of more digits, and int() refuses thousands of them.
-        if found and found[2] in _UNITS and len(found[1]) <= _MAX_DIGITS:
-            value = int(Fraction(found[1]) * _UNITS[found[2]])
+        if match and match[2] in _UNITS and len(match[1]) <= _MAX_DIGITS:
+            value = int(Fraction(match[1]) * _UNITS[match[2]])
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _MAX_BYTES:
         raise _wrong("max_bytes", value, "a positive number of bytes below 2**63, or text such as '20GB'", ())
     return value
@@ -412,22 +412,22 @@ def _path(value: Any) -> Path:
 def _names(name: str, value: Any) -> tuple[str, ...]:
     items = (value,) if isinstance(value, str) else value
     try:
-        found = tuple(items)
+        names = tuple(items)
     except TypeError:
         raise _wrong(name, value, "a name or a list of names", ()) from None
-    for item in found:
+    for item in names:
         if not isinstance(item, str) or not item.strip():
             raise _wrong(name, item, "non-empty text", ())
-    return found
+    return names
 
 
 def _wrong(name: str, value: object, expected: str, near: Iterable[str]) -> ConfigError:
     try:
-        given = repr(value)
+        shown_value = repr(value)
     except ValueError:  # an int of more digits than Python writes
-        given = f"<{type(value).__name__}>"
-    guess = did_you_mean(given.strip("'"), near).rstrip() or f"give {name} as {expected}"
-    shown = given if len(given) <= _MAX_SHOWN else f"{given[:_MAX_SHOWN]}..."
+        shown_value = f"<{type(value).__name__}>"
+    guess = did_you_mean(shown_value.strip("'"), near).rstrip() or f"give {name} as {expected}"
+    shown = shown_value if len(shown_value) <= _MAX_SHOWN else f"{shown_value[:_MAX_SHOWN]}..."
     return ConfigError(f"{name}={shown}: expected {expected}", hint=guess)
 
 
@@ -436,7 +436,7 @@ def _too_deep(where: str) -> ConfigError:
 
 
 def value_from_word(name: str, value: str) -> Any:
-    """The value of a setting from its text in `ASCEND_DUMP` or on the command line."""
+    """Return the value of a setting from its text in `ASCEND_DUMP` or on the command line."""
     if name in LISTS:
         return [item.strip() for item in value.split(";") if item.strip()]
     if name in FLAGS and value.lower() in (*_TRUE, *_FALSE):
@@ -445,7 +445,7 @@ def value_from_word(name: str, value: str) -> Any:
 
 
 def plain_value(value: str) -> Any:
-    """True, False, an int, or the text itself."""
+    """Return True, False, an int, or the text itself."""
     low = value.lower()
     if low in _TRUE[1:] or low in _FALSE[1:]:
         return low in _TRUE

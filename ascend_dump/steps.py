@@ -27,7 +27,7 @@ _Ranges = tuple[tuple[int, int], ...]
 
 
 class _Stride(NamedTuple):
-    """Every `stride`-th step from `low` on, up to `high`, which is one of them; None: without end."""
+    """Every `stride`-th step from `low` to `high`, both included; high=None: without end."""
 
     low: int
     high: Optional[int]
@@ -74,28 +74,30 @@ class Steps:
 
     @property
     def last(self) -> Optional[int]:
-        """The highest selected step, None if there is none."""
-        if self._ranges is None or any(one.high is None for one in self._strides):
+        """Return the highest selected step, None if there is none."""
+        if self._ranges is None or any(stride.high is None for stride in self._strides):
             return None
-        ends = [high for _, high in self._ranges[-1:]] + [one.high for one in self._strides if one.high is not None]
+        ends = [high for _, high in self._ranges[-1:]] + [
+            stride.high for stride in self._strides if stride.high is not None
+        ]
         return max(ends)
 
     @property
     def count(self) -> Optional[int]:
-        """The number of selected steps, None if there is no end.
+        """Return the number of selected steps, None if there is no end.
 
         Steps that are in several strides count once per stride.
         """
-        if self._ranges is None or any(one.high is None for one in self._strides):
+        if self._ranges is None or any(stride.high is None for stride in self._strides):
             return None
-        return sum(high - low + 1 for low, high in self._ranges) + sum(len(one.steps()) for one in self._strides)
+        return sum(high - low + 1 for low, high in self._ranges) + sum(len(stride.steps()) for stride in self._strides)
 
     def __contains__(self, step: object) -> bool:
         if self._ranges is None:
             return True
         if not isinstance(step, int):
             return False
-        return any(low <= step <= high for low, high in self._ranges) or any(step in one for one in self._strides)
+        return any(low <= step <= high for low, high in self._ranges) or any(step in stride for stride in self._strides)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Steps) and (self._ranges, self._strides) == (other._ranges, other._strides)
@@ -106,17 +108,17 @@ class Steps:
     def __str__(self) -> str:
         if self._ranges is None:
             return "all"
-        return "|".join([_join(self._ranges)] * bool(self._ranges) + [str(one) for one in self._strides])
+        return "|".join([_join(self._ranges)] * bool(self._ranges) + [str(stride) for stride in self._strides])
 
     def __repr__(self) -> str:
         return f"Steps({str(self)!r})"
 
     def to_cann(self) -> str:
-        """For `dump_step` of CANN's dump JSON; `""` for all."""
+        """Return the text for `dump_step` of CANN's dump JSON; `""` for all."""
         return "" if self._ranges is None else _join(self._limited("CANN's dump_step"))
 
     def to_ge_option(self) -> str:
-        """For `ge.exec.dumpStep`, whose numbers are int32."""
+        """Return the text for `ge.exec.dumpStep`, with int32 numbers."""
         ranges = () if self._ranges is None else self._limited("GE's dumpStep")
         for _, high in ranges:
             if high > _INT32_MAX:
@@ -128,27 +130,28 @@ class Steps:
         return _join(ranges)
 
     def to_mindspore(self) -> str:
-        """For `iteration` of MindSpore's dump JSON, where all steps are the word `all`."""
+        """Return the text for `iteration` of MindSpore's dump JSON, with the word `all` for all steps."""
         return "all" if self._ranges is None else _join(self._written_out("MindSpore's iteration"))
 
     def _written_out(self, who: str) -> _Ranges:
-        """The ranges with those that strides stand for."""
+        """Return the ranges with all strides expanded."""
         ranges = self._ranges or ()
         steps: list[tuple[int, int]] = []
-        for one in self._strides:
-            if one.high is None:
+        for stride in self._strides:
+            low = stride.low
+            if stride.high is None:
                 raise ConfigError(
                     f"{self._name}={str(self)!r}: {who} has no ranges without an end",
-                    hint=f"write the last step too, such as {one.low}-{one.low + 999}, or leave it out for all steps",
+                    hint=f"write the last step too, such as {low}-{low + 999}, or leave it out for all steps",
                     code="AD102",
                 )
-            if len(one.steps()) > _MAX_WRITTEN_OUT:
+            if len(stride.steps()) > _MAX_WRITTEN_OUT:
                 raise ConfigError(
-                    f"{self._name}={str(self)!r}: {who} has no strides, and {one} stands for {len(one.steps())} steps",
+                    f"{self._name}={str(self)!r}: no strides in {who}; {stride} stands for {len(stride.steps())} steps",
                     hint="give a larger stride, or ranges such as 0-99",
                     code="AD102",
                 )
-            steps += [(step, step) for step in one.steps()]
+            steps += [(step, step) for step in stride.steps()]
         return _merge([*ranges, *steps], self._name, str(self)) if steps else ranges
 
     def _limited(self, who: str) -> _Ranges:
@@ -204,20 +207,20 @@ def _from_text(text: str, name: str) -> tuple[Optional[_Ranges], tuple[_Stride, 
     strides: set[_Stride] = set()
     position = 0
     for part in text.split("|"):
-        body, colon, every = (piece.strip() for piece in part.partition(":"))
+        body, colon, stride_text = (piece.strip() for piece in part.partition(":"))
         low, dash, high = (piece.strip() for piece in body.partition("-"))
         if not part.strip():
             raise _marked(name, text, position, max(len(part), 1), "an empty part")
         if colon and not dash:
             raise _marked(name, text, position, len(part), f"{part.strip()!r} has a stride but is not a range")
-        for piece in [low, *([high] if high else []), *([every] if colon else [])]:
+        for piece in [low, *([high] if high else []), *([stride_text] if colon else [])]:
             # str.isdigit accepts digits of other scripts, which no framework reads.
             if not (piece.isascii() and piece.isdigit()):
                 raise _marked(name, text, position, len(part), f"{part.strip()!r} is neither a number nor a range")
             # Beyond int64 nothing counts steps, and beyond 4300 digits int() itself refuses.
             if len(piece) > _MAX_DIGITS:
                 raise _marked(name, text, position, len(part), f"a number of {len(piece)} digits")
-        first, stride = int(low), int(every) if colon else 1
+        first, stride = int(low), int(stride_text) if colon else 1
         last = None if dash and not high else int(high or low)
         if stride == 0:
             raise _marked(name, text, position, len(part), "a stride of 0")
@@ -234,18 +237,18 @@ def _from_text(text: str, name: str) -> tuple[Optional[_Ranges], tuple[_Stride, 
 
 
 def _without_end(ranges: _Ranges, strides: set[_Stride]) -> tuple[Optional[_Ranges], tuple[_Stride, ...]]:
-    """The same with what a range without end takes in left out."""
-    open_ends = [one.low for one in strides if one.high is None and one.stride == 1]
+    """Return the ranges and strides without parts that an open range covers."""
+    open_ends = [stride.low for stride in strides if stride.high is None and stride.stride == 1]
     if open_ends:
         low = min(open_ends)
         for first, last in reversed(ranges):
             if last >= low - 1:
                 low = min(low, first)
-        ranges = tuple(one for one in ranges if one[0] < low)
+        ranges = tuple(interval for interval in ranges if interval[0] < low)
         if low == 0:
             return None, ()
-        strides = {one for one in strides if one.low < low} | {_Stride(low, None, 1)}
-    return ranges, tuple(sorted(strides, key=lambda one: (one.low, one.stride, str(one))))
+        strides = {stride for stride in strides if stride.low < low} | {_Stride(low, None, 1)}
+    return ranges, tuple(sorted(strides, key=lambda stride: (stride.low, stride.stride, str(stride))))
 
 
 def _merge(ranges: list[tuple[int, int]], name: str, value: object) -> _Ranges:

@@ -56,24 +56,24 @@ class AttachSocket(NamedTuple):
         return f"{self.pid}.{self.namespace}"
 
 
-def _places() -> Iterator[AttachSocket]:
-    """The sockets of this user's processes in this pid namespace, in all directories that may hold them."""
-    here = namespace_of("self")
+def _endpoints() -> Iterator[AttachSocket]:
+    """Yield the sockets of this user's processes in this pid namespace."""
+    namespace = namespace_of("self")
     for directory in _directories():
         with contextlib.suppress(OSError), _opened(directory) as opened:
             for name in sorted(os.listdir(opened)):
-                found = _NAME.fullmatch(name)
-                if found is not None and int(found[2]) == here:
-                    yield AttachSocket(directory, int(found[1]), here)
+                match = _NAME.fullmatch(name)
+                if match is not None and int(match[2]) == namespace:
+                    yield AttachSocket(directory, int(match[1]), namespace)
 
 
 def waiting() -> Iterator[AttachSocket]:
-    """The sockets of running processes. Removes those of processes that have ended."""
-    for place in _places():
-        if is_alive(place.pid):
-            yield place
+    """Yield the sockets of running processes; remove those of processes that have ended."""
+    for endpoint in _endpoints():
+        if is_alive(endpoint.pid):
+            yield endpoint
         else:
-            remove(place)
+            remove(endpoint)
 
 
 def listen() -> tuple[AttachSocket, socket.socket]:
@@ -90,8 +90,8 @@ def listen() -> tuple[AttachSocket, socket.socket]:
                 os.mkdir(directory, 0o700)
             with _opened(directory) as opened:
                 os.fchmod(opened, 0o700)
-                place = AttachSocket(directory, os.getpid(), namespace_of("self"))
-                return place, _bound(place, opened)
+                endpoint = AttachSocket(directory, os.getpid(), namespace_of("self"))
+                return endpoint, _bound(endpoint, opened)
         except OSError as error:
             refused.append(f"{directory}: {error.strerror or error}")
     raise CaptureError(
@@ -101,34 +101,34 @@ def listen() -> tuple[AttachSocket, socket.socket]:
     )
 
 
-def _bound(place: AttachSocket, opened: int) -> socket.socket:
-    made = socket.socket(socket.AF_UNIX)
+def _bound(endpoint: AttachSocket, opened: int) -> socket.socket:
+    listening = socket.socket(socket.AF_UNIX)
     try:
         with contextlib.suppress(FileNotFoundError):  # of an earlier process of this number
-            os.unlink(place.name, dir_fd=opened)
-        made.bind(_address(place, opened))
-        os.chmod(place.name, 0o600, dir_fd=opened)
-        made.listen(16)
+            os.unlink(endpoint.name, dir_fd=opened)
+        listening.bind(_address(endpoint, opened))
+        os.chmod(endpoint.name, 0o600, dir_fd=opened)
+        listening.listen(16)
     except BaseException:
-        made.close()
+        listening.close()
         raise
-    return made
+    return listening
 
 
-def ask(place: AttachSocket, request: dict[str, Any], *, timeout: float = 60.0) -> dict[str, Any]:
+def ask(endpoint: AttachSocket, request: dict[str, Any], *, timeout: float = 60.0) -> dict[str, Any]:
     """Send one request and return the answer.
 
     Raises socket.timeout when the process does not answer in time, another OSError when no process listens, and
     CaptureError AD306 when another process listens or the answer is not usable.
     """
-    with _opened(place.directory) as opened, socket.socket(socket.AF_UNIX) as connection:
+    with _opened(endpoint.directory) as opened, socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout)
-        connection.connect(_address(place, opened))
+        connection.connect(_address(endpoint, opened))
         peer = peer_of(connection)
-        if peer is not None and (peer[1] != os.geteuid() or peer[0] not in (0, place.pid)):
+        if peer is not None and (peer[1] != os.geteuid() or peer[0] not in (0, endpoint.pid)):
             raise CaptureError(
-                f"another process ({peer[0]}, of user {peer[1]}) listens on the socket of process {place.pid}",
-                hint=f"remove {place.directory}/{place.name}, which that process has created",
+                f"another process ({peer[0]}, of user {peer[1]}) listens on the socket of process {endpoint.pid}",
+                hint=f"remove {endpoint.directory}/{endpoint.name}, which that process has created",
                 code="AD306",
             )
         write_line(connection, {"schema": SCHEMA, **request})
@@ -136,23 +136,23 @@ def ask(place: AttachSocket, request: dict[str, Any], *, timeout: float = 60.0) 
             answer = read_line(connection, time.monotonic() + timeout)
         except ConfigError as error:
             raise CaptureError(
-                f"process {place.pid} gave an answer that cannot be used: {error.message}",
+                f"process {endpoint.pid} gave an answer that cannot be used: {error.message}",
                 hint="use the ascend-dump of that process's environment",
                 code="AD306",
             ) from error
     if answer.get("schema") != SCHEMA:
         raise CaptureError(
-            f"process {place.pid} uses the protocol {answer.get('schema')!r}, but this ascend-dump uses {SCHEMA!r}",
+            f"process {endpoint.pid} uses the protocol {answer.get('schema')!r}, but this ascend-dump uses {SCHEMA!r}",
             hint="use the ascend-dump of that process's environment",
             code="AD306",
         )
     return answer
 
 
-def remove(place: AttachSocket) -> None:
+def remove(endpoint: AttachSocket) -> None:
     """Remove a socket file if it exists."""
-    with contextlib.suppress(OSError), _opened(place.directory) as opened:
-        os.unlink(place.name, dir_fd=opened)
+    with contextlib.suppress(OSError), _opened(endpoint.directory) as opened:
+        os.unlink(endpoint.name, dir_fd=opened)
 
 
 def write_line(connection: socket.socket, message: dict[str, Any]) -> None:
@@ -167,10 +167,10 @@ def read_line(connection: socket.socket, deadline: float) -> dict[str, Any]:
     """
     received = bytearray()
     while not received.endswith(b"\n"):
-        left = deadline - time.monotonic()
-        if left <= 0:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
             raise socket.timeout("no complete message in time")
-        connection.settimeout(left)
+        connection.settimeout(remaining)
         try:
             piece = connection.recv(65536)
         except socket.timeout:
@@ -190,14 +190,14 @@ def read_line(connection: socket.socket, deadline: float) -> dict[str, Any]:
 
 
 def fields_of(error: BaseException) -> dict[str, str]:
-    """The fields of an error in an answer, see `_attach_client.error_of`."""
+    """Return the fields of an error in an answer, see `client.error_of`."""
     if not isinstance(error, AscendDumpError):
         error = CaptureError(f"the process failed to handle the request: {error!r}", code="AD306")
     return {"kind": type(error).__name__, "message": error.message, "hint": error.hint, "code": error.code}
 
 
 def peer_of(connection: socket.socket) -> Optional[tuple[int, int]]:
-    """Process id and user id of the peer; None where the system does not tell them.
+    """Return process id and user id of the peer; None where the system does not report them.
 
     The process id is 0 for a process in another pid namespace.
     """
@@ -209,7 +209,7 @@ def peer_of(connection: socket.socket) -> Optional[tuple[int, int]]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process with this id exists, of any user."""
+    """Return True if a process with this id exists, of any user."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -220,7 +220,7 @@ def is_alive(pid: int) -> bool:
 
 
 def namespace_of(pid: object) -> int:
-    """The inode of the pid namespace of a process, 0 where it cannot be read."""
+    """Return the inode of the pid namespace of a process, 0 where it cannot be read."""
     try:
         return os.stat(f"/proc/{pid}/ns/pid").st_ino
     except OSError:
@@ -228,15 +228,15 @@ def namespace_of(pid: object) -> int:
 
 
 def _directories() -> list[str]:
-    """The directories that may hold sockets of this user; a process uses the first that it can create."""
+    """Return the candidate directories for sockets of this user; a process uses the first that it can create."""
     user = os.geteuid()
     runtime = [os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{user}"]
-    found = [os.path.join(one, "ascend-dump") for one in runtime if os.path.isabs(one)]
-    # The process and the shell of `attach` may have different environments: what does not depend on them comes first.
-    for one in ("/tmp", os.environ.get("TMPDIR", "")):
-        if os.path.isabs(one):
-            found.append(os.path.join(one, f"ascend-dump-{user}"))
-    return list(dict.fromkeys(found))
+    directories = [os.path.join(parent, "ascend-dump") for parent in runtime if os.path.isabs(parent)]
+    # The process and the shell of `attach` may have different environments: /tmp, which needs none, comes first.
+    for parent in ("/tmp", os.environ.get("TMPDIR", "")):
+        if os.path.isabs(parent):
+            directories.append(os.path.join(parent, f"ascend-dump-{user}"))
+    return list(dict.fromkeys(directories))
 
 
 @contextlib.contextmanager
@@ -254,7 +254,7 @@ def _opened(directory: str) -> Iterator[int]:
         os.close(opened)
 
 
-def _address(place: AttachSocket, opened: int) -> str:
-    """The address of a socket, through the open directory: so its path may be long, and cannot be replaced."""
+def _address(endpoint: AttachSocket, opened: int) -> str:
+    """Return the address of a socket through the open directory: its path may be long and cannot be replaced."""
     through = f"/proc/self/fd/{opened}"
-    return f"{through if os.path.isdir(through) else place.directory}/{place.name}"
+    return f"{through if os.path.isdir(through) else endpoint.directory}/{endpoint.name}"

@@ -33,20 +33,20 @@ class Listener:
 
     def __init__(self, handle: Handle, forked: Callable[[], None]) -> None:
         self._handle, self._forked = handle, forked
-        self._place: Optional[_socket.AttachSocket] = None
+        self._endpoint: Optional[_socket.AttachSocket] = None
         self._open()
         os.register_at_fork(after_in_child=self._begin_again)
         atexit.register(self._close)
 
     def _open(self) -> None:
-        self._place, self._socket = _socket.listen()
+        self._endpoint, self._socket = _socket.listen()
         threading.Thread(target=self._run, args=(self._socket,), name="ascend_dump attach", daemon=True).start()
 
     def _begin_again(self) -> None:
         """In a forked child: open a socket of its own, as the inherited one belongs to the parent."""
-        if self._place is None:
+        if self._endpoint is None:
             return
-        self._place = None
+        self._endpoint = None
         self._socket.close()
         try:
             self._forked()
@@ -55,10 +55,10 @@ class Listener:
             log.debug("a forked process cannot be attached to: %s", error, exc_info=True)
 
     def _close(self) -> None:
-        place = self._place
-        if place is not None and place.pid == os.getpid():
-            self._place = None
-            _socket.remove(place)
+        endpoint = self._endpoint
+        if endpoint is not None and endpoint.pid == os.getpid():
+            self._endpoint = None
+            _socket.remove(endpoint)
 
     def _run(self, listening: socket.socket) -> None:
         while True:

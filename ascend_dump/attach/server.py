@@ -28,20 +28,20 @@ __all__ = ["Attachment", "Attachments"]
 
 log = logging.getLogger("ascend_dump")
 
-#: How many bytes of the command line are reported.
+#: Bytes of the command line that are reported.
 _COMMAND = 4000
-#: What third-party code may raise: importing a module can call sys.exit().
+#: Exceptions of third-party code: importing a module can call sys.exit().
 _ANY = (Exception, SystemExit)
 
 
 class Attachments:
-    """Handles the requests of `ascend-dump attach` in the process that it attaches to.
+    """Handler of the requests of `ascend-dump attach` in the process that it attaches to.
 
-    given: the settings of ASCEND_DUMP=wait,..., which those of a request override
+    defaults: the settings of ASCEND_DUMP=wait,...; the settings of a request override them
     """
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        self._given = given
+    def __init__(self, defaults: Mapping[str, Any]) -> None:
+        self._defaults = defaults
         self._current: Optional[Attachment] = None
         self._count = 0
 
@@ -70,23 +70,23 @@ class Attachments:
         }
 
     def _check(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What `begin` would do with this request."""
-        wanted, adapter, problems = self._wanted(request)
+        """Return what `begin` would do with this request."""
+        dump_request, adapter, problems = self._planned(request)
         rank = current_rank()
         return {
-            "path": str(wanted.path / rank.level),
-            "steps": str(wanted.steps),
-            "count": wanted.steps.count,
-            "ranks": str(wanted.ranks),
-            "selected": rank.rank in wanted.ranks,
+            "path": str(dump_request.path / rank.level),
+            "steps": str(dump_request.steps),
+            "count": dump_request.steps.count,
+            "ranks": str(dump_request.ranks),
+            "selected": rank.rank in dump_request.ranks,
             "adapter": adapter.name,
             "problems": [str(problem) for problem in problems],
         }
 
     def _begin(self, request: dict[str, Any]) -> dict[str, Any]:
-        wanted, adapter, _ = self._wanted(request)
+        dump_request, adapter, _ = self._planned(request)
         self._count += 1
-        current = Attachment(self._count, adapter, wanted, request.get("peer"))
+        current = Attachment(self._count, adapter, dump_request, request.get("peer"))
         current.arm()
         self._current = current
         return {"capture": current.state()}
@@ -99,7 +99,7 @@ class Attachments:
         self._current.ask_to_end()
         return {}
 
-    def _wanted(self, request: dict[str, Any]) -> tuple[DumpRequest, Adapter, list[Problem]]:
+    def _planned(self, request: dict[str, Any]) -> tuple[DumpRequest, Adapter, list[Problem]]:
         if self._current is not None and self._current.active:
             raise self._current.refusal()
         settings = request.get("settings")
@@ -107,57 +107,58 @@ class Attachments:
             raise ConfigError("the message has no settings", hint="use `ascend-dump attach`")
         default = request.get("default_path")
         base = {"path": default} if isinstance(default, str) else {}
-        wanted = DumpRequest.from_mapping({**base, **self._given, **settings})
-        wanted = wanted.replace(path=Path(os.path.abspath(wanted.path)))  # whoever attaches is in another directory
+        dump_request = DumpRequest.from_mapping({**base, **self._defaults, **settings})
+        # The client may run in another directory.
+        dump_request = dump_request.replace(path=Path(os.path.abspath(dump_request.path)))
         adapter = _adapter(request.get("framework"))
-        adapter.may_attach(wanted)
-        run = RunDirectory.planned(wanted.path, current_rank(), launched=True)
-        problems = adapter.check(wanted, None, run)
+        adapter.may_attach(dump_request)
+        run = RunDirectory.planned(dump_request.path, current_rank(), launched=True)
+        problems = adapter.check(dump_request, None, run)
         refused = [problem for problem in problems if problem.severity == "error"]
         if refused:
             raise ConfigError(
                 "\n".join(map(str, problems)), hint="nothing was started; see the hints above", code=refused[0].code
             )
-        make_private_directory(wanted.path)
-        return wanted, adapter, problems
+        make_private_directory(dump_request.path)
+        return dump_request, adapter, problems
 
 
 def _adapter(name: Any) -> Adapter:
-    """The named adapter, else the one that captures most of this process: by `yields_to`, then by priority."""
+    """Return the named adapter, else that with the widest coverage: by `yields_to`, then by priority."""
     if name is not None and not isinstance(name, str):
         raise ConfigError(f"framework={name!r}: expected a name", hint="such as 'torch'")
     chosen = None if name is None else load(name)
-    found = [adapter for adapter in _imported() if chosen in (None, adapter)]
-    if not found:
+    adapters = [adapter for adapter in _imported() if chosen in (None, adapter)]
+    if not adapters:
         what = "framework that can be captured" if name is None else f"module of {name!r}"
         raise AdapterNotFound(
             f"process {os.getpid()} has imported no {what} yet", hint="attach later, or start it with `ascend-dump run`"
         )
-    names = {adapter.name for adapter in found}
-    first = [adapter for adapter in found if not names.intersection(adapter.yields_to)]
-    return max(first or found, key=lambda adapter: adapter.priority)
+    names = {adapter.name for adapter in adapters}
+    first = [adapter for adapter in adapters if not names.intersection(adapter.yields_to)]
+    return max(first or adapters, key=lambda adapter: adapter.priority)
 
 
 def _imported() -> list[Adapter]:
-    """The adapters of the frameworks that this process has imported."""
-    found = []
+    """Return the adapters of the frameworks that this process has imported."""
+    adapters = []
     for name in registered():
         try:
             adapter = load(name)
         except AscendDumpError:  # reported when the process started
             continue
         if any(module in sys.modules for module in adapter.process_hooks):
-            found.append(adapter)
-    return found
+            adapters.append(adapter)
+    return adapters
 
 
 class Attachment:
-    """One attached capture: the `Begin` that its adapter calls, and its state for whoever attached."""
+    """One attached capture: the `Begin` that its adapter calls, and its state for the client."""
 
     def __init__(self, number: int, adapter: Adapter, request: DumpRequest, peer: Optional[int]) -> None:
         self.number = number
         self.request = request
-        #: Whether no more steps are to be recorded.
+        #: True once no further step is to be recorded.
         self.over = False
         self._adapter = adapter
         self._peer = peer
@@ -179,11 +180,11 @@ class Attachment:
         self._cancel = self._adapter.attach(self)
 
     def __call__(self, target: Any = None, *, model: str = "") -> Optional[Session]:
-        made = _AttachedCapture(target, self.request, framework=self._adapter.name, launched=True, model=model)
-        made.failed_at_exit = self._note
-        self._capture = made
+        capture = _AttachedCapture(target, self.request, framework=self._adapter.name, launched=True, model=model)
+        capture.failed_at_exit = self._note
+        self._capture = capture
         try:
-            self._session = made.begin()
+            self._session = capture.begin()
         except _ANY as error:
             self._note(error if isinstance(error, Exception) else CaptureError(repr(error)))
             log.warning("nothing is dumped: %s", error)
@@ -204,7 +205,7 @@ class Attachment:
                 self._note(error)
                 log.warning("%s", error)
             finally:
-                self._let_go(self._told(ended=True))
+                self._let_go(self._current_state(ended=True))
 
     def _let_go(self, final: dict[str, Any]) -> None:
         self._final = final
@@ -224,7 +225,7 @@ class Attachment:
         self._let_go({})  # computing its state could wait for locks that threads of the parent hold
 
     def refusal(self) -> CaptureError:
-        """The error for a second `attach` while this capture is active."""
+        """Return the error for a second `attach` while this capture is active."""
         by = f" by process {self._peer}" if self._peer else ""
         since = time.strftime("%H:%M:%S", time.localtime(self._since))
         state = self.state()
@@ -237,18 +238,18 @@ class Attachment:
         )
 
     def state(self) -> dict[str, Any]:
-        """Its state and progress as plain values; may be called in any thread."""
+        """Return state and progress as plain values; may be called in any thread."""
         final = self._final
         if final is not None:
             return final
-        told = self._told(ended=False)
-        return self._final or told
+        current = self._current_state(ended=False)
+        return self._final or current
 
-    def _told(self, *, ended: bool) -> dict[str, Any]:
+    def _current_state(self, *, ended: bool) -> dict[str, Any]:
         capture, session = self._capture, self._session
         tally = None if session is None else session.tally()
         begun = 0 if session is None else None if tally is None else tally.begun
-        failure = self._failure or (None if capture is None else capture.told)
+        failure = self._failure or (None if capture is None else capture.first_problem)
         return {
             "number": self.number,
             "state": "ended" if ended else "waiting" if session is None else "recording",
@@ -268,17 +269,17 @@ class Attachment:
 
 
 class _AttachedCapture(Capture):
-    """Remembers the first problem that it reports, for whoever attached."""
+    """A capture that remembers the first problem that it reports, for the client."""
 
-    told: Optional[AscendDumpError] = None
+    first_problem: Optional[AscendDumpError] = None
 
     def _complain(self, error: AscendDumpError) -> None:
-        self.told = self.told or error
+        self.first_problem = self.first_problem or error
         super()._complain(error)
 
 
 def _command() -> list[str]:
-    """The command line of this process as `ps` shows it, cut to 4000 bytes; servers put the role of a process there."""
+    """Return the command line as `ps` shows it, cut to 4000 bytes; servers put the role of a process into it."""
     try:
         words = Path("/proc/self/cmdline").read_bytes()[:_COMMAND].rstrip(b"\0 ").split(b"\0")
         return [word.decode(errors="backslashreplace") for word in words]

@@ -1,4 +1,4 @@
-"""Which calls of a decorated function are recorded as steps, where calls overlap."""
+"""Overlapping calls of a decorated function: one of them at a time is recorded as a step."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _around: ContextVar[tuple[object, ...]] = ContextVar("ascend_dump_calls", defaul
 
 
 class CallGate:
-    """Lets one call of a decorated function through at a time, which becomes a step.
+    """A gate that one call of a decorated function at a time passes; this call becomes a step.
 
-    A call that begins while another one runs is no step: a recursive call belongs to the step it runs in, and one in
+    A call that begins while another runs is no step: a recursive call belongs to the step it runs in, and a call in
     another thread or asyncio task runs beside it.
     """
 
@@ -30,10 +30,9 @@ class CallGate:
         self._warned = False
 
     def take(self, *, recorded: bool) -> bool:
-        """Whether this call may become a step; `end` must follow then.
+        """Return True if this call may become a step; then `end` must follow.
 
-        recorded: whether a capture is running. If so, the first call that is kept out and does not run inside the one
-        that was let through gives a warning.
+        recorded: a capture is running. If so, the first refused call outside of the passed call causes a warning.
         """
         if self._lock.acquire(blocking=False):
             self._thread, self._call = threading.get_ident(), object()
@@ -50,7 +49,7 @@ class CallGate:
         return False
 
     def end(self) -> None:
-        """The call that was let through has ended: the next one may become a step."""
+        """Note the end of the call that passed: the next call may become a step."""
         call = self._call
-        _around.set(tuple(one for one in _around.get() if one is not call))
+        _around.set(tuple(running for running in _around.get() if running is not call))
         self._lock.release()

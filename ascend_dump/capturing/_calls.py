@@ -1,7 +1,7 @@
 """The calls of a decorated function as steps, for frameworks that count steps of their own.
 
-Each selected call has a directory of its own in that of the run, `call_{number}`, with a marker by which the reader
-gives the number of the call as the step of every record below.
+Each selected call has a directory in that of the run, `call_{number}`. From the marker in it the reader takes the
+number of the call as the step of every record below.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ __all__ = ["CallsSession"]
 
 
 class CallsSession(Session):
-    """One capture of a decorated function. `step(number)` runs for every call and decides which are recorded.
+    """One capture of a decorated function. `step(number)` runs for every call and selects the calls to record.
 
-    What the adapter starts once (`Adapter.repeats`) runs from the first call to the last: then the files that have come
-    since the call began are moved to its directory, and those of other calls removed.
+    A session that can start only once (`Adapter.repeats`) runs from the first call to the last: after each selected
+    call its new files are moved to its directory; files of other calls are removed.
     """
 
     step_directories = re.compile(r"call_(\d{1,18})", re.ASCII)
@@ -54,7 +54,7 @@ class CallsSession(Session):
         self._session: Optional[Session] = None
         self._number: Optional[int] = None
         self._calls = 0
-        #: Selected calls of which the framework itself says that it wrote nothing.
+        #: Selected calls that the framework itself reports as empty.
         self._empty: set[int] = set()
         self._armed = False
         self._reasons: Optional[list[str]] = []
@@ -82,9 +82,9 @@ class CallsSession(Session):
             else:
                 self._sort(None)
         elif selected or (self._adapter.repeats is Repeats.RESUMED and not self._armed):
-            place = self._run.of_call(number)
-            mark_call(place.path, number)
-            self._begin(place)
+            call_run = self._run.of_call(number)
+            mark_call(call_run.path, number)
+            self._begin(call_run)
 
     def trigger(self, reason: str) -> None:
         """Record no call after the one that runs, or that was the last one."""
@@ -96,15 +96,15 @@ class CallsSession(Session):
         return number in self._request.steps and (self._last is None or number <= self._last)
 
     def _there(self) -> Iterator[int]:
-        """The calls that have a directory."""
+        """Yield the numbers of the calls that have a directory."""
         for step in find_steps(self.root, self.step_directories):
             yield step.number
 
-    def _begin(self, place: RunDirectory) -> None:
+    def _begin(self, call_run: RunDirectory) -> None:
         try:
-            self._session = self._adapter.start(self._each, self._target, place)
+            self._session = self._adapter.start(self._each, self._target, call_run)
         except AscendDumpError as error:
-            remove_tree(place.path)
+            remove_tree(call_run.path)
             if self._calls == 1:
                 raise
             super().fail(error)
@@ -120,16 +120,16 @@ class CallsSession(Session):
             self._sort(number if selected else None)
             return
         self._session = None
-        place = self._run.of_call(number).path
+        directory = self._run.of_call(number).path
         try:
             session.settle()
         finally:
             self._stop(session)
             if selected and session.failure is not None and session.failure.code == "AD303":
                 self._empty.add(number)
-            self._armed = self._armed or holds_files(place)
+            self._armed = self._armed or holds_files(directory)
             if not selected and os.getpid() == self._pid:
-                remove_tree(place)
+                remove_tree(directory)
 
     def _stop(self, session: Session) -> None:
         try:
@@ -138,12 +138,12 @@ class CallsSession(Session):
             super().fail(error)
             return
         except Exception as error:
-            found = AdapterError(
+            failure = AdapterError(
                 f"the adapter {self._adapter.name} could not end the capture of a call: {error!r}",
                 hint="what it wrote until then can be read; please report this with the traceback of the cause",
             )
-            found.__cause__ = error
-            super().fail(found)
+            failure.__cause__ = error
+            super().fail(failure)
             return
         self._marks.update(session.marks())
         tally = session.tally()
@@ -232,12 +232,12 @@ class CallsSession(Session):
                     with located(file) as (name, directory):
                         os.unlink(name, dir_fd=directory)
                     continue
-                place = self._run.of_call(owner).path
-                if not place.exists():
-                    mark_call(place, owner)
-                there = place / inside
-                make_private_directory(there.parent)
-                with located(file) as (old, directory), located(there) as (new, _):
+                call_directory = self._run.of_call(owner).path
+                if not call_directory.exists():
+                    mark_call(call_directory, owner)
+                destination = call_directory / inside
+                make_private_directory(destination.parent)
+                with located(file) as (old, directory), located(destination) as (new, _):
                     os.replace(old, new, src_dir_fd=directory, dst_dir_fd=directory)
 
 

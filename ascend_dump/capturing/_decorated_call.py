@@ -1,4 +1,4 @@
-"""One call of a decorated function, which is one step of its capture."""
+"""One call of a decorated function: one step of its capture."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class CapturedCalls(Protocol):
     def recording(self) -> bool: ...
 
     def begin_call(self) -> bool:
-        """Count a call. Returns True if it is a step, which `end_call` has to end."""
+        """Count a call. Return True if it is a step; then `end_call` must follow."""
 
     def end_call(self, error: Optional[BaseException]) -> None:
         """End the step of a call. error: the exception of the call."""
 
 
 class _ToFinish(Enum):
-    """What one call has to finish when it returns."""
+    """The part of a capture to finish when a call returns."""
 
     NOTHING = "nothing"  # nested in a step that another call began
     CALL = "call"  # counted as a call, but `steps=` does not select it
@@ -35,7 +35,7 @@ class _ToFinish(Enum):
 
 
 class DecoratedCall:
-    """The context in which one call of a decorated function runs."""
+    """The context of one call of a decorated function."""
 
     __slots__ = ("_capture", "_gate", "_to_finish")
 

@@ -26,9 +26,9 @@ _DESCRIPTORS = (classmethod, staticmethod)
 
 
 def decorate(function: Any, capture: object, step: Callable[[], AbstractContextManager[None]]) -> Any:
-    """The function, each call of which runs within a `step()`, and whose attribute `capture` is `capture`.
+    """Return the function with its calls wrapped in `step()`, and with the attribute `capture`.
 
-    Raises ConfigError for what cannot be decorated.
+    Raises ConfigError for an object that cannot be decorated.
     """
     if inspect.isclass(function):
         raise refuse_class(function)
@@ -53,22 +53,22 @@ def decorate(function: Any, capture: object, step: Callable[[], AbstractContextM
         with step():
             return await wrapped(*args, **kwargs)
 
-    found = _DecoratedFunction(function, run_coroutine if inspect.iscoroutinefunction(plain) else run)
-    found._self_capture = capture
-    return found
+    decorated = _DecoratedFunction(function, run_coroutine if inspect.iscoroutinefunction(plain) else run)
+    decorated._self_capture = capture
+    return decorated
 
 
-def refuse_class(found: type) -> ConfigError:
-    """The error for a class, which is neither a function nor something that runs."""
+def refuse_class(cls: type) -> ConfigError:
+    """Return the error for a class: a capture needs a function or an object that runs."""
     return ConfigError(
-        f"{found.__qualname__} is a class, and a capture needs an object of it or one of its methods",
+        f"{cls.__qualname__} is a class, and a capture needs an object of it or one of its methods",
         hint="give the object: capture(model); or put @ascend_dump.capture above the method",
     )
 
 
 def _name(function: Any) -> str:
-    found = getattr(function, "__qualname__", None)
-    return str(found) if found else type(function).__name__  # a functools.partial has none
+    qualname = getattr(function, "__qualname__", None)
+    return str(qualname) if qualname else type(function).__name__  # a functools.partial has none
 
 
 def _refuse_block(name: str) -> NoReturn:
@@ -80,13 +80,13 @@ def _refuse_block(name: str) -> NoReturn:
 
 
 class _NoBlock:
-    """Refuses to be the context manager of a with statement, which would dump nothing."""
+    """A base class that refuses the with statement, since it would dump nothing."""
 
     def __enter__(self) -> NoReturn:
         _refuse_block(_name(self.__wrapped__))  # type: ignore[attr-defined]  # of the proxy
 
     def __exit__(self, *error: object) -> None:
-        """Never reached: a with statement looks for it before it enters."""
+        """Never run: a with statement looks for it before it enters."""
 
     async def __aenter__(self) -> NoReturn:
         self.__enter__()
@@ -118,12 +118,12 @@ class _BoundDecorated(_NoBlock, _BoundFunctionWrapper):
 
 
 def _find(module: str, qualname: str) -> Any:
-    """A method of a class, as unpickling needs it."""
+    """Return a method of a class, for unpickling."""
     return operator.attrgetter(qualname)(import_module(module))
 
 
 class _DecoratedFunction(_NoBlock, _FunctionWrapper):
-    """Called as before; `capture` is what it is dumped by."""
+    """A decorated function, called as before; `capture` is its capture."""
 
     __bound_function_wrapper__ = _BoundDecorated
     _self_capture: object

@@ -1,4 +1,4 @@
-"""Whether the steps that a framework dumps by itself will fit on the disk, told once the first of them is complete.
+"""A forecast of the disk space for steps that a framework dumps by itself, made when the first step is complete.
 
 Host dumps need no such thread, their writer does the same (`ascend_dump.writing`).
 """
@@ -26,7 +26,7 @@ _PAUSE, _REST = 0.5, 20
 
 
 class StepForecast:
-    """Looks at the step directories below `session.root` until the first step of a stream is complete, or `stop`."""
+    """A thread that measures the step directories below `session.root` once the first step of a stream is complete."""
 
     def __init__(self, session: Session, request: DumpRequest) -> None:
         self._session, self._request = session, request
@@ -46,16 +46,16 @@ class StepForecast:
                 size = self._first_step()
                 if size is not None:
                     count, keep = self._request.steps.count, self._request.keep
-                    more = [one for one in (count and count - 1, keep) if one is not None]
-                    Budget(self._session.root, None).forecast(size, min(more, default=None), endless=True)
+                    limits = [limit for limit in (count and count - 1, keep) if limit is not None]
+                    Budget(self._session.root, None).forecast(size, min(limits, default=None), endless=True)
                     return
             except Exception:  # the program must not suffer
-                log.debug("the size of a step could not be told", exc_info=True)
+                log.debug("the size of a step could not be measured", exc_info=True)
                 return
             pause = max(_PAUSE, _REST * (time.monotonic() - began))
 
     def _first_step(self) -> Optional[int]:
-        """Bytes of one step: of all streams together, since graphs and models run in turn. None: none is complete."""
+        """Return the bytes of one step in all streams, since graphs and models run in turn; None: none is complete."""
         layout = self._session.step_directories
         assert layout is not None, "else there is no thread"
         sizes = []
@@ -68,10 +68,10 @@ class StepForecast:
 
 def _bytes_below(directory: str) -> int:
     total = 0
-    for place, _, names in os.walk(directory):
+    for parent, _, names in os.walk(directory):
         for name in names:
             try:
-                total += os.lstat(os.path.join(place, name)).st_size
+                total += os.lstat(os.path.join(parent, name)).st_size
             except OSError:  # `keep=` removes steps meanwhile
                 continue
     return total

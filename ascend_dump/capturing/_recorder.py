@@ -1,7 +1,7 @@
-"""Recorders of what a framework dumps by itself: `keep=` and `until=` by removing and reading its step directories.
+"""Recorders for dumps that a framework writes by itself: `keep=` and `until=` remove and read its step directories.
 
-A thread looks at them from time to time: nothing tells it when a step ends, but a step is complete once the framework
-has begun a newer one. Host dumps need no such thread, their writer does the same (`ascend_dump.writing`).
+A thread polls them, since no event marks the end of a step: a step is complete once the framework has begun a newer
+step. Host dumps need no such thread, their writer does the same (`ascend_dump.writing`).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ log = logging.getLogger("ascend_dump")
 
 #: Seconds between two looks; after one that took long it rests so many times as long.
 _PAUSE, _REST = 0.5, 20
-#: Letters of the text of an exception that are kept as a reason.
+#: The longest reason taken from the text of an exception, in characters.
 _LONGEST_REASON = 500
 
 
 class StepRecorder:
-    """What a capture does for `keep=`, `until=`, `trigger` and exceptions, with any session.
+    """The handling of `keep=`, `until=`, `trigger` and exceptions in a capture, for any session.
 
     A session that removes old steps itself gets triggers through `Session.trigger`. For the others a `TreeRecorder`
     removes step directories.
@@ -63,7 +63,7 @@ class StepRecorder:
             self._trees.trigger(reason)
 
     def trigger_by(self, error: Optional[BaseException]) -> None:
-        """End a recorder by the program's exception: the steps before it are what was recorded for."""
+        """End a recorder at the program's exception, so that the steps before it stay."""
         if error is not None and self._asked:
             text = " ".join(str(error).split())[:_LONGEST_REASON]
             with contextlib.suppress(NotSupported):
@@ -76,7 +76,7 @@ class StepRecorder:
             self._trees.stop()
 
     def kept(self) -> dict[str, Any]:
-        """What the manifest says of the steps that stay, where the session writes none by itself."""
+        """Return the fields of the manifest about the remaining steps, if the session writes no manifest itself."""
         return {} if self._trees is None else self._trees.kept()
 
     def _begin(self) -> Optional[TreeRecorder]:
@@ -85,10 +85,10 @@ class StepRecorder:
 
 
 class TreeRecorder:
-    """Thins the step directories below `session.root` until `stop`, each stream of steps for itself.
+    """A thread that removes step directories below `session.root` until `stop`, for each stream of steps separately.
 
-    ended    why and where the recording ended, None while it goes on
-    unknown  with until="nonfinite": of how many tensors nobody could tell whether they hold NaN or Inf
+    ended    reason and step of the end of the recording, None before it
+    unknown  with until="nonfinite": number of tensors that could not be checked for NaN and Inf
     """
 
     def __init__(self, session: Session, request: DumpRequest, layout: re.Pattern[str]) -> None:
@@ -102,7 +102,7 @@ class TreeRecorder:
         #: By stream: the last step that was looked at for NaN and Inf, and the last one that stays.
         self._checked: dict[str, int] = {}
         self._last: dict[str, int] = {}
-        #: Whether the framework has stopped writing.
+        #: True once the framework has stopped writing.
         self._quiet = False
         self._lock = threading.RLock()
         self._pid = os.getpid()
@@ -115,7 +115,7 @@ class TreeRecorder:
         self._thread.start()
 
     def trigger(self, reason: str) -> None:
-        """End the recording with the newest step of each stream. The first reason holds."""
+        """End the recording with the newest step of each stream. The first reason counts."""
         if os.getpid() != self._pid:  # forked, where nobody gives the lock back
             return
         with self._lock:
@@ -123,7 +123,7 @@ class TreeRecorder:
                 self._end(Ended(reason, None), find_steps(self._root, self._layout))
 
     def stop(self) -> None:
-        """Look a last time, when the framework writes no more."""
+        """Check the steps a last time, after the framework has stopped writing."""
         if os.getpid() != self._pid:
             return
         self._stop.set()
@@ -137,15 +137,15 @@ class TreeRecorder:
             )
 
     def kept(self) -> dict[str, Any]:
-        """What a manifest says of it, as `HostWriter.kept`."""
-        found: dict[str, Any] = {}
+        """Return fields of the manifest, as `HostWriter.kept`."""
+        fields: dict[str, Any] = {}
         if self._request.keep is not None:
-            found["removed"] = {"steps": self._removed}
+            fields["removed"] = {"steps": self._removed}
         if self.ended is not None:
-            found["ended"] = self.ended._asdict()
+            fields["ended"] = self.ended._asdict()
         if self._request.until is not None:
-            found["unknown"] = self.unknown
-        return found
+            fields["unknown"] = self.unknown
+        return fields
 
     def _run(self) -> None:
         pause = _PAUSE
@@ -157,14 +157,14 @@ class TreeRecorder:
             pause = max(_PAUSE, _REST * (time.monotonic() - began))
 
     def _look(self, *, over: bool = False) -> None:
-        """Read the steps that are complete, and remove those that are not to stay. over: the newest is complete too."""
+        """Check complete steps and remove superfluous ones. over: the newest step is complete too."""
         with self._lock:
             try:
-                found = find_steps(self._root, self._layout)
-                self._seen = self._seen or bool(found)
+                steps = find_steps(self._root, self._layout)
+                self._seen = self._seen or bool(steps)
                 if self._request.until is not None and self.ended is None:
-                    self._check(found, over)
-                old, late = self._superfluous(found, over)
+                    self._check(steps, over)
+                old, late = self._superfluous(steps, over)
                 for step in (*old, *late):
                     remove_step(step)
                 self._removed += len(old)
@@ -185,10 +185,12 @@ class TreeRecorder:
         except ReadError:
             return False
 
-    def _superfluous(self, found: list[StepDirectory], over: bool) -> tuple[list[StepDirectory], list[StepDirectory]]:
-        """The steps that are too old to stay, and those that came after the recording had ended."""
+    def _superfluous(
+        self, all_steps: list[StepDirectory], over: bool
+    ) -> tuple[list[StepDirectory], list[StepDirectory]]:
+        """Return the steps that `keep` excludes, and the steps after the end of the recording."""
         old, late = [], []
-        for name, group in groupby(found, key=lambda step: step.stream):
+        for name, group in groupby(all_steps, key=lambda step: step.stream):
             steps = list(group)
             most = self._request.keep
             if self.ended is not None:
@@ -205,9 +207,9 @@ class TreeRecorder:
                 old += [step for step in steps if step.number < first]
         return old, late
 
-    def _check(self, found: list[StepDirectory], over: bool) -> None:
-        """Look for NaN and Inf in steps that are complete, those of each stream in their order."""
-        for name, group in groupby(found, key=lambda step: step.stream):
+    def _check(self, all_steps: list[StepDirectory], over: bool) -> None:
+        """Search complete steps for NaN and Inf, in the order of each stream."""
+        for name, group in groupby(all_steps, key=lambda step: step.stream):
             steps = list(group)
             for step in steps if over else steps[:-1]:
                 if step.number <= self._checked.get(name, -1):
@@ -216,7 +218,9 @@ class TreeRecorder:
                 wrong = self._wrong_in(step.path)
                 if wrong is None:
                     continue
-                before = [one for one in found if one.stream != name or one.number <= step.number]
+                before = [
+                    candidate for candidate in all_steps if candidate.stream != name or candidate.number <= step.number
+                ]
                 self._end(Ended(wrong.reason, step.number, wrong.operator), before)
                 log.warning("%s at step %d: the capture keeps it and records nothing more", wrong.reason, step.number)
                 return
@@ -234,7 +238,7 @@ class TreeRecorder:
             )
 
     def _wrong_in(self, step: Path) -> Optional[Ended]:
-        """What is wrong in a step, by its values, statistics or the device's own reports of overflow."""
+        """Return the first fault of a step, by its values, statistics or the device's reports of overflow."""
         from ascend_dump.analysis.overflow import find_overflows
         from ascend_dump.analysis.suspects.first_wrong import first_wrong
         from ascend_dump.reading import open_dump
@@ -249,8 +253,8 @@ class TreeRecorder:
             wrong, unknown = first_wrong(dump)
             self.unknown += unknown
             if wrong is not None:
-                one = wrong.record
-                name = f"{one.op_name}.{one.io}.{one.index}"
+                record = wrong.record
+                name = f"{record.op_name}.{record.io}.{record.index}"
                 return Ended(f"{wrong.what} in {name}", None, name)
         except ReadError as error:
             log.debug("a step could not be read: %s", error)

@@ -1,4 +1,4 @@
-"""What a run says once, at its end: what was recorded, where it is, what it cost, and how to look at it."""
+"""The summary at the end of a run: recorded steps and operators, directory, cost and next command."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ __all__ = ["Progress", "tell"]
 
 log = logging.getLogger("ascend_dump")
 
-#: Seconds from the start to the first word of progress, and the most between two of them.
+#: Seconds from the start to the first message of progress, and the most between two messages.
 _FIRST, _MOST = 10.0, 60.0
-#: Seconds that the last words wait for other ranks of this host, which end about now.
+#: Seconds that the summary waits for other ranks of this machine, which end at about the same time.
 _PATIENCE = 1.0
-#: What is counted by opening the dump: no more files than this.
+#: The most files of a dump that is opened to count its records.
 _MANY_FILES = 20_000
 #: Bytes of a manifest, and letters of a reason.
 _MOST_BYTES, _LONGEST = 10_000_000, 200
@@ -46,7 +46,7 @@ class _FilesOnDisk(NamedTuple):
 
 
 class _RankPart(NamedTuple):
-    """What one rank has recorded. tally: None where it is not counted."""
+    """The recording of one rank. tally: None where it is not counted."""
 
     rank: int
     files: _FilesOnDisk
@@ -62,9 +62,9 @@ def tell(
     seconds: float,
     failure: Optional[AscendDumpError],
 ) -> None:
-    """Say what a capture has recorded, once it has stopped; the first rank of a host for all that count as they record.
+    """Log the summary of a stopped capture. The first rank of a machine reports for all its ranks that count records.
 
-    seconds: from its start to its end. failure: why the dump is not complete.
+    seconds: from start to end. failure: the reason of an incomplete dump.
     """
     if request.quiet:
         return
@@ -78,8 +78,8 @@ def tell(
         return
     parts, running = [mine], list[int]()
     if tally is not None and rank.world > 1:
-        others, running = _others(path, rank)
-        parts += others
+        other_parts, running = _others(path, rank)
+        parts += other_parts
     where = path if len(parts) == 1 else path.parents[1]
     lines = [f"{_who(parts, rank)}dumped {_what(parts)} into {_short(where)}", f"  {_price(parts, seconds)}"]
     lines += [f"  {line}" for line in _notes(request, parts, running, failure)]
@@ -89,7 +89,7 @@ def tell(
 
 
 def _tell_of_nothing(path: Path, request: DumpRequest, mine: _RankPart, seconds: float) -> None:
-    """An empty dump that is a good result; other empty dumps are a failure, of which the capture tells."""
+    """Report an empty dump that is a good result; for other empty dumps the capture reports a failure."""
     tally = mine.tally
     if request.scene == "overflow" and tally is not None and tally.begun:
         text = f"no operator produced NaN or Inf in {counted(tally.begun, 'step')}: nothing was dumped"
@@ -106,18 +106,18 @@ def _what(parts: list[_RankPart]) -> str:
     tallies = [part.tally for part in parts if part.tally is not None]
     if not tallies:
         return counted(sum(part.files.number for part in parts), "file")
-    found = Tally.of_all(tallies)
+    total = Tally.of_all(tallies)
     steps = sorted({tally.steps for tally in tallies})
     each = counted(steps[0], "step") if len(steps) == 1 else f"{steps[0]} to {counted(steps[-1], 'step')}"
     each += " each" if len(parts) > 1 else ""
-    return f"{each}, {counted(found.operators, 'operator')}, {counted(found.records, 'record')}"
+    return f"{each}, {counted(total.operators, 'operator')}, {counted(total.records, 'record')}"
 
 
 def _price(parts: list[_RankPart], seconds: float) -> str:
     disk = f"{size(sum(part.files.nbytes for part in parts))} on disk"
     tally = parts[0].tally
-    seen = sum(part.tally.seen for part in parts if part.tally is not None)
-    disk += f" of {size(seen)} seen" if seen else ""
+    recorded_bytes = sum(part.tally.seen for part in parts if part.tally is not None)
+    disk += f" of {size(recorded_bytes)} seen" if recorded_bytes else ""
     if tally is None or tally.took is None or tally.cost is None:
         return f"{disk}; {duration(seconds)} from start to end"
     of = " (of this rank)" if len(parts) > 1 else ""
@@ -145,7 +145,7 @@ def _notes(
 
 
 def _short(path: Path) -> str:
-    """The path as a user in this directory would write it."""
+    """Return the path relative to this directory, if it is below it."""
     try:
         near = os.path.relpath(path)
     except OSError:  # the directory is gone
@@ -154,7 +154,7 @@ def _short(path: Path) -> str:
 
 
 def _files(path: Path) -> _FilesOnDisk:
-    """The files of a dump, without what we note beside them."""
+    """Return number and size of the files of a dump; our own marks do not count as files."""
     number = nbytes = 0
     for directory, _, names in os.walk(path):
         for name in names:
@@ -170,7 +170,7 @@ _NO_RECORDS = (MANIFEST, "call.json")
 
 
 def _counted(path: Path, files: _FilesOnDisk) -> Optional[Tally]:
-    """What the files of a dump hold that its framework has written; None where that is not to be had quickly."""
+    """Return the counters of a dump that its framework has written; None for a dump of too many files."""
     if not 0 < files.number <= _MANY_FILES:
         return None
     from ascend_dump.reading import open_dump
@@ -187,16 +187,18 @@ def _counted(path: Path, files: _FilesOnDisk) -> Optional[Tally]:
 
 
 def _others(path: Path, rank: Rank) -> tuple[list[_RankPart], list[int]]:
-    """What other ranks of this run on this host have recorded, and which of them have not ended yet."""
+    """Return the recordings of the other ranks of this run on this machine, and the ranks that still write."""
     until = time.monotonic() + _PATIENCE
     while True:
-        found = {number: _manifest_of(path.parents[1] / Rank(number, rank.world).level) for number in _neighbours(rank)}
-        running = [number for number, run in found.items() if run is not None and run[1].get("state") == "running"]
+        manifests = {
+            number: _manifest_of(path.parents[1] / Rank(number, rank.world).level) for number in _neighbours(rank)
+        }
+        running = [number for number, run in manifests.items() if run is not None and run[1].get("state") == "running"]
         if not running or time.monotonic() > until:
             break
         time.sleep(0.02)
     parts = []
-    for number, run in found.items():
+    for number, run in manifests.items():
         tally = None if run is None else _tally_of(run[1])
         if run is not None and number not in running and tally is not None and tally.records:
             parts.append(_RankPart(number, _files(run[0]), tally))
@@ -208,14 +210,18 @@ def _neighbours(rank: Rank) -> list[int]:
 
 
 def _manifest_of(level: Path) -> Optional[tuple[Path, dict[str, Any]]]:
-    """The newest run of a rank, if one process started it and this one on this host, with its manifest."""
+    """Return the newest run of a rank and its manifest, if it has our parent process and runs on this machine."""
     try:
         newest = max(level.iterdir())
-        found = json.loads(read_regular(newest / MANIFEST, _MOST_BYTES, follow_links=False))
+        manifest = json.loads(read_regular(newest / MANIFEST, _MOST_BYTES, follow_links=False))
     except (OSError, ValueError, RecursionError):  # there is none
         return None
-    mine = isinstance(found, dict) and found.get("host") == socket.gethostname() and found.get("parent") == os.getppid()
-    return (newest, found) if mine else None
+    mine = (
+        isinstance(manifest, dict)
+        and manifest.get("host") == socket.gethostname()
+        and manifest.get("parent") == os.getppid()
+    )
+    return (newest, manifest) if mine else None
 
 
 def _tally_of(manifest: dict[str, Any]) -> Optional[Tally]:
@@ -226,7 +232,7 @@ def _tally_of(manifest: dict[str, Any]) -> Optional[Tally]:
 
 
 class Progress:
-    """Says on a terminal from time to time how far a long recording is. Does nothing elsewhere."""
+    """A thread that logs the progress of a long recording on a terminal. It does nothing elsewhere."""
 
     def __init__(self, session: Session, request: DumpRequest, rank: Rank) -> None:
         self._session = session
@@ -238,12 +244,12 @@ class Progress:
         self._over.set()
 
     def _run(self) -> None:
-        pause, told = _FIRST, 0
+        pause, reported = _FIRST, 0
         while not self._over.wait(pause):
             pause = min(2 * pause, _MOST)
             tally = self._session.tally()
-            if tally is not None and tally.records > told:
-                told = tally.records
+            if tally is not None and tally.records > reported:
+                reported = tally.records
                 spoken().info(
                     "recording: %s, %s, %s seen so far",
                     counted(tally.begun, "step"),

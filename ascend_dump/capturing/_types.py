@@ -1,4 +1,4 @@
-"""The types of what `capture` takes and gives, for type checkers: nothing of this is loaded when a program runs."""
+"""The types of `capture`, its keywords and its results, for type checkers only: no program loads this module."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Capture: one object that is a context manager, a decorator and a start()/stop() pair.
 
-It owns what every framework needs alike: choosing the adapter, selecting the rank, creating
-the path, reporting problems, and saying loudly when nothing was written.
+It does the work common to all frameworks: choosing the adapter, selecting the rank, creating
+the path, reporting problems, and reporting a dump without records.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     _R = TypeVar("_R", covariant=True)
 
     class Decorated(Protocol[_P, _R]):
-        """A decorated function: called as before, and `capture` is what it is dumped by."""
+        """A decorated function: called as before, with its capture in `capture`."""
 
         @property
         def capture(self) -> Capture: ...
@@ -106,7 +106,7 @@ class Capture:
         #: When it was started, in seconds of a clock that never runs back.
         self._began = 0.0
         self._step = 0
-        #: Whether the program has to call `step`, and has not done so yet.
+        #: True while the program has yet to call `step`.
         self._expects_step = False
         self._each_call: Optional[bool] = None
         #: Decorated functions only: arm at the first call, even if `steps=` does not select it.
@@ -147,7 +147,7 @@ class Capture:
         return self
 
     def begin(self) -> Optional[Session]:
-        """Arm the dump as `start` does, and return the session, whose steps the caller begins.
+        """Arm the dump as `start` does, and return the session; the caller begins its steps.
 
         None if `ranks=` leaves this rank out. Raises as `start` with `strict`.
         """
@@ -156,7 +156,7 @@ class Capture:
     def stop(self) -> None:
         """Disarm, finish the files and report. Does nothing when it is not active.
 
-        Waits for the work that the program has queued on a device, and raises what that raises.
+        Waits for work that the program has queued on a device, and raises its exceptions.
         """
         if not self.active:
             return
@@ -198,13 +198,13 @@ class Capture:
             return
         except Exception as error:
             name = self._adapter.name if self._adapter is not None else ""
-            found = AdapterError(
+            failure_to_end = AdapterError(
                 f"the adapter {name} could not end the capture: {error!r}",
                 hint="what it wrote until then can be read; please report this with the traceback of the cause",
             )
-            found.__cause__ = error
+            failure_to_end.__cause__ = error
             log.debug("stopping failed", exc_info=True)
-            self._complain(found)
+            self._complain(failure_to_end)
             return
         failure = session.failure
         if failure is None and not holds_files(self.path):
@@ -221,7 +221,7 @@ class Capture:
             self._complain(failure)
 
     def _steps_without_effect(self, session: Session) -> Optional[CaptureError]:
-        """The error of a program that selected steps and began none but the first; None for any other."""
+        """Return the error of a program that selected steps and began only the first; else None."""
         steps, tally = self.request.steps, session.tally()
         if steps.all or steps.last == 0 or (tally is not None and tally.begun != 1):
             return None
@@ -236,7 +236,7 @@ class Capture:
         try:
             tell(self.path, self.request, self._rank, session, seconds=seconds, failure=failure)
         except Exception:  # the program must not suffer
-            log.debug("the end of the capture could not be told", exc_info=True)
+            log.debug("the summary of the capture could not be made", exc_info=True)
 
     def _kept(self) -> dict[str, Any]:
         return {} if self._recorder is None else self._recorder.kept()
@@ -279,7 +279,7 @@ class Capture:
             self._recorder.trigger(reason.strip())
 
     def dump(self) -> Dump:
-        """Open what this capture has written so far, inside or after the block."""
+        """Open the dump as written so far, inside or after the block."""
         from ascend_dump.reading import Dump, open_dump
 
         path = self.path
@@ -290,9 +290,9 @@ class Capture:
         return open_dump(path).marked({} if self._session is None else self._session.marks())
 
     def __repr__(self) -> str:
-        place = self.request.path if self._path is None else self._path
+        directory = self.request.path if self._path is None else self._path
         state = self._state.value if self._path is None or self.active else "ended"
-        return f"<Capture {place} ({state})>"
+        return f"<Capture {directory} ({state})>"
 
     def __enter__(self) -> Capture:
         return self.start()
@@ -306,7 +306,7 @@ class Capture:
         self._leave_block(error)
 
     def _leave_block(self, error: Optional[BaseException]) -> None:
-        """Stop the capture at the end of the block, or of the last call. error: what that raised."""
+        """Stop the capture at the end of the block, or of the last call. error: its exception."""
         self._interrupted(error)
         self._trigger_by(error)
         self._expects_step = self._expects_step and error is None
@@ -321,8 +321,8 @@ class Capture:
     def __call__(self, function: Callable[_P, _R]) -> Decorated[_P, _R]:
         """Decorate a plain or async function or a method: each call is one step.
 
-        If the target or the framework counts steps too, everything that runs in a call belongs to that one step. Raises
-        ConfigError for classes, and for generators, whose calls return before their body runs.
+        If the target or the framework counts steps too, all operators of a call belong to that one step. Raises
+        ConfigError for classes, and for generators, since their calls return before their body runs.
         """
         from ascend_dump.capturing._decorator import decorate  # loads wrapt
 
@@ -358,8 +358,8 @@ class Capture:
             self.problems = adapter.check(self.request, self._target, run)
             self._report_problems()
             if is_selected(rank, self.request.ranks):
-                made = run.make()
-                session = self._start(adapter, made, calls)
+                created = run.make()
+                session = self._start(adapter, created, calls)
                 self._path = session.root
                 self._mark = Mark(self._path, adapter.name, self.request)
                 self._recorder = StepRecorder(session, self.request)
@@ -391,7 +391,7 @@ class Capture:
             raise
 
     def _begin_step(self, session: Session, number: Optional[int]) -> None:
-        """`Session.step`, of which a failing disk ends the dump only."""
+        """Run `Session.step`; a failing disk ends the dump, but not the program."""
         try:
             session.step(number)
         except OSError as error:
@@ -422,9 +422,9 @@ class Capture:
             refused += [problem for problem in self.problems if problem.severity == "silent"]
         if refused:
             # All of them at once: who mends the request mends these too.
-            others = [problem for problem in self.problems if problem not in refused]
+            remaining = [problem for problem in self.problems if problem not in refused]
             raise ConfigError(
-                "\n".join(str(problem) for problem in [*refused, *others]),
+                "\n".join(str(problem) for problem in [*refused, *remaining]),
                 hint="nothing was started; see the hints above",
                 code=refused[0].code,
             )
@@ -439,9 +439,9 @@ class Capture:
 
     def _nothing_written(self, reasons: list[str]) -> CaptureError:
         listed = "".join(f"\n  - {reason}" for reason in reasons)
-        found = "see cap.problems, and " if self.problems and not self._launched else "see "
+        see = "see cap.problems, and " if self.problems and not self._launched else "see "
         return CaptureError(
-            f"the capture wrote nothing{listed}", hint=f"{found}`ascend-dump explain AD303`", code="AD303"
+            f"the capture wrote nothing{listed}", hint=f"{see}`ascend-dump explain AD303`", code="AD303"
         )
 
     def end_at_exit(self) -> None:
@@ -473,7 +473,7 @@ class Capture:
             self.failed_at_exit(error)
 
     def _captures_each_call(self) -> bool:
-        """Whether something else counts steps too, so that each call of a decorated function is armed by itself."""
+        """Return True if target or framework count steps too: then each call of a decorated function is armed anew."""
         if self._each_call is None:
             adapter = choose(self._target, self._framework)
             self._each_call = adapter.counts_steps(self._target)
@@ -482,11 +482,11 @@ class Capture:
 
     @property
     def recording(self) -> bool:
-        """Whether a session is running: this capture is active, and this rank is selected."""
+        """True if a session is running: this capture is active, and this rank is selected."""
         return self._running is not None
 
     def begin_call(self) -> bool:
-        """Count a call of a decorated function. True: it is a step, which `end_call` must end."""
+        """Count a call of a decorated function. Return True if it is a step; then `end_call` must follow."""
         each_call = self._captures_each_call()
         number = self._step
         self._step += 1
@@ -524,19 +524,19 @@ class Capture:
         session = self._running
         if not isinstance(error, KeyboardInterrupt) or session is None or session.failure is not None:
             return
-        found = CaptureError(
+        interruption = CaptureError(
             "the program was interrupted (KeyboardInterrupt) inside the capture",
             hint="what was written until then can be read",
         )
-        found.reported = True  # whoever pressed Ctrl-C knows
-        session.fail(found)
+        interruption.reported = True  # whoever pressed Ctrl-C knows
+        session.fail(interruption)
 
     def _trigger_by(self, error: Optional[BaseException]) -> None:
         if self.active and self._recorder is not None:
             self._recorder.trigger_by(error)
 
     def _abandon(self) -> None:
-        """Forget a capture whose first call could not be begun."""
+        """Reset a capture after its first call could not begin."""
         self._state = _State.IDLE
         self._cancel()
         if self._session is not None:

@@ -104,12 +104,12 @@ def capture(
 
 
 def _paths_of(graft: Any) -> Any:
-    """The same mapping with the paths of dumps as text, as settings are plain values."""
+    """Return the mapping with the paths of dumps as text, since settings are plain values."""
     if not isinstance(graft, Mapping):
         return graft
-    found = {}
+    paths = {}
     for name, dump in graft.items():
         path = dump if isinstance(dump, (str, os.PathLike)) else getattr(dump, "root", dump)
         # The adapter refuses values that are not dumps.
-        found[name] = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
-    return found
+        paths[name] = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
+    return paths

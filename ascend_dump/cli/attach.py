@@ -47,7 +47,7 @@ def attach(
     stop: bool,
     no_wait: bool,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> Exit:
     """Capture the next steps of the running processes PID, which were started with ASCEND_DUMP=wait.
 
@@ -58,107 +58,107 @@ def attach(
     This command shows the progress until the capture ends; Ctrl-C leaves the capture running. Without PID it lists the
     waiting processes.
     """
-    settings = given_settings(config, given)
+    settings = given_settings(config, options)
     if pids and everyone:
         raise ConfigError("--all and PIDs are both given", hint="keep one of them")
     if not (pids or everyone or listed) and (settings or framework or stop or no_wait):
         raise ConfigError(
             "no process is given", hint="give a PID or --all; `ascend-dump attach --list` shows the waiting processes"
         )
-    found = [find(pid) for pid in dict.fromkeys(pids)] if pids else find_all()
+    targets = [find(pid) for pid in dict.fromkeys(pids)] if pids else find_all()
     if listed or not (pids or everyone):
-        return _list(found, as_json=as_json)
-    if not found:
+        return _list(targets, as_json=as_json)
+    if not targets:
         raise CaptureError("no process of this user is waiting", hint="start one with ASCEND_DUMP=wait", code="AD306")
     if stop:
-        _stop([one for one in found if not everyone or _runs(one.capture)])
+        _stop([target for target in targets if not everyone or _runs(target.capture)])
         if as_json:
-            _write(found)
+            _write(targets)
         return Exit.OK
-    begun = _begin(found, settings, framework)
+    begun = _begin(targets, settings, framework)
     if not no_wait:
         try:
             begun = _follow(begun)
         except KeyboardInterrupt:
-            names = " ".join(str(one.pid) for one in begun)
+            names = " ".join(str(target.pid) for target in begun)
             _say(f"the capture goes on; `ascend-dump attach --stop {names}` stops it")
             raise
     if as_json:
-        _write([one.look() for one in begun] if no_wait else begun)
+        _write([target.look() for target in begun] if no_wait else begun)
     return Exit.OK
 
 
-def _stop(found: list[AttachTarget]) -> None:
-    """End the captures of all. Raises what the first one that fails raises."""
+def _stop(targets: list[AttachTarget]) -> None:
+    """End all captures. Raises the first failure."""
     failures = []
-    for one in found:
+    for target in targets:
         try:
-            one.end()
+            target.end()
         except AscendDumpError as error:
             failures.append(error)
     if failures:
         raise failures[0]
 
 
-def _begin(found: list[AttachTarget], settings: dict[str, Any], framework: Optional[str]) -> list[AttachTarget]:
+def _begin(targets: list[AttachTarget], settings: dict[str, Any], framework: Optional[str]) -> list[AttachTarget]:
     """Start the captures in all processes that `ranks=` selects, after each has accepted the settings."""
     selected = []
-    for one in found:
-        planned = one.check(settings, framework)
+    for target in targets:
+        planned = target.check(settings, framework)
         for problem in planned["problems"]:
-            _say(f"{one}: {problem}")
+            _say(f"{target}: {problem}")
         if planned["selected"]:
-            selected.append((one, planned))
+            selected.append((target, planned))
         else:
-            _say(f"{one}: ranks={planned['ranks']} leaves it out")
+            _say(f"{target}: ranks={planned['ranks']} leaves it out")
     if not selected:
         raise ConfigError(f"ranks={planned['ranks']} leaves out every process", hint="ranks count from 0")
     begun = []
-    for one, planned in selected:
-        begun.append(one.begin(settings, framework))
+    for target, planned in selected:
+        begun.append(target.begin(settings, framework))
         steps = "every step" if planned["steps"] == "all" else f"steps {planned['steps']}"
-        _say(f"{one}: {steps} from the next call of a model on, into {planned['path']}")
+        _say(f"{target}: {steps} from the next call of a model on, into {planned['path']}")
     return begun
 
 
 def _follow(begun: list[AttachTarget]) -> list[AttachTarget]:
     """Report the progress of the captures until all have ended. Raises the error of the first that failed."""
-    told: dict[int, str] = {}
-    now = {one.pid: one for one in begun}
+    reported: dict[int, str] = {}
+    now = {target.pid: target for target in begun}
     gone: set[int] = set()
     replaced: set[int] = set()
     while True:
-        for one in now.values():
-            text = _progress(one.capture)
-            if text and told.get(one.pid) != text:
-                told[one.pid] = text
-                _say(f"{one}: {text}")
-        running = [pid for pid, one in now.items() if _runs(one.capture) and pid not in gone | replaced]
+        for target in now.values():
+            text = _progress(target.capture)
+            if text and reported.get(target.pid) != text:
+                reported[target.pid] = text
+                _say(f"{target}: {text}")
+        running = [pid for pid, target in now.items() if _runs(target.capture) and pid not in gone | replaced]
         if not running:
             break
         time.sleep(_PAUSE)
         for pid in running:
             try:
-                found = _look(now[pid])
+                current = _look(now[pid])
             except CaptureError:
                 gone.add(pid)
                 continue
-            if found.has_same_capture(now[pid]):
-                now[pid] = found
+            if current.has_same_capture(now[pid]):
+                now[pid] = current
             else:
-                (gone if found.capture is None else replaced).add(pid)
-    failures = [_outcome(one, gone=one.pid in gone, replaced=one.pid in replaced) for one in now.values()]
+                (gone if current.capture is None else replaced).add(pid)
+    failures = [_outcome(target, gone=target.pid in gone, replaced=target.pid in replaced) for target in now.values()]
     for failure in failures:
         if failure is not None:
             raise failure
     return list(now.values())
 
 
-def _look(one: AttachTarget) -> AttachTarget:
-    """The current state of a process, which may be busy for a while. Raises CaptureError when it has ended."""
+def _look(target: AttachTarget) -> AttachTarget:
+    """Return the current state of a process once it is not busy. Raises CaptureError when it has ended."""
     while True:
         try:
-            return one.look()
+            return target.look()
         except TargetIsBusy as error:
             log.info("%s", error.message)
 
@@ -177,40 +177,40 @@ def _progress(capture: Optional[Mapping[str, Any]]) -> str:
     return f"{begun} of {counted(count, 'step')} begun{open_one}"
 
 
-def _outcome(one: AttachTarget, *, gone: bool, replaced: bool) -> Optional[AscendDumpError]:
+def _outcome(target: AttachTarget, *, gone: bool, replaced: bool) -> Optional[AscendDumpError]:
     """Report the result of a capture that has ended, or return its error.
 
     gone      the process has ended, or runs another program
-    replaced  the process has begun another capture, so that `one` has the last state seen of this one
+    replaced  the process has begun another capture, so `target` has the last state of the previous capture
     """
-    capture = one.capture or {}
+    capture = target.capture or {}
     path = str(capture.get("path", ""))
     failure = None if capture.get("failure") is None else error_of(capture["failure"])
     if gone:
-        state = state_of(path, one.pid)
+        state = state_of(path, target.pid)
         if state == "complete":
-            _say(f"{one} has ended, and its capture with it")
+            _say(f"{target} has ended, and its capture with it")
         elif failure is None:
             failure = CaptureError(
-                f"{one} ended before its capture did", hint=f"what was written is in {path}", code="AD306"
+                f"{target} ended before its capture did", hint=f"what was written is in {path}", code="AD306"
             )
     elif replaced:
         # Before the first step the path is that of all dumps, where the other capture may write too.
-        if capture["state"] == "recording" and state_of(path, one.pid) == "complete":
-            _say(f"{one}: the capture has ended, and another one has begun")
+        if capture["state"] == "recording" and state_of(path, target.pid) == "complete":
+            _say(f"{target}: the capture has ended, and another one has begun")
         elif failure is None:
             failure = CaptureError(
-                f"{one} has begun another capture, so the result of this one is not known",
+                f"{target} has begun another capture, so the result of this one is not known",
                 hint=f"what it wrote is in {path}",
                 code="AD306",
             )
     elif capture.get("wrote") and capture["begun"] is None:
-        _say(f"{one}: the capture has ended, it is in {path}")
+        _say(f"{target}: the capture has ended, it is in {path}")
     elif capture.get("wrote"):
         steps, records = counted(capture["begun"], "step"), counted(capture["records"] or 0, "record")
-        _say(f"{one}: {steps}, {records}, {size(capture['seen'] or 0)} seen, in {path}")
+        _say(f"{target}: {steps}, {records}, {size(capture['seen'] or 0)} seen, in {path}")
     elif failure is None:
-        _say(f"{one}: the capture was stopped before a step began")
+        _say(f"{target}: the capture was stopped before a step began")
         return None
     if failure is None:
         _say(f"look at it: ascend-dump ls {shlex.quote(path)}")
@@ -221,17 +221,22 @@ def _runs(capture: Optional[Mapping[str, Any]]) -> bool:
     return capture is not None and capture["state"] != "ended"
 
 
-def _list(found: list[AttachTarget], *, as_json: bool) -> Exit:
+def _list(targets: list[AttachTarget], *, as_json: bool) -> Exit:
     if as_json:
-        _write(found)
-    elif found:
+        _write(targets)
+    elif targets:
         from ascend_dump.report.tables import Column, write_table
 
-        ranks = any(one.world > 1 for one in found)
+        ranks = any(target.world > 1 for target in targets)
         columns = [Column("pid", right=True), *([Column("rank", right=True)] if ranks else [])]
         rows = (
-            [str(one.pid), *([str(one.rank)] if ranks else []), _state(one.capture), shlex.join(one.command)]
-            for one in found
+            [
+                str(target.pid),
+                *([str(target.rank)] if ranks else []),
+                _state(target.capture),
+                shlex.join(target.command),
+            ]
+            for target in targets
         )
         write_table([*columns, Column("state"), Column("command", elastic=True)], rows, sys.stdout)
     else:
@@ -243,12 +248,11 @@ def _state(capture: Optional[Mapping[str, Any]]) -> str:
     return "attached" if _runs(capture) else "waiting"
 
 
-def _write(found: list[AttachTarget]) -> None:
+def _write(targets: list[AttachTarget]) -> None:
     from ascend_dump.report.documents import write_document
 
     processes = [
-        {"pid": one.pid, "rank": one.rank, "world": one.world, "command": one.command, "capture": one.capture}
-        for one in found
+        {name: getattr(target, name) for name in ("pid", "rank", "world", "command", "capture")} for target in targets
     ]
     write_document(sys.stdout, "attach", {"processes": processes})
 

@@ -1,4 +1,4 @@
-"""`ascend-dump check`: what a framework would refuse in a dump configuration, or silently ignore."""
+"""`ascend-dump check`: settings of a dump configuration that a framework would refuse or silently ignore."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def surroundings_options(function: _Function) -> _Function:
-    """Add what is known of the model: `--graph`, whose operators names are held against, and `--dynamic-shape`."""
+    """Add options about the model: `--graph`, to check names against its operators, and `--dynamic-shape`."""
     text = (
         "GE's graph as text (ge_proto_*_Build.txt), or MindSpore's .ir: names are held against its operators, and "
         "operators that MindSpore cannot dump are reported (complex numbers, heterogeneous training)."
@@ -57,12 +57,12 @@ def check(
     Exits with 2 if the file is refused, with 1 if something in it is silently ignored.
     """
     source = sys.stdin.buffer.read() if file == "-" else Path(file)
-    known = languages()
-    candidates = [known[against]] if against else _recognised(known, source)
+    by_name = languages()
+    candidates = [by_name[against]] if against else _recognised(by_name, source)
     language = candidates[0]
     refuse_runtime(language, on)
-    place = None if graph is None else Path(graph)
-    around = Surroundings(situation_of(language, place, dynamic_shape=dynamic_shape), on, place)
+    graph_path = None if graph is None else Path(graph)
+    around = Surroundings(situation_of(language, graph_path, dynamic_shape=dynamic_shape), on, graph_path)
     problems = language.check(source, around)
     name = language.name
     if as_json:
@@ -72,51 +72,51 @@ def check(
         write_document(sys.stdout, "check", {**fields, "problems": [problem._asdict() for problem in problems]})
     else:
         if len(candidates) > 1:
-            others = " or ".join(f"--against {other.name}" for other in candidates[1:])
-            click.echo(f"checked against {name}; where it is another's, give {others}", err=True)
+            alternatives = " or ".join(f"--against {candidate.name}" for candidate in candidates[1:])
+            click.echo(f"checked against {name}; where it is another's, give {alternatives}", err=True)
         print_problems(file, problems)
     return exit_of(problems)
 
 
 def print_problems(file: str, problems: Sequence[Problem], *, err: bool = False) -> None:
-    """One line per problem as compilers print them, its hint below, and a sum at the end."""
+    """Print one line per problem as compilers do, its hint below, and a sum at the end."""
     from ascend_dump.report.tables import counted, escape
 
     for problem in problems:
-        place = f" {escape(problem.where)}:" if problem.where else ""
+        location = f" {escape(problem.where)}:" if problem.where else ""
         native = f" ({problem.native})" if problem.native else ""
         click.echo(
-            f"{escape(file)}: {problem.severity}:{place} {escape(problem.message)} [{problem.code}]{native}", err=err
+            f"{escape(file)}: {problem.severity}:{location} {escape(problem.message)} [{problem.code}]{native}", err=err
         )
         if problem.hint:
             click.echo(f"  hint: {escape(problem.hint)}", err=err)
     if problems:
         nouns = {"error": "error", "silent": "silently ignored setting", "warning": "warning"}
-        counts = {noun: sum(one.severity == kind for one in problems) for kind, noun in nouns.items()}
+        counts = {noun: sum(problem.severity == kind for problem in problems) for kind, noun in nouns.items()}
         click.echo(", ".join(counted(count, noun) for noun, count in counts.items() if count), err=err)
     else:
         click.echo(f"{escape(file)}: accepted, nothing in it is ignored", err=err)
 
 
 def exit_of(problems: Sequence[Problem]) -> Exit:
-    """2 when something is refused, 1 when something is silently ignored, else 0."""
-    found = {problem.severity for problem in problems}
-    return Exit.USAGE if "error" in found else Exit.DIFFERENT if "silent" in found else Exit.OK
+    """Return 2 if a setting is refused, 1 if a setting is silently ignored, else 0."""
+    severities = {problem.severity for problem in problems}
+    return Exit.USAGE if "error" in severities else Exit.DIFFERENT if "silent" in severities else Exit.OK
 
 
 def situation_of(language: ConfigLanguage, graph: Optional[Path], *, dynamic_shape: bool = False) -> Situation:
-    """This process, and what the options tell of the model. Raises ReadError."""
+    """Return the situation of this process, with the options about the model. Raises ReadError."""
     from ascend_dump.native.cann.config.situation import Situation, in_container
 
     operators = None if graph is None else language.operators(graph)
     static_shape = False if dynamic_shape else None
-    here = Situation.here()._replace(container=in_container(), whole_run=True)
-    return here._replace(operators=operators, static_shape=static_shape)
+    situation = Situation.here()._replace(container=in_container(), whole_run=True)
+    return situation._replace(operators=operators, static_shape=static_shape)
 
 
-def _recognised(known: Mapping[str, ConfigLanguage], source: Union[Path, bytes]) -> list[ConfigLanguage]:
-    """Those it may be of, the likeliest first; what has the keys of none is judged as CANN would."""
+def _recognised(by_name: Mapping[str, ConfigLanguage], source: Union[Path, bytes]) -> list[ConfigLanguage]:
+    """Return the possible formats of a source, the likeliest first; CANN's where no key is recognised."""
     from ascend_dump.native.cann.config.parse import read_source
 
     suffix = "" if isinstance(source, bytes) else source.suffix
-    return recognise(known.values(), read_source(source).value, suffix) or [known["acl"]]
+    return recognise(by_name.values(), read_source(source).value, suffix) or [by_name["acl"]]

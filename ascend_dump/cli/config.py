@@ -65,7 +65,7 @@ def config(
     graph: Optional[str],
     dynamic_shape: bool,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> Exit:
     """Write the configuration that makes a framework dump what the options select.
 
@@ -79,7 +79,7 @@ def config(
     if standalone is not None:
         _copy_standalone(language, Path(standalone), overwrite=overwrite)
         if output is None:
-            _refuse_settings(given, config, form)
+            _refuse_settings(options, config, form)
             return Exit.OK
     style = _style_of(language, form, style)
     if style is not None and output is not None and not output.endswith(".py"):
@@ -89,11 +89,11 @@ def config(
             f"-o {output}: {target} takes only a file that ends in {language.suffix}",
             hint=f"name it dump{language.suffix}",
         )
-    request = read_request(config, given)
+    request = read_request(config, options)
     if not language.selects_ranks:
         _refuse_what_no_file_says(request, language, has_ranks=style is not None)
-    place = None if graph is None else Path(graph)
-    situation = situation_of(language, place, dynamic_shape=dynamic_shape)
+    graph_path = None if graph is None else Path(graph)
+    situation = situation_of(language, graph_path, dynamic_shape=dynamic_shape)
     operators = situation.operators
     built = language.build(request, names=None if operators is None else [node.name for node in operators])
     lines = None if style is None else language.python(built, style, request.ranks)
@@ -105,8 +105,8 @@ def config(
         content, lost = _content(Path(output), language, built, overwrite=overwrite)
     make_private_directory(Path(request.path))
     on = str(request.options["on"]) if language.runtimes and "on" in request.options else None
-    found = language.check(json.dumps(built).encode(), Surroundings(situation, on, place))
-    problems = worst_first([*found, *language.left_out(request)])
+    problems_of_file = language.check(json.dumps(built).encode(), Surroundings(situation, on, graph_path))
+    problems = worst_first([*problems_of_file, *language.left_out(request)])
     code = exit_of(problems)
     written = None if output is None or code == Exit.USAGE else Path(output)
     if written is not None:
@@ -129,7 +129,7 @@ def config(
 
 
 def _style_of(language: ConfigLanguage, form: str, style: Optional[str]) -> Optional[str]:
-    """The style of the lines of Python; None for a file. Raises ConfigError."""
+    """Return the style of the lines of Python; None for a file. Raises ConfigError."""
     if form == "json":
         if style is not None:
             raise ConfigError(f"--style {style} is for --format python", hint="add --format python, or leave it out")
@@ -151,9 +151,9 @@ def _copy_standalone(language: ConfigLanguage, file: Path, *, overwrite: bool) -
         write_settings(file, text)
 
 
-def _refuse_settings(given: Mapping[str, Any], config: Optional[str], form: str) -> None:
-    """Raise ConfigError for settings that nothing would be done with."""
-    name = next((name for name, value in given.items() if value not in (None, (), False)), None)
+def _refuse_settings(options: Mapping[str, Any], config: Optional[str], form: str) -> None:
+    """Raise ConfigError for settings without effect."""
+    name = next((name for name, value in options.items() if value not in (None, (), False)), None)
     if name is not None or config is not None or form != "json":
         raise ConfigError(
             f"--{name or 'config' if form == 'json' else 'format'} has no effect on what --standalone copies",
@@ -186,9 +186,9 @@ def _refuse_what_no_file_says(request: DumpRequest, language: ConfigLanguage, *,
 def _content(
     file: Path, language: ConfigLanguage, built: Mapping[str, Any], *, overwrite: bool
 ) -> tuple[Mapping[str, Any], list[str]]:
-    """What to write into the file, beside what is kept of it; and the keys that are lost, since `overwrite` allows it.
+    """Return the new content of the file, including its remaining keys; and the keys lost because of `overwrite`.
 
-    Raises ConfigError where something would be lost without leave.
+    Raises ConfigError if a key would be lost without `overwrite`.
     """
     from ascend_dump.native.cann.config.parse import read_config
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ascend_dump.converting.convert import ConversionFailure, Options, Result
     from ascend_dump.reading import Dump
 
-#: Failures told on stderr; --json lists all.
+#: Failures printed on stderr; --json lists all.
 _SHOWN = 10
 
 
@@ -94,27 +94,27 @@ def convert(sources: tuple[str, ...], listed: Optional[str], out: Path, as_json:
     options = _options(chosen)
     pattern: Optional[str] = chosen["select"]
     dump: Optional[Dump] = None
-    places = tuple(map(_place, _sources(sources, listed, out)))
-    if any(map(_holds_records, places)) or (len(places) == 1 and parse_converted(places[0].name) is not None):
+    paths = tuple(map(_place, _sources(sources, listed, out)))
+    if any(map(_holds_records, paths)) or (len(paths) == 1 and parse_converted(paths[0].name) is not None):
         summary = _Summary("record")
-        dump = _dump_of_records(places, options, pattern, chosen)
+        dump = _dump_of_records(paths, options, pattern, chosen)
         results = convert_records(dump, out, options, lambda array: as_torch(array, writable=True))
     else:
         summary = _Summary("dump file")
-        tasks = find_tasks(places, out, text_matcher(pattern) if pattern else None)
+        tasks = find_tasks(paths, out, text_matcher(pattern) if pattern else None)
         results = convert_all(tasks, options, jobs=chosen["jobs"], compat=chosen["compat"])
-    seen = summary.watch(progress(results, "files"))
+    watched = summary.watch(progress(results, "files"))
     if as_json:
         from ascend_dump.report.documents import write_document
 
-        files = (_fields(result) for result in seen if not result.skipped)
+        files = (_fields(result) for result in watched if not result.skipped)
         write_document(sys.stdout, "convert", {"out": out, "files": files, "totals": summary.fields})
     else:
-        for _ in seen:
+        for _ in watched:
             pass
-        place = os.path.abspath(out) if summary.written else ""
-        print(f"{summary} · in {escape(place)}" if place else str(summary))
-    if chosen["compat"] and any(place.is_dir() for place in places):
+        directory = os.path.abspath(out) if summary.written else ""
+        print(f"{summary} · in {escape(directory)}" if directory else str(summary))
+    if chosen["compat"] and any(path.is_dir() for path in paths):
         from ascend_dump.converting.msaccucmp import write_failed_list
 
         write_failed_list(out, summary.failures, formats=options.format is not None)
@@ -125,7 +125,7 @@ def convert(sources: tuple[str, ...], listed: Optional[str], out: Path, as_json:
 
 
 def _sources(sources: tuple[str, ...], listed: Optional[str], out: Path) -> list[str]:
-    """The sources of the command line, in our form or in that of msaccucmp. Raises ConfigError, UsageError."""
+    """Return the sources of the command line, in our form or msaccucmp's. Raises ConfigError, UsageError."""
     if listed is not None:
         if str(out).isdecimal():
             raise ConfigError(
@@ -139,42 +139,42 @@ def _sources(sources: tuple[str, ...], listed: Optional[str], out: Path) -> list
     return list(sources)
 
 
-def _holds_records(place: Path) -> bool:
-    """Whether a directory holds a dump that is not in CANN's own format, whose records are converted."""
+def _holds_records(path: Path) -> bool:
+    """Return True if a directory holds a dump in another format than CANN's: then its records are converted."""
     from ascend_dump.converting.convert import find_tasks
     from ascend_dump.converting.records import is_file_of_host_dump, is_host_dump
     from ascend_dump.reading import open_dump
 
-    if not place.is_dir():
-        if is_file_of_host_dump(place):
-            raise ConfigError(f"{place} is one file of a dump", hint="give the directory of the dump")
+    if not path.is_dir():
+        if is_file_of_host_dump(path):
+            raise ConfigError(f"{path} is one file of a dump", hint="give the directory of the dump")
         return False
-    if is_host_dump(place):
+    if is_host_dump(path):
         return True
-    if any(task.named for task in find_tasks([place], place)):
+    if any(task.named for task in find_tasks([path], path)):
         return False
     try:
-        open_dump(place)
+        open_dump(path)
     except ReadError:  # files of CANN may have any names
         return False
     return True
 
 
 def _place(source: str) -> Path:
-    """Where a source is; what is stored elsewhere is listed at once."""
-    place = located(source)
-    if isinstance(place, StoredPath):
+    """Return the path of a source; an address in a store is listed at once."""
+    path = located(source)
+    if isinstance(path, StoredPath):
         try:
-            list_stored(str(place))
+            list_stored(str(path))
         except FileNotFoundError:
-            raise DumpNotFound("nothing is stored there", path=place) from None
-    return place
+            raise DumpNotFound("nothing is stored there", path=path) from None
+    return path
 
 
 def _dump_of_records(
     sources: tuple[Path, ...], options: Options, pattern: Optional[str], chosen: dict[str, Any]
 ) -> Dump:
-    """The one dump that is not CANN's. Raises ConfigError for others beside it, and for options of CANN's files."""
+    """Return the dump. Raises ConfigError for several sources, and for options of CANN's files."""
     from ascend_dump.converting.records import check_record_options
     from ascend_dump.reading import open_dump
 
@@ -270,7 +270,7 @@ class _Summary:
         return text
 
     def tell(self) -> None:
-        """Say on stderr what could not be converted, and what is odd about what was."""
+        """Print on stderr the failures, and problems of converted files."""
         from ascend_dump.report.tables import counted
 
         if not self.files:

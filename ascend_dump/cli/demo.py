@@ -59,7 +59,7 @@ def demo(directory: Path, as_json: bool) -> Exit:
 
 
 def _train(directory: Path, name: str, arguments: list[str], quiet: bool) -> Path:
-    """Run the script; the directory that its capture wrote below `name`."""
+    """Run the script, and return the directory of its capture below `name`."""
     dumps = directory / name
     before = set(dumps.glob("*/*"))
     click.echo(f"$ cd {directory} && {shlex.join(['python', 'train.py', *arguments])}", err=quiet)
@@ -81,7 +81,7 @@ def _train(directory: Path, name: str, arguments: list[str], quiet: bool) -> Pat
 
 
 def _write_script(file: Path, text: bytes) -> None:
-    """Write what is not there yet. Raises ConfigError for a file with other content, and OSError."""
+    """Write the script if it does not exist. Raises ConfigError for a file with other content, and OSError."""
     try:
         with file.open("xb") as opened:
             opened.write(text)
@@ -99,7 +99,7 @@ def _program() -> str:
 
 
 def _difference(wrong: Path, run: Path, quiet: bool) -> dict[str, Any]:
-    """Compare the two runs, and print the origin."""
+    """Compare the two runs, and print the origin of their difference."""
     from ascend_dump.analysis.compare import compare
     from ascend_dump.analysis.explaining.page_facts import origin_finding
 

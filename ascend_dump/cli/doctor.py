@@ -1,4 +1,4 @@
-"""`ascend-dump doctor`: what works in this environment, and why the rest does not."""
+"""`ascend-dump doctor`: working and broken parts of this environment, with reasons."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _version(distribution: str) -> Optional[str]:
 
 
 def _activation() -> dict[str, Any]:
-    """The variable, the installed hook, and which interpreters each road reaches."""
+    """Return the variable, the installed hook, and the interpreters that each way of activation reaches."""
     wrong = None
     try:
         request, waiting = requested(), settings_of_waiting()
@@ -105,7 +105,7 @@ def _activation() -> dict[str, Any]:
 
 
 def _probe(paths: Sequence[str]) -> dict[str, bool]:
-    """Start an interpreter for each set of flags and see whether our hook ran in it."""
+    """Start an interpreter for each set of flags and return True for those in which our hook ran."""
     environment = {**os.environ, VARIABLE: "off", "PYTHONPATH": os.pathsep.join(paths)}
     started = {
         " ".join(("python", *flags)): subprocess.Popen(
@@ -132,21 +132,21 @@ def _why_no_hook(hook: Optional[Path]) -> str:
 
 
 def _path() -> dict[str, Any]:
-    """Where a dump would go by default, and whether it could."""
+    """Return the default path of a dump, and its state."""
     try:
         request = requested()
     except ConfigError:
         request = None
     path = Path("dumps" if request is None else request.path)
     try:
-        place = look_at(path)
+        target = look_at(path)
     except OSError as error:
         return {"path": os.path.abspath(path), "writable": False, "free_bytes": None, "error": str(error)}
-    return {"path": str(place.path), "writable": place.writable, "free_bytes": place.free, "error": None}
+    return {"path": str(target.path), "writable": target.writable, "free_bytes": target.free, "error": None}
 
 
 def _lines(findings: Mapping[str, Any]) -> list[str]:
-    python, packages, place = findings["python"], findings["packages"], findings["path"]
+    python, packages, target = findings["python"], findings["packages"], findings["path"]
     lines = [
         f"ascend-dump  {findings['version']}, {python['package']}",
         f"python       {python['version']}, {python['executable']}",
@@ -169,27 +169,29 @@ def _lines(findings: Mapping[str, Any]) -> list[str]:
     if not findings["adapters"]:
         lines.append("  none is registered: install the package with pip, a copied source tree registers nothing")
     foreign = [
-        f"{one['name']} [{one['distribution']} {one['version']}]" for one in findings["dialects"] if one["distribution"]
+        f"{dialect['name']} [{dialect['distribution']} {dialect['version']}]"
+        for dialect in findings["dialects"]
+        if dialect["distribution"]
     ]
     if foreign:
         lines += ["", f"Dialects of other packages: {', '.join(foreign)}"]
     lines += ["", "Activation", *_activation_lines(findings["activation"]), ""]
-    free = "" if place["free_bytes"] is None else f", {size(place['free_bytes'])} free"
-    state = "writable" if place["writable"] else f"NOT writable{': ' + place['error'] if place['error'] else ''}"
-    lines.append(f"Dump path    {place['path']}: {state}{free}")
+    free = "" if target["free_bytes"] is None else f", {size(target['free_bytes'])} free"
+    state = "writable" if target["writable"] else f"NOT writable{': ' + target['error'] if target['error'] else ''}"
+    lines.append(f"Dump path    {target['path']}: {state}{free}")
     return lines
 
 
-def _conflict_lines(found: Optional[Sequence[str]]) -> list[str]:
-    if found is None:
+def _conflict_lines(lines: Optional[Sequence[str]]) -> list[str]:
+    if lines is None:
         return ["conflicts    not looked for: that needs pip or the package packaging"]
-    return [f"CONFLICT     {line}" for line in found]
+    return [f"CONFLICT     {line}" for line in lines]
 
 
 def _activation_lines(activation: Mapping[str, Any]) -> list[str]:
     if activation["error"] is not None:
-        first, _, rest = activation["error"].partition("\n")
-        setting = "\n    ".join([f"{activation['variable']!r} is WRONG: {first}", *rest.splitlines()])
+        first, _, details = activation["error"].partition("\n")
+        setting = "\n    ".join([f"{activation['variable']!r} is WRONG: {first}", *details.splitlines()])
     elif activation["variable"] is None:
         setting = "not set"
     elif activation["waits"] is not None:
@@ -211,8 +213,8 @@ def _activation_lines(activation: Mapping[str, Any]) -> list[str]:
 def _reach(reaches: Mapping[str, bool]) -> str:
     yes = [name for name, reached in reaches.items() if reached]
     no = [name for name, reached in reaches.items() if not reached]
-    said = [f"active in {', '.join(yes)}"] if yes else []
-    return "; ".join([*said, f"not in {', '.join(no)}"] if no else said)
+    parts = [f"active in {', '.join(yes)}"] if yes else []
+    return "; ".join([*parts, f"not in {', '.join(no)}"] if no else parts)
 
 
 def _versions(versions: Mapping[str, Optional[str]]) -> str:

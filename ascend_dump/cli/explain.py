@@ -1,4 +1,4 @@
-"""`ascend-dump explain`: what an error code means and what to do."""
+"""`ascend-dump explain`: the meaning of an error code and its remedy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ascend_dump.cli.shared.reading import json_option
 def _complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     from ascend_dump.report.pages import all_pages
 
-    return [one.code for one in all_pages() if one.code.startswith(incomplete.upper())]
+    return [page.code for page in all_pages() if page.code.startswith(incomplete.upper())]
 
 
 @click.command(short_help="Explain an error code such as AD101.")
@@ -27,10 +27,10 @@ def explain(code: Optional[str], as_json: bool) -> Exit:
 
     pages = all_pages() if code is None else [page(code)]
     if as_json:
-        write_document(sys.stdout, "explain", {"pages": [one._asdict() for one in pages]})
+        write_document(sys.stdout, "explain", {"pages": [entry._asdict() for entry in pages]})
     elif code is not None:
         click.echo(pages[0].text.rstrip())
     else:
-        for one in pages:
-            click.echo(f"{one.code}  {one.title}")
+        for entry in pages:
+            click.echo(f"{entry.code}  {entry.title}")
     return Exit.OK

@@ -1,4 +1,4 @@
-"""`ascend-dump help`: what to do in a situation, with the commands."""
+"""`ascend-dump help`: advice for a situation, with the commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["help"]
 def _complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     from ascend_dump.report.pages import all_topics
 
-    return [one.code for one in all_topics() if one.code.startswith(incomplete.lower())]
+    return [page.code for page in all_topics() if page.code.startswith(incomplete.lower())]
 
 
 @click.command(short_help="Show what to do when a loss is NaN, differs, ...")
@@ -39,11 +39,11 @@ def help(topic: Optional[str], as_json: bool) -> Exit:  # noqa: A001  (the name 
         return Exit.OK
     pages = all_topics() if topic is None else [topic_page(topic)]
     if as_json:
-        write_document(sys.stdout, "help", {"pages": [one._asdict() for one in pages]})
+        write_document(sys.stdout, "help", {"pages": [page._asdict() for page in pages]})
     elif topic is not None:
         click.echo(pages[0].text.rstrip())
     else:
-        for one in pages:
-            click.echo(f"{one.code:<12}{one.title}")
+        for page in pages:
+            click.echo(f"{page.code:<12}{page.title}")
         click.echo("\n`ascend-dump help TOPIC` shows one, `ascend-dump VERB --help` the options of a verb")
     return Exit.OK

@@ -1,4 +1,4 @@
-"""`ascend-dump ls`: what a dump holds."""
+"""`ascend-dump ls`: the operators and records of a dump."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _LONG = ("device", "format", "phase", "module", "source", "model_id", "stream_id
 @click.option("--long", is_flag=True, help="Like --records, with every field.")
 @click.option("--by", "by", type=click.Choice(["module"]), help="One line per module, with its worst tensor.")
 def ls(
-    path: str, as_json: bool, every: bool, records: bool, long: bool, by: Optional[str], **selectors: Optional[str]
+    path: str, as_json: bool, show_all: bool, records: bool, long: bool, by: Optional[str], **selectors: Optional[str]
 ) -> Exit:
     """List the operators of the dump at PATH (default: dumps), followed by totals.
 
@@ -57,22 +57,22 @@ def ls(
     dump = open_selected(path, selectors)
     totals = _Totals()
     unreadable = Unreadable(dump)
-    folding = Folding(every, selectors)
+    folding = Folding(show_all, selectors)
     if by:
-        return _list_modules(dump, path, selectors, Folding(every or as_json, selectors), as_json)
+        return _list_modules(dump, path, selectors, Folding(show_all or as_json, selectors), as_json)
     if as_json:
         from ascend_dump.report.documents import write_document
 
-        found = totals.count(unreadable.watch(progress(dump, "records")))
-        listed = (record_fields(record) for record in found)
+        watched = totals.count(unreadable.watch(progress(dump, "records")))
+        listed = (record_fields(record) for record in watched)
 
         fields = {"path": path, "records": listed, "totals": totals.fields}
-        unended = (one._asdict() for one in _unended(dump))
+        unended = (run._asdict() for run in _unended(dump))
         write_document(sys.stdout, "ls", {**fields, "unended": unended, "notes": _notes(dump, unreadable)})
     else:
         if records or long:
-            found = totals.count(unreadable.watch(progress(dump, "records")))
-            _write_records(dump, folding.unfold(found), long=long)
+            watched = totals.count(unreadable.watch(progress(dump, "records")))
+            _write_records(dump, folding.unfold(watched), long=long)
         else:
             groups = totals.count_groups(_groups(dump, unreadable))
             _write_operators(dump, folding.unfold(groups, lambda group: group.first))
@@ -87,34 +87,34 @@ def ls(
             for note in run.notes:
                 print(f"{escape(str(run.path))}: {escape(note)}")
         for run in incomplete:
-            first, *more = run.reason.splitlines()
+            first, *details = run.reason.splitlines()
             print(f"incomplete: {escape(str(run.path))}: {escape(first)}", file=sys.stderr)
-            for line in more:
+            for line in details:
                 print(f"  {escape(line)}", file=sys.stderr)
     code = Exit.OK if totals.records else tell_nothing_matched(path, selectors)
     return unreadable.finish() or code
 
 
 def _list_modules(dump: Dump, path: str, selectors: dict[str, Optional[str]], folding: Folding, as_json: bool) -> Exit:
-    """As `stats --by module`, by the statistics that are recorded."""
+    """List modules as `stats --by module` does, by the recorded statistics only."""
     from ascend_dump.cli.shared.modules import Measured, by_module, write_modules
 
     unreadable = Unreadable(dump)
     records = folding.unfold(unreadable.watch(progress(dump, "records")))
-    modules = by_module(Measured(one, unreadable.statistics(one, recorded=True)[0]) for one in records)
-    known = any(one.worst is not None for one in modules)
-    write_modules(dump, path, modules, "ls", as_json=as_json, measured=known)
+    modules = by_module(Measured(record, unreadable.statistics(record, recorded=True)[0]) for record in records)
+    has_statistics = any(module.worst is not None for module in modules)
+    write_modules(dump, path, modules, "ls", as_json=as_json, measured=has_statistics)
     if not as_json:
         if folding.count:
             print(folding.note("tensor"), file=sys.stderr)
-        if modules and not known:
+        if modules and not has_statistics:
             print("the dump has no statistics; `ascend-dump stats --by module` computes them", file=sys.stderr)
     code = Exit.OK if unreadable.seen else tell_nothing_matched(path, selectors)
     return unreadable.finish() or code
 
 
 def _notes(dump: Dump, unreadable: Unreadable) -> Iterator[dict[str, Any]]:
-    """For a document, when all records were counted."""
+    """Yield the notes for a document, after all records were counted."""
     for run in dump.runs():
         for note in run.notes:
             yield {"path": run.path, "note": note}
@@ -127,31 +127,31 @@ def _unended(dump: Dump) -> list[Run]:
     return [run for run in dump.runs() if run.state is not RunState.COMPLETE]
 
 
-def _write_records(dump: Dump, found: Iterator[Record], *, long: bool) -> None:
+def _write_records(dump: Dump, records: Iterator[Record], *, long: bool) -> None:
     from ascend_dump.report.tables import Column, write_table
 
     lead = leading_columns(dump)
-    more = [Column(name) for name in _LONG] if long else []
+    fields = [Column(name) for name in _LONG] if long else []
     named = argument_columns(dump)
-    columns = [*lead, *_columns("io", "index", more=named), *more]
-    names = [column.name for column in more]
-    rows = (_record_row(one, lead, named, names) for one in found)
-    write_table(columns, rows, sys.stdout, fit=not long)  # who asks for more columns wants all of them
+    columns = [*lead, *_columns("io", "index", extra=named), *fields]
+    names = [column.name for column in fields]
+    rows = (_record_row(record, lead, named, names) for record in records)
+    write_table(columns, rows, sys.stdout, fit=not long)  # --long asks for all columns
 
 
-def _write_operators(dump: Dump, found: Iterator[Group]) -> None:
+def _write_operators(dump: Dump, groups: Iterator[Group]) -> None:
     from ascend_dump.report.tables import write_table
 
     lead = leading_columns(dump)
-    write_table([*lead, *_columns("in", "out")], (_operator_row(one, lead) for one in found), sys.stdout)
+    write_table([*lead, *_columns("in", "out")], (_operator_row(group, lead) for group in groups), sys.stdout)
 
 
-def _columns(*counts: str, more: Sequence[Column] = ()) -> list[Column]:
+def _columns(*counts: str, extra: Sequence[Column] = ()) -> list[Column]:
     from ascend_dump.report.tables import Column
 
     names = [Column("op_name", elastic=True), Column("op_type", elastic=True, spare=2)]
     numbers = [Column(name, right=name != "io", spare=3 if name in ("in", "out") else 0) for name in counts]
-    return [*names, *numbers, *more, Column("dtype", spare=1), Column("shape"), Column("bytes", right=True, spare=4)]
+    return [*names, *numbers, *extra, Column("dtype", spare=1), Column("shape"), Column("bytes", right=True, spare=4)]
 
 
 def _groups(dump: Dump, unreadable: Unreadable) -> Iterator[Group]:
@@ -176,8 +176,8 @@ def _operator_row(group: Group, lead: list[Column]) -> list[str]:
     ]
 
 
-def _record_row(record: Record, lead: list[Column], named: list[Column], more: Iterable[str]) -> list[str]:
-    values = (getattr(record, name) for name in more)
+def _record_row(record: Record, lead: list[Column], named: list[Column], fields: Iterable[str]) -> list[str]:
+    values = (getattr(record, name) for name in fields)
     return [
         *leading_cells(record, lead),
         *_names(record),
@@ -198,7 +198,7 @@ def _names(record: Union[Record, Head]) -> list[str]:
 
 
 class _Totals:
-    """Sums over the records as they pass by."""
+    """Sums over the listed records."""
 
     def __init__(self) -> None:
         self.records = self.operators = self.bytes = self.unreadable = 0
@@ -244,9 +244,9 @@ class _Totals:
         from ascend_dump.report.tables import counted, size
 
         parts = [counted(self.operators, "operator"), counted(self.records, "record"), f"{size(self.bytes)} of tensors"]
-        for noun, found in (("step", self._steps), ("rank", self._ranks)):
-            if len(found - {None}) > 1:
-                parts.append(counted(len(found - {None}), noun))
+        for noun, numbers in (("step", self._steps), ("rank", self._ranks)):
+            if len(numbers - {None}) > 1:
+                parts.append(counted(len(numbers - {None}), noun))
         if self.unreadable:
             parts.append(f"{self.unreadable} unreadable")
         return " · ".join(parts)

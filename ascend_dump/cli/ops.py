@@ -1,4 +1,4 @@
-"""`ascend-dump ops`: the operators of a graph, and which of them are never dumped."""
+"""`ascend-dump ops`: the operators of a graph, and the reasons for those that are never dumped."""
 
 from __future__ import annotations
 
@@ -67,17 +67,17 @@ def ops(graph: str, op_type: Optional[str], name: Optional[str], dumped: Optiona
 
 
 def _read(path: Path, tests: list[_Test]) -> tuple[list[Node], Optional[ReadError]]:
-    """The operators that pass all tests, and what ended the reading early."""
+    """Return the operators that pass all tests, and the error that ended the reading early."""
     from ascend_dump.native.cann.graph import read_graph
 
-    found = []
+    nodes = []
     try:
         for node in progress(read_graph(path), "operators"):
             if all(test(node) for test in tests):
-                found.append(node)
+                nodes.append(node)
     except ReadError as error:
-        return found, error
-    return found, None
+        return nodes, error
+    return nodes, None
 
 
 def _choose(path: Path, name: Optional[str]) -> Path:
@@ -93,13 +93,13 @@ def _choose(path: Path, name: Optional[str]) -> Path:
             hint="set DUMP_GE_GRAPH=2 and DUMP_GRAPH_PATH before the run, or give the directory it wrote to; "
             "of MindSpore, give a file: graphs/*.ir of a dump",
         )
-    found = find_computational(graphs)
-    if len(found) != 1 and name is not None:
-        found = find_computational(found or graphs, [name.strip("*")])
-    if len(found) == 1:
-        return found[0]
-    listed = "\n".join(f"  {one}" for one in (found or graphs)[:20])
-    which = f"{len(found)} of them fit" if found else "none of them fits"
+    candidates = find_computational(graphs)
+    if len(candidates) != 1 and name is not None:
+        candidates = find_computational(candidates or graphs, [name.strip("*")])
+    if len(candidates) == 1:
+        return candidates[0]
+    listed = "\n".join(f"  {graph}" for graph in (candidates or graphs)[:20])
+    which = f"{len(candidates)} of them fit" if candidates else "none of them fits"
     raise ConfigError(
         f"{path} holds {len(graphs)} graphs as executed (ge_proto_*_Build.txt), {which}:\n{listed}",
         hint="give one of the files, or --name with the name of an operator of your model",

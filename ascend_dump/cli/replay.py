@@ -55,54 +55,54 @@ def replay(path: str, as_json: bool, dtype: str, rules: Optional[str], limit: in
     from ascend_dump.analysis.replay import replay as run_again
 
     dump = open_selected(path, selectors)
-    found = run_again(
+    result = run_again(
         dump,
         dtype,
         rules=rules_of(rules),
-        watch=lambda every: progress(every, "operators"),
+        watch=lambda operators: progress(operators, "operators"),
     )
     if as_json:
         from ascend_dump.report.documents import write_document
 
-        write_document(sys.stdout, "replay", found.to_dict())
+        write_document(sys.stdout, "replay", result.to_dict())
     else:
-        _show(found, limit)
+        _show(result, limit)
     lost = dump.lost_records()
     tell_lost(lost)
-    if not found.pairs and not found.refused:
+    if not result.pairs and not result.refused:
         code = tell_nothing_matched(path, selectors)
         return Exit.UNREADABLE if lost else code or Exit.DIFFERENT
-    if found.verdict in ("equal", "noise"):
+    if result.verdict in ("equal", "noise"):
         return Exit.UNREADABLE if lost else Exit.OK
-    return Exit.UNREADABLE if found.verdict == "unreadable" else Exit.DIFFERENT
+    return Exit.UNREADABLE if result.verdict == "unreadable" else Exit.DIFFERENT
 
 
-def _show(found: Replay, limit: int) -> None:
+def _show(result: Replay, limit: int) -> None:
     from ascend_dump.report.tables import Column, counted, escape, write_table
 
-    if found.pairs:
-        click.echo(f"{found.verdict}: {', '.join(f'{count} {verdict}' for verdict, count in found.counts.items())}")
+    if result.pairs:
+        click.echo(f"{result.verdict}: {', '.join(f'{count} {verdict}' for verdict, count in result.counts.items())}")
     else:
         click.echo("no operator could be run again, so that nothing is known of their outputs")
-    wrong = found.wrong
+    wrong = result.wrong
     if wrong:
-        unread = sum(one.verdict == "unreadable" for one in wrong)
+        unread = sum(checked.verdict == "unreadable" for checked in wrong)
         what = "outputs that their operators do not give for the recorded inputs"
         if unread:
             what = "outputs that cannot be checked" if unread == len(wrong) else f"{what}, or that cannot be checked"
         click.echo(f"\n{what}:")
         columns = [Column("step", right=True), Column("tensor", elastic=True), Column("shape"), Column("verdict")]
         columns += [Column("source"), Column("reason")]
-        write_table(columns, [_row(one) for one in wrong[: limit or None]], sys.stdout)
+        write_table(columns, [_row(checked) for checked in wrong[: limit or None]], sys.stdout)
         if limit and len(wrong) > limit:
             click.echo(f"and {len(wrong) - limit} more: --limit 0 shows all")
-    if found.refused:
-        click.echo(f"\n{counted(len(found.refused), 'operator')} not run again:")
-        for reason, count in Counter(one.reason for one in found.refused).most_common():
-            some = [one for one in found.refused if one.reason == reason]
-            names = list(dict.fromkeys(one.op_type for one in some))
-            more = f" and {len(names) - _NAMED} more types" if len(names) > _NAMED else ""
-            click.echo(f"  {count:>5}  {escape(_meaning(reason))}: {escape(', '.join(names[:_NAMED]))}{more}")
+    if result.refused:
+        click.echo(f"\n{counted(len(result.refused), 'operator')} not run again:")
+        for reason, count in Counter(refusal.reason for refusal in result.refused).most_common():
+            refusals = [refusal for refusal in result.refused if refusal.reason == reason]
+            names = list(dict.fromkeys(refusal.op_type for refusal in refusals))
+            ellipsis = f" and {len(names) - _NAMED} more types" if len(names) > _NAMED else ""
+            click.echo(f"  {count:>5}  {escape(_meaning(reason))}: {escape(', '.join(names[:_NAMED]))}{ellipsis}")
 
 
 def _meaning(reason: str) -> str:
@@ -111,9 +111,9 @@ def _meaning(reason: str) -> str:
     return REASONS[reason]
 
 
-def _row(one: Replayed) -> list[str]:
-    record = one.record
+def _row(checked: Replayed) -> list[str]:
+    record = checked.record
     step = "-" if record.step is None else str(record.step)
     source = (record.source or "-").rpartition("/")[2]
-    reason = f"{one.node}: {one.reason}" if one.node else one.reason
-    return [step, record.label, shape_text(record), one.verdict, source, first_line(reason)]
+    reason = f"{checked.node}: {checked.reason}" if checked.node else checked.reason
+    return [step, record.label, shape_text(record), checked.verdict, source, first_line(reason)]

@@ -33,13 +33,13 @@ __all__ = ["run"]
 @click.option("--dry-run", is_flag=True, help="Check the settings, print the command line that would run, and exit.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: one JSON document on stdout.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(command: tuple[str, ...], config: Optional[str], dry_run: bool, as_json: bool, **given: Any) -> None:
+def run(command: tuple[str, ...], config: Optional[str], dry_run: bool, as_json: bool, **options: Any) -> None:
     """Run COMMAND with the dump switched on in COMMAND and all Python processes that it starts.
 
     The program itself is not changed, and its exit code is returned. Options that take several names may be repeated,
     or separate the names by `;`. The options override the settings of ASCEND_DUMP.
     """
-    request = read_request(config, given)
+    request = read_request(config, options)
     program = find_program(command[0])
     _check_place(request)
     _check_adapters(request)
@@ -51,16 +51,17 @@ def run(command: tuple[str, ...], config: Optional[str], dry_run: bool, as_json:
 
 
 def _check_place(request: DumpRequest) -> None:
-    place = look_at(Path(request.path))
-    if not place.writable:
-        what = "cannot be written" if place.nearest.is_dir() else "is not a directory"
+    target = look_at(Path(request.path))
+    if not target.writable:
+        what = "cannot be written" if target.nearest.is_dir() else "is not a directory"
         raise WriteError(
-            f"path={str(place.path)!r}: {place.nearest} {what}", hint="give --path a directory that this user may write"
+            f"path={str(target.path)!r}: {target.nearest} {what}",
+            hint="give --path a directory that this user may write",
         )
 
 
 def _check_adapters(request: DumpRequest) -> None:
-    """Say what each adapter would refuse or ignore. Raises ConfigError when none would dump."""
+    """Print the settings that each adapter would refuse or ignore. Raises ConfigError when no adapter would dump."""
     usable = [load(info.name) for info in adapters() if info.usable]
     launchable = [adapter for adapter in usable if adapter.process_hooks]
     if not launchable:
@@ -73,13 +74,13 @@ def _check_adapters(request: DumpRequest) -> None:
         return
     run = RunDirectory.planned(Path(request.path), current_rank(), launched=True)
     refused = []
-    told = []
+    reported = []
     for adapter in launchable:
         problems = adapter.check(request, None, run)
         refused += [problem for problem in problems if problem.severity == "error"][:1]
-        told += [(adapter.name, problem) for problem in problems]
+        reported += [(adapter.name, problem) for problem in problems]
     all_refuse = len(refused) == len(launchable)
-    for name, problem in told:
+    for name, problem in reported:
         if not (all_refuse and problem in refused):  # the error below says it
             click.echo(f"{name}: {problem}", err=True)
     if all_refuse:

@@ -1,4 +1,4 @@
-"""`ascend-dump selftest`: capture tiny networks here, check what was written, and say what the device proved."""
+"""`ascend-dump selftest`: capture tiny networks here, check the dumps, and print the confirmed assumptions."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def selftest(
             "assumptions": test.assumptions(),
         }
         if output is not None:
-            said = {
+            processes = {
                 f"{name}/{scenario}": {"code": ran.code, "output": ran.output[-4000:], "truth": ran.truth}
                 for name, runs in test.runs.items()
                 for scenario, ran in runs.items()
             }
-            write_report(output, Path(directory), {**document, "processes": said})
+            write_report(output, Path(directory), {**document, "processes": processes})
             document["report"] = str(output)
     if as_json:
         from ascend_dump.report.documents import write_document
@@ -82,16 +82,16 @@ def _tell_summary(document: dict[str, Any], output: Optional[Path]) -> None:
     states = [result["state"] for result in document["results"]]
     click.echo(f"\n{states.count('PASS')} passed, {states.count('FAIL')} failed, {states.count('SKIP')} skipped")
     key = "simulated" if document["simulated"] else "state"
-    found = [one[key] for one in document["assumptions"]]
-    confirmed, refuted = found.count("confirmed"), found.count("refuted")
+    outcomes = [assumption[key] for assumption in document["assumptions"]]
+    confirmed, refuted = outcomes.count("confirmed"), outcomes.count("refuted")
     if document["simulated"]:
         click.echo(f"the simulated device agrees with {confirmed} of {confirmed + refuted} assumptions about devices")
     elif document["device"]:
         click.echo(f"assumptions about devices: {confirmed} confirmed here, {refuted} refuted")
     else:
         click.echo("no device was tested: `--simulated` runs the same on the simulated one")
-    for one in document["assumptions"]:
-        if one[key] == "refuted":
-            click.echo(f"REFUTED  {one['id']}: {one['statement']}\n         seen: {one['seen']}")
+    for assumption in document["assumptions"]:
+        if assumption[key] == "refuted":
+            click.echo(f"REFUTED  {assumption['id']}: {assumption['statement']}\n         seen: {assumption['seen']}")
     if output is not None:
         click.echo(f"report: {output}")

@@ -1,4 +1,4 @@
-"""`ascend-dump show`: tensors with everything that is known about them."""
+"""`ascend-dump show`: tensors with their fields, statistics and values."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ def _print(record: Record, unreadable: Unreadable, full: bool, plot: bool) -> No
     from ascend_dump.report.tables import escape, number, text_width
 
     print(escape(str(record.label)))
-    known = ((name, getattr(record, name)) for name in ("op_type", *FIELDS[4:]))
+    fields = ((name, getattr(record, name)) for name in ("op_type", *FIELDS[4:]))
     argument = record.argument if "argument" not in record.attrs else None
     if argument is not None:
         print(f"  {'argument':<{_LABELS}} {escape(argument)}")
     special = ((f"attrs.{name}", value) for name, value in record.attrs.items())
-    for name, value in (*known, *special):
+    for name, value in (*fields, *special):
         if value is not None and value != "":
             text = list(value) if isinstance(value, tuple) else value
             print(f"  {escape(name):<{_LABELS}} {escape(str(text))}")
@@ -93,12 +93,12 @@ def _print(record: Record, unreadable: Unreadable, full: bool, plot: bool) -> No
         if call.generator is not None:
             state = (f"{name} {value}" for name, value in call.generator._asdict().items() if value not in (None, ""))
             print(f"  {'generator':<{_LABELS}} {escape('  '.join(state))}")
-    for at, line in enumerate(() if "stack" in record.attrs else _stack(record)):
-        print(f"  {'' if at else 'stack':<{_LABELS}} {escape(line)}")
+    for position, line in enumerate(() if "stack" in record.attrs else _stack(record)):
+        print(f"  {'' if position else 'stack':<{_LABELS}} {escape(line)}")
     array, error = _read(record, unreadable)
-    found, _ = (None, error) if error is not None else unreadable.statistics(record)
-    if found is not None:
-        pairs = (f"{name} {number(value)}" for name, value in found._asdict().items() if value is not None)
+    statistics, _ = (None, error) if error is not None else unreadable.statistics(record)
+    if statistics is not None:
+        pairs = (f"{name} {number(value)}" for name, value in statistics._asdict().items() if value is not None)
         print(f"  {'statistics':<{_LABELS}} {'  '.join(pairs)}")
     if error is not None:
         print(f"  unreadable: {escape(error.message)} [{error.code}]")
@@ -118,14 +118,14 @@ def _print(record: Record, unreadable: Unreadable, full: bool, plot: bool) -> No
 def _fields(record: Record, unreadable: Unreadable, full: bool) -> dict[str, Any]:
     array, error = _read(record, unreadable)
     fields = record_fields(record, error)
-    found, _ = (None, error) if error is not None else unreadable.statistics(record)
+    statistics, _ = (None, error) if error is not None else unreadable.statistics(record)
     call = _arguments(record, unreadable)
     if call is not None:
         fields["arguments"] = call.to_dict()
     stack = _stack(record)
     if stack:
         fields["stack"] = list(stack)
-    fields["statistics"] = None if found is None else found._asdict()
+    fields["statistics"] = None if statistics is None else statistics._asdict()
     if array is None:
         fields["values"] = None
     elif full or array.size <= _SMALL:

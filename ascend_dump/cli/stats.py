@@ -51,7 +51,7 @@ _COLUMNS = {
 
 class _Row(NamedTuple):
     record: Record
-    found: Optional[Statistics]
+    statistics: Optional[Statistics]
     error: Optional[ReadError]
 
 
@@ -72,7 +72,7 @@ def stats(
     origin: bool,
     by: Optional[str],
     limit: int,
-    every: bool,
+    show_all: bool,
     workers: Optional[int],
     dask: Optional[str],
     **selectors: Optional[str],
@@ -105,13 +105,13 @@ def stats(
 
         source = measured(looked_at, executor)
     records = unreadable.watch(progress(source, "tensors"))
-    folding = Folding(every or as_json, selectors)
+    folding = Folding(show_all or as_json, selectors)
     if not origin and not nonfinite:
         records = folding.unfold(records)
-    rows = _origins(records, unreadable) if origin else (_Row(one, *unreadable.statistics(one)) for one in records)
+    rows = _origins(records, unreadable) if origin else _measured_rows(records, unreadable)
     if nonfinite:
         # One that cannot be read may hold some, so it stays.
-        rows = (row for row in rows if row.error is not None or (row.found is not None and is_nonfinite(row.found)))
+        rows = (row for row in rows if row.error or (row.statistics is not None and is_nonfinite(row.statistics)))
         # A view may be the only record of a tensor, so those with NaN or Inf are counted.
         rows = rows if origin else folding.unfold(rows, lambda row: row.record)
     if sort:
@@ -120,7 +120,7 @@ def stats(
         rows = _cut(rows, limit, rows if origin or nonfinite else _unmeasured(records, unreadable))
     shown = 0
     if by:
-        modules = by_module(Measured(row.record, row.found) for row in rows)[: limit or None]
+        modules = by_module(Measured(row.record, row.statistics) for row in rows)[: limit or None]
         write_modules(dump, path, modules, "stats", as_json=as_json)
         shown = len(modules)
     elif as_json:
@@ -139,7 +139,10 @@ def _write_json(path: str, rows: Iterable[_Row]) -> None:
     from ascend_dump.report.documents import write_document
 
     listed = (
-        {**record_fields(row.record, row.error), "statistics": None if row.found is None else row.found._asdict()}
+        {
+            **record_fields(row.record, row.error),
+            "statistics": None if row.statistics is None else row.statistics._asdict(),
+        }
         for row in rows
     )
     write_document(sys.stdout, "stats", {"path": path, "records": listed})
@@ -153,16 +156,16 @@ def _write_table(dump: Dump, rows: Iterable[_Row]) -> int:
     return write_table(_columns(lead, argument), (_cells(row, lead, argument) for row in rows), sys.stdout)
 
 
-def _tell_none(seen: int, *, nonfinite: bool, origin: bool) -> None:
-    """Say which rows were searched for and not found."""
+def _tell_none(count: int, *, nonfinite: bool, origin: bool) -> None:
+    """Print a line on stderr about a search without results."""
     if origin:
         print(
-            f"no operator in {counted(seen, 'record')} made NaN or Inf of recorded finite inputs; "
+            f"no operator in {counted(count, 'record')} made NaN or Inf of recorded finite inputs; "
             "--nonfinite lists all tensors that hold some",
             file=sys.stderr,
         )
     elif nonfinite:
-        print(f"no NaN or Inf in {counted(seen, 'tensor')}", file=sys.stderr)
+        print(f"no NaN or Inf in {counted(count, 'tensor')}", file=sys.stderr)
 
 
 def _origins(records: Iterator[Record], unreadable: Unreadable) -> Iterator[_Row]:
@@ -170,26 +173,30 @@ def _origins(records: Iterator[Record], unreadable: Unreadable) -> Iterator[_Row
 
     for finding in find_nonfinite(records, lambda record: unreadable.statistics(record)[0]):
         if finding.origin:
-            yield from (_Row(one, found, None) for one, found in zip(finding.inputs, finding.input_statistics))
+            yield from (_Row(*tensor, None) for tensor in zip(finding.inputs, finding.input_statistics))
             yield _Row(finding.record, finding.statistics, None)
 
 
-def _cut(rows: Iterable[_Row], limit: int, rest: Iterable[_Row]) -> Iterator[_Row]:
-    """Only the first rows, but go through the rest: what is said of the records is said of all."""
+def _cut(rows: Iterable[_Row], limit: int, remaining: Iterable[_Row]) -> Iterator[_Row]:
+    """Yield the first rows, then go through the others: notes are about all records."""
     yield from islice(rows, limit)
-    deque(rest, maxlen=0)
+    deque(remaining, maxlen=0)
 
 
 def _unmeasured(records: Iterable[Record], unreadable: Unreadable) -> Iterator[_Row]:
-    """Rows of records that are counted and not shown: no tensor is read for them."""
+    """Yield rows of records that are counted and not shown: no tensor is read for them."""
     for record in records:
         yield _Row(record, *unreadable.statistics(record, recorded=record.loader is not None))
+
+
+def _measured_rows(records: Iterator[Record], unreadable: Unreadable) -> Iterator[_Row]:
+    return (_Row(record, *unreadable.statistics(record)) for record in records)
 
 
 def _sort_key(row: _Row, sort: str) -> tuple[Any, ...]:
     if sort == "op":
         return (row.record.op_name,)
-    value = getattr(row.found, sort, None)
+    value = getattr(row.statistics, sort, None)
     if value is None:
         return (2, 0)
     # NaN compares with nothing, and is what one looks for.
@@ -215,5 +222,5 @@ def _cells(row: _Row, lead: list[Column], argument: list[Column]) -> list[str]:
     if row.error is not None:
         numbers = [f"unreadable [{row.error.code}]"]
     else:
-        numbers = [number(getattr(row.found, name, None)) for name in _COLUMNS]
+        numbers = [number(getattr(row.statistics, name, None)) for name in _COLUMNS]
     return [*leading_cells(record, lead), *named, *numbers, *[""] * (len(_COLUMNS) - len(numbers))]

@@ -1,4 +1,4 @@
-"""`ascend-dump watch`: which operator overwrote the output of another one."""
+"""`ascend-dump watch`: operators that overwrote the output of another operator."""
 
 from __future__ import annotations
 
@@ -46,69 +46,69 @@ def watch(path: str, as_json: bool, **selectors: Optional[str]) -> Exit:
     dump = open_selected(path, selectors)
     unreadable = Unreadable()
     sightings = list(_judged(watch_outputs(unreadable.watch(progress(dump, "records"))), unreadable))
-    found = [one for one in sightings if one.trample is not None]
+    overwritten = [sighting for sighting in sightings if sighting.trample is not None]
     if as_json:
         from ascend_dump.report.documents import write_document
 
-        counts = {"compared": sum(_compared(one) for one in sightings), "pairs": len(sightings)}
-        write_document(sys.stdout, "watch", {"path": path, **counts, "tramples": map(_fields, found)})
-    elif found:
+        counts = {"compared": sum(_compared(sighting) for sighting in sightings), "pairs": len(sightings)}
+        write_document(sys.stdout, "watch", {"path": path, **counts, "tramples": map(_fields, overwritten)})
+    elif overwritten:
         from ascend_dump.report.tables import write_table
 
         lead = leading_columns(dump)
-        write_table(_columns(lead), (_cells(one, lead) for one in found), sys.stdout)
-    _tell(path, sightings, found)
+        write_table(_columns(lead), (_cells(sighting, lead) for sighting in overwritten), sys.stdout)
+    _tell(path, sightings, overwritten)
     code = unreadable.finish()
-    if found:
+    if overwritten:
         return Exit.DIFFERENT
     return code if any(map(_compared, sightings)) else Exit.UNREADABLE
 
 
 def _judged(sightings: Iterator[Sighting], unreadable: Unreadable) -> Iterator[Sighting]:
-    for one in sightings:
-        if isinstance(one.error, ReadError):
+    for sighting in sightings:
+        if isinstance(sighting.error, ReadError):
             # A record that is broken as a whole was counted when it passed.
-            if one.record.error is None and (one.base is None or one.base.error is None):
-                unreadable.add(one.error)
-        elif one.error is not None:
+            if sighting.record.error is None and (sighting.base is None or sighting.base.error is None):
+                unreadable.add(sighting.error)
+        elif sighting.error is not None:
             unreadable.without_values += 1
-        yield one
+        yield sighting
 
 
-def _compared(one: Sighting) -> bool:
-    return one.base is not None and one.error is None
+def _compared(sighting: Sighting) -> bool:
+    return sighting.base is not None and sighting.error is None
 
 
-def _tell(path: str, sightings: list[Sighting], found: list[Sighting]) -> None:
-    """What the table does not show, on stderr."""
+def _tell(path: str, sightings: list[Sighting], overwritten: list[Sighting]) -> None:
+    """Print on stderr the facts that the table omits."""
     from ascend_dump.report.tables import counted, escape
 
-    compared = sum(_compared(one) for one in sightings)
-    early = sum(one.base is None for one in sightings)
+    compared = sum(_compared(sighting) for sighting in sightings)
+    early = sum(sighting.base is None for sighting in sightings)
     if not sightings:
         print(
             f"nothing was compared: no file SUSPECT_To_WATCHED in {escape(path)}; they are recorded with "
             "scene='watch', after each run of the suspects (layers=), which must run after the watched operators",
             file=sys.stderr,
         )
-    elif not found and compared:
+    elif not overwritten and compared:
         print(f"no watched output was overwritten; {counted(compared, 'look')} compared", file=sys.stderr)
     if early:
         reason = "no earlier output of the watched operator is in the dump to compare with"
         print(f"{counted(early, 'look')} left out: {reason}", file=sys.stderr)
 
 
-def _fields(one: Sighting) -> dict[str, Any]:
-    assert one.trample is not None
-    assert one.base is not None
+def _fields(sighting: Sighting) -> dict[str, Any]:
+    assert sighting.trample is not None
+    assert sighting.base is not None
     return {
-        "layer": one.layer,
-        "watched": one.watched,
-        **one.trample._asdict(),
-        **{name: getattr(one.record, name) for name in _PLACE},
-        "nbytes": one.record.nbytes,
-        "path": one.record.path,
-        "base": one.base.path,
+        "layer": sighting.layer,
+        "watched": sighting.watched,
+        **sighting.trample._asdict(),
+        **{name: getattr(sighting.record, name) for name in _PLACE},
+        "nbytes": sighting.record.nbytes,
+        "path": sighting.record.path,
+        "base": sighting.base.path,
     }
 
 
@@ -121,11 +121,11 @@ def _columns(lead: list[Column]) -> list[Column]:
     return [*lead, *names, *values, *counts, Column("intact")]
 
 
-def _cells(one: Sighting, lead: list[Column]) -> list[str]:
-    change, record = one.trample, one.record
+def _cells(sighting: Sighting, lead: list[Column]) -> list[str]:
+    change, record = sighting.trample, sighting.record
     assert change is not None
-    intact = f"after {change.since or one.watched}"
-    place = str(list(change.first)).replace(" ", "")
-    values = [place, str(change.before), str(change.after), str(change.elements), str(change.changed_bytes), intact]
+    intact = f"after {change.since or sighting.watched}"
+    element = str(list(change.first)).replace(" ", "")
+    values = [element, str(change.before), str(change.after), str(change.elements), str(change.changed_bytes), intact]
     kind = [str(record.index), record.dtype or "-", shape_text(record)]
-    return [*leading_cells(record, lead), one.layer, one.watched, *kind, *values]
+    return [*leading_cells(record, lead), sighting.layer, sighting.watched, *kind, *values]

@@ -1,1 +1,1 @@
-"""What every part of the core uses: paths, logging, units, ranks, suggestions."""
+"""Common parts: paths, logging, units, ranks, suggestions."""

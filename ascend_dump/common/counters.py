@@ -1,4 +1,4 @@
-"""What a capture has recorded, in numbers."""
+"""The counters of a capture."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ __all__ = ["Tally"]
 
 
 class Tally(NamedTuple):
-    """What a capture has recorded.
+    """The counters of a capture.
 
-    steps, operators, records  that are on disk; a step counts when it has records
-    seen      bytes of the tensors of all records, those that were removed since (`keep=`) included. On disk are fewer,
+    steps, operators, records  on disk; a step counts when it has records
+    seen      bytes of the tensors of all records, including records that `keep=` removed. Fewer bytes are on disk,
               since each distinct tensor is stored once
-    begun     steps that were recorded, whether or not anything of them is on disk
-    took      seconds that these steps took, recording included, None: nobody has looked
-    cost      seconds of them that recording took, None: nobody has looked
-    limit     bytes that may be on disk, where the user has set no bound, None: he has, or nothing counts them
-    cut       whether the capture stopped before an optimizer ended the last step (`options={"step": "optimizer"}`)
+    begun     recorded steps, on disk or removed
+    took      seconds of these steps, recording included; None: not measured
+    cost      seconds of recording in these steps; None: not measured
+    limit     the default limit of bytes on disk; None: the user has set a limit, or bytes are not counted
+    cut       True if the capture stopped before an optimizer ended the last step (`options={"step": "optimizer"}`)
     """
 
     steps: int
@@ -33,25 +33,25 @@ class Tally(NamedTuple):
 
     @classmethod
     def of_all(cls, tallies: Iterable[Tally]) -> Tally:
-        """All of them together; seconds are known where all are.
+        """Return the sums; seconds are None if one of them is None.
 
         >>> Tally.of_all([Tally(1, 4, 9, 100, 1), Tally(2, 5, 12, 50, 2)])
         Tally(steps=3, operators=9, records=21, seen=150, begun=3, took=None, cost=None, limit=None, cut=False)
         """
         each = list(tallies)
         return cls(
-            steps=sum(one.steps for one in each),
-            operators=sum(one.operators for one in each),
-            records=sum(one.records for one in each),
-            seen=sum(one.seen for one in each),
-            begun=sum(one.begun for one in each),
-            took=_sum([one.took for one in each]),
-            cost=_sum([one.cost for one in each]),
+            steps=sum(tally.steps for tally in each),
+            operators=sum(tally.operators for tally in each),
+            records=sum(tally.records for tally in each),
+            seen=sum(tally.seen for tally in each),
+            begun=sum(tally.begun for tally in each),
+            took=_sum([tally.took for tally in each]),
+            cost=_sum([tally.cost for tally in each]),
             limit=each[0].limit if each else None,
-            cut=any(one.cut for one in each),
+            cut=any(tally.cut for tally in each),
         )
 
 
 def _sum(seconds: list[Optional[float]]) -> Optional[float]:
-    known = [one for one in seconds if one is not None]
-    return sum(known) if len(known) == len(seconds) else None
+    measured = [value for value in seconds if value is not None]
+    return sum(measured) if len(measured) == len(seconds) else None

@@ -13,7 +13,7 @@ ROWS = 50
 
 
 def html_table(caption: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table of these rows; None is an empty cell."""
+    """Return a table of these rows; None is an empty cell."""
     head = "".join(f"<th>{escape(name)}</th>" for name in header)
     body = "".join(
         "<tr>" + "".join(f"<td>{'' if cell is None else escape(_text(cell))}</td>" for cell in row) + "</tr>"

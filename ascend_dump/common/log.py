@@ -1,6 +1,6 @@
-"""Where the messages of this package go unless the program configures logging.
+"""The default handling of our messages, for programs that do not configure logging.
 
-ASCEND_DUMP_LOG=debug: all of them, with the place in our code and with tracebacks.
+ASCEND_DUMP_LOG=debug: all messages, with module and line in our code and with tracebacks.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ascend_dump.common.rank import current_rank
 __all__ = ["debugging", "give_messages_a_name", "log_everything", "of_this_rank", "print_line", "spoken"]
 
 log = logging.getLogger("ascend_dump")
-#: For what a run says without a reason to worry.
+#: The logger of messages about a run without problems.
 _SPOKEN = "ascend_dump.summary"
 
 
 def debugging() -> bool:
-    """Whether the environment asks for every message."""
+    """Return True if the environment asks for every message."""
     return os.environ.get("ASCEND_DUMP_LOG", "").lower() == "debug"
 
 
@@ -36,22 +36,22 @@ def log_everything() -> None:
 
 
 def spoken() -> logging.Logger:
-    """The logger of what a run says of itself: shown as warnings are, unless the program has set a level for ours."""
+    """Return the logger of summaries: shown as warnings are, unless the program has set a level for our loggers."""
     give_messages_a_name()
-    found = logging.getLogger(_SPOKEN)
-    if found.level == logging.NOTSET and log.level == logging.NOTSET:
-        found.setLevel(logging.INFO)
-    return found
+    logger = logging.getLogger(_SPOKEN)
+    if logger.level == logging.NOTSET and log.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
+    return logger
 
 
 def of_this_rank(text: str) -> str:
-    """The message with the rank before it, where there are several."""
+    """Return the message with the rank before it, where there are several ranks."""
     rank = current_rank()
     return f"rank {rank.rank}: {text}" if rank.world > 1 else text
 
 
 def give_messages_a_name() -> None:
-    """Begin our messages with "ascend-dump:", which Python's handler of last resort would leave out, and the rank."""
+    """Prefix our messages with "ascend-dump:", absent from Python's handler of last resort, and with the rank."""
     log.addFilter(_add_rank)
     if debugging():
         log_everything()
@@ -67,7 +67,7 @@ def print_line(text: str) -> None:
         stream.flush()
         original: Any = sys.__stderr__
         if stream is original:
-            # What a stream keeps because its file is full makes the interpreter end with exit code 120.
+            # Data left in the buffer of a stream, since its file is full, makes the interpreter exit with code 120.
             os.write(stream.fileno(), line.encode(errors="backslashreplace"))
         else:
             stream.write(line)
@@ -81,7 +81,7 @@ def _add_rank(record: logging.LogRecord) -> bool:
 
 
 class _Named(logging.Handler):
-    """Prints warnings where the program handles no logging; does nothing where it does."""
+    """A handler that prints warnings where the program has no handler; else it does nothing."""
 
     def __init__(self) -> None:
         super().__init__()

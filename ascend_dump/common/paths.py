@@ -43,17 +43,17 @@ __all__ = [
 
 PRIVATE_DIRECTORY = 0o700
 PRIVATE_FILE = 0o600
-#: In the directory of a run: what was asked for, and whether the run came to its end.
+#: In the directory of a run: the request, and the state of the run.
 MANIFEST = "manifest.json"
 #: In the directory of one call of a decorated function: its number.
 CALL = "call.json"
-#: In a large dump: its catalog, which is no part of it. The name of one that is being made has more behind it.
+#: In a large dump: its catalog, not part of the dump. The name of an unfinished catalog has a suffix.
 CATALOG = ".ascend-dump-catalog"
-#: What the name of the directory of a step begins with while it is removed; it is no part of the dump.
+#: Prefix of the directory of a step while it is removed; not part of the dump.
 REMOVED_DIRECTORY = ".ascend-dump-removed-"
-#: In a dump that was uploaded: what was, and its hashes; more stands behind it. It is no part of the dump.
+#: Prefix of the list of uploaded files with their hashes; not part of the dump.
 PUSHED = ".ascend-dump-pushed-"
-#: What is no part of a dump begins with one of these.
+#: Prefixes of names that are not part of a dump.
 NO_PART = (CATALOG, PUSHED, REMOVED_DIRECTORY)
 #: Errors of a path that is wrong, rather than of the disk.
 _WRONG_PATH = frozenset(
@@ -68,9 +68,9 @@ _own: dict[str, tuple[int, int]] = {}
 
 
 def user_cache() -> Path:
-    """Where what is computed again if it is lost stays between runs of this user. It need not exist."""
-    own = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(own, "ascend-dump")
+    """Return this user's directory for data that can be computed again. It need not exist."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(cache, "ascend-dump")
 
 
 def is_private(status: os.stat_result) -> bool:
@@ -87,11 +87,11 @@ def make_private_directory(path: Path, setting: str = "path=") -> None:
     Raises WriteError when that fails or the directory cannot be written.
     """
     missing = []
-    here = path
+    ancestor = path
     try:
-        while not here.is_symlink() and not here.exists() and here != here.parent:
-            missing.append(here)
-            here = here.parent
+        while not ancestor.is_symlink() and not ancestor.exists() and ancestor != ancestor.parent:
+            missing.append(ancestor)
+            ancestor = ancestor.parent
         for directory in reversed(missing):
             try:
                 add_private_directory(directory)
@@ -114,10 +114,10 @@ def make_private_directory(path: Path, setting: str = "path=") -> None:
 class RunDirectory(NamedTuple):
     """The directory of one run of one rank, `{path}/worldsizeN_global_rankR/{YYYYmmddHHMMSS}`, absolute.
 
-    It is planned before the check of a capture and made when nothing is refused.
-    launched: the capture was begun by ASCEND_DUMP, not by the program itself
-    model: what the dump is named after where there is no target, "" for nothing in particular
-    part: the name of the directory where it is a part of a run: one call of a decorated function, or all of them
+    It is planned before the check of a capture and created once the check has passed.
+    launched: ASCEND_DUMP began the capture, not the program itself
+    model: the name of the dump where there is no target, "" for none
+    part: the name of a directory inside the run: of one call of a decorated function, or of all calls
     """
 
     path: Path
@@ -128,30 +128,30 @@ class RunDirectory(NamedTuple):
 
     @classmethod
     def planned(cls, path: Path, rank: Rank, *, launched: bool = False, model: str = "") -> RunDirectory:
-        """The next free run directory below `path`. Nothing is created."""
+        """Return the next free run directory below `path`. Nothing is created."""
         level = os.path.join(os.path.abspath(path), rank.level)
         return cls(Path(level, _free_time_level(level, time.time())), rank, launched, model)
 
     def beside(self, name: str) -> Path:
-        """The path of a file that belongs to this run but lies outside it: `acl.json` is `acl-20260101010101.json`."""
+        """Return the path of a file of this run beside its directory: `acl.json` is `acl-20260101010101.json`."""
         stem, suffix = os.path.splitext(name)
         if self.part:
             return self.path.parent.with_name(f"{stem}-{self.path.parent.name}-{self.part}{suffix}")
         return self.path.with_name(f"{stem}-{self.path.name}{suffix}")
 
     def of_call(self, number: int) -> RunDirectory:
-        """The part of this run for one call of a decorated function; see `mark_call`."""
+        """Return the part of this run for one call of a decorated function; see `mark_call`."""
         return self.within(f"call_{number}")
 
     def within(self, part: str) -> RunDirectory:
-        """A directory inside this run directory. Nothing is created."""
+        """Return a directory inside this run directory. Nothing is created."""
         return self._replace(path=self.path / part, part=part)
 
     def make(self) -> RunDirectory:
-        """Create it, with a later time in its name if another run has taken this one meanwhile.
+        """Create the directory, with a later time in its name if another run has taken this name meanwhile.
 
-        Raises WriteError when it cannot be made, with code AD310 when somebody else could reach into it: the level of
-        the rank is a link, or belongs to another user.
+        Raises WriteError when it cannot be created, with code AD310 when another user could write to it: the directory
+        of the rank is a link, or belongs to another user.
         """
         level = self.path.parent
         make_private_directory(level.parent)
@@ -160,15 +160,15 @@ class RunDirectory(NamedTuple):
             _add(level)
         opened = _open_level(level)
         try:
-            found, own = self._make_in(opened)
+            run, owner = self._make_in(opened)
             status = os.fstat(opened)
             levels = status.st_uid
-            # Compared with what we made: file systems of a network show other owners than the process has.
-            if levels not in (own, 0):
-                os.rmdir(found.path.name, dir_fd=opened)
-                raise _unsafe(f"{level} belongs to another user ({levels}, and what this process makes to {own})")
+            # Compared with our new directory: network file systems may report another owner than the process.
+            if levels not in (owner, 0):
+                os.rmdir(run.path.name, dir_fd=opened)
+                raise _unsafe(f"{level} belongs to another user ({levels}, and what this process makes to {owner})")
             _own[os.fspath(level)] = (status.st_dev, status.st_ino)
-            return found
+            return run
         finally:
             os.close(opened)
 
@@ -182,15 +182,15 @@ class RunDirectory(NamedTuple):
                 name = _free_time_level(self.path.parent, time.mktime(time.strptime(name, _TIME)))
             except OSError as error:
                 raise _cannot_be_created(self.path, error) from error
-        made = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=opened)
+        opened_run = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=opened)
         try:
-            status = os.fstat(made)
-            _make_private(made, status, PRIVATE_DIRECTORY)
+            status = os.fstat(opened_run)
+            _make_private(opened_run, status, PRIVATE_DIRECTORY)
             path = self.path.with_name(name)
             _own[os.fspath(path)] = (status.st_dev, status.st_ino)
             return self._replace(path=path), status.st_uid
         finally:
-            os.close(made)
+            os.close(opened_run)
 
 
 _TIME = "%Y%m%d%H%M%S"
@@ -201,10 +201,10 @@ def _time_level(second: float) -> str:
 
 
 def _free_time_level(level: Union[str, Path], second: float) -> str:
-    """The name of the first free run directory from a second on.
+    """Return the name of the first free run directory from a second on.
 
-    Runs that began within one second have the names of those that follow: the end of such a row is searched for in
-    steps that double, then halved.
+    Runs that began within one second take the names of the following seconds. The first free second is searched in
+    steps that double, then by bisection.
     """
 
     def is_taken(after: int) -> bool:
@@ -251,7 +251,7 @@ def _cannot_be_created(directory: Path, error: OSError) -> WriteError:
     )
 
 
-#: Why a directory is refused that this process made and whose path leads elsewhere now.
+#: The reason to refuse a directory of this process with a path that leads elsewhere now.
 _REPLACED = "this directory was moved, and a link or another directory has its path"
 
 
@@ -267,7 +267,7 @@ class ForeignFile(OSError):
 
 
 def add_private_directory(path: Path) -> None:
-    """Create one directory (0700, whatever the umask). Raises OSError, FileExistsError when it is there."""
+    """Create one directory (0700 under any umask). Raises OSError, FileExistsError when it exists."""
     with located(path) as (name, directory):
         os.mkdir(name, PRIVATE_DIRECTORY, dir_fd=directory)
     fd = open_directory(path)
@@ -284,7 +284,7 @@ def _make_private(fd: int, status: os.stat_result, mode: int) -> None:
 
 
 def open_directory(path: Path) -> int:
-    """A descriptor of a directory, which stays that one whatever is moved meanwhile.
+    """Return a descriptor of a directory; it stays valid when the directory is moved.
 
     Raises OSError, ForeignFile for a link, and as `located`.
     """
@@ -312,10 +312,10 @@ def _is_link(name: str, directory: Optional[int]) -> bool:
 
 @contextlib.contextmanager
 def located(path: Union[str, Path]) -> Iterator[tuple[str, Optional[int]]]:
-    """A path as a name and the descriptor that it is relative to, for functions with `dir_fd`; outside of the runs of
-    this process the path itself and None.
+    """Yield a path as a name and the descriptor that it is relative to, for functions with `dir_fd`; outside of the
+    runs of this process the path itself and None.
 
-    Whoever may write to a directory above a run can rename it and put a link in its place. Raises ForeignFile then.
+    A user with write access to a directory above a run can replace it by a link. Raises ForeignFile then.
     """
     name = os.fspath(path)
     run = next((above for above in map(os.fspath, Path(name).parents) if above in _own), None)
@@ -340,7 +340,7 @@ def _refuse_replaced(path: str, opened: int) -> None:
 
 
 def open_private(path: Union[str, Path], flags: int, *, directory: Optional[int] = None) -> int:
-    """A file descriptor of a new or own file (0600, whatever the umask), never through a link.
+    """Return a file descriptor of a new or own file (0600 under any umask), never through a link.
 
     directory: a descriptor that `path` is relative to. Raises OSError, ForeignFile for a link, a pipe or a device, and
     a file that has other names; and as `located`.
@@ -374,7 +374,7 @@ def _open_private(path: Union[str, Path], flags: int, directory: Optional[int]) 
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a private file in one go: it has its old content or all of the new. Raises OSError, as `open_private`."""
+    """Write a private file atomically: its content is the old or the new. Raises OSError, as `open_private`."""
     with located(path) as (name, directory):
         draft = os.path.join(os.path.dirname(name), f".{path.name}.{secrets.token_hex(8)}")  # no name to prepare for
         try:
@@ -401,23 +401,23 @@ def remove_tree(path: Path) -> None:
 
 
 def is_disk_failure(error: OSError) -> bool:
-    """Whether the disk is full or failed, rather than the path wrong."""
+    """Return True if the disk is full or failed, False if the path is wrong."""
     return error.errno is not None and error.errno not in _WRONG_PATH
 
 
 def holds_files(root: Path) -> bool:
-    """Whether a dump was written: any file but our own marks."""
+    """Return True if a dump was written: any file but our own marks."""
     return any(name not in (MANIFEST, CALL) for _, _, names in os.walk(root) for name in names)
 
 
-def mark_call(place: Path, number: int) -> None:
-    """Create the directory of one call of a decorated function, whose records get its number as their step.
+def mark_call(call_directory: Path, number: int) -> None:
+    """Create the directory of one call of a decorated function; its number becomes the step of its records.
 
     Raises WriteError.
     """
     try:
-        add_private_directory(place)
-        with open(open_private(place / CALL, os.O_WRONLY | os.O_EXCL), "w", encoding="utf-8") as file:
+        add_private_directory(call_directory)
+        with open(open_private(call_directory / CALL, os.O_WRONLY | os.O_EXCL), "w", encoding="utf-8") as file:
             json.dump({"schema": CALL_SCHEMA, "call": number}, file)
     except OSError as error:
-        raise _cannot_be_created(place, error) from error
+        raise _cannot_be_created(call_directory, error) from error

@@ -12,7 +12,7 @@ __all__ = ["text_matcher"]
 
 
 def text_matcher(pattern: str) -> Callable[[str], bool]:
-    """A test for names: a shell glob (case kept), or a regular expression after `re:`.
+    """Return a test for names: a shell glob (case kept), or a regular expression after `re:`.
 
     A regular expression is searched, a glob must match the whole name.
     Raises ConfigError for a regular expression that does not compile, and for a glob with a
@@ -21,8 +21,8 @@ def text_matcher(pattern: str) -> Callable[[str], bool]:
     """
     if pattern.startswith("re:"):
         hint = "drop the `re:` prefix to use a glob such as *conv1*"
-        found = _compile(pattern[3:], f"{pattern!r} is not a regular expression", hint)
-        return lambda text: found.search(text) is not None
+        expression = _compile(pattern[3:], f"{pattern!r} is not a regular expression", hint)
+        return lambda text: expression.search(text) is not None
     glob = _compile(
         fnmatch.translate(pattern),
         f"{pattern!r} is not a glob",

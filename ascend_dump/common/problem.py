@@ -1,4 +1,4 @@
-"""One finding of a check, made before the run."""
+"""Findings of the check before a run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ SEVERITIES = ("error", "silent", "warning")
 
 
 class Problem(NamedTuple):
-    """What a framework would refuse, silently ignore, or do unexpectedly.
+    """A setting that a framework would refuse, silently ignore, or apply in an unexpected way.
 
-    severity: "error" = the framework refuses it; "silent" = it is accepted and nothing or
-    something else happens; "warning" = it works, with a consequence worth knowing.
-    where: the key path or object the finding is about, e.g. `dump.dump_list[0].layer[1]`.
+    severity: "error" = the framework refuses it; "silent" = it is accepted and has no effect or
+    another effect; "warning" = it works, with a side effect.
+    where: the key path or object of the finding, e.g. `dump.dump_list[0].layer[1]`.
     native: the framework's own code for it, e.g. `EP0001`, where it has one.
     """
 
@@ -28,12 +28,12 @@ class Problem(NamedTuple):
     native: str = ""
 
     def __str__(self) -> str:
-        place = f"{self.where}: " if self.where else ""
+        location = f"{self.where}: " if self.where else ""
         native = f" ({self.native})" if self.native else ""
-        text = f"{self.severity}: {place}{self.message} [{self.code}]{native}"
+        text = f"{self.severity}: {location}{self.message} [{self.code}]{native}"
         return f"{text}\n  hint: {self.hint}" if self.hint else text
 
 
 def worst_first(problems: Iterable[Problem]) -> list[Problem]:
-    """Sorted by severity, errors first; problems of one severity keep their order."""
+    """Return the problems by severity, errors first; problems of equal severity keep their order."""
     return sorted(problems, key=lambda problem: SEVERITIES.index(problem.severity))

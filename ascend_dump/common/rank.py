@@ -1,4 +1,4 @@
-"""Which rank this process is, without importing a framework."""
+"""The rank of this process, without importing a framework."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Rank(NamedTuple):
 
     @property
     def level(self) -> str:
-        """The name of the directory of this rank."""
+        """Return the name of the directory of this rank."""
         return f"worldsize{self.world}_global_rank{self.rank}"
 
 
 def current_rank() -> Rank:
-    """The initialised process group of torch if there is one, else the launcher's variables."""
+    """Return the rank in torch's initialised process group, else that in the launcher's variables."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return Rank(distributed.get_rank(), distributed.get_world_size())
@@ -55,7 +55,7 @@ def current_rank() -> Rank:
 
 
 def ranks_of_this_host(rank: Rank) -> range:
-    """The ranks whose processes run beside this one; all, where the launcher does not tell."""
+    """Return the ranks on this machine; all ranks where the launcher sets no local rank."""
     for local, number in _LOCAL_VARIABLES:
         with contextlib.suppress(KeyError, ValueError):
             first = rank.rank - int(os.environ[local])
@@ -65,15 +65,15 @@ def ranks_of_this_host(rank: Rank) -> range:
 
 
 def is_spokesman(rank: Rank, ranks: Container[int]) -> bool:
-    """Whether this process is the one of its host that speaks for all that `ranks=` selects: the first of them."""
-    return rank.rank == next((one for one in ranks_of_this_host(rank) if one in ranks), rank.rank)
+    """Return True if this process reports for its machine: it is the first selected rank there."""
+    return rank.rank == next((number for number in ranks_of_this_host(rank) if number in ranks), rank.rank)
 
 
 def is_selected(rank: Rank, ranks: Container[int]) -> bool:
-    """Whether `ranks=` selects this process; rank 0 warns when it selects no rank of the run."""
+    """Return True if `ranks=` selects this process; rank 0 warns when it selects no rank of the run."""
     if rank.rank in ranks:
         return True
-    if rank.rank or any(one in ranks for one in range(rank.world)):
+    if rank.rank or any(number in ranks for number in range(rank.world)):
         log.info("rank %d is not among ranks=%s: nothing is captured here", rank.rank, ranks)
     else:
         log.warning(

@@ -1,4 +1,4 @@
-"""What a capture notes in its run directory where the framework itself leaves no trace of it.
+"""The manifest of a capture: facts that the framework's own files do not contain.
 
 A recorder notes which steps it removed and why it ended. A run with scene="overflow" in which nothing overflowed writes
 no file, so an empty directory could as well be a dump that never began. The host adapters write the same facts into a
@@ -29,7 +29,7 @@ SCHEMA = "ascend-dump/capture/1"
 
 
 class Mark:
-    """The manifest of one run. Failing to write it is logged and changes nothing else."""
+    """The manifest of one run. A failure to write it is logged and has no further effect."""
 
     def __init__(self, root: Path, framework: str, request: DumpRequest) -> None:
         self._path = root / MANIFEST
@@ -49,11 +49,11 @@ class Mark:
         }
         self._write()
 
-    def end(self, failure: Optional[BaseException] = None, kept: Optional[Mapping[str, Any]] = None) -> None:
-        """Note that the capture ended, and what ended it early. kept: what a recorder says of its steps."""
+    def end(self, failure: Optional[BaseException] = None, step_fields: Optional[Mapping[str, Any]] = None) -> None:
+        """Note the end of the capture, and the failure that ended it early. step_fields: `StepRecorder.kept`."""
         if self._fields is None:
             return
-        self._fields.update(kept or {}, end=time.time(), state="complete")
+        self._fields.update(step_fields or {}, end=time.time(), state="complete")
         if failure is not None:
             self._fields.update(state="incomplete", failure=str(failure))
         self._write()

@@ -1,4 +1,4 @@
-"""Guess which name a user meant."""
+"""Suggestions for misspelled names."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterable
 __all__ = ["did_you_mean"]
 
 
-def did_you_mean(given: str, names: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """A question such as `did you mean 'steps'?` and a space; "" if none of the names is near.
+def did_you_mean(name: str, names: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """Return a question such as `did you mean 'steps'?` and a space; "" if none of the names is near.
 
     cutoff: as in `difflib.get_close_matches`
     """
-    near = difflib.get_close_matches(given, list(names), n=1, cutoff=cutoff)
+    near = difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)
     return f"did you mean {near[0]!r}? " if near else ""

@@ -6,17 +6,17 @@ __all__ = ["counted", "duration", "named", "size"]
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 record`, `2 records`."""
+    """Return `1 record`, `2 records`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def named(op_name: str, op_type: str) -> str:
-    """`fc/addmm_0 (aten::addmm)`; modules have no type, and some records no name."""
+    """Return `fc/addmm_0 (aten::addmm)`; modules have no type, and some records no name."""
     return f"{op_name or op_type} ({op_type})" if op_type else op_name
 
 
 def size(count: int) -> str:
-    """Bytes for people: `1.2 MB`."""
+    """Return bytes for people: `1.2 MB`."""
     value = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:
@@ -26,7 +26,7 @@ def size(count: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`35 ms`, `2.4 s`, `1 h 12 min`."""
+    """Return `35 ms`, `2.4 s`, `1 h 12 min`."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 120:

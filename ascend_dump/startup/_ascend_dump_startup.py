@@ -1,4 +1,4 @@
-"""What `ascend_dump_startup.pth` (and, from Python 3.15 on, `.start`) calls in every interpreter.
+"""The module that `ascend_dump_startup.pth` (and, from Python 3.15 on, `.start`) calls in every interpreter.
 
 Python resolves a `.start` entry even when ASCEND_DUMP is unset (PEP 829), so this module stands
 alone at the root of site-packages and imports nothing but os.
@@ -33,7 +33,7 @@ def _tell(error: BaseException) -> None:
 
     try:
         text = f"ascend-dump: ASCEND_DUMP is ignored, the package cannot be imported or started: {error!r}\n"
-        # What a stream keeps because its file is full makes the interpreter end with exit code 120.
+        # Data left in the buffer of a stream, since its file is full, makes the interpreter exit with code 120.
         os.write(sys.stderr.fileno(), text.encode(errors="backslashreplace"))
-    except Exception:  # stderr is closed or full, or there is none: there is nobody to tell
+    except Exception:  # stderr is closed, full or missing
         return

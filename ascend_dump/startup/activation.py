@@ -47,13 +47,13 @@ _WAIT = "wait"
 
 log = logging.getLogger("ascend_dump")
 
-#: What third-party code may raise: a module that calls sys.exit() when it is imported must not end the program.
+#: Exceptions of third-party code: a module that calls sys.exit() when it is imported must not end the program.
 _ANY = (Exception, SystemExit)
 
 _started = False
 #: Launched captures by adapter name; added when a module of the adapter's framework is imported.
 _launched: dict[str, LaunchedCapture] = {}
-#: Whether the process is to end with exit code 2.
+#: True if the process is to end with exit code 2.
 _failed = False
 
 
@@ -70,7 +70,7 @@ def start() -> None:
 
 
 def requested() -> Optional[DumpRequest]:
-    """The request of ASCEND_DUMP, None when it is off or `wait`. Raises ConfigError for a wrong value."""
+    """Return the request of ASCEND_DUMP, None when it is off or `wait`. Raises ConfigError for a wrong value."""
     from ascend_dump.request import DumpRequest
 
     text = os.environ.get(VARIABLE, "")
@@ -80,13 +80,13 @@ def requested() -> Optional[DumpRequest]:
 
 
 def settings_of_waiting() -> Optional[DumpRequest]:
-    """The settings of ASCEND_DUMP=wait,..., None for any other value. Raises ConfigError for a wrong setting."""
+    """Return the settings of ASCEND_DUMP=wait,..., None for any other value. Raises ConfigError for a wrong setting."""
     from ascend_dump.request import DumpRequest
 
-    word, _, rest = os.environ.get(VARIABLE, "").partition(",")
+    word, _, settings = os.environ.get(VARIABLE, "").partition(",")
     if word.strip().lower() != _WAIT:
         return None
-    return DumpRequest.from_text(rest) if rest.strip() else DumpRequest()
+    return DumpRequest.from_text(settings) if settings.strip() else DumpRequest()
 
 
 def _is_on(text: str) -> bool:
@@ -106,10 +106,10 @@ def _arm() -> None:
         assert request is not None, "start() returned when it is off"
         if os.environ.get(RUN) == str(os.getpid()):
             atexit.register(_tell_nothing, os.getpid(), os.path.abspath(request.path), time.time())
-        found = _launchable_adapters()
+        adapters = _launchable_adapters()
         from wrapt import register_post_import_hook
 
-        for adapter in found:
+        for adapter in adapters:
             for module in adapter.process_hooks:
                 register_post_import_hook(_Hook(adapter, request), module)
     except _ANY as error:
@@ -119,7 +119,7 @@ def _arm() -> None:
 def _launchable_adapters() -> list[Adapter]:
     from ascend_dump.adapter import load, registered
 
-    found = []
+    adapters = []
     for name in registered():
         try:
             adapter = load(name)
@@ -128,16 +128,16 @@ def _launchable_adapters() -> list[Adapter]:
             _complain(f"the adapter {name!r} is left out", error)
             continue
         if adapter.process_hooks:
-            found.append(adapter)
-    if not found:
+            adapters.append(adapter)
+    if not adapters:
         raise AdapterNotFound(
             "no registered adapter can dump a whole process", hint="`ascend-dump doctor` lists what is registered"
         )
-    return found
+    return adapters
 
 
 class _Hook:
-    """Launches one adapter after the import of its framework, which must not fail because of it."""
+    """A hook that launches one adapter after the import of its framework; the import must not fail."""
 
     def __init__(self, adapter: Adapter, request: DumpRequest) -> None:
         self._adapter = adapter
@@ -149,16 +149,16 @@ class _Hook:
 
 
 class _WaitingProcess:
-    """Listens for `ascend-dump attach` once a framework that can be captured is imported."""
+    """A listener for `ascend-dump attach`, opened once a framework that can be captured is imported."""
 
     def __init__(self, settings: DumpRequest) -> None:
         self._settings = settings
         self._listener: Optional[Listener] = None
 
-    def follow(self, found: Sequence[Adapter]) -> None:
+    def follow(self, adapters: Sequence[Adapter]) -> None:
         from wrapt import register_post_import_hook
 
-        for adapter in found:
+        for adapter in adapters:
             for module in adapter.process_hooks:
                 register_post_import_hook(functools.partial(self._imported, adapter), module)
 
@@ -186,20 +186,20 @@ def _listen(settings: DumpRequest) -> Listener:
         return attachments[0].handle(request)
 
     def forked() -> None:
-        for one in attachments:
-            one.forked()
+        for attachment in attachments:
+            attachment.forked()
 
     return Listener(handle, forked)
 
 
 def launch(adapter: Adapter, request: DumpRequest) -> LaunchedCapture:
-    """Call `Adapter.launch` of an adapter whose framework was imported; it starts the capture when it can."""
+    """Call `Adapter.launch` after the import of its framework; the adapter starts the capture when it can."""
     name = adapter.name
     if name in _launched:
         return _launched[name]
     launched = _launched[name] = LaunchedCapture(adapter, request)
-    for other in [one for one in _launched.values() if name in one.adapter.yields_to]:
-        other.rest(name)
+    for launched_capture in [candidate for candidate in _launched.values() if name in candidate.adapter.yields_to]:
+        launched_capture.rest(name)
     try:
         launched.unused = adapter.launch(launched)
     except _ANY as error:
@@ -225,17 +225,17 @@ class LaunchedCapture:
     def __call__(self, target: Any = None, *, model: str = "") -> Optional[Session]:
         self.begun = True
         name = self.adapter.name
-        instead = next((one for one in self.adapter.yields_to if one in _launched), None)
+        instead = next((adapter_name for adapter_name in self.adapter.yields_to if adapter_name in _launched), None)
         if instead is not None:
             self.rest(instead)
             return None
         from ascend_dump.capturing.capture import Capture
 
-        made = Capture(target, self.request, framework=name, strict=_is_strict(), launched=True, model=model)
-        made.failed_at_exit = _failed_at_exit
-        self._capture = made
+        capture = Capture(target, self.request, framework=name, strict=_is_strict(), launched=True, model=model)
+        capture.failed_at_exit = _failed_at_exit
+        self._capture = capture
         try:
-            return made.begin()
+            return capture.begin()
         except _ANY as error:
             log.debug("starting the capture failed", exc_info=True)
             _complain(f"nothing is dumped by the adapter {name!r}", error)
@@ -257,7 +257,7 @@ class LaunchedCapture:
             self._capture.stop()
 
     def done(self, failure: Optional[Exception] = None) -> None:
-        """Does nothing: a launched capture is finished at the end of the process."""
+        """Do nothing: a launched capture is finished at the end of the process."""
 
     def end(self) -> None:
         """Finish the capture as at the end of the process; the adapter may be launched again afterwards."""
@@ -298,18 +298,18 @@ def _tell_nothing(process: int, path: str, since: float) -> None:
 
 
 def _is_written(path: str, since: float) -> bool:
-    """Whether something was created in this directory of dumps, where a run is at `{rank}/{time}`."""
-    for place in (path, *_entries(path)):
+    """Return True if a run, at `{rank}/{time}`, was created in this directory of dumps."""
+    for entry in (path, *_entries(path)):
         with contextlib.suppress(OSError):
             # File systems round their times.
-            if os.lstat(place).st_mtime >= since - 2:
+            if os.lstat(entry).st_mtime >= since - 2:
                 return True
     return False
 
 
 def _entries(path: str) -> list[str]:
-    with contextlib.suppress(OSError), os.scandir(path) as found:
-        return [one.path for one in found]
+    with contextlib.suppress(OSError), os.scandir(path) as entries:
+        return [entry.path for entry in entries]
     return []
 
 

@@ -1,4 +1,4 @@
-"""What it takes to start a user's command with the dump switched on in every Python process below it."""
+"""Start of a user's command with the dump switched on in every Python process below it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ SITE = Path(__file__).parent / "site"
 
 
 def find_program(name: str) -> str:
-    """The file that would run. Raises ConfigError AD104 with the likely reason when none would."""
-    found = shutil.which(name)
-    if found is not None:
-        return found
+    """Return the file that would run. Raises ConfigError AD104 with the likely reason if there is none."""
+    program = shutil.which(name)
+    if program is not None:
+        return program
     path = Path(name)
     if path.is_dir():
         reason, hint = "it is a directory", "give the program inside it"
     elif path.is_file() and path.suffix == ".py":
         reason, hint = "it is a Python file", f"write `ascend-dump run ... -- python {shlex.quote(name)} ...`"
     elif path.is_file():
-        there = os.access(path, os.X_OK)
-        reason = "it stands in this directory, which PATH leaves out" if there else "it is not executable"
-        hint = f"write ./{name}" if there else f"chmod +x {shlex.quote(name)}, or name its interpreter before it"
+        is_executable = os.access(path, os.X_OK)
+        reason = "it stands in this directory, which PATH leaves out" if is_executable else "it is not executable"
+        hint = (
+            f"write ./{name}" if is_executable else f"chmod +x {shlex.quote(name)}, or name its interpreter before it"
+        )
     elif name.startswith("-"):
         reason, hint = "it looks like an option", "options of ascend-dump stand before `--`, the command after it"
     else:
@@ -39,7 +41,7 @@ def find_program(name: str) -> str:
 
 
 def cannot_start(name: str, error: OSError) -> ConfigError:
-    """A program that is there and does not start."""
+    """Return the error for a program that exists and does not start."""
     return ConfigError(
         f"cannot run {name!r}: {error.strerror}",
         hint="a script needs a `#!` line, or its interpreter before it",
@@ -48,7 +50,7 @@ def cannot_start(name: str, error: OSError) -> ConfigError:
 
 
 def environment_of(request: DumpRequest) -> dict[str, str]:
-    """The variables to set for the command."""
+    """Return the variables to set for the command."""
     old = os.environ.get("PYTHONPATH")
     # An empty entry means the current directory, so only our own is taken out.
     entries = [entry for entry in old.split(os.pathsep) if entry != str(SITE)] if old else []

@@ -2,8 +2,8 @@
 
     located("s3://bucket/run7")      a `StoredPath`, which is a Path; anything else is a Path of this machine
 
-What is stored is listed once, when a dump is opened, and read by byte ranges. Where a memory map is needed, the file is
-copied into a bounded cache first.
+Stored files are listed once, when a dump is opened, and read by byte ranges. For a memory map the file is copied into
+a bounded cache first.
 """
 
 from ascend_dump.storage._cache import cache_limit, copied_descriptor

@@ -1,4 +1,4 @@
-"""Copies of stored files for who needs a memory map: bounded, private, the oldest goes first.
+"""Copies of stored files for memory maps: bounded and private; the least recently used copy is removed first.
 
 {user cache}/objects/{hash of address, size and stamp}
 """
@@ -27,34 +27,34 @@ _RANGE = 8 << 20
 
 
 def copied_descriptor(path: StoredPath) -> int:
-    """A descriptor to read a copy of a stored file by; it stays readable when the copy goes.
+    """Return a descriptor of a copy of a stored file; it stays readable when the copy is removed.
 
-    Raises FileNotFoundError, IsADirectoryError, StorageError, and what `cache_limit` raises.
+    Raises FileNotFoundError, IsADirectoryError and StorageError, and as `cache_limit`.
     """
-    found = status_of(str(path))
-    if found is None:
+    stored = status_of(str(path))
+    if stored is None:
         raise IsADirectoryError(21, "a directory", str(path))
     import tempfile  # loads much that few need
 
     limit = cache_limit()
-    place = _place(path, found)
-    descriptor = _kept(place, found.size)
+    copy = _place(path, stored)
+    descriptor = _kept(copy, stored.size)
     if descriptor is not None:
         return descriptor
     try:
-        place.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIRECTORY)
-        _check(place.parent)
-        descriptor, draft = tempfile.mkstemp(prefix=".draft-", dir=place.parent)
+        copy.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIRECTORY)
+        _check(copy.parent)
+        descriptor, draft = tempfile.mkstemp(prefix=".draft-", dir=copy.parent)
     except OSError as error:
         raise _not_copied(path, error) from error
     try:
-        for start in range(0, found.size, _RANGE):
-            part = memoryview(read_range(str(path), start, min(start + _RANGE, found.size)))
+        for start in range(0, stored.size, _RANGE):
+            part = memoryview(read_range(str(path), start, min(start + _RANGE, stored.size)))
             while part:  # a disk that is nearly full takes a part of it
                 part = part[os.write(descriptor, part) :]
-        if found.stamp and found.size <= limit:
-            _make_room(place.parent, limit - found.size)
-            os.replace(draft, place)
+        if stored.stamp and stored.size <= limit:
+            _make_room(copy.parent, limit - stored.size)
+            os.replace(draft, copy)
         else:  # who has it open reads on
             os.unlink(draft)
     except BaseException as error:
@@ -68,13 +68,13 @@ def copied_descriptor(path: StoredPath) -> int:
     return descriptor
 
 
-def _kept(place: Path, size: int) -> Optional[int]:
+def _kept(copy: Path, size: int) -> Optional[int]:
     try:
-        descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(copy, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return None
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or not is_private(found) or found.st_size != size:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or not is_private(status) or status.st_size != size:
         os.close(descriptor)
         return None
     with contextlib.suppress(OSError):
@@ -83,8 +83,8 @@ def _kept(place: Path, size: int) -> Optional[int]:
 
 
 def _check(directory: Path) -> None:
-    found = os.lstat(directory)
-    if not stat.S_ISDIR(found.st_mode) or not is_private(found):
+    status = os.lstat(directory)
+    if not stat.S_ISDIR(status.st_mode) or not is_private(status):
         raise PermissionError(1, "others could write there", str(directory))
 
 
@@ -93,29 +93,29 @@ def _make_room(directory: Path, most: int) -> None:
     with os.scandir(directory) as items:
         for item in items:
             with contextlib.suppress(OSError):
-                found = item.stat(follow_symlinks=False)
+                status = item.stat(follow_symlinks=False)
                 # A draft that no process writes any more.
-                if not item.name.startswith(".draft-") or time.time() - found.st_mtime > 24 * 3600:
-                    copies.append((found.st_mtime_ns, found.st_size, item.path))
+                if not item.name.startswith(".draft-") or time.time() - status.st_mtime > 24 * 3600:
+                    copies.append((status.st_mtime_ns, status.st_size, item.path))
     total = sum(size for _, size, _ in copies)
     for _, size, path in sorted(copies):
         if total <= most:
             return
-        log.debug("%s goes, to make room", path)
+        log.debug("%s is removed from the cache, which is full", path)
         with contextlib.suppress(OSError):
             os.unlink(path)
         total -= size
 
 
-def _place(path: StoredPath, found: StoredObject) -> Path:
+def _place(path: StoredPath, stored: StoredObject) -> Path:
     import xxhash
 
-    name = xxhash.xxh3_128_hexdigest(repr((str(path), *found)).encode("utf-8", "surrogatepass"))
+    name = xxhash.xxh3_128_hexdigest(repr((str(path), *stored)).encode("utf-8", "surrogatepass"))
     return user_cache() / "objects" / name
 
 
 def cache_limit() -> int:
-    """Bytes of all copies together. Raises ConfigError where ASCEND_DUMP_CACHE_BYTES is no number."""
+    """Return the most bytes of all copies. Raises ConfigError if ASCEND_DUMP_CACHE_BYTES is no number."""
     text = os.environ.get(_LIMIT)
     if text is None:
         return _USUAL_LIMIT

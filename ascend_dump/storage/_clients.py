@@ -12,7 +12,7 @@ from ascend_dump.errors import NotSupported, StorageError
 __all__ = ["ShortAnswer", "filesystem", "translated", "tried"]
 
 _Result = TypeVar("_Result")
-#: How often something is tried where a connection breaks, and the seconds before each further time.
+#: Seconds before each further attempt after a broken connection.
 _PAUSES = (0.2, 1.0)
 #: Names of exceptions of clients, which are not imported for that.
 _CREDENTIALS = (
@@ -25,8 +25,8 @@ _CONNECTION = (
     *("ClientConnectorError", "ClientConnectionError", "ServerDisconnectedError", "ClientOSError", "FSTimeoutError"),
     *("ContentLengthError", "ServerTimeoutError", "SocketTimeoutError", "ProxyConnectionError"),
 )
-#: What botocore says of an endpoint, after five tries with pauses of up to 15 seconds, also where a connection broke;
-#: and what that is of where there never was one.
+#: Exceptions of botocore after five attempts with pauses of up to 15 seconds, for any failure of a connection;
+#: and their causes if no connection was ever made.
 _ENDPOINT = ("EndpointConnectionError", "ConnectTimeoutError")
 _NEVER_THERE = ("ConnectTimeoutError", "ClientConnectorError", "ClientConnectorDNSError", "NewConnectionError")
 
@@ -38,11 +38,11 @@ class ShortAnswer(ConnectionError):
 
 
 def filesystem(path: str) -> tuple[Any, str]:
-    """The fsspec file system of an address, and the path in it. Raises NotSupported, StorageError."""
+    """Return the fsspec file system of an address, and the path in it. Raises NotSupported, StorageError."""
     try:
         from fsspec.core import url_to_fs
 
-        found: tuple[Any, str] = url_to_fs(path)
+        located: tuple[Any, str] = url_to_fs(path)
     except ImportError as error:
         raise NotSupported(
             f"{path} needs a package that is not installed: {str(error)[:300]}",
@@ -54,7 +54,7 @@ def filesystem(path: str) -> tuple[Any, str]:
         ) from None
     except Exception as error:  # what clients raise for their settings has no common class
         raise translated(error, path) from error
-    return found
+    return located
 
 
 def tried(work: Callable[[], _Result], path: str, offset: Optional[int] = None, *, missing: str = "") -> _Result:
@@ -78,36 +78,36 @@ def tried(work: Callable[[], _Result], path: str, offset: Optional[int] = None, 
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: Optional[BaseException] = error
+    current: Optional[BaseException] = error
     for _ in range(8):
-        if seen is None:
+        if current is None:
             return
-        yield seen
-        seen = seen.__cause__ or seen.__context__
+        yield current
+        current = current.__cause__ or current.__context__
 
 
 def _has(error: BaseException, names: tuple[str, ...]) -> bool:
-    return any(type(one).__name__ in names for one in _chain(error))
+    return any(type(cause).__name__ in names for cause in _chain(error))
 
 
 def _never_answered(error: BaseException) -> bool:
-    """Whether a client that retries by itself could not connect at all."""
+    """Return True if a client, after its own retries, could not connect at all."""
     return _has(error, _ENDPOINT) and _has(error, _NEVER_THERE)
 
 
 def _is_connection(error: BaseException) -> bool:
-    known = any(isinstance(one, (ConnectionError, TimeoutError)) for one in _chain(error))
-    return known or _has(error, _CONNECTION)
+    is_builtin = any(isinstance(cause, (ConnectionError, TimeoutError)) for cause in _chain(error))
+    return is_builtin or _has(error, _CONNECTION)
 
 
 def translated(error: Exception, path: str, offset: Optional[int] = None) -> Exception:
-    """The StorageError for an exception of a client."""
-    told = f"{type(error).__name__}: {str(error)[:300]}" if str(error) else type(error).__name__
+    """Return the StorageError for an exception of a client."""
+    description = f"{type(error).__name__}: {str(error)[:300]}" if str(error) else type(error).__name__
     if isinstance(error, StorageError):
         return error
     if _has(error, _CREDENTIALS):
         return StorageError(
-            f"there are no credentials for it ({told})",
+            f"there are no credentials for it ({description})",
             path=path,
             hint="for s3:// set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE; FSSPEC_S3_ANON=true for "
             "a public bucket",
@@ -115,13 +115,15 @@ def translated(error: Exception, path: str, offset: Optional[int] = None) -> Exc
         )
     if isinstance(error, PermissionError):
         return StorageError(
-            f"the store refuses it: {told}",
+            f"the store refuses it: {description}",
             path=path,
             hint="check that these credentials may list and read this bucket",
             code="AD406",
         )
     if isinstance(error, NotImplementedError):
-        return NotSupported(f"{path}: the client of this store cannot do that: {told}", hint="give another store")
+        return NotSupported(
+            f"{path}: the client of this store cannot do that: {description}", hint="give another store"
+        )
     if isinstance(error, ShortAnswer):
         return StorageError(
             f"the answer ended after {error.count} bytes, {len(_PAUSES) + 1} times",
@@ -131,7 +133,7 @@ def translated(error: Exception, path: str, offset: Optional[int] = None) -> Exc
         )
     if _never_answered(error):
         return StorageError(
-            f"the store does not answer: {told}",
+            f"the store does not answer: {description}",
             path=path,
             offset=offset,
             hint="check the address, the network and proxies; for another server than Amazon's set "
@@ -139,9 +141,11 @@ def translated(error: Exception, path: str, offset: Optional[int] = None) -> Exc
         )
     if _is_connection(error):
         return StorageError(
-            f"the connection broke {len(_PAUSES) + 1} times: {told}",
+            f"the connection broke {len(_PAUSES) + 1} times: {description}",
             path=path,
             offset=offset,
             hint="check the address and the network; for another server than Amazon's set FSSPEC_S3_ENDPOINT_URL",
         )
-    return StorageError(f"the store cannot be read: {told}", path=path, offset=offset, hint="see what the store says")
+    return StorageError(
+        f"the store cannot be read: {description}", path=path, offset=offset, hint="see what the store says"
+    )

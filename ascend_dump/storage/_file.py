@@ -15,15 +15,15 @@ _FIRST, _LARGEST = 1 << 16, 1 << 23
 
 
 class StoredFile(io.RawIOBase):
-    """Raises FileNotFoundError, IsADirectoryError and StorageError, which are OSErrors, when it is made or read."""
+    """A raw file. Constructor and reads raise FileNotFoundError, IsADirectoryError and StorageError: OSErrors."""
 
     def __init__(self, path: StoredPath) -> None:
         super().__init__()
-        found = status_of(str(path))
-        if found is None:
+        stored = status_of(str(path))
+        if stored is None:
             raise IsADirectoryError(21, "a directory", str(path))
         self.path = path
-        self.size = found.size
+        self.size = stored.size
         self._at = 0
         self._block = b""
         self._begin = 0
@@ -52,14 +52,14 @@ class StoredFile(io.RawIOBase):
         if not self._begin <= self._at < self._begin + len(self._block):
             self._fetch(len(view))
         start = self._at - self._begin
-        found = self._block[start : start + len(view)]
-        view[: len(found)] = found
-        self._at += len(found)
-        return len(found)
+        data = self._block[start : start + len(view)]
+        view[: len(data)] = data
+        self._at += len(data)
+        return len(data)
 
-    def _fetch(self, wanted: int) -> None:
+    def _fetch(self, size: int) -> None:
         follows = self._at == self._begin + len(self._block) and self._block
         self._next = min(self._next * 4, _LARGEST) if follows else _FIRST
-        end = min(self._at + max(wanted, self._next), self.size)
+        end = min(self._at + max(size, self._next), self.size)
         self._block = read_range(str(self.path), self._at, end)
         self._begin = self._at

@@ -1,4 +1,4 @@
-"""What is stored below an address: one listing of all of it, and byte ranges."""
+"""Listings of the files below an address, and their byte ranges."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STAMPS = (
 class StoredObject(NamedTuple):
     """One stored file.
 
-    stamp  what changes with its content: the store's hash or time of it; "" where the store tells none
+    stamp  the store's hash of the content, else its time; "" where the store reports neither
     """
 
     size: int
@@ -37,7 +37,7 @@ class StoredObject(NamedTuple):
 
 @dataclass
 class _Listing:
-    """All that is below one address, and of each directory the names in it."""
+    """The files below one address, and the names in each directory."""
 
     files: dict[str, Optional[StoredObject]] = field(default_factory=dict)
     directories: dict[str, tuple[dict[str, None], dict[str, None]]] = field(default_factory=dict)
@@ -47,24 +47,24 @@ _listings: OrderedDict[str, _Listing] = OrderedDict()
 
 
 def list_stored(root: str) -> None:
-    """List what is below an address anew. Raises StorageError, FileNotFoundError where nothing is there."""
-    fs, place = filesystem(root)
+    """List the files below an address anew. Raises StorageError, FileNotFoundError if there are none."""
+    fs, store_path = filesystem(root)
 
     def find() -> dict[str, dict[str, Any]]:
         fs.invalidate_cache()
         # Where a store lists all at once, a depth would make it ask directory by directory.
         depth = {"maxdepth": _DEEPEST} if "http" in root[:5] else {}
-        found: dict[str, dict[str, Any]] = fs.find(place, detail=True, **depth)
-        return found
+        entries: dict[str, dict[str, Any]] = fs.find(store_path, detail=True, **depth)
+        return entries
 
-    found = tried(find, root)
+    entries = tried(find, root)
     listing = _Listing()
     passed: list[str] = []
-    prefix = place.rstrip("/") + "/"
-    for name, info in found.items():
+    prefix = store_path.rstrip("/") + "/"
+    for name, info in entries.items():
         if info.get("type") == "directory" or name.endswith("/"):
             continue
-        if name.rstrip("/") == place.rstrip("/"):
+        if name.rstrip("/") == store_path.rstrip("/"):
             listing.files[root] = _stored(info)
             continue
         names = name[len(prefix) :].split("/") if name.startswith(prefix) else [""]
@@ -83,7 +83,7 @@ def list_stored(root: str) -> None:
         )
     if not listing.files:
         raise FileNotFoundError(2, "nothing is stored there", root)
-    for other in [other for other in _listings if other.startswith(f"{root}/")]:
+    for other in [address for address in _listings if address.startswith(f"{root}/")]:
         del _listings[other]  # of a part of it, and older
     _listings[root] = listing
     _listings.move_to_end(root)
@@ -92,41 +92,41 @@ def list_stored(root: str) -> None:
 
 
 def stored_files(root: str) -> Iterator[tuple[str, StoredObject]]:
-    """The files of the last listing of an address, by their path below it."""
+    """Yield path and status of the files in the last listing of an address."""
     if root not in _listings:
         list_stored(root)
     for name in sorted(_listings[root].files):
-        found = status_of(name)
-        if found is not None:
-            yield name[len(root) + 1 :], found
+        stored = status_of(name)
+        if stored is not None:
+            yield name[len(root) + 1 :], stored
 
 
 def children(directory: str) -> tuple[list[str], list[str]]:
-    """The names of directories and of files in a directory. Raises FileNotFoundError, StorageError."""
+    """Return the names of directories and of files in a directory. Raises FileNotFoundError, StorageError."""
     listing = _listing_of(directory)
     if listing is None:
-        fs, place = filesystem(directory)
+        fs, store_path = filesystem(directory)
         names: tuple[list[str], list[str]] = ([], [])
-        for info in tried(lambda: fs.ls(place, detail=True), directory):
+        for info in tried(lambda: fs.ls(store_path, detail=True), directory):
             name = str(info["name"]).rstrip("/").rpartition("/")[2]
             if name not in ("", ".", ".."):
                 names[info.get("type") != "directory"].append(name)
         return names
-    found = listing.directories.get(directory)
-    if found is None:
+    names_below = listing.directories.get(directory)
+    if names_below is None:
         raise FileNotFoundError(2, "nothing is stored there", directory)
-    return list(found[0]), list(found[1])
+    return list(names_below[0]), list(names_below[1])
 
 
 def status_of(path: str) -> Optional[StoredObject]:
-    """What is known of a stored file; None for a directory. Raises FileNotFoundError, StorageError."""
+    """Return size and stamp of a stored file; None for a directory. Raises FileNotFoundError, StorageError."""
     listing = _listing_of(path)
     if listing is not None:
         if path in listing.files:
-            known = listing.files[path]
-            if known is None:  # a server whose pages say no sizes
-                known = listing.files[path] = _asked(path)
-            return known
+            stored = listing.files[path]
+            if stored is None:  # a server whose pages say no sizes
+                stored = listing.files[path] = _asked(path)
+            return stored
         if path in listing.directories:
             return None
         raise FileNotFoundError(2, "nothing is stored there", path)
@@ -134,7 +134,7 @@ def status_of(path: str) -> Optional[StoredObject]:
 
 
 def status_anew(path: str) -> Optional[StoredObject]:
-    """As `status_of`, and the store is asked whatever was known before."""
+    """Return the status as `status_of`, but always query the store."""
     filesystem(path)[0].invalidate_cache()
     return _asked(path)
 
@@ -142,22 +142,22 @@ def status_anew(path: str) -> Optional[StoredObject]:
 def _asked(path: str) -> Optional[StoredObject]:
     if not path.partition("://")[2]:  # no store has files above its buckets
         raise FileNotFoundError(2, "nothing is stored there", path)
-    fs, place = filesystem(path)
-    info = tried(lambda: fs.info(place), path)
+    fs, store_path = filesystem(path)
+    info = tried(lambda: fs.info(store_path), path)
     if info.get("type") == "directory":
         return None
-    found = _stored(info)
-    if found is None:
+    stored = _stored(info)
+    if stored is None:
         raise StorageError("the store does not say how large this is", path=path, hint="copy the dump to this machine")
-    return found
+    return stored
 
 
 def _listing_of(path: str) -> Optional[_Listing]:
     above = path
     while above:
-        found = _listings.get(above)
-        if found is not None:
-            return found
+        listing = _listings.get(above)
+        if listing is not None:
+            return listing
         above = above.rpartition("/")[0]
     return None
 
@@ -167,27 +167,27 @@ def _stored(info: dict[str, Any]) -> Optional[StoredObject]:
     if not isinstance(size, int) or size < 0:
         return None
     for name in _STAMPS:
-        found = info.get(name)
-        if found:
+        stamp = info.get(name)
+        if stamp:
             # One client gives the same time as a date and as seconds.
-            return StoredObject(size, str(found.timestamp() if isinstance(found, datetime) else found))
+            return StoredObject(size, str(stamp.timestamp() if isinstance(stamp, datetime) else stamp))
     return StoredObject(size, "")
 
 
 def read_range(path: str, start: int, end: int) -> bytes:
-    """The bytes from `start` up to `end`, which lies in the file. Raises StorageError, FileNotFoundError."""
+    """Return the bytes from `start` to `end` of a file. Raises StorageError, FileNotFoundError."""
     if start >= end:
         return b""
-    fs, place = filesystem(path)
+    fs, store_path = filesystem(path)
 
     def get() -> bytes:
-        found: bytes = fs.cat_file(place, start=start, end=end)
-        if len(found) < end - start:
-            raise ShortAnswer(len(found))
-        return found
+        data: bytes = fs.cat_file(store_path, start=start, end=end)
+        if len(data) < end - start:
+            raise ShortAnswer(len(data))
+        return data
 
-    found = tried(get, path, start)
-    if len(found) > end - start:
+    data = tried(get, path, start)
+    if len(data) > end - start:
         # A server that ignores the range sends all.
-        found = found[start:end]
-    return found
+        data = data[start:end]
+    return data

@@ -1,4 +1,4 @@
-"""The address of something stored, as a path."""
+"""Addresses in object stores, as paths."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _LOCAL = ("file", "local")
 
 
 def is_url(path: Union[str, os.PathLike[str]]) -> bool:
-    """Whether this is the address of something stored, and no path of this machine."""
+    """Return True for an address in a store, False for a path of this machine."""
     return isinstance(path, StoredPath) or (isinstance(path, str) and _URL.match(path) is not None)
 
 
 def located(path: Union[str, os.PathLike[str]]) -> Path:
-    """The path of a file or directory; `scheme://...` is the address of something stored, `file://` a file here.
+    """Return the path of a file or directory; `scheme://...` is an address in a store, `file://` a local file.
 
     Raises ConfigError for an address with `..` in it, and for several addresses chained by `::`.
     """
     if isinstance(path, Path):
         return path
     text = os.fspath(path)
-    found = _URL.match(text)
-    if found is None:
+    match = _URL.match(text)
+    if match is None:
         return Path(text)
-    if found[1].lower() in _LOCAL:
-        return Path("/", unquote(text[found.end() :].split("/", 1)[-1]))
+    if match[1].lower() in _LOCAL:
+        return Path("/", unquote(text[match.end() :].split("/", 1)[-1]))
     if "::" in text:
         raise ConfigError(f"{text!r} chains several addresses", hint="give one address, such as s3://bucket/run7")
-    if ".." in text.split("/") or "\0" in text or not text[found.end() :].strip("/"):
+    if ".." in text.split("/") or "\0" in text or not text[match.end() :].strip("/"):
         raise ConfigError(
             f"{text!r} is no address of a dump",
             hint="expected scheme://place/name without .., such as s3://bucket/run7",
@@ -48,25 +48,24 @@ def located(path: Union[str, os.PathLike[str]]) -> Path:
 
 
 def named_beside(path: Path, ending: str) -> Path:
-    """A path beside this one with more behind its name; beside what is stored elsewhere nothing is written, so it is
-    one of the working directory."""
+    """Return the path with a suffix added to its name; for an address, a path in the working directory."""
     name = f"{path.name}{ending}"
     return Path(name) if isinstance(path, StoredPath) else path.parent / name
 
 
 class StoredPath(type(Path())):  # type: ignore[misc]  # the class of paths of this system
-    """The address of a file or directory that is stored elsewhere, such as s3://bucket/run7/index.jsonl.
+    """The address of a file or directory in a store, such as s3://bucket/run7/index.jsonl.
 
-    It is a Path, so whoever is given one joins names to it and asks it what is there; it answers from the listing that
-    was made when the dump was opened. It is read by `ascend_dump.storage.files`, and never written.
+    It is a Path: names can be joined to it, and its status comes from the listing of the opened dump. Its content is
+    read by `ascend_dump.storage.files`, and never written.
     """
 
     __slots__ = ()
 
     def __str__(self) -> str:
         # pathlib makes one slash of several.
-        scheme, slash, rest = super().__str__().partition(":/")
-        return f"{scheme}://{rest.lstrip('/')}" if slash else scheme
+        scheme, slash, address = super().__str__().partition(":/")
+        return f"{scheme}://{address.lstrip('/')}" if slash else scheme
 
     def __fspath__(self) -> str:
         return str(self)
@@ -75,16 +74,16 @@ class StoredPath(type(Path())):  # type: ignore[misc]  # the class of paths of t
         return f"StoredPath({str(self)!r})"
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Size, time and kind. Raises FileNotFoundError, StorageError."""
-        found = status_of(str(self))
-        kind = stat.S_IFDIR | 0o700 if found is None else stat.S_IFREG | 0o600
-        size = 0 if found is None else found.size
+        """Return size and kind. Raises FileNotFoundError, StorageError."""
+        stored = status_of(str(self))
+        kind = stat.S_IFDIR | 0o700 if stored is None else stat.S_IFREG | 0o600
+        size = 0 if stored is None else stored.size
         return os.stat_result((kind, 0, 0, 1, 0, 0, size, 0, 0, 0))
 
     def stamp(self) -> str:
-        """Size, and what the store says of its content; "" where it says nothing. Raises as `stat`."""
-        found = status_of(str(self))
-        return "" if found is None or not found.stamp else f"{found.size} {found.stamp}"
+        """Return the size and the store's stamp; "" without a stamp. Raises as `stat`."""
+        stored = status_of(str(self))
+        return "" if stored is None or not stored.stamp else f"{stored.size} {stored.stamp}"
 
     def lstat(self) -> os.stat_result:
         return self.stat()
@@ -108,7 +107,7 @@ class StoredPath(type(Path())):  # type: ignore[misc]  # the class of paths of t
             return 0
 
     def children(self) -> tuple[list[str], list[str]]:
-        """The names of directories and of files in this directory. Raises FileNotFoundError, StorageError."""
+        """Return the names of directories and of files in this directory. Raises FileNotFoundError, StorageError."""
         return children(str(self))
 
     def iterdir(self) -> Iterator[StoredPath]:

@@ -36,7 +36,7 @@ _Path = Union[str, "os.PathLike[str]"]
 
 
 class NotRegularFile(OSError):
-    """A directory, pipe, device or socket stands there; or a link, where none is followed."""
+    """The path is a directory, pipe, device or socket; or a link, where links are not followed."""
 
     def __init__(self, path: _Path, what: str = "not a regular file") -> None:
         super().__init__(errno.EINVAL, what, os.fspath(path))
@@ -44,14 +44,14 @@ class NotRegularFile(OSError):
 
 
 class FileTooLarge(OSError):
-    """It has more bytes than a file of its kind can have."""
+    """The file has more bytes than a file of its kind can have."""
 
     def __init__(self, path: _Path, most: int) -> None:
         super().__init__(errno.EFBIG, f"larger than {most} bytes", os.fspath(path))
 
 
 def open_descriptor(path: _Path, *, follow_links: bool = True) -> int:
-    """A descriptor to read a regular file by; what is stored elsewhere is copied first.
+    """Return a descriptor of a regular file; a stored file is copied first.
 
     Raises OSError, NotRegularFile for anything else.
     """
@@ -76,28 +76,28 @@ def open_descriptor(path: _Path, *, follow_links: bool = True) -> int:
 
 
 def open_regular(path: _Path, *, follow_links: bool = True) -> BinaryIO:
-    """A regular file as a file object; what is stored elsewhere comes by ranges. Raises as `open_descriptor`."""
+    """Return a regular file as a file object; a stored file is read by ranges. Raises as `open_descriptor`."""
     if isinstance(path, StoredPath):
         return io.BufferedReader(StoredFile(path))
     return cast(BinaryIO, os.fdopen(open_descriptor(path, follow_links=follow_links), "rb"))
 
 
 def read_regular(path: _Path, most: int, *, follow_links: bool = True) -> bytes:
-    """The first bytes of a regular file, `most` of them at the most. Raises OSError."""
+    """Return at most the first `most` bytes of a regular file. Raises OSError."""
     with open_regular(path, follow_links=follow_links) as file:
         return file.read(most)
 
 
 def read_small(path: _Path, most: int, *, follow_links: bool = True) -> bytes:
-    """The whole of a regular file of at most `most` bytes. Raises OSError, FileTooLarge for a larger one."""
-    found = read_regular(path, most + 1, follow_links=follow_links)
-    if len(found) > most:
+    """Return the content of a regular file of at most `most` bytes. Raises OSError, FileTooLarge for a larger file."""
+    data = read_regular(path, most + 1, follow_links=follow_links)
+    if len(data) > most:
         raise FileTooLarge(path, most)
-    return found
+    return data
 
 
 def text_lines(path: _Path, *, most: int, errors: str = "replace") -> Iterator[str]:
-    """The lines of a text in UTF-8, opened at the first one; what is longer than `most` characters comes in pieces.
+    """Yield the lines of a text in UTF-8; a line of more than `most` characters comes in pieces.
 
     A text ends at a NUL: a hole in a file reads as any number of them. Raises OSError.
     """
@@ -111,7 +111,7 @@ def text_lines(path: _Path, *, most: int, errors: str = "replace") -> Iterator[s
 
 
 def regular_status(path: _Path, *, follow_links: bool = True) -> os.stat_result:
-    """`os.stat` of a regular file, which is not opened. Raises OSError, NotRegularFile for anything else."""
+    """Return `os.stat` of a regular file without opening it. Raises OSError, NotRegularFile for anything else."""
     if isinstance(path, StoredPath):
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -127,13 +127,13 @@ def regular_status(path: _Path, *, follow_links: bool = True) -> os.stat_result:
 
 
 def size_of(file: BinaryIO) -> int:
-    """How many bytes there are in a file that `open_regular` gave."""
+    """Return the size of a file from `open_regular`."""
     raw = getattr(file, "raw", None)
     return raw.size if isinstance(raw, StoredFile) else os.fstat(file.fileno()).st_size
 
 
 def read_part(path: _Path, start: int, size: int) -> bytes:
-    """Bytes of a regular file, fewer where it ends before. Raises OSError."""
+    """Return `size` bytes of a regular file from `start` on, fewer at its end. Raises OSError."""
     if isinstance(path, StoredPath):
         return read_range(str(path), start, min(start + size, path.stat().st_size))
     descriptor = open_descriptor(path)
@@ -144,12 +144,12 @@ def read_part(path: _Path, start: int, size: int) -> bytes:
 
 
 def is_there(path: Path) -> bool:
-    """Whether anything has this name, be it a link that leads nowhere."""
+    """Return True if the path exists, even as a dangling link."""
     return path.exists() if isinstance(path, StoredPath) else os.path.lexists(path)
 
 
 def children(directory: Path) -> tuple[list[str], list[str]]:
-    """The names of directories and of regular files in a directory; links and special files are left out.
+    """Return the names of directories and of regular files in a directory, without links and special files.
 
     Raises OSError.
     """
@@ -157,8 +157,8 @@ def children(directory: Path) -> tuple[list[str], list[str]]:
         return directory.children()
     directories: list[str] = []
     files: list[str] = []
-    with os.scandir(directory) as found:
-        for item in found:
+    with os.scandir(directory) as entries:
+        for item in entries:
             if item.is_dir(follow_symlinks=False):
                 directories.append(item.name)
             elif item.is_file(follow_symlinks=False):
@@ -167,7 +167,7 @@ def children(directory: Path) -> tuple[list[str], list[str]]:
 
 
 def walked(root: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Each directory from `root` down, with the names of its files; one that cannot be listed is passed over."""
+    """Yield each directory from `root` down with the names of its files; skip directories that cannot be listed."""
     stack = [root]
     while stack:
         directory = stack.pop()
@@ -180,14 +180,15 @@ def walked(root: Path) -> Iterator[tuple[Path, list[str]]]:
 
 
 def files_of_dump(top: Path) -> list[Path]:
-    """All files of a dump below a directory, sorted; the catalog of one and the like are no part of it."""
-    kept = (found for found in walked(top) if not found[0].name.startswith(NO_PART))
-    return sorted(place / name for place, names in kept for name in names if not name.startswith(NO_PART))
+    """Return all files of a dump below a directory, sorted, without its catalog and the like."""
+    directories = (entry for entry in walked(top) if not entry[0].name.startswith(NO_PART))
+    return sorted(
+        directory / name for directory, names in directories for name in names if not name.startswith(NO_PART)
+    )
 
 
 def stamp_of(path: Path) -> str:
-    """What changes with a file: its size and time, of a stored one the hash of the store; never twice the same where
-    neither is known."""
+    """Return a text that changes with a file: size and time, or the store's stamp; else a random text."""
     try:
         if isinstance(path, StoredPath):
             return path.stamp() or secrets.token_hex(8)

@@ -1,4 +1,4 @@
-"""What `compare` prints of records without a partner: first whole ranks, steps and runs, then operators."""
+"""Lines of `compare` about records without a partner: first whole ranks, steps and runs, then operators."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ def alone_lines(dumps: Sequence[Dump], comparison: Comparison, alone: Sequence[P
         yield from _on_one_side(field, dumps, comparison)
     yield from _several_runs(comparison)
     names = list(dict.fromkeys(pair.record.op_name or pair.record.op_type for pair in alone))
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    suffix = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     records, verb = counted(len(alone), "record"), "has" if len(alone) == 1 else "have"
-    yield f"{records} of {counted(len(names), 'operator')} {verb} no partner: {', '.join(names[:_SHOWN])}{more}"
+    yield f"{records} of {counted(len(names), 'operator')} {verb} no partner: {', '.join(names[:_SHOWN])}{suffix}"
 
 
 def _on_one_side(field: str, dumps: Sequence[Dump], comparison: Comparison) -> Iterator[str]:
     from ascend_dump.dump_format import ranks_text
 
-    known = [dump.known_values(field) for dump in dumps]
+    values = [dump.known_values(field) for dump in dumps]
     paired = {
         getattr(side, field)
         for pair in comparison.pairs.looked_at()
         if pair.actual is not None and pair.reference is not None
         for side in (pair.actual, pair.reference)
     }
-    if None in known[0] | known[1]:
-        return  # names of files do not tell
+    if None in values[0] | values[1]:
+        return  # file names without ranks or steps
     for number, side in enumerate(_SIDES):
-        # Ranks may hold parts of what others hold, and the only one of a side is compared with the only other one.
-        only = sorted(known[number] - known[1 - number] - paired)
+        # A rank may be paired with another rank, as shards of a whole or as the only rank of a side.
+        only = sorted(values[number] - values[1 - number] - paired)
         if only:
             noun = field if len(only) == 1 else f"{field}s"
             yield f"only {side} has the {noun} {ranks_text(only)}"
@@ -58,23 +58,24 @@ class _RunsOfStep(NamedTuple):
 
 
 def _several_runs(comparison: Comparison) -> Iterator[str]:
-    """Where one side has more runs of a step of a rank than the other; the first such step stands for all."""
-    found: dict[tuple[Optional[int], Optional[int]], _RunsOfStep] = {}
+    """Yield a line about the first step of a rank with more runs on one side than on the other."""
+    runs_by_step: dict[tuple[Optional[int], Optional[int]], _RunsOfStep] = {}
     for pair in comparison.pairs.looked_at():
-        runs = found.setdefault((pair.record.rank, pair.record.step), _RunsOfStep({}, {}))
-        for known, record in zip(runs, (pair.actual, pair.reference)):
+        runs = runs_by_step.setdefault((pair.record.rank, pair.record.step), _RunsOfStep({}, {}))
+        for runs_of_side, record in zip(runs, (pair.actual, pair.reference)):
             if record is not None and record.run is not None:
-                known.setdefault(record.run, record)
-    for (rank, step), runs in found.items():
-        counts = [len(known) for known in runs]
+                runs_of_side.setdefault(record.run, record)
+    for (rank, step), runs in runs_by_step.items():
+        counts = [len(runs_of_side) for runs_of_side in runs]
         if min(counts) and counts[0] != counts[1]:
-            more = counts.index(max(counts))
-            name, record = max(runs[more].items())
+            larger = counts.index(max(counts))
+            names = ", ".join(sorted(runs[larger]))
+            name, record = max(runs[larger].items())
             path = next((str(above) for above in record.path.parents if above.name == name), str(record.path))
             where = f"step {step}" if rank is None else f"rank {rank}, step {step}"
             yield (
-                f"{where}: {_SIDES[more]} has {counts[more]} runs of the program ({', '.join(sorted(runs[more]))}), "
-                f"{_SIDES[1 - more]} {counts[1 - more]}; give the directory of one run, such as {path}, "
+                f"{where}: {_SIDES[larger]} has {counts[larger]} runs of the program ({names}), "
+                f"{_SIDES[1 - larger]} {counts[1 - larger]}; give the directory of one run, such as {path}, "
                 "or in Python ascend_dump.open(...).select(run=...)"
             )
             return

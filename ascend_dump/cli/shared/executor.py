@@ -27,7 +27,7 @@ def executor_options(function: _Function) -> _Function:
 
 @contextlib.contextmanager
 def opened_executor(workers: Optional[int], dask: Optional[str]) -> Iterator[Optional[Executor]]:
-    """The executor that the options select, None for neither.
+    """Yield the executor that the options select, None for neither.
 
     Raises ConfigError for both, NotSupported without dask, WorkerLost when the scheduler does not answer.
     """

@@ -1,4 +1,4 @@
-"""Exit codes, and which error gives which."""
+"""Exit codes, and the code of each error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Exit", "exit_code", "missing_package"]
 
 
 class Exit(IntEnum):
-    """What the caller of a verb learns. `meaning` is the text of `--help`."""
+    """Exit codes of the verbs. `meaning` is the text of `--help`."""
 
     OK = 0
     DIFFERENT = 1
@@ -57,7 +57,7 @@ _OF_ERROR: tuple[tuple[type[AscendDumpError], Exit], ...] = (
 
 
 def exit_code(error: BaseException) -> Exit:
-    """The code for an error; what is neither an AscendDumpError nor a missing package is ours to mend."""
+    """Return the code of an error: INTERNAL unless it is an AscendDumpError or a missing package."""
     for kind, code in _OF_ERROR:
         if isinstance(error, kind):
             return code
@@ -65,6 +65,6 @@ def exit_code(error: BaseException) -> Exit:
 
 
 def missing_package(error: BaseException) -> str:
-    """The package that the environment lacks, if that is the error."""
+    """Return the package that the environment lacks, if that is the error."""
     name = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
     return "" if name.startswith("ascend_dump") else name.partition(".")[0]

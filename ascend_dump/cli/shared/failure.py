@@ -1,4 +1,4 @@
-"""How a failed command line ends: message and hint for people, one document for programs."""
+"""The end of a failed command: message and hint for people, one document for programs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def report(error: Exception, args: list[str]) -> Exit:
-    """Tell about the error on stderr, and on stdout as JSON where that was asked for.
+    """Report the error on stderr, and with --json on stdout.
 
-    Raises BrokenPipeError where the reader of stdout is gone; a stdout that is full is told on stderr.
+    Raises BrokenPipeError if the reader of stdout is gone; a full stdout is reported on stderr.
     """
     if type(error) is FileNotFoundError and not _has_directory():
         error = ConfigError(
@@ -46,7 +46,7 @@ def report(error: Exception, args: list[str]) -> Exit:
 
 
 def discard_output() -> None:
-    """Point stdout at nothing, or the interpreter would complain when it flushes at exit."""
+    """Redirect stdout to the null device, else the interpreter would complain when it flushes at exit."""
     if sys.stdout is not sys.__stdout__:  # replaced by a caller that uses main() as a function
         return
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -55,7 +55,7 @@ def discard_output() -> None:
 
 
 def _finish_output(document: Optional[dict[str, Any]]) -> Optional[WriteError]:
-    """Write what stdout still lacks, and the document of the error if there is one. Returns what kept us from it."""
+    """Flush stdout, after the document of the error if there is one. Return the error of a failed write."""
     try:
         if document is not None:
             from ascend_dump.report.documents import write_document
@@ -71,7 +71,7 @@ def _finish_output(document: Optional[dict[str, Any]]) -> Optional[WriteError]:
 
 
 def _unwritten(error: OSError) -> WriteError:
-    """The error for a write that found no room. Python gives no name to stdout."""
+    """Return the error for a write without free space; stdout has no file name."""
     return WriteError(
         f"{error.filename or 'the output'} cannot be written: {error.strerror}",
         hint="free some space, or write to another place",
@@ -94,7 +94,7 @@ def _tell(error: Exception, code: Exit) -> None:
 
 
 def error_fields(error: Exception) -> dict[str, Any]:
-    """What a program needs of an error."""
+    """Return the fields of an error for a document."""
     fields: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
     if isinstance(error, click.ClickException):
         fields["message"] = error.format_message()

@@ -92,7 +92,7 @@ def _docstring(command: click.Command) -> Optional[str]:
 
 
 class _Unavailable(click.Command):
-    """Stands in `--help` for a verb whose file cannot be loaded, and says why when used."""
+    """A verb with a file that cannot be loaded: it raises the reason when used."""
 
     def __init__(self, verb: str, error: Exception) -> None:
         missing = getattr(error, "name", None) if isinstance(error, ImportError) else None

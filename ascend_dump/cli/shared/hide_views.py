@@ -1,4 +1,4 @@
-"""Operators that change no values, which listings leave out: they are most of the lines of a PyTorch program."""
+"""Operators that change no values: most of the lines of a PyTorch program, so listings leave them out."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ _FOLDED = frozenset([f"aten::{name}{mark}" for name in _ATEN.split() for mark in
 
 
 def all_option(function: _Function) -> _Function:
-    """Add `--all`, given to the verb as `every`."""
-    return click.option("--all", "every", is_flag=True, help="Also views, empty memory and the like.")(function)
+    """Add `--all`, passed to the verb as `show_all`."""
+    return click.option("--all", "show_all", is_flag=True, help="Also views, empty memory and the like.")(function)
 
 
 class Folding:
-    """Leaves out what changes no values, and counts it. Nothing, where the user asks for all or for names or types."""
+    """A filter that counts and drops operators that change no values, unless --all, names or types are given."""
 
-    def __init__(self, every: bool, selectors: dict[str, Optional[str]]) -> None:
+    def __init__(self, show_all: bool, selectors: dict[str, Optional[str]]) -> None:
         self.count = 0
-        self._off = every or selectors.get("op") is not None or selectors.get("op_type") is not None
+        self._off = show_all or selectors.get("op") is not None or selectors.get("op_type") is not None
 
     def unfold(self, items: Iterable[_Item], record: Callable[[_Item], Any] = lambda item: item) -> Iterator[_Item]:
-        """The items without those of such an operator; record: of which record an item tells."""
+        """Yield the remaining items. record: returns the record of an item."""
         if self._off:
             yield from items
             return
         for item in items:
-            told = record(item)
-            if told.op_type in _FOLDED and told.error is None:
+            shown = record(item)
+            if shown.op_type in _FOLDED and shown.error is None:
                 self.count += 1
             else:
                 yield item
 
     def note(self, noun: str, *, holding: str = "") -> str:
-        """A sentence of what was left out, "" for nothing. holding: what all of it has."""
+        """Return a sentence about the dropped items, "" for none. holding: a property of all of them."""
         if not self.count:
             return ""
         from ascend_dump.report.tables import counted

@@ -1,4 +1,4 @@
-"""The operators of a large dump, for `ls`, from the columns of its catalog: no record is made of what can be read."""
+"""The operators of a large dump, for `ls`, from the columns of its catalog: only unreadable rows become records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["groups"]
 
-#: What the records of one run of an operator have in common: `Record.execution`.
+#: The common fields of the records of one run of an operator: `Record.execution`.
 _PLACE = ("run", "rank", "device", "model", "model_id", "step", "op_type", "op_name", "task_id", "stream_id")
 _NEEDED = (*_PLACE, "timestamp", "nth", "io", "dtype", "shape", "nbytes", "error")
 #: Rows in memory at once.
@@ -24,14 +24,14 @@ _LOW = (1 << 32) - 1
 
 
 def groups(dump: Dump, unreadable: Unreadable) -> Iterator[Group]:
-    """The operators in the order they ran. unreadable: counts all records, and those that cannot be read."""
+    """Yield the operators in the order of execution. unreadable: counts all records, and unreadable records."""
     import polars as pl
 
     frame = dump.catalog(watch=lambda parts: progress(parts, "records", len)).select(_NEEDED)
     failed = pl.col("error").is_not_null()
     broken: Iterator[Record] = iter(())
     if frame.select(failed.any()).collect().item():
-        # Those that cannot be read tell more than their columns.
+        # An unreadable record contains more than its columns.
         broken = unreadable.watch(dump.where(failed))
     begin, count = 0, _ROWS
     while True:
@@ -50,7 +50,7 @@ def groups(dump: Dump, unreadable: Unreadable) -> Iterator[Group]:
 
 
 def _numbered(rows: polars.DataFrame) -> polars.DataFrame:
-    """With the columns `row` and `group`."""
+    """Return the rows with the columns `row` and `group`."""
     import polars as pl
 
     time = pl.when(pl.col("nth").is_null()).then(pl.col("timestamp"))
@@ -65,7 +65,7 @@ def _groups(rows: polars.DataFrame, broken: Iterator[Record]) -> Iterator[Group]
 
     failed = dict(zip(rows.filter(pl.col("error").is_not_null())["row"], broken))
     output = pl.col("io").eq("output")
-    found = rows.group_by("group", maintain_order=True).agg(
+    aggregated = rows.group_by("group", maintain_order=True).agg(
         pl.coalesce(pl.col("row").filter(output).first(), pl.col("row").first()).alias("first"),
         pl.col("io").eq("input").sum().alias("inputs"),
         output.sum().alias("outputs"),
@@ -77,7 +77,7 @@ def _groups(rows: polars.DataFrame, broken: Iterator[Record]) -> Iterator[Group]
         pl.col("error").count().alias("failed"),
     )
     names = [name for name in Head._fields if name != "error"]
-    firsts = rows.select(names)[found["first"]].iter_rows()
-    for told, (_, first, inputs, outputs, types, high, low, records, lost) in zip(firsts, found.iter_rows()):
+    firsts = rows.select(names)[aggregated["first"]].iter_rows()
+    for head, (_, first, inputs, outputs, types, high, low, records, lost) in zip(firsts, aggregated.iter_rows()):
         size = (high << 32) + low
-        yield Group(failed.get(first) or Head(*told), inputs, outputs, types, size, records, lost)
+        yield Group(failed.get(first) or Head(*head), inputs, outputs, types, size, records, lost)

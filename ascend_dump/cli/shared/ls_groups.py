@@ -1,4 +1,4 @@
-"""The operators of a dump as `ls` lists them: what it shows of all records of one run."""
+"""The operators of a dump as `ls` lists them: a summary of the records of one run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Group", "Head", "groups_of", "operator_of"]
 
 
 class Head(NamedTuple):
-    """What a line of the listing tells of a record, under the names that it has there."""
+    """The fields of a record in one line of the listing, named as in `Record`."""
 
     op_name: str
     op_type: str
@@ -30,7 +30,7 @@ class Group(NamedTuple):
 
     first       its first output, else its first record
     types       names of element types, each once
-    records     how many these are; unreadable: how many of them cannot be read
+    records     number of records; unreadable: number of unreadable records
     """
 
     first: Union[Record, Head]
@@ -43,12 +43,12 @@ class Group(NamedTuple):
 
 
 def groups_of(records: Iterable[Record]) -> Iterator[Group]:
-    """The operators in the order they ran."""
+    """Yield the operators in the order of execution."""
     return (_group(list(group)) for _, group in groupby(records, operator_of))
 
 
 def operator_of(record: Record) -> tuple[Any, ...]:
-    """What the records of one run of an operator have in common."""
+    """Return the key common to the records of one run of an operator."""
     # An unreadable file stands alone: its records are not known to be of one operator.
     broken = id(record) if record.error is not None and not record.op_name else None
     return (*record.execution, broken)

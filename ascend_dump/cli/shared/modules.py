@@ -1,4 +1,4 @@
-"""The records of a dump by module: one line for each, with the child that looks worst."""
+"""The records of a dump by module: one line for each, with its worst tensor."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Measured", "ModuleSums", "by_module", "write_modules"]
 
-#: The places that tell apart modules of one name.
+#: The fields that distinguish modules of one name.
 _PLACE = ("run", "rank", "model", "step", "module")
 
 
 class ModuleSums:
-    """What is known of the tensors of one module.
+    """Sums over the tensors of one module.
 
     first  its first record
     nan, inf, largest  numbers of NaN and of Inf, and the largest magnitude among the elements that are finite
@@ -33,16 +33,16 @@ class ModuleSums:
         self.worst: Optional[Record] = None
         self._badness = (-1, -1.0)
 
-    def add(self, record: Record, found: Optional[Statistics]) -> None:
+    def add(self, record: Record, statistics: Optional[Statistics]) -> None:
         self.operators.add(record.execution)
         self.tensors += 1
         self.bytes += record.nbytes or 0
-        if found is None:
+        if statistics is None:
             return
-        nan, inf = found.nan or 0, (found.posinf or 0) + (found.neginf or 0)
+        nan, inf = statistics.nan or 0, (statistics.posinf or 0) + (statistics.neginf or 0)
         self.nan += nan
         self.inf += inf
-        ends = [abs(value) for value in (found.max, found.min) if value is not None]
+        ends = [abs(value) for value in (statistics.max, statistics.min) if value is not None]
         finite = [value for value in ends if value < float("inf")]
         if finite:
             self.largest = max(*finite, self.largest or 0.0)
@@ -51,7 +51,7 @@ class ModuleSums:
             self.worst, self._badness = record, badness
 
     def cells(self, lead: list[Column], *, measured: bool) -> list[str]:
-        """Of the columns that `write_modules` writes. measured: with what statistics tell."""
+        """Return the cells of a line of `write_modules`. measured: with the columns of statistics."""
         from ascend_dump.cli.shared.reading import leading_cells
         from ascend_dump.report.tables import number
 
@@ -64,7 +64,7 @@ class ModuleSums:
         return cells
 
     def to_dict(self) -> dict[str, Any]:
-        """For a JSON document."""
+        """Return the fields for a JSON document."""
         return {
             **{name: getattr(self.first, name) for name in _PLACE},
             "operators": len(self.operators),
@@ -81,29 +81,29 @@ class Measured(NamedTuple):
     """A record with its statistics, if they are known."""
 
     record: Record
-    found: Optional[Statistics]
+    statistics: Optional[Statistics]
 
 
 def by_module(measured: Iterable[Measured]) -> list[ModuleSums]:
-    """The modules in the order in which they first ran, those of each step apart."""
+    """Return the modules in the order of first execution, separately for each step."""
     sums: dict[Any, ModuleSums] = {}
-    for record, found in measured:
+    for record, statistics in measured:
         key = tuple(getattr(record, name) for name in _PLACE)
-        one = sums.get(key)
-        if one is None:
-            one = sums[key] = ModuleSums(record)
-        one.add(record, found)
+        module = sums.get(key)
+        if module is None:
+            module = sums[key] = ModuleSums(record)
+        module.add(record, statistics)
     return list(sums.values())
 
 
 def write_modules(
     dump: Dump, path: str, modules: Sequence[ModuleSums], verb: str, *, as_json: bool, measured: bool = True
 ) -> None:
-    """One line for each on stdout, or all as a document of this verb."""
+    """Write one line per module to stdout, or one document of this verb."""
     if as_json:
         from ascend_dump.report.documents import write_document
 
-        write_document(sys.stdout, verb, {"path": path, "modules": [one.to_dict() for one in modules]})
+        write_document(sys.stdout, verb, {"path": path, "modules": [module.to_dict() for module in modules]})
         return
     from ascend_dump.cli.shared.reading import leading_columns
     from ascend_dump.report.tables import Column, write_table
@@ -114,4 +114,4 @@ def write_modules(
     numbers = [Column(name, right=True, spare=spare.get(name, 0)) for name in names]
     worst = [Column("worst", elastic=True)] if measured else []
     columns = [*lead, Column("module", elastic=True), *numbers, *worst]
-    write_table(columns, (one.cells(lead, measured=measured) for one in modules), sys.stdout)
+    write_table(columns, (module.cells(lead, measured=measured) for module in modules), sys.stdout)

@@ -27,12 +27,12 @@ def show(
     fields: Callable[[_Operator], dict[str, Any]],
     as_json: bool,
 ) -> Exit:
-    """Print a table with these columns after the name, or a document, then what ended the reading early."""
+    """Print a table with these columns after the name, or a document; then the error that ended the reading early."""
     if as_json:
         from ascend_dump.report.documents import write_document
 
-        told = {"path": path, "model": model, "operators": map(fields, operators)}
-        write_document(sys.stdout, "ops", {**told, "error": None if error is None else error_fields(error)})
+        document = {"path": path, "model": model, "operators": map(fields, operators)}
+        write_document(sys.stdout, "ops", {**document, "error": None if error is None else error_fields(error)})
     else:
         from ascend_dump.report.tables import Column, counted, escape, write_table
 

@@ -18,12 +18,12 @@ __all__ = ["list_operators"]
 def list_operators(
     path: Path, op_type: Optional[str], name: Optional[str], dumped: Optional[bool], as_json: bool
 ) -> Exit:
-    """Print the operators of torchair's graph that pass the tests, then how the graph is damaged, if it is."""
-    found, error = _read(path, op_type, name, dumped)
+    """Print the operators of torchair's graph that pass the tests, then the error of a damaged graph."""
+    operators, error = _read(path, op_type, name, dumped)
     return show(
         path,
-        found[0].node.graph if found else "",
-        found,
+        operators[0].node.graph if operators else "",
+        operators,
         error,
         titles=("type", "PyTorch node", "calls", "source", "not dumped because"),
         cells=_cells,
@@ -40,39 +40,40 @@ def _read(
 
     of_type = text_matcher(op_type or "*")
     of_name = text_matcher(name or "*")
-    found = []
+    operators = []
     try:
-        for one in read_torchair_graph(path):
+        for operator in read_torchair_graph(path):
             # A node without an operator of its own, such as a view, has nothing to select.
-            if not one.node.type or not of_type(one.node.type):
+            if not operator.node.type or not of_type(operator.node.type):
                 continue
-            if (of_name(one.node.name) or of_name(one.fx)) and dumped in (None, _may_be_dumped(one)):
-                found.append(one)
+            if (of_name(operator.node.name) or of_name(operator.fx)) and dumped in (None, _may_be_dumped(operator)):
+                operators.append(operator)
     except ReadError as error:
-        return found, error
-    return found, None
+        return operators, error
+    return operators, None
 
 
-def _may_be_dumped(one: GraphOp) -> bool:
-    reason = one.why_no_dump()
+def _may_be_dumped(operator: GraphOp) -> bool:
+    reason = operator.why_no_dump()
     return reason is None or not reason.certain
 
 
-def _cells(one: GraphOp) -> list[str]:
-    reason = one.why_no_dump()
+def _cells(operator: GraphOp) -> list[str]:
+    reason = operator.why_no_dump()
     why = "-" if reason is None else reason.reason
-    return [one.node.name, one.node.type, one.fx or "-", one.target or "-", one.source or "-", why]
+    names = (operator.fx, operator.target, operator.source)
+    return [operator.node.name, operator.node.type, *(name or "-" for name in names), why]
 
 
-def _fields(one: GraphOp) -> dict[str, Any]:
-    reason = one.why_no_dump()
+def _fields(operator: GraphOp) -> dict[str, Any]:
+    reason = operator.why_no_dump()
     return {
-        "name": one.node.name,
-        "type": one.node.type,
-        "inputs": one.node.inputs,
-        "graph": one.node.graph,
-        "fx_node": one.fx or None,
-        "fx_target": one.target or None,
-        "source": one.source or None,
+        "name": operator.node.name,
+        "type": operator.node.type,
+        "inputs": operator.node.inputs,
+        "graph": operator.node.graph,
+        "fx_node": operator.fx or None,
+        "fx_target": operator.target or None,
+        "source": operator.source or None,
         "no_dump": None if reason is None else {"reason": reason.reason, "certain": reason.certain},
     }

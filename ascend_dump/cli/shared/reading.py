@@ -64,9 +64,9 @@ _SELECTORS = {
 }
 #: Columns that only dumps of several runs, ranks or models need.
 _LEADING = ("run", "rank", "model")
-#: How many of the existing values are listed if none matches a selector.
+#: The most existing values that are listed if none matches a selector.
 _FEW = 4
-#: How many records are read to see whether the dump has names of arguments.
+#: Records that are read to look for names of arguments.
 _PEEK = 50
 
 
@@ -102,7 +102,7 @@ def open_selected(path: str, selectors: dict[str, Optional[str]]) -> Dump:
 
 
 def leading_columns(dump: Dump) -> list[Column]:
-    """The columns that tell runs, ranks and models apart, where there are several, and the step."""
+    """Return the columns of runs, ranks and models, where there are several, and of the step."""
     from ascend_dump.report.tables import Column
 
     several = [Column(name) for name in _LEADING if len(dump.known_values(name)) > 1]
@@ -110,14 +110,14 @@ def leading_columns(dump: Dump) -> list[Column]:
 
 
 def argument_columns(dump: Dump) -> list[Column]:
-    """The column of the names that tensors have in the schemas of operators, where the dump tells them.
+    """Return the column of the argument names in the schemas of operators, if the dump contains them.
 
-    A parameter that the tensor is, or belongs to, stands behind: `self (fc.weight)`.
+    The parameter of the tensor follows in parentheses: `self (fc.weight)`.
     """
     from ascend_dump.report.tables import Column
 
-    told = any(record.argument for record in islice(dump, _PEEK))
-    return [Column("argument", elastic=True, spare=5)] if told else []
+    has_names = any(record.argument for record in islice(dump, _PEEK))
+    return [Column("argument", elastic=True, spare=5)] if has_names else []
 
 
 def argument_cells(record: Record, columns: list[Column]) -> list[str]:
@@ -141,7 +141,7 @@ def shape_text(record: _Shown) -> str:
 
 
 def first_line(text: str) -> str:
-    """What a table shows of a reason: an error has its hint below it."""
+    """Return the first line of a reason, without the hint below it."""
     return text.partition("\n")[0]
 
 
@@ -151,22 +151,22 @@ def leading_cells(record: _Shown, columns: list[Column]) -> list[str]:
 
 
 def record_fields(record: Record, error: Optional[ReadError] = None) -> dict[str, Any]:
-    """A record for a JSON document; `error` is what reading its values met."""
+    """Return the fields of a record for a JSON document. error: the error of reading its values."""
     fields = record.to_dict()
-    found = error or record.error
-    if found is not None:
-        fields["error"] = error_fields(found)
+    failure = error or record.error
+    if failure is not None:
+        fields["error"] = error_fields(failure)
     return fields
 
 
 class Unreadable:
-    """Counts the records that cannot be read, to tell about them when all else is printed.
+    """A counter of unreadable records, reported after all other output.
 
-    seen            records passed by
-    count           those that cannot be read
-    without_values  those that hold neither values nor statistics
+    seen            all records
+    count           unreadable records
+    without_values  records with neither values nor statistics
 
-    dump: the one that is read, for verbs that are to tell of lost records too; the analysis of others tells it
+    dump: the dump, for verbs that report lost records through this class
     """
 
     def __init__(self, dump: Optional[Dump] = None) -> None:
@@ -190,9 +190,9 @@ class Unreadable:
             self._first.append(f"{error.message} [{error.code}]")
 
     def statistics(self, record: Record, *, recorded: bool = False) -> tuple[Optional[Statistics], Optional[ReadError]]:
-        """The statistics of a record, or what kept us from them; (None, None): it has no values.
+        """Return the statistics of a record, or the error of computing them; (None, None): it has no values.
 
-        recorded: only those that the dump has; no tensor is read.
+        recorded: recorded statistics only; no tensor is read.
         """
         if record.error is not None:
             return None, record.error
@@ -207,13 +207,13 @@ class Unreadable:
 
     @cached_property
     def lost(self) -> list[LostRecords]:
-        """The runs of the dump that have lost records. To be asked for when everything else was read."""
+        """The runs of the dump that have lost records; correct after all records were read."""
         return [] if self._dump is None else self._dump.lost_records()
 
     def finish(self, *, is_whole: bool = True) -> Exit:
-        """Tell on stderr about them, and about records that were lost; returns the exit code of the verb.
+        """Report unreadable and lost records on stderr; return the exit code of the verb.
 
-        is_whole: whether all records were passed by; else none are looked for that were lost
+        is_whole: all records were read; else lost records are not looked for
         """
         from ascend_dump.report.tables import counted, escape
 
@@ -233,48 +233,48 @@ class Unreadable:
 
 
 def lost_of(dumps: Iterable[Dump]) -> list[LostRecords]:
-    """The runs of some dumps that have lost records, each once."""
+    """Return the runs of some dumps that have lost records, each once."""
     return list(dict.fromkeys(lost for dump in dumps for lost in dump.lost_records()))
 
 
 def tell_lost(lost: Iterable[LostRecords]) -> None:
-    """Say on stderr which runs have lost records after they were written."""
+    """Print on stderr the runs that have lost records after they were written."""
     from ascend_dump.report.tables import escape
 
-    for one in lost:
-        print(f"incomplete: {escape(str(one.run))}: {one.reason}", file=sys.stderr)
+    for run in lost:
+        print(f"incomplete: {escape(str(run.run))}: {run.reason}", file=sys.stderr)
 
 
 def code_of_comparison(code: Exit, lost: Iterable[LostRecords]) -> Exit:
-    """The exit code of a comparison: 3 if all is equal that was compared, but records were lost before.
+    """Return the exit code of a comparison: 3 if the compared records are equal, but records were lost before.
 
     Lost tensors do not count: equal hashes are proof of what was captured.
     """
-    return Exit.UNREADABLE if code is Exit.OK and not all(one.shard for one in lost) else code
+    return Exit.UNREADABLE if code is Exit.OK and not all(run.shard for run in lost) else code
 
 
 def lost_fields(lost: Iterable[LostRecords]) -> list[dict[str, Any]]:
-    """The same for the `notes` of a document."""
-    return [{"path": one.run, "note": one.reason} for one in lost]
+    """Return the lost records for the `notes` of a document."""
+    return [{"path": run.run, "note": run.reason} for run in lost]
 
 
 def tell_nothing_matched(path: str, selectors: dict[str, Optional[str]]) -> Exit:
-    """Say on stderr what there is instead, so that a mistyped name is not taken for an empty dump.
+    """Print the existing values on stderr, to distinguish a mistyped name from an empty dump.
 
-    Returns the exit code: an empty dump is what a run with scene="overflow" leaves where nothing overflowed.
+    Return the exit code: an empty dump is a good result of scene="overflow".
     """
     from ascend_dump.report.tables import escape
 
-    there, *lines = what_there_is(path, selectors)
+    summary, *lines = what_there_is(path, selectors)
     chosen = any(selectors.values())
-    lines = [f"no record matches; {there}" if chosen else there, *(f"  {line}" for line in lines)]
+    lines = [f"no record matches; {summary}" if chosen else summary, *(f"  {line}" for line in lines)]
     print("\n".join(map(escape, lines)), file=sys.stderr)
     return Exit.UNREADABLE if chosen else Exit.OK
 
 
 @contextmanager
 def naming_what_there_is(selectors: dict[str, Optional[str]]) -> Iterator[None]:
-    """Add what there is instead to an error about a dump in which nothing matches."""
+    """Add the existing values to an error about selectors without a match."""
     try:
         yield
     except DumpNotFound as error:
@@ -284,21 +284,21 @@ def naming_what_there_is(selectors: dict[str, Optional[str]]) -> Iterator[None]:
 
 
 def what_there_is(path: str, selectors: dict[str, Optional[str]]) -> list[str]:
-    """A line about the whole dump, and one for each selector: the values that there are, or those near to it."""
+    """Return a line about the whole dump, and one per selector with the existing or nearest values."""
     from difflib import get_close_matches
 
     from ascend_dump.report.tables import counted
 
-    wanted = {option: text for option, text in selectors.items() if text is not None}
-    present: dict[str, dict[Any, None]] = {option: {} for option in ("op", *wanted)}
+    texts = {option: text for option, text in selectors.items() if text is not None}
+    present: dict[str, dict[Any, None]] = {option: {} for option in ("op", *texts)}
     count = 0
     for record in open_selected(path, {}):
         count += 1
-        for option, found in present.items():
-            found.setdefault(getattr(record, "op_name" if option == "op" else option))
-    there = f"{counted(count, 'record')} of {counted(len(present['op']), 'operator')}" if count else "no records"
-    lines = [f"{path} holds {there}"]
-    for option, text in wanted.items():
+        for option, values_of_option in present.items():
+            values_of_option.setdefault(getattr(record, "op_name" if option == "op" else option))
+    summary = f"{counted(count, 'record')} of {counted(len(present['op']), 'operator')}" if count else "no records"
+    lines = [f"{path} holds {summary}"]
+    for option, text in texts.items():
         values = sorted(str(value) for value in present[option] if value not in (None, ""))
         name = f"--{option.replace('_', '-')}"
         near = get_close_matches(text.strip("*"), values, n=3, cutoff=0.3)
@@ -312,14 +312,14 @@ def what_there_is(path: str, selectors: dict[str, Optional[str]]) -> list[str]:
 def progress(items: Iterable[_Item], noun: str, size: Callable[[_Item], int] = lambda item: 1) -> Iterator[_Item]:
     """Pass the items on; count them on stderr when that is a terminal and it takes over a second.
 
-    size: for how many an item counts. The cursor stays at the start of the line, so that a row printed meanwhile
+    size: returns the count of an item. The cursor stays at the start of the line, so that a row printed meanwhile
     replaces the count.
     """
     if not sys.stderr.isatty():
         yield from items
         return
     start = shown = monotonic()
-    told = False
+    is_shown = False
     count = 0
     try:
         for item in items:
@@ -328,8 +328,8 @@ def progress(items: Iterable[_Item], noun: str, size: Callable[[_Item], int] = l
             if now - start > 1 and now - shown > 0.2:
                 sys.stderr.write(f"\r{count} {noun}, {now - start:.0f} s\x1b[K\r")
                 sys.stderr.flush()
-                shown, told = now, True
+                shown, is_shown = now, True
             yield item
     finally:
-        if told:
+        if is_shown:
             sys.stderr.write("\r\x1b[K")

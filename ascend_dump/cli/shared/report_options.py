@@ -1,4 +1,4 @@
-"""What the verbs that show a page share: the dumps, and what is looked for in them."""
+"""Shared by the verbs that show an HTML report: options, and the search for findings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OPTIONS = (
 
 
 def page_options(function: _Function) -> _Function:
-    """Add DUMP, REFERENCE and what a comparison takes."""
+    """Add DUMP, REFERENCE and the options of a comparison."""
     for option in reversed(_OPTIONS):
         function = option(function)
     function = click.argument("reference", type=click.Path(), required=False)(function)
@@ -43,7 +43,7 @@ def page_options(function: _Function) -> _Function:
 
 
 class Looked(NamedTuple):
-    """What a page shows, and the runs of its dumps that have lost records."""
+    """The content of a report, and the runs of its dumps that have lost records."""
 
     content: PageContent
     lost: list[LostRecords]
@@ -58,7 +58,7 @@ def look_through(
     noise: Optional[str],
     **selectors: Optional[str],
 ) -> Looked:
-    """Look through the dump, or compare it with the reference. Raises what these raise.
+    """Search the dump for suspects, or compare it with the reference. Raises as `triage`.
 
     Raises DumpNotFound if nothing in it matches the selectors.
     """
@@ -78,5 +78,5 @@ def look_through(
         chosen = dumps[0].selection_text
         if chosen and not dumps[0]:
             raise DumpNotFound(f"holds no records with {chosen}", path=dumps[0].root)
-        found = triage(*dumps[:2], watch=lambda passed: progress(passed, what), **settings)
-    return Looked(found.to_page(), lost_of(dumps))
+        findings = triage(*dumps[:2], watch=lambda passed: progress(passed, what), **settings)
+    return Looked(findings.to_page(), lost_of(dumps))

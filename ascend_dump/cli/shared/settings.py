@@ -29,22 +29,22 @@ def request_options(command: _Command) -> _Command:
     return command
 
 
-def read_request(config: Optional[str], given: Mapping[str, Any]) -> DumpRequest:
-    """The request of the file, else of ASCEND_DUMP, else the default one, with the given options on top."""
-    values = _values(given)
+def read_request(config: Optional[str], options: Mapping[str, Any]) -> DumpRequest:
+    """Return the request of the file, else of ASCEND_DUMP, else the default; options override it."""
+    values = _values(options)
     base = DumpRequest.from_file(config) if config is not None else requested() or DumpRequest()
     request = DumpRequest.from_mapping({**base.to_mapping(), **values})
     # The processes below may run in other directories.
     return request.replace(path=Path(os.path.abspath(request.path)))
 
 
-def given_settings(config: Optional[str], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the file and the options alone, as plain values to send to another process.
+def given_settings(config: Optional[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the file and the options alone, as plain values to send to another process.
 
     Raises ConfigError for a wrong value.
     """
     base = {} if config is None else DumpRequest.from_file(config).to_mapping()
-    values = {**base, **_values(given)}
+    values = {**base, **_values(options)}
     request = DumpRequest.from_mapping(values)
     if "path" in values:
         # That process may run in another directory.
@@ -52,10 +52,10 @@ def given_settings(config: Optional[str], given: Mapping[str, Any]) -> dict[str,
     return values
 
 
-def _values(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The given options by the names of their fields."""
+def _values(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the options by the names of their fields."""
     values: dict[str, Any] = {}
-    for spelling, value in given.items():
+    for spelling, value in options.items():
         name = ALIASES.get(spelling, spelling)
         if value is None or value == ():
             continue
@@ -71,11 +71,11 @@ def _values(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _options() -> Iterator[Callable[[_Command], _Command]]:
     # A field is a line of the docstring, and the lines below it that are indented further.
-    found = re.findall(r"^ {4}(\w+) {2,}(.+(?:\n {8,}.+)*)$", DumpRequest.__doc__ or "", re.MULTILINE)
-    meanings = {name: " ".join(text.split()) for name, text in found}
+    paragraphs = re.findall(r"^ {4}(\w+) {2,}(.+(?:\n {8,}.+)*)$", DumpRequest.__doc__ or "", re.MULTILINE)
+    meanings = {name: " ".join(text.split()) for name, text in paragraphs}
     names = {field.name: field.name for field in dataclasses.fields(DumpRequest)}
-    for given, name in {**names, **ALIASES}.items():
-        settings: dict[str, Any] = {"hidden": given != name, "help": meanings.get(name), "default": None}
+    for spelling, name in {**names, **ALIASES}.items():
+        settings: dict[str, Any] = {"hidden": spelling != name, "help": meanings.get(name), "default": None}
         if name in FLAGS:
             settings.update(is_flag=True)
         elif name in CHOICES:
@@ -84,8 +84,8 @@ def _options() -> Iterator[Callable[[_Command], _Command]]:
             settings.update(multiple=True, metavar="NAME=VALUE" if name == "options" else "NAME")
         else:
             settings.update(metavar=name.rpartition("_")[2].upper())
-        spellings = dict.fromkeys((f"--{given.replace('_', '-')}", f"--{given}"))
-        yield click.option(*spellings, given, **settings)
+        spellings = dict.fromkeys((f"--{spelling.replace('_', '-')}", f"--{spelling}"))
+        yield click.option(*spellings, spelling, **settings)
 
 
 def _option(text: str) -> tuple[str, Any]:

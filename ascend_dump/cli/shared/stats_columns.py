@@ -1,4 +1,4 @@
-"""Which tensors of a large dump `stats` has to look at, from the columns of its catalog."""
+"""The tensors of a large dump that `stats` has to examine, from the columns of its catalog."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ __all__ = ["candidates"]
 
 
 def candidates(dump: Dump, *, nonfinite: bool, sort: Optional[str], limit: int) -> tuple[Dump, int]:
-    """The part of the dump that may be listed, and how many records are not in it.
+    """Return the part of the dump that may be listed, and the number of records outside of it.
 
-    It has all records without recorded statistics, since these are computed, or tell why they cannot be. nonfinite:
+    It contains all records without recorded statistics, since these have to be computed. nonfinite:
     only tensors with NaN or Inf are listed; sort, limit: only the largest ones by this column.
     """
     import polars as pl
 
     frame = dump.catalog(watch=lambda parts: progress(parts, "records", len))
     unknown = pl.col("count").is_null() | pl.col("error").is_not_null()
-    wanted = [unknown | _is_nonfinite()] if nonfinite else []
+    filters = [unknown | _is_nonfinite()] if nonfinite else []
     if sort and limit:
         value = pl.col(sort).cast(pl.Float64)
-        known = frame.filter(~unknown, value.is_not_null() & ~value.is_nan(), *wanted)
-        largest = known.select(value.top_k(limit).alias("value")).collect()["value"]
+        measured = frame.filter(~unknown, value.is_not_null() & ~value.is_nan(), *filters)
+        largest = measured.select(value.top_k(limit).alias("value")).collect()["value"]
         if len(largest) == limit:
-            wanted.append(unknown | value.is_nan() | value.ge(largest.min()))
-    if not wanted:
+            filters.append(unknown | value.is_nan() | value.ge(largest.min()))
+    if not filters:
         return dump, 0
     count = pl.len()
-    some = frame.filter(*wanted).select(count).collect().item()
-    return dump.where(*wanted), frame.select(count).collect().item() - some
+    selected = frame.filter(*filters).select(count).collect().item()
+    return dump.where(*filters), frame.select(count).collect().item() - selected
 
 
 def _is_nonfinite() -> polars.Expr:

@@ -1,4 +1,4 @@
-"""Whether a file named by an option can be written: asked before the work, whose result would be lost."""
+"""A check that a file named by an option can be written, made before the work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["check_target"]
 
 
 def check_target(option: str, path: str, suffix: str = "") -> None:
-    """Raise ConfigError where no file can be, WriteError where this user may not write one.
+    """Raise ConfigError if the path cannot be a file, WriteError if this user may not write it.
 
     suffix: that of a name to suggest
     """
@@ -30,8 +30,8 @@ def check_target(option: str, path: str, suffix: str = "") -> None:
             f"{option} {path}: there is no directory {target.parent}", hint="make it, or give another one"
         )
     # A page replaces the file that is there; others are written into it.
-    place = target if target.exists() and target.suffix.lower() not in (".html", ".htm") else target.parent
-    if not os.access(place, os.W_OK if place is target else os.W_OK | os.X_OK):
+    written = target if target.exists() and target.suffix.lower() not in (".html", ".htm") else target.parent
+    if not os.access(written, os.W_OK if written is target else os.W_OK | os.X_OK):
         raise WriteError(
-            f"{option} {path}: this user may not write {place}", hint="give a file in a directory that you may write"
+            f"{option} {path}: this user may not write {written}", hint="give a file in a directory that you may write"
         )

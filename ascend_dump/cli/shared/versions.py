@@ -1,4 +1,4 @@
-"""Installed distributions whose requirements on each other are not met."""
+"""Conflicts between the requirements of installed distributions."""
 
 from __future__ import annotations
 
@@ -11,27 +11,31 @@ __all__ = ["conflicts"]
 
 
 def conflicts(distributions: Iterable[str]) -> Optional[list[str]]:
-    """What the installed ones of these require of each other and do not find, one line each.
+    """Return the unmet requirements between these distributions, one line each.
 
-    None where no library that reads requirements is installed; pip brings one along.
+    None without a library that reads requirements; pip contains one.
     """
     parse = _parser()
     if parse is None:
         return None
-    installed = {name: found for name in distributions for found in [_find(name)] if found is not None}
-    versions = {_normal(name): found.version for name, found in installed.items()}
+    installed = {
+        name: distribution for name in distributions for distribution in [_find(name)] if distribution is not None
+    }
+    versions = {_normal(name): distribution.version for name, distribution in installed.items()}
     lines = []
-    for name, found in installed.items():
-        for text in found.requires or ():
+    for name, distribution in installed.items():
+        for text in distribution.requires or ():
             try:
                 requirement = parse(text)
             except ValueError:  # written before the present rules of requirements
                 continue
             version = versions.get(_normal(requirement.name))
-            wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-            if version is not None and wanted and not requirement.specifier.contains(version, prereleases=True):
+            is_needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            if version is not None and is_needed and not requirement.specifier.contains(version, prereleases=True):
                 needs = f"{requirement.name}{requirement.specifier}"
-                lines.append(f"{name} {found.version} needs {needs}, but {requirement.name} {version} is installed")
+                lines.append(
+                    f"{name} {distribution.version} needs {needs}, but {requirement.name} {version} is installed"
+                )
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Whether a dump can be written at a path that may not exist yet."""
+"""A check that a dump can be written at a path that may not exist yet."""
 
 from __future__ import annotations
 

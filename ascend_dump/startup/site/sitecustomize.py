@@ -1,4 +1,4 @@
-"""What `ascend-dump run` puts first on PYTHONPATH, for interpreters that read no `.pth` of ours.
+"""The module that `ascend-dump run` puts first on PYTHONPATH, for interpreters that do not read our `.pth`.
 
 It may run in any interpreter below the launched command, so it keeps to syntax that Python 3.6
 has. The sitecustomize that it hides is imported as if ours were not there.
@@ -12,9 +12,9 @@ def _tell(error):  # type: ignore[no-untyped-def]  # an annotation is an import 
     try:
         where = f"{sys.executable}, ascend_dump cannot be imported or started there: {error!r}"
         text = f"ascend-dump: ASCEND_DUMP is ignored in {where}\n"
-        # What a stream keeps because its file is full makes the interpreter end with exit code 120.
+        # Data left in the buffer of a stream, since its file is full, makes the interpreter exit with code 120.
         os.write(sys.stderr.fileno(), text.encode(errors="backslashreplace"))
-    except Exception:  # stderr is closed or full, or there is none: there is nobody to tell
+    except Exception:  # stderr is closed, full or missing
         return
 
 
