@@ -155,7 +155,8 @@ def _write(writer: _Writer, entry: Entry, descriptor: int) -> None:
 
 
 def _is_overflow(file_name: str) -> bool:
-    """Whether it is an overflow record: no tensor, so written as JSON. CANN's documents spell its name in two ways."""
+    """Return True if it is an overflow record: no tensor, so written as JSON. CANN's documents spell its name in two
+    ways."""
     name = parse_name(file_name)
     return name is not None and name.overflow
 
@@ -215,12 +216,12 @@ def _write_tensor(writer: _Writer, tensor: Tensor, descriptor: int) -> None:
 
 
 def _type_of_bytes(found: DataType) -> str:
-    """The type in the name of a bin file: CANN's own where numpy has none with the same bytes."""
+    """Return the type in the name of a bin file: CANN's own where numpy has none with the same bytes."""
     return found.numpy if found.storage == "plain" else found.name.lower()
 
 
 def _stands_as_is(tensor: Tensor, found: DataType) -> bool:
-    """Whether the payload's first bytes are the array: numpy has the type, and there are enough."""
+    """Return True if the payload's first bytes are the array: numpy has the type, and there are enough."""
     if tensor.error or not found.bits or found.value == 11:
         return False
     import numpy as np
@@ -255,7 +256,7 @@ def _arranged(dump: DumpFile, tensor: Tensor, options: Options) -> Arranged:
 
 
 def _in_numpy_type(array: _Array, options: Options, what: str, problems: list[str]) -> _Array:
-    """The array in the type to write; what only ml_dtypes has is widened where files cannot name it."""
+    """Return the array in the type to write; what only ml_dtypes has is widened where files cannot name it."""
     kind = array.dtype.name
     if options.dtype is None:
         if array.dtype.isbuiltin == 1 or options.type == "bin":
@@ -268,7 +269,7 @@ def _in_numpy_type(array: _Array, options: Options, what: str, problems: list[st
 
 
 def cast(array: _Array, dtype: str) -> tuple[_Array, str]:
-    """The array in another type, and a sentence about values that this type cannot hold, "" if it holds all.
+    """Return the array in another type, and a sentence about values that this type cannot hold, "" if it holds all.
 
     Raises NotSupported for complex numbers that would lose a part.
     """
@@ -302,7 +303,7 @@ def _lost(array: _Array, found: _Array) -> int:
 
 
 def find_dtype(name: str) -> Optional[np.dtype[Any]]:
-    """The numpy or ml_dtypes type of this name, None where there is none."""
+    """Return the numpy or ml_dtypes type of this name, None where there is none."""
     import ml_dtypes
     import numpy as np
 
@@ -313,7 +314,7 @@ def find_dtype(name: str) -> Optional[np.dtype[Any]]:
 
 
 def _suffix(options: Options, tensor: Tensor, shape: tuple[int, ...], dtype: str, layout: str = "") -> str:
-    """The part of an output's name after the dump file's."""
+    """Return the part of an output's name after the dump file's."""
     head = f".{tensor.io}.{tensor.index}"
     layout = layout or format_name(tensor.format)
     if options.names == "ours":

@@ -84,7 +84,7 @@ _HINT = "leave --msaccucmp-compat out"
 
 
 def decode_as_msaccucmp(data: _Array, data_type: int, shape: Sequence[int]) -> _Array:
-    """A flat array, or one of `shape` where a dimension is 0.
+    """Return a flat array, or one of `shape` where a dimension is 0.
 
     Raises NotSupported for a type it cannot read, CorruptDump where it would stop.
     """
@@ -149,7 +149,7 @@ def _float8_values(data_type: int) -> _Array:
 def convert_layout(
     array: _Array, source: str, target: str, shape: Sequence[int], to: Sequence[int], group: int
 ) -> _Array:
-    """The flat array in another layout. `to` is taken for a shape in the target layout.
+    """Return the flat array in another layout. `to` is taken for a shape in the target layout.
 
     Raises NotSupported for a pair it has no converter for, CorruptDump where its converter fails.
     """
@@ -194,7 +194,7 @@ def slice_to(array: _Array, shape: Sequence[int]) -> _Array:
 
 
 def _cut(padded: int, length: int) -> Any:
-    """The end of a slice; it cuts from the back, so a length beyond the padding cuts wrongly."""
+    """Return the end of a slice; it cuts from the back, so a length beyond the padding cuts wrongly."""
     return None if padded == length else length - padded
 
 

@@ -82,7 +82,7 @@ def _check_dtype(name: str, type: str) -> None:
 
 
 def find_tasks(sources: Sequence[Path], out: Path, select: Optional[Select] = None) -> Iterator[Task]:
-    """The dump files among `sources`: files as they are, directories with all below them.
+    """Yield the dump files among `sources`: files as they are, directories with all below them.
 
     A directory's outputs keep their place below it. `select` is a test of the operator's name as the
     file name has it. Raises DumpNotFound for a source that does not exist, ConfigError for two files of
@@ -160,12 +160,12 @@ def _tasks_in(directory: Path, names: list[str], out: Path, select: Optional[Sel
 
 
 def _is_hash(name: str) -> bool:
-    """Whether a name that was too long may be on disk under this one."""
+    """Return True if a name that was too long may be on disk under this one."""
     return name.isdecimal() and len(name) >= _SHORTEST_HASH
 
 
 def _long_names(directory: Path, names: Sequence[str]) -> tuple[dict[str, str], str]:
-    """The names that hashes among `names` stand for, and why none is known."""
+    """Return the names that hashes among `names` stand for, and why none is known."""
     if not any(map(_is_hash, names)):
         return {}, ""
     try:

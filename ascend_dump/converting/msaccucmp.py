@@ -140,7 +140,7 @@ def _shape_read(dump: DumpFile, tensor: Tensor) -> Sequence[int]:
 
 
 def _ffts(dump: DumpFile) -> dict[str, Any]:
-    """The first attribute, which it takes for FFTS+ slicing in any file."""
+    """Return the first attribute, which it takes for FFTS+ slicing in any file."""
     if not dump.attrs:
         return {}
     try:
@@ -156,7 +156,7 @@ def _ffts(dump: DumpFile) -> dict[str, Any]:
 
 
 def _ffts_shapes(source: Path, parts: list[_Part], attrs: dict[str, Any]) -> dict[tuple[str, int], list[int]]:
-    """The shapes of this thread's slices. Raises CorruptDump where they do not fit the file."""
+    """Return the shapes of this thread's slices. Raises CorruptDump where they do not fit the file."""
     shapes = {}
     try:
         thread = int(os.fspath(source).split(".")[-2])

@@ -72,7 +72,7 @@ class Pushed(NamedTuple):
     changed: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as plain values, for JSON."""
+        """Return the result as plain values, for JSON."""
         return {**self._asdict(), "unfinished": list(self.unfinished), "changed": list(self.changed)}
 
 

@@ -110,7 +110,7 @@ class Arguments(NamedTuple):
     generator: Optional[GeneratorState] = None
 
     def name_of(self, io: str, index: int) -> Optional[str]:
-        """The argument that a tensor is, `weight` or `tensors[3]`; None for one that none refers to.
+        """Return the argument that a tensor is, `weight` or `tensors[3]`; None for one that none refers to.
 
         >>> tensors = {"self": TensorOf("input", 0), "mat2": TensorOf("input", 1)}
         >>> Arguments("aten.mm.default", tensors).name_of("input", 1)
@@ -136,7 +136,7 @@ class Arguments(NamedTuple):
 
 
 def plain_text(value: Any) -> str:
-    """A value of `Arguments` for people: `[1, -1]`, `input 0`, `inputs 1-4`, `float32`."""
+    """Return a value of `Arguments` for people: `[1, -1]`, `input 0`, `inputs 1-4`, `float32`."""
     if isinstance(value, (TensorOf, Named, Cut)):
         return str(value)
     if isinstance(value, list):
@@ -164,7 +164,7 @@ def _str_text(value: str) -> str:
 
 
 def cut_text(kept: str, length: int) -> str:
-    """The JSON of a value of which only the beginning is kept, given that as JSON."""
+    """Return the JSON of a value of which only the beginning is kept, given that as JSON."""
     return f'{{"cut":{kept},"length":{length}}}'
 
 
@@ -182,7 +182,7 @@ SCALARS: dict[type, Callable[[Any], str]] = {
 
 
 def text_of(value: Any) -> str:
-    """The JSON of a value of `Arguments`; of one of another type `{"object": ...}` with the name of the type."""
+    """Return the JSON of a value of `Arguments`; of one of another type `{"object": ...}` with the name of the type."""
     make = SCALARS.get(type(value))
     if make is not None:
         return make(value)
@@ -213,7 +213,7 @@ def read_call(text: bytes) -> Arguments:
 
 
 def read_stack(text: bytes) -> tuple[str, ...]:
-    """The functions that led to the call, the innermost first, as `file:line in function`; () where it has none.
+    """Return the functions that led to the call, the innermost first, as `file:line in function`; () where it has none.
 
     Raises ValueError for what is no call of an operator.
     """

@@ -155,5 +155,5 @@ def shard_name(step: int, number: int) -> str:
 
 
 def encodable(text: str) -> str:
-    """The text without what JSON cannot hold: names of files may come with undecodable bytes in them."""
+    """Return the text without what JSON cannot hold: names of files may come with undecodable bytes in them."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

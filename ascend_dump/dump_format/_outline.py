@@ -114,7 +114,7 @@ def outline_name(rank: int, process: int) -> str:
 
 
 def read_outlines(directory: Path) -> list[Outline]:
-    """The outlines in a directory, in the order of ranks. What is no whole line of one is left out."""
+    """Return the outlines in a directory, in the order of ranks. What is no whole line of one is left out."""
     try:
         files = sorted(directory.glob("*.jsonl"), key=_order)[:_MOST_FILES]
     except OSError:

@@ -150,7 +150,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 @functools.lru_cache(64)
 def ranks_of(text: str) -> tuple[int, ...]:
-    """The ranks that `ranks_text` wrote. Raises ValueError for anything else.
+    """Return the ranks that `ranks_text` wrote. Raises ValueError for anything else.
 
     >>> ranks_of("0-3"), ranks_of("1-13:4"), ranks_of("3|1")
     ((0, 1, 2, 3), (1, 5, 9, 13), (3, 1))

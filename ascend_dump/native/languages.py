@@ -83,10 +83,10 @@ class ConfigLanguage(ABC):
 
     @abstractmethod
     def build(self, request: DumpRequest, names: Optional[Iterable[str]] = None) -> Mapping[str, Any]:
-        """The content of a file that asks for what the request says. Raises ConfigError and NotSupported."""
+        """Return the content of a file that asks for what the request says. Raises ConfigError and NotSupported."""
 
     def python(self, built: Mapping[str, Any], style: str, ranks: Steps) -> str:
-        """The result of `build` as lines of a program in one of `styles`, on these ranks only."""
+        """Return the result of `build` as lines of a program in one of `styles`, on these ranks only."""
         raise NotImplementedError(f"{self.name} has styles and does not write them")
 
     def left_out(self, request: DumpRequest) -> list[Problem]:
@@ -101,14 +101,14 @@ class ConfigLanguage(ABC):
         return ""
 
     def operators(self, graph: Path) -> list[Node]:
-        """The operators of a graph that was given beside the file. Raises ReadError."""
+        """Return the operators of a graph that was given beside the file. Raises ReadError."""
         from ascend_dump.native.cann.graph import read_graph
 
         return list(read_graph(graph))
 
 
 def languages() -> dict[str, ConfigLanguage]:
-    """All that are registered, by name; one that cannot be loaded is left out with a warning."""
+    """Return all that are registered, by name; one that cannot be loaded is left out with a warning."""
     import ascend_dump.native as native
 
     found: dict[str, ConfigLanguage] = {}
@@ -128,7 +128,7 @@ def languages() -> dict[str, ConfigLanguage]:
 
 
 def recognise(known: Iterable[ConfigLanguage], value: Any, suffix: str = "") -> list[ConfigLanguage]:
-    """The languages that a content may be of, the likeliest first; only one where that is certain."""
+    """Return the languages that a content may be of, the likeliest first; only one where that is certain."""
     sure = [(language.recognise(value, suffix), language) for language in known]
     likely = sorted((one for one in sure if one[0]), key=lambda one: -one[0])
     return [language for _, language in likely[: 1 if likely and likely[0][0] == CERTAIN else None]]

@@ -52,7 +52,7 @@ def read_npy_header(path: Path, *, bfloat16: bool = False, others: bool = False)
 
 
 def read_npz_headers(path: Path) -> dict[str, NpyHeader]:
-    """The headers of the members of an npz file that is not compressed, by the names of the members.
+    """Return the headers of the members of an npz file that is not compressed, by the names of the members.
 
     Their offsets count from the beginning of the file. Raises CorruptDump.
     """

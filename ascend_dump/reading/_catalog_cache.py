@@ -62,14 +62,15 @@ class Whole(NamedTuple):
 
 
 def is_kept(root: Path) -> bool:
-    """Whether there is something that may be the catalog of this dump."""
+    """Return True if there is something that may be the catalog of this dump."""
     return root.is_dir() and any(os.path.lexists(place) for place in _places(root))
 
 
 def catalog_of(
     whole: Whole, kept: list[Entry], queries: Sequence[_Query], *, make: bool = True, watch: Watch = None
 ) -> Optional[polars.LazyFrame]:
-    """The catalog of the entries `kept`, of which the queries keep some records, with the columns ENTRY and PLACE.
+    """Return the catalog of the entries `kept`, of which the queries keep some records, with the columns ENTRY and
+    PLACE.
 
     make: whether one is made where none is kept that fits; None else.
     watch: is given the parts as they are made and passes them on.
@@ -244,7 +245,7 @@ class _Store:
 
 
 def _load(whole: Whole, made_of: str) -> Optional[polars.LazyFrame]:
-    """The catalog that was kept, None where there is none that fits."""
+    """Return the catalog that was kept, None where there is none that fits."""
     for place in _places(whole.root) if made_of else []:
         try:
             directory = os.lstat(place)
@@ -274,7 +275,7 @@ def _is_as_written(place: Path, part: Mapping[str, Any]) -> bool:
 
 
 def _is_private(found: os.stat_result) -> bool:
-    """Whether it is this user's, and nobody else may write it."""
+    """Return True if it is this user's, and nobody else may write it."""
     own = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
     return own and not found.st_mode & 0o022
 
@@ -307,7 +308,8 @@ def _prefix(root: Path) -> str:
 
 
 def _made_of(whole: Whole) -> str:
-    """A digest of what a catalog is made of: the files of the dump, their sizes and times, and who reads them."""
+    """Return a digest of what a catalog is made of: the files of the dump, their sizes and times, and who reads
+    them."""
     import xxhash
 
     from ascend_dump.reading._registry import registered_dialects

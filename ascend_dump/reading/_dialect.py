@@ -54,8 +54,8 @@ class Batch:
         return iter(self._records)
 
     def identities(self) -> Iterable[Optional[Hashable]]:
-        """A value for each record that is equal in two dumps only for the same tensor of the same operator, with equal
-        bytes or without a value for the same reason; None if it cannot be determined cheaply."""
+        """Return a value for each record that is equal in two dumps only for the same tensor of the same operator, with
+        equal bytes or without a value for the same reason; None if it cannot be determined cheaply."""
         return [None] * len(self)
 
 
@@ -103,7 +103,7 @@ class Entry:
 
     @property
     def scene_is_beside(self) -> bool:
-        """Whether the scene is in `Record.attrs` only, because this format has no overflow files."""
+        """Return True if the scene is in `Record.attrs` only, because this format has no overflow files."""
         return False
 
     @property
@@ -120,11 +120,11 @@ class Entry:
         raise NotImplementedError("a dialect's entry defines how it is read")
 
     def frames(self) -> Optional[Iterable[polars.DataFrame]]:
-        """The records as columns of a catalog, if that is faster than through `records()`; else None."""
+        """Return the records as columns of a catalog, if that is faster than through `records()`; else None."""
         return None
 
     def records_at(self, places: Collection[int]) -> Iterable[Record]:
-        """The records at the given places, in order: -1 is the first one of `records()`, -2 the second.
+        """Yield the records at the given places, in order: -1 is the first one of `records()`, -2 the second.
 
         Other numbers are places returned by `frames` of the same class.
         """
@@ -138,7 +138,7 @@ class Entry:
         return _LINES_OF_A_FILE
 
     def batches(self) -> Optional[Iterable[Batch]]:
-        """The records in batches that create them on access; None if that has no advantage."""
+        """Return the records in batches that create them on access; None if that has no advantage."""
         return None
 
 
@@ -196,14 +196,14 @@ class Dialect(Protocol):
     name: str
 
     def scan(self, directory: Directory) -> tuple[list[Entry], set[str]]:
-        """The entries of this directory, and the names in it that the dialect claims. Opens no file.
+        """Return the entries of this directory, and the names in it that the dialect claims. Opens no file.
 
         Claimed names are not passed to other dialects; names without an entry, such as that of a log, may be claimed.
         """
 
 
 def rank_of(parts: Sequence[str]) -> Optional[int]:
-    """The global rank from the level `worldsizeN_global_rankR` of a path; None if there is none."""
+    """Return the global rank from the level `worldsizeN_global_rankR` of a path; None if there is none."""
     for part in parts:
         found = _RANK_LEVEL.fullmatch(part)
         if found:

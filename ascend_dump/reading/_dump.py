@@ -61,7 +61,7 @@ class _Query(NamedTuple):
         return self.written is None or entry.written_name is None or self.written(entry.written_name)
 
     def takes_all_of(self, entry: Entry) -> bool:
-        """Whether the names of an entry's file and directories prove that all its records match."""
+        """Return True if the names of an entry's file and directories prove that all its records match."""
         told = (name in _OF_FILES and getattr(entry, name) is not None for name, _ in self.numbers)
         return not self.texts and all(told)
 
@@ -73,7 +73,7 @@ class _Query(NamedTuple):
         )
 
     def _may_be(self, broken: Record) -> bool:
-        """Whether an unreadable record may match: only fields that are known can exclude it."""
+        """Return True if an unreadable record may match: only fields that are known can exclude it."""
         for name, test in self.texts:
             text = getattr(broken, name)
             if text and not test(text):
@@ -161,7 +161,7 @@ class Dump:
                 yield record
 
     def _places(self) -> Iterator[tuple[Entry, Optional[Collection[int]]]]:
-        """The entries to read, and which of their places; None: all places.
+        """Yield the entries to read, and which of their places; None: all places.
 
         They are taken from an existing catalog; none is created for a `select`, because that would take longer.
         """
@@ -187,7 +187,7 @@ class Dump:
 
     @property
     def is_large(self) -> bool:
-        """Whether iterating over all records would be slower than using the columns of a catalog.
+        """Return True if iterating over all records would be slower than using the columns of a catalog.
 
         Judged by file sizes: from about 50,000 records on. Always False without polars.
         """
@@ -221,7 +221,7 @@ class Dump:
         marks: Optional[Mapping[str, Mapping[str, Any]]] = None,
         rows: Optional[tuple[polars.Expr, ...]] = None,
     ) -> Dump:
-        """A copy of this dump with some attributes replaced."""
+        """Return a copy of this dump with some attributes replaced."""
         return Dump(
             self.root,
             self._entries if entries is None else entries,
@@ -235,7 +235,7 @@ class Dump:
         )
 
     def batches(self) -> Iterator[Batch]:
-        """The same records in the same order, in batches of one step and rank that create records on access.
+        """Yield the same records in the same order, in batches of one step and rank that create records on access.
 
         For passes over large dumps that look at few records, see `Batch`.
         """
@@ -251,8 +251,8 @@ class Dump:
                 yield Batch(list(records), rank, step)
 
     def state(self) -> str:
-        """A digest that changes when the files of the dump do: of their names, sizes and times, or of the hashes of a
-        store.
+        """Return a digest that changes when the files of the dump do: of their names, sizes and times, or of the hashes
+        of a store.
 
         If tensors are in other files than their records, all files in the directories of those count, also of steps
         that are not selected: tensors may be shared by steps.
@@ -284,8 +284,8 @@ class Dump:
         return ", ".join(f"{name}={value!r}" for one in self.selections for name, value in one.items())
 
     def lost_records(self) -> list[LostRecords]:
-        """The runs that have fewer records than they wrote, because files were lost, and files of tensors that are
-        missing or cut off. Reads indexes, and of tensors the sizes of their files.
+        """Return the runs that have fewer records than they wrote, because files were lost, and files of tensors that
+        are missing or cut off. Reads indexes, and of tensors the sizes of their files.
 
         Runs of which nobody knows are left out: all of them after a `select`, those that are opened in part, those that
         are not complete, and those whose manifest does not tell how many records they wrote.
@@ -325,7 +325,7 @@ class Dump:
         return self.root.absolute(), self._token, self.selections, dict(self._marks), self._rows
 
     def marked(self, marks: Mapping[str, Mapping[str, Any]]) -> Dump:
-        """The same records, with additional `attrs` for those of the named models."""
+        """Return the same records, with additional `attrs` for those of the named models."""
         if not marks:
             return self
         return self._narrowed(marks=marks)
@@ -401,11 +401,11 @@ class Dump:
         return None if self._sources is None else self._sources.graph_of(record)
 
     def unselected(self) -> Dump:
-        """The dump that this one was selected from."""
+        """Return the dump that this one was selected from."""
         return self._narrowed(entries=self._all, queries=(), rows=())
 
     def known_values(self, field: str) -> set[Any]:
-        """The values of a field that names of files and directories tell, without opening a file.
+        """Return the values of a field that names of files and directories tell, without opening a file.
 
         field: of a record, such as "rank" or "step". Values that names do not tell, such as those of "module", are
         None.
@@ -415,11 +415,11 @@ class Dump:
         return {getattr(entry, field, None) for entry in self._entries}
 
     def errors(self) -> list[Record]:
-        """The records that cannot be read, each with its `error`."""
+        """Return the records that cannot be read, each with its `error`."""
         return [record for record in self if record.error is not None]
 
     def runs(self) -> list[Run]:
-        """The capture runs in this dump, with their scene and whether they are complete.
+        """Return the capture runs in this dump, with their scene and whether they are complete.
 
         After a `select` those of the files that may match. Dumps of other tools have no runs.
         """
@@ -439,7 +439,7 @@ class Dump:
     @overload
     def __getitem__(self, place: slice) -> list[Record]: ...
     def __getitem__(self, place: Union[int, slice]) -> Union[Record, list[Record]]:
-        """The record at an index, or the list of those in a slice, as for a list; files are opened up to there.
+        """Return the record at an index, or the list of those in a slice, as for a list; files are opened up to there.
 
         Raises IndexError for an index out of range, TypeError for anything but an integer or a slice.
         """
@@ -456,7 +456,7 @@ class Dump:
         raise IndexError(f"index {place} is out of range: {self!r} has fewer records")
 
     def to_frame(self, *, stats: bool = False) -> polars.DataFrame:
-        """A polars DataFrame with one row per record and one column per field.
+        """Return a polars DataFrame with one row per record and one column per field.
 
         Needs the extra `analyze` (NotSupported).
 
@@ -490,7 +490,7 @@ class Dump:
         return pandas.DataFrame(self.to_frame(stats=stats).to_dict(as_series=False))
 
     def catalog(self, *, watch: Watch = None) -> polars.LazyFrame:
-        """The records as a polars LazyFrame, without reading tensors. Needs the extra `analyze` (NotSupported).
+        """Return the records as a polars LazyFrame, without reading tensors. Needs the extra `analyze` (NotSupported).
 
         It has every field, the error, and for host dumps the hash, the place in memory and the recorded statistics. The
         catalog of a large dump is kept beside it, or in the user's cache directory, readable by its owner only, and is
@@ -523,7 +523,7 @@ class Dump:
         return f"<Dump {self.root} ({len(self._entries)} files)>"
 
     def _repr_html_(self) -> str:
-        """The first records as a small static table, for notebooks."""
+        """Return the first records as a small static table, for notebooks."""
         from ascend_dump.common.html import ROWS, html_table
 
         names = ("step", "rank", "op_name", "op_type", "io", "index", "dtype", "shape", "nbytes")

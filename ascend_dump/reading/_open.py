@@ -180,7 +180,7 @@ def _opened_again(
     marks: Mapping[str, Mapping[str, Any]],
     rows: tuple[polars.Expr, ...],
 ) -> Dump:
-    """The dump that `Dump.recipe` describes."""
+    """Return the dump that `Dump.recipe` describes."""
     dump = _open_once(root, token)
     for one in chosen:
         dump = dump.select(**one)
@@ -198,7 +198,7 @@ copyreg.pickle(Dump, lambda dump: (_opened_again, dump.recipe()))
 
 
 def _walk(root: Path) -> Iterator[Union[tuple[Directory, Optional[int]], _Lost]]:
-    """The directories, each with the call of a decorated function that it belongs to."""
+    """Yield the directories, each with the call of a decorated function that it belongs to."""
     # If a subdirectory is opened, the levels above the root still tell rank, run and step.
     base, call = _above(root)
     if root.is_file():
@@ -226,7 +226,7 @@ def _walk(root: Path) -> Iterator[Union[tuple[Directory, Optional[int]], _Lost]]
 
 
 def _above(root: Path) -> tuple[tuple[str, ...], Optional[int]]:
-    """The levels down to `root`, and the call whose directory is above it."""
+    """Return the levels down to `root`, and the call whose directory is above it."""
     whole = root.resolve()
     for above in (whole, *whole.parents):
         if above.name.startswith("call_"):
@@ -238,7 +238,7 @@ def _above(root: Path) -> tuple[tuple[str, ...], Optional[int]]:
 
 
 def _call_of(directory: Path) -> Optional[int]:
-    """The number of the call whose directory this is; None for other directories."""
+    """Return the number of the call whose directory this is; None for other directories."""
     try:
         found = json.loads(read_regular(directory / CALL, _MOST_OF_A_MARK, follow_links=False))
     except (OSError, ValueError, RecursionError):

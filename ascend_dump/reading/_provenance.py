@@ -50,7 +50,7 @@ class Provenance:
         return bool(self._files) or self._sources is not None
 
     def of(self, record: Record) -> MadeOf:
-        """The origin of the operator of a record; empty if no graph file of its model has it."""
+        """Return the origin of the operator of a record; empty if no graph file of its model has it."""
         model = record.model or ""
         if model not in self._known:
             self._known[model] = self._read(model)
@@ -78,7 +78,7 @@ class Provenance:
 
 
 def _name_of(path: Path) -> Optional[str]:
-    """The name of the dump directory of this graph; None if the file cannot be read."""
+    """Return the name of the dump directory of this graph; None if the file cannot be read."""
     try:
         return sanitize(graph_name(path))
     except ReadError as error:

@@ -96,7 +96,7 @@ def read_pt(path: Path) -> PtTensor:
 
 
 def read_pt_items(path: Path) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The values in nested dictionaries and lists, each with its path of keys.
+    """Yield the values in nested dictionaries and lists, each with its path of keys.
 
     A value is a PtTensor, a number, a text, None or a PtObject. Raises CorruptDump.
     """
@@ -198,7 +198,7 @@ class _Archive:
         return self.read(name, self._members[name].file_size)
 
     def tensor(self, found: Any) -> Optional[PtTensor]:
-        """The tensor that an evaluated pickle describes; None if it is something else. Raises CorruptDump."""
+        """Return the tensor that an evaluated pickle describes; None if it is something else. Raises CorruptDump."""
         described = _tensor(self._path, found)
         if described is None:
             return None

@@ -24,10 +24,10 @@ class Loader(Protocol):
     """
 
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
-        """The logical tensor, in `format` if given, else in the layout that it had on the device."""
+        """Return the logical tensor, in `format` if given, else in the layout that it had on the device."""
 
     def statistics(self, record: Record) -> Optional[Statistics]:
-        """The statistics that the dump holds; None if it holds none."""
+        """Return the statistics that the dump holds; None if it holds none."""
 
 
 #: The public fields in the order every table and JSON document lists them.
@@ -201,7 +201,7 @@ class Record:
             ) from None
 
     def as_argument(self, op_type: str, index: int, call: bytes) -> Record:
-        """The same tensor as an input or output of another operator. call: as for `Record`."""
+        """Return the same tensor as an input or output of another operator. call: as for `Record`."""
         import copy
 
         found = copy.copy(self)
@@ -290,7 +290,7 @@ class Record:
         return self.loader.tensor(self, format)
 
     def torch(self, *, writable: bool = True) -> Any:
-        """The logical tensor as a PyTorch tensor on the CPU, with PyTorch's own bfloat16 and float8 types.
+        """Return the logical tensor as a PyTorch tensor on the CPU, with PyTorch's own bfloat16 and float8 types.
 
         writable: a copy, which the program may change. If False, it shares the memory of `numpy()`, which may be a
         mapped file; as PyTorch has no read-only tensors, an operator that writes to it ends the process (SIGSEGV).
@@ -305,7 +305,7 @@ class Record:
         return as_torch(self.numpy(), writable=writable)
 
     def statistics(self) -> Statistics:
-        """The recorded statistics, else those computed from the tensor in one pass."""
+        """Return the recorded statistics, else those computed from the tensor in one pass."""
         found = self.recorded_statistics()
         if found is not None:
             return found
@@ -314,7 +314,7 @@ class Record:
         return statistics(self.numpy())
 
     def recorded_statistics(self) -> Optional[Statistics]:
-        """The recorded statistics, None if there are none; no tensor is read."""
+        """Return the recorded statistics, None if there are none; no tensor is read."""
         if self.error is not None:
             raise self.error
         return None if self.loader is None else self.loader.statistics(self)
@@ -328,7 +328,7 @@ class Record:
         return COMPUTED if find is None or self.recorded_statistics() is None else find(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain values, paths as text; attrs and error are included when set."""
+        """Return the fields as plain values, paths as text; attrs and error are included when set."""
         out: dict[str, Any] = {name: getattr(self, name) for name in FIELDS}
         out["path"] = str(self.path)
         if self.shape is not None:
@@ -369,7 +369,7 @@ class Record:
         return f"<Record {step}{self.label}{shape}{broken}>"
 
     def _repr_html_(self) -> str:
-        """The known fields as a small static table, for notebooks."""
+        """Return the known fields as a small static table, for notebooks."""
         from ascend_dump.common.html import html_table
 
         rows = [(name, value) for name, value in self.to_dict().items() if value is not None and value != ""]

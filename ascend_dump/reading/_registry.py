@@ -27,7 +27,7 @@ class DialectInfo(NamedTuple):
 
 
 def registered_dialects() -> list[DialectInfo]:
-    """All dialects in order of priority, without loading any."""
+    """Return all dialects in order of priority, without loading any."""
     found = [DialectInfo(name) for name in BUILT_IN]
     for name, entry in sorted(entry_points_of(GROUP).items()):
         origin = distribution_of(entry)
@@ -36,7 +36,7 @@ def registered_dialects() -> list[DialectInfo]:
 
 
 def dialects() -> list[Dialect]:
-    """All dialects in order of priority. One that cannot be loaded is left out with a warning."""
+    """Return all dialects in order of priority. One that cannot be loaded is left out with a warning."""
     found: list[Dialect] = [import_module(f"ascend_dump.reading.dialects.{name}").DIALECT for name in BUILT_IN]
     for name, entry in sorted(entry_points_of(GROUP).items()):
         try:

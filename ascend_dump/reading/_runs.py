@@ -201,18 +201,18 @@ def _use_of(ends: array[int]) -> ShardUse:
 
 
 def runs_above(directory: Path) -> Iterable[Path]:
-    """The parents of an opened directory that may be the directory of its run."""
+    """Return the parents of an opened directory that may be the directory of its run."""
     return list(directory.absolute().parents)[:_LEVELS]
 
 
 def is_of_complete_run(path: Path) -> bool:
-    """Whether a file belongs to a run that is complete. False where no manifest tells."""
+    """Return True if a file belongs to a run that is complete. False where no manifest tells."""
     found = map(read_run, runs_above(path))
     return any(run is not None and run.state is RunState.COMPLETE for run in found)
 
 
 def read_run(root: Path) -> Optional[Run]:
-    """The run of the directory `root`; None if it has no manifest of ascend_dump."""
+    """Return the run of the directory `root`; None if it has no manifest of ascend_dump."""
     manifest = _manifest(root)
     found = _read_run(root, manifest)
     if found is None:

@@ -88,7 +88,7 @@ def polars_or_refuse(what: str) -> ModuleType:
 
 
 def schema() -> dict[str, Any]:
-    """The type of each column."""
+    """Return the type of each column."""
     import polars as pl
 
     types: dict[str, Any] = {}
@@ -110,7 +110,8 @@ def schema() -> dict[str, Any]:
 
 
 def of_columns(columns: Mapping[str, Any], height: int) -> polars.DataFrame:
-    """A part of a catalog from the values of each column: a list or a Series, or one value for all rows; None: null."""
+    """Return a part of a catalog from the values of each column: a list or a Series, or one value for all rows; None:
+    null."""
     import polars as pl
 
     types = schema()
@@ -155,7 +156,7 @@ def _fitting(value: Any, real: bool) -> Any:
 
 
 def lists(name: str, distinct: Sequence[Optional[Sequence[int]]], where: Sequence[int]) -> polars.Series:
-    """A column of lists of numbers, which repeat: each distinct one is converted once.
+    """Return a column of lists of numbers, which repeat: each distinct one is converted once.
 
     where: of each row which one it has
     """
@@ -174,7 +175,7 @@ def _lists(name: str, values: list[Any]) -> polars.Series:
 def frames(
     entries: Iterable[tuple[int, Entry]], complete: Optional[Callable[[Record], None]] = None
 ) -> Iterator[polars.DataFrame]:
-    """The records of numbered entries as columns, some thousand rows at a time.
+    """Yield the records of numbered entries as columns, some thousand rows at a time.
 
     complete: what is to be done to each record before; then all entries are read by records.
     """
@@ -215,7 +216,7 @@ def _frame(rows: Sequence[tuple[Any, ...]]) -> polars.DataFrame:
 
 
 def _row(record: Record, number: int, place: int) -> tuple[Any, ...]:
-    """The values of COLUMNS, the number of the file, and the place in it."""
+    """Return the values of COLUMNS, the number of the file, and the place in it."""
     others = record.attrs
     host: tuple[Any, ...] = _NO_HOST
     if "storage" in others and "hash" in others:
@@ -248,7 +249,7 @@ def narrowed(
     texts: Sequence[tuple[str, Callable[[str], bool]]],
     numbers: Sequence[tuple[str, Steps]],
 ) -> polars.LazyFrame:
-    """The rows that a selection keeps. A broken record stays unless what is known of it rules it out."""
+    """Return the rows that a selection keeps. A broken record stays unless what is known of it rules it out."""
     import polars as pl
 
     broken = pl.col("error").is_not_null()
@@ -267,7 +268,7 @@ def narrowed(
 
 
 def filtered(frame: polars.LazyFrame, rows: Sequence[polars.Expr]) -> polars.LazyFrame:
-    """The rows for which all expressions hold.
+    """Return the rows for which all expressions hold.
 
     Raises NotSupported where none is left and a column of statistics that they use is null in all rows, although there
     are elements to count: nothing was computed, which looks as if nothing were found.
@@ -293,7 +294,7 @@ def filtered(frame: polars.LazyFrame, rows: Sequence[polars.Expr]) -> polars.Laz
 
 
 def shards_of(frame: polars.LazyFrame) -> Iterator[tuple[str, ShardUse]]:
-    """The paths of shards that records refer to, and what the records tell of each."""
+    """Yield the paths of shards that records refer to, and what the records tell of each."""
     import polars as pl
 
     end = (pl.col("blob") + pl.col("blob_nbytes")).alias("end")

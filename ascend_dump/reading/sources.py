@@ -48,7 +48,7 @@ class Sources:
         return None if told is None else told.lines.get(record.op_name)
 
     def node_of(self, record: Record) -> Optional[str]:
-        """The node of PyTorch's graph from which the record's operator was made."""
+        """Return the node of PyTorch's graph from which the record's operator was made."""
         told = self._told(record)
         return None if told is None else told.nodes.get(record.op_name)
 
@@ -61,7 +61,7 @@ class Sources:
         return self._known[path]
 
     def graph_of(self, record: Record) -> Optional[Path]:
-        """The graph file to which the record's operator belongs."""
+        """Return the graph file to which the record's operator belongs."""
         rank = record.rank or 0
         model = _MODEL.fullmatch(record.model or "")
         if model is not None:
@@ -91,12 +91,13 @@ def _read(path: Path) -> _Told:
 
 
 def is_graph_file(name: str) -> bool:
-    """Whether this is the name of a graph file of torchair. Fast, as it is called for every file of a dump."""
+    """Return True if this is the name of a graph file of torchair. Fast, as it is called for every file of a dump."""
     return name.startswith("dynamo_") and parse_graph_file(name) is not None
 
 
 def graphs_beside(root: Path) -> list[Path]:
-    """The graph files in the parent directory of `root`: torchair and GE write to the working directory by default."""
+    """Return the graph files in the parent directory of `root`: torchair and GE write to the working directory by
+    default."""
     try:
         above = root.absolute().parent
         return [above / name for name in children(above)[1] if is_graph_file(name) or is_ge_graph(name)]
@@ -105,5 +106,5 @@ def graphs_beside(root: Path) -> list[Path]:
 
 
 def is_ge_graph(name: str) -> bool:
-    """Whether this is the name of a graph file of GE. Fast, as it is called for every file of a dump."""
+    """Return True if this is the name of a graph file of GE. Fast, as it is called for every file of a dump."""
     return name.startswith("ge_proto_") and name.endswith("_Build.txt")

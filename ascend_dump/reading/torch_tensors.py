@@ -18,7 +18,7 @@ _WORDS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
 
 def as_torch(array: np.ndarray[Any, Any], *, writable: bool) -> Any:
-    """The same values as a tensor; a copy if `writable`, else it shares the memory of the array.
+    """Return the same values as a tensor; a copy if `writable`, else it shares the memory of the array.
 
     Raises FrameworkMissing without PyTorch, NotSupported for a type that PyTorch lacks.
     """

@@ -22,8 +22,8 @@ _EXPONENTS = {
 
 
 def surely_finite(array: np.ndarray[Any, Any]) -> bool:
-    """Whether certainly no element is NaN or Inf. False for other types of floats and arrays that are not contiguous,
-    which are not checked."""
+    """Return True if certainly no element is NaN or Inf. False for other types of floats and arrays that are not
+    contiguous, which are not checked."""
     if array.dtype.kind in "biu":
         return True
     found = _EXPONENTS.get(array.dtype.name)

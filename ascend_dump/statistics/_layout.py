@@ -75,7 +75,7 @@ _known: dict[type, Layout] = {}
 
 
 def layout_of(dtype: np.dtype[Any]) -> Layout:
-    """The layout of a dtype, of either byte order.
+    """Return the layout of a dtype, of either byte order.
 
     Raises ConfigError (AD101) for a dtype that has no statistics: object, text, dates, structures, extended floats.
     """
@@ -128,7 +128,7 @@ def _tabulate(values: np.ndarray) -> Table:
 
 
 def flatten(array: np.ndarray, layout: Layout) -> Optional[np.ndarray]:
-    """The words of an array as one block without copying, in any order; None if it is not one block.
+    """Return the words of an array as one block without copying, in any order; None if it is not one block.
 
     The block is one-dimensional, contiguous, aligned and of native byte order. An array that was transposed, or
     reversed along all axes, is still one block.

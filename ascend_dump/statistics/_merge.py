@@ -129,7 +129,7 @@ def _add(terms: Sequence[float]) -> float:
 
 
 def _signed(value: float, plus: bool) -> float:
-    """The value; a zero gets the given sign, so that the result does not depend on the order of elements."""
+    """Return the value; a zero gets the given sign, so that the result does not depend on the order of elements."""
     if value == 0 and isinstance(value, float):
         return 0.0 if plus else -0.0
     return value

@@ -51,7 +51,7 @@ def distinct(array: np.ndarray) -> list[tuple[np.ndarray, int]]:
 
 
 def _count(shape: tuple[int, ...], steps: list[int], places: int) -> np.ndarray:
-    """The number of elements at each address."""
+    """Return the number of elements at each address."""
     weights = np.zeros(places, dtype=np.int64)
     weights[0] = 1
     reach = 1

@@ -42,7 +42,8 @@ STATISTIC_NAMES: tuple[str, ...] = Statistics._fields[1:]
 
 
 def merged(parts: Sequence[Statistics]) -> Statistics:
-    """The statistics of a tensor from those of its parts: counts and extremes exactly, mean and norm up to rounding.
+    """Return the statistics of a tensor from those of its parts: counts and extremes exactly, mean and norm up to
+    rounding.
 
     A field that is None in one part is None.
 

@@ -52,8 +52,8 @@ def inner(fastmath: Any = (), *, inline: bool = False) -> Callable[[_Function], 
 
 @functools.cache
 def _directory() -> str:
-    """The private directory of compiled kernels, which are executed, so no other user may write to it; "" if it cannot
-    be created."""
+    """Return the private directory of compiled kernels, which are executed, so no other user may write to it; "" if it
+    cannot be created."""
     directory = user_cache() / "numba"
     try:
         make_private_directory(directory)
@@ -77,7 +77,7 @@ def kernel(function: _Function) -> _Function:
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A typed `numba.extending.intrinsic`: the function returns the signature and the code generator."""
+    """Return a typed `numba.extending.intrinsic`: the function returns the signature and the code generator."""
     return cast("Callable[..., Any]", numba.extending.intrinsic(function))
 
 
@@ -98,7 +98,7 @@ def as_float(typing: Any, word: Any, shift: Any, mask: Any) -> Any:
 
 @intrinsic
 def float_bits(typing: Any, value: Any) -> Any:
-    """The bits of a float64 as int64."""
+    """Return the bits of a float64 as int64."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], ir.IntType(64))
@@ -108,7 +108,7 @@ def float_bits(typing: Any, value: Any) -> Any:
 
 @intrinsic
 def larger(typing: Any, value: Any, other: Any) -> Any:
-    """The larger of two float64 that are not NaN. LLVM vectorises this, unlike numba's `max`."""
+    """Return the larger of two float64 that are not NaN. LLVM vectorises this, unlike numba's `max`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         flags = ("nnan", "nsz")
@@ -119,7 +119,7 @@ def larger(typing: Any, value: Any, other: Any) -> Any:
 
 @intrinsic
 def high_half(typing: Any, word: Any) -> Any:
-    """The high half of 64 bits as int64; 0 for a narrower integer."""
+    """Return the high half of 64 bits as int64; 0 for a narrower integer."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         if word.bitwidth < 64:
@@ -132,7 +132,7 @@ def high_half(typing: Any, word: Any) -> Any:
 
 @intrinsic
 def low_half(typing: Any, word: Any) -> Any:
-    """The low half of 64 bits, unsigned, as int64; a narrower integer as a whole."""
+    """Return the low half of 64 bits, unsigned, as int64; a narrower integer as a whole."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         if word.bitwidth == 64:

@@ -110,7 +110,7 @@ class Budget:
             self._check_disk(nbytes, self._until_next_check(written + nbytes))
 
     def _until_next_check(self, written: int) -> int:
-        """The most bytes that may follow after `written` bytes before the free space is checked again."""
+        """Return the most bytes that may follow after `written` bytes before the free space is checked again."""
         return _CHECK_EVERY if self._limit is None else min(_CHECK_EVERY, max(self._limit.nbytes - written, 0))
 
     def _check_disk(self, nbytes: int, more: int) -> None:
@@ -127,7 +127,7 @@ class Budget:
             )
 
     def _free(self) -> tuple[int, int]:
-        """The free bytes of the file system, and the reserve."""
+        """Return the free bytes of the file system, and the reserve."""
         disk = os.statvfs(self._directory)
         reserve = min(max(disk.f_blocks * disk.f_frsize // 20, _LEAST_RESERVE), _MOST_RESERVE)
         return disk.f_bavail * disk.f_frsize, reserve

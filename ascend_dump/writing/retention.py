@@ -106,7 +106,8 @@ class Retention:
         self.other_bytes += text - before + headers
 
     def is_live(self, shard: str) -> bool:
-        """Whether an equal tensor may refer to this shard. Not if its step was removed, else the shard would stay."""
+        """Return True if an equal tensor may refer to this shard. Not if its step was removed, else the shard would
+        stay."""
         return self.keep is None or shard in self._live
 
     def reads(self, step: int, shard: str) -> bool:
@@ -120,7 +121,7 @@ class Retention:
         return True
 
     def next_shard(self, step: int) -> int:
-        """A number that no shard of this step has had."""
+        """Return a number that no shard of this step has had."""
         found = self._next_shards.get(step)
         if found is not None:
             return found
@@ -146,7 +147,7 @@ class Retention:
                 self._remove(step, needed)
 
     def summary(self) -> dict[str, Any]:
-        """The number of removed steps and of their records, and the first and last of these steps."""
+        """Return the number of removed steps and of their records, and the first and last of these steps."""
         return {
             "steps": self._removed_steps,
             "records": self._removed_records,

@@ -174,7 +174,7 @@ def _unpack(array: _Array, axes: list[str], layout: str, c: int) -> _Array:
 
 
 def _in_order(array: _Array, layout: str, wanted: str) -> _Array:
-    """A view of `array` with the axes of `wanted`; axes that the layout does not have get length 1."""
+    """Return a view of `array` with the axes of `wanted`; axes that the layout does not have get length 1."""
     view = array
     for letter in wanted:
         if letter not in layout:
@@ -209,7 +209,7 @@ def _scatter(target: _Array, axis: int, plain: _Array) -> None:
 
 
 def _along(axis: int, *items: Union[int, slice]) -> tuple[Union[int, slice], ...]:
-    """An index with `items` for `axis` and the axes after it."""
+    """Return an index with `items` for `axis` and the axes after it."""
     return (*(slice(None) for _ in range(axis)), *items)
 
 

@@ -220,7 +220,7 @@ class GraphText:
 
 
 def _is_inside(lines: bytes, indent: int) -> bool:
-    """Whether these lines are complete messages, each line a single piece with a larger indent than `indent`."""
+    """Return True if these lines are complete messages, each line a single piece with a larger indent than `indent`."""
     opened, closed = lines.count(b"{\n"), lines.count(b"}\n")
     if opened != closed or lines.count(b"\n" + b" " * (indent + 1)) != lines.count(b"\n") - 1:
         return False
@@ -233,7 +233,7 @@ def _indent(line: bytes) -> int:
 
 
 def _origin(output: bytes) -> OutputOrigin:
-    """The origin of an output, from the text of its description."""
+    """Return the origin of an output, from the text of its description."""
     if b"_origin_" not in output and b"_fx_" not in output:
         return _NO_ORIGIN
     found = {name: text or number for name, text, number in _ORIGIN.findall(output)}
@@ -268,7 +268,7 @@ def _node(fields: dict[bytes, list[bytes]], graph: str, outputs: list[OutputOrig
 
 
 def _is_simple(text: bytes) -> bool:
-    """Whether a line is a single piece: the beginning or end of a message, or one field."""
+    """Return True if a line is a single piece: the beginning or end of a message, or one field."""
     last = text[-1]
     if last in _QUOTES:
         return text.count(b'"') == 2 and b": " in text[: text.find(b'"') + 1] and text.count(b"'") == 0
@@ -302,7 +302,7 @@ def _unescape(found: re.Match[bytes]) -> bytes:
 
 
 def escape(name: str) -> bytes:
-    """A name as in protobuf's text form: bytes that are not ASCII are in octal."""
+    """Return a name as in protobuf's text form: bytes that are not ASCII are in octal."""
     out = b""
     for byte in name.encode("utf-8", "backslashreplace"):
         char = bytes([byte])

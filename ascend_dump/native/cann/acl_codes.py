@@ -94,7 +94,7 @@ class AclError(IntEnum):
 
     @classmethod
     def known(cls, code: int) -> Optional[AclError]:
-        """The member of a code; None if the header does not define the code."""
+        """Return the member of a code; None if the header does not define the code."""
         return cls._value2member_map_.get(code)  # type: ignore[return-value]  # typed as Enum in general
 
 
@@ -113,7 +113,7 @@ _FIXES = {
 
 
 def describe(code: int) -> str:
-    """A code with its name, and a hint for codes of the dump interface: `100045 ACL_ERROR_DUMP_NOT_RUN: …`."""
+    """Return a code with its name, and a hint for codes of the dump interface: `100045 ACL_ERROR_DUMP_NOT_RUN: …`."""
     known = AclError.known(code)
     if known is None:
         return f"{code} (unknown to acl_base_rt.h)"

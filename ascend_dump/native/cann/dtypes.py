@@ -119,17 +119,17 @@ def data_type(value: int) -> DataType:
 
 
 def from_ge(value: int) -> int:
-    """The header's number for a ge::DataType, which nano files and `original_op` use."""
+    """Return the header's number for a ge::DataType, which nano files and `original_op` use."""
     return value - 1 if value > 28 else _FROM_GE.get(value, value)
 
 
 def to_ge(value: int) -> int:
-    """The ge::DataType for a number of the header."""
+    """Return the ge::DataType for a number of the header."""
     return value + 1 if value > 27 else _TO_GE.get(value, value)
 
 
 def decode(raw: _Raw, value: int, shape: tuple[int, ...]) -> _Array:
-    """The array of `shape` at the beginning of a payload; the bytes after it are padding.
+    """Return the array of `shape` at the beginning of a payload; the bytes after it are padding.
 
     It is a view if numpy has the type, otherwise a copy. Types without a fixed size (strings, handles, unknown types)
     give the whole payload as flat uint8. Raises CorruptDump if the payload is too short, NotSupported for block formats
@@ -211,7 +211,8 @@ def _pack(codes: _Raw, bits: int) -> _Raw:
 
 
 def encode(array: _Array, value: Optional[int] = None) -> tuple[int, _Raw]:
-    """The number of a type and the payload of an array. value: chooses between types that are the same type in numpy.
+    """Return the number of a type and the payload of an array. value: chooses between types that are the same type in
+    numpy.
 
     float32 is converted to HIFLOAT8 or FLOAT4_E1M2 only if the values are exact. Raises NotSupported for an element
     type that has no number in CANN, and for values that have no code in the type.
@@ -276,7 +277,7 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
 
 @functools.cache
 def hifloat8_values() -> _Array:
-    """The value of each of the 256 codes, as float32.
+    """Return the value of each of the 256 codes, as float32.
 
     The fields are sign, dot, exponent and mantissa. The dot field is the number of exponent bits. The exponent is a
     sign and a magnitude, whose leading 1 is implied. Sources: "Ascend HiFloat8 Format for Deep Learning"
@@ -312,7 +313,7 @@ def _hifloat8(code: int) -> float:
 
 @functools.cache
 def float4_e1m2_values() -> _Array:
-    """The value of each of the 16 codes: sign, one exponent bit (bias 1), two mantissa bits (en_dtypes)."""
+    """Return the value of each of the 16 codes: sign, one exponent bit (bias 1), two mantissa bits (en_dtypes)."""
     import numpy as np
 
     positive = np.arange(8, dtype=np.float32) / 4

@@ -105,7 +105,7 @@ def payload(dump: DumpFile, entry: Entry) -> np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def decode(dump: DumpFile, tensor: Tensor, *, format: Optional[str] = None) -> np.ndarray[Any, Any]:
-    """The tensor without padding, in its numpy or ml_dtypes type.
+    """Return the tensor without padding, in its numpy or ml_dtypes type.
 
     The array may be a read-only view of the mapped file, and is then not aligned in memory.
     format: another layout, or "original" for the layout of the model (`cann.formats`).

@@ -57,7 +57,7 @@ def format_name(number: int) -> str:
 
 
 def format_number(name: str) -> int:
-    """The number of a layout. Raises ConfigError for an unknown name."""
+    """Return the number of a layout. Raises ConfigError for an unknown name."""
     if name not in _NUMBERS:
         raise ConfigError(f"format={name!r}: CANN has no such layout", hint=f"layouts: {', '.join(TARGETS)}")
     return _NUMBERS[name]
@@ -164,7 +164,7 @@ def _permute(
 
 
 def _candidates(rank: int, original_format: Optional[str]) -> tuple[str, ...]:
-    """The layouts that an original shape of this rank may have, the most likely first."""
+    """Return the layouts that an original shape of this rank may have, the most likely first."""
     usual = _ORIGINALS.get(rank, ())
     if original_format is not None and _RANK.get(original_format) == rank:
         return (original_format, *(layout for layout in usual if layout != original_format))

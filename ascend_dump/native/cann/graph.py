@@ -96,7 +96,7 @@ def read_graph(path: _Path) -> Iterator[Node]:
 
 
 def graph_name(path: _Path) -> str:
-    """The name of the first graph, which is also a directory in the dump. Parses the file only up to that name.
+    """Return the name of the first graph, which is also a directory in the dump. Parses the file only up to that name.
 
     Raises as `read_graph`.
     """
@@ -108,7 +108,7 @@ def graph_name(path: _Path) -> str:
 
 
 def build_graphs(directory: _Path) -> list[Path]:
-    """The `ge_proto_*_Build.txt` files below a directory, in the order in which they were written."""
+    """Return the `ge_proto_*_Build.txt` files below a directory, in the order in which they were written."""
     found = []
     for parent, names in walked(located(directory)):
         found += [parent / name for name in names if name.startswith("ge_proto_") and name.endswith(_BUILD_SUFFIX)]
@@ -116,7 +116,7 @@ def build_graphs(directory: _Path) -> list[Path]:
 
 
 def find_computational(paths: Iterable[_Path], names: Iterable[str] = ()) -> list[Path]:
-    """The computational graphs among several, by the two methods of the TensorFlow document on dump data.
+    """Return the computational graphs among several, by the two methods of the TensorFlow document on dump data.
 
     Without names: the graphs whose text contains `Iterator`, the data pipeline of training. With names (of operators in
     the user's model): the graphs whose text contains all of them. Raises DumpNotFound, ReadError.
@@ -126,7 +126,7 @@ def find_computational(paths: Iterable[_Path], names: Iterable[str] = ()) -> lis
 
 
 def find_model_folders(root: _Path, name: str) -> list[Path]:
-    """The directories with the dump of the graph of this name, below `root`."""
+    """Return the directories with the dump of the graph of this name, below `root`."""
     folder = sanitize(name)
     found = []
     for parent, directories, _ in os.walk(root):

@@ -57,12 +57,12 @@ def std_hash(data: bytes) -> int:
 
 
 def needs_mapping(name: str) -> bool:
-    """Whether a file name is too long to be created."""
+    """Return True if a file name is too long to be created."""
     return len(os.fsencode(name)) > LONGEST_NAME
 
 
 def hashed_name(path: str, *, exception: bool = False) -> str:
-    """The name on disk of a file whose name is too long. path: the whole path as CANN built it.
+    """Return the name on disk of a file whose name is too long. path: the whole path as CANN built it.
 
     A data dump uses the hash of the path (with its doubled slashes), an exception dump that of the file name only.
 
@@ -73,7 +73,7 @@ def hashed_name(path: str, *, exception: bool = False) -> str:
 
 
 def mapping_line(name_on_disk: str, name: str) -> str:
-    """The line that CANN appends for each chunk it writes."""
+    """Return the line that CANN appends for each chunk it writes."""
     return f"{name_on_disk},{name}\n"
 
 

@@ -87,7 +87,7 @@ class DumpName(NamedTuple):
 
     @property
     def overflow(self) -> bool:
-        """Whether the file is an overflow record; documents also spell it OpDebug.Node_Opdebug."""
+        """Return True if the file is an overflow record; documents also spell it OpDebug.Node_Opdebug."""
         return self.op_type.lower() == "opdebug" and self.op_name.lower() == "node_opdebug"
 
 
@@ -100,7 +100,7 @@ def sanitize(text: str) -> str:
 
 
 def loosen_glob(glob: str) -> str:
-    """A glob for sanitized names: it matches at least every name whose original matches `glob`."""
+    """Return a glob for sanitized names: it matches at least every name whose original matches `glob`."""
     out, at = "", 0
     while at < len(glob):
         char, end = glob[at], -1
@@ -167,7 +167,7 @@ def build_name(name: DumpName) -> str:
 
 
 def watch_name(layer: str, watched: str) -> str:
-    """The op name of a watcher file: the output of `watched` as it was after `layer` ran.
+    """Return the op name of a watcher file: the output of `watched` as it was after `layer` ran.
 
     (assumption cann.watch_name)
     """
@@ -175,7 +175,7 @@ def watch_name(layer: str, watched: str) -> str:
 
 
 def watch_pairs(op_name: str) -> Iterator[tuple[str, str]]:
-    """The pairs (layer, watched) that a name may mean; several if the name of an operator contains `_To_`."""
+    """Yield the pairs (layer, watched) that a name may mean; several if the name of an operator contains `_To_`."""
     at = op_name.find(_WATCH, 1)
     while at > 0:
         layer, watched = op_name[:at], op_name[at + len(_WATCH) :]
@@ -228,7 +228,8 @@ def parse_place(parts: Sequence[str], own: Optional[int] = None) -> Place:
 
 
 def build_place(place: Place) -> tuple[str, ...]:
-    """The directory levels of a place, outermost first, below the dump path. (assumption torchair.rank_directory)"""
+    """Return the directory levels of a place, outermost first, below the dump path. (assumption
+    torchair.rank_directory)"""
     levels: list[object] = []
     if place.rank is not None:
         levels.append(f"worldsize{place.world}_global_rank{place.rank}")

@@ -142,7 +142,7 @@ def _dims(cursor: _Cursor, value: bytes) -> tuple[int, ...]:
 
 
 def encode_nano_header(tensors: Iterable[Tensor], version: int = 0) -> bytes:
-    """The header for these tensors, inputs and outputs, without its length."""
+    """Return the header for these tensors, inputs and outputs, without its length."""
     inputs: list[Tensor] = []
     outputs: list[Tensor] = []
     for tensor in tensors:

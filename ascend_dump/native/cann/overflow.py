@@ -119,7 +119,8 @@ def decode_overflow(payload: Union[bytes, bytearray, memoryview]) -> OverflowRec
 
 
 def overflow_of(document: dict[str, Any]) -> OverflowRecord:
-    """The record for a document of the form that `decode_overflow` makes. Raises CorruptDump for other documents."""
+    """Return the record for a document of the form that `decode_overflow` makes. Raises CorruptDump for other
+    documents."""
     if "magic" in document or any(name in document for name in _FIXED):
         try:
             return decode_overflow(encode_overflow(document))
@@ -131,7 +132,7 @@ def overflow_of(document: dict[str, Any]) -> OverflowRecord:
 
 
 def encode_overflow(document: dict[str, Any]) -> bytes:
-    """The 2048 bytes of a record, from the document that `decode_overflow` gives. Missing numbers are 0.
+    """Return the 2048 bytes of a record, from the document that `decode_overflow` gives. Missing numbers are 0.
 
     (assumption cann.overflow_payload)
     """
@@ -157,7 +158,7 @@ def encode_overflow(document: dict[str, Any]) -> bytes:
 
 
 def describe_status(unit: str, status: Sequence[int]) -> tuple[str, ...]:
-    """The meaning of the bits that are set; bits without a documented meaning as a hexadecimal number.
+    """Return the meaning of the bits that are set; bits without a documented meaning as a hexadecimal number.
 
     unit: "AI Core", "AIC" or "AIV"; for other units there is no public table.
 
@@ -179,7 +180,7 @@ def describe_status(unit: str, status: Sequence[int]) -> tuple[str, ...]:
 
 
 def find_operator(unit: Unit, names: Iterable[DumpName], around: int) -> Optional[DumpName]:
-    """The file of the operator that overflowed, among the files in the directory of the record.
+    """Return the file of the operator that overflowed, among the files in the directory of the record.
 
     Task and stream must be equal, and context and thread if the record has them. Of several runs of the operator the
     run nearest to `around` (the record's timestamp) is chosen.

@@ -68,7 +68,7 @@ class GraphOperator(NamedTuple):
 
     @property
     def has_kernel(self) -> bool:
-        """Whether a kernel runs for it, which can be dumped."""
+        """Return True if a kernel runs for it, which can be dumped."""
         return self.type not in _WITHOUT_KERNEL
 
     @property
@@ -92,11 +92,11 @@ class Graph:
             self._by_stem.setdefault(written(stem), {}).setdefault(stem, []).append(number)
 
     def parameter(self, name: str) -> str:
-        """The name of a parameter in the program; the given name if it is not known."""
+        """Return the name of a parameter in the program; the given name if it is not known."""
         return self._parameters.get(name) or name
 
     def among(self, names: Iterable[str]) -> OperatorsByName:
-        """A lookup of operators by the names in the file names of one directory; `names` are all of these."""
+        """Return a lookup of operators by the names in the file names of one directory; `names` are all of these."""
         return OperatorsByName(self._by_stem, self.operators, names)
 
 
@@ -122,7 +122,7 @@ class OperatorsByName:
         self._chosen: dict[str, Mapping[int, int]] = {}
 
     def find(self, name: str) -> Optional[tuple[str, GraphOperator]]:
-        """The full name, with the number it has in the file name, and the operator of the graph.
+        """Return the full name, with the number it has in the file name, and the operator of the graph.
 
         None where it cannot be told which operator it is.
         """
@@ -138,7 +138,7 @@ class OperatorsByName:
 
 
 def _matched(there: Sequence[int], numbers: Sequence[int]) -> Mapping[int, int]:
-    """The number in the graph for each number in file names; empty if it cannot be determined."""
+    """Return the number in the graph for each number in file names; empty if it cannot be determined."""
     if set(there) <= set(numbers):
         return {number: number for number in there}
     if len(there) == len(numbers):
@@ -149,14 +149,14 @@ def _matched(there: Sequence[int], numbers: Sequence[int]) -> Mapping[int, int]:
 
 
 def read_graph(rank_directory: Path, graph: int) -> Graph:
-    """The graph of this id. Files that are missing or cannot be read are ignored, because they are optional."""
+    """Return the graph of this id. Files that are missing or cannot be read are ignored, because they are optional."""
     ir = rank_directory / "graphs" / f"ms_output_trace_code_graph_{graph}.ir"
     order = rank_directory / "execution_order" / f"ms_execution_order_graph_{graph}.csv"
     return _read(ir, _stamp(ir), order, _stamp(order))
 
 
 def read_ir(path: Path) -> list[GraphOperator]:
-    """The operators in one `.ir` text. Raises ReadError if it cannot be read or has none."""
+    """Return the operators in one `.ir` text. Raises ReadError if it cannot be read or has none."""
     try:
         open_regular(path).close()
     except OSError as error:
@@ -168,12 +168,12 @@ def read_ir(path: Path) -> list[GraphOperator]:
 
 
 def has_complex(path: Path) -> bool:
-    """Whether a tensor in this `.ir` text is complex."""
+    """Return True if a tensor in this `.ir` text is complex."""
     return any("[Complex64]" in line or "[Complex128]" in line for line in _lines(path))
 
 
 def is_heterogeneous(path: Path) -> bool:
-    """Whether an operator in this `.ir` text is put on a device of its own (`Primitive.set_device`)."""
+    """Return True if an operator in this `.ir` text is put on a device of its own (`Primitive.set_device`)."""
     return any("primitive_target: " in line for line in _lines(path))
 
 
@@ -212,7 +212,7 @@ def parse_order(lines: Iterable[str]) -> dict[str, int]:
 
 
 def parse_ir(lines: Iterable[str]) -> tuple[list[GraphOperator], list[str]]:
-    """The operators and the names of the parameters of an `.ir` text."""
+    """Return the operators and the names of the parameters of an `.ir` text."""
     operators: list[GraphOperator] = []
     parameters: list[str] = []
     for line in lines:
@@ -242,7 +242,7 @@ def phase_of(full_name: str) -> Optional[str]:
 
 
 def module_of(full_name: str) -> Optional[str]:
-    """The path of the cell by its attributes: `Default/network-WithLossCell/_backbone-Net/fc-Dense/…`."""
+    """Return the path of the cell by its attributes: `Default/network-WithLossCell/_backbone-Net/fc-Dense/…`."""
     levels = [level.partition("-")[0] for level in full_name.split("/")[:-1] if "-" in level]
     return ".".join(levels) if levels else None
 

@@ -80,7 +80,8 @@ class MindSporePlace(NamedTuple):
 
 
 def parse_name(name: str) -> Optional[NpyName]:
-    """The parts of a file name; None if it is not MindSpore's. Parsed from the right, because names may have dots."""
+    """Return the parts of a file name; None if it is not MindSpore's. Parsed from the right, because names may have
+    dots."""
     if not name.endswith(".npy"):
         return None
     fields = name[:-4].split(".")
@@ -103,13 +104,14 @@ def parse_name(name: str) -> Optional[NpyName]:
 
 
 def build_name(name: NpyName) -> str:
-    """The file name of these parts."""
+    """Return the file name of these parts."""
     fields = [str(part) for part in name if part is not None]
     return ".".join([*fields, "npy"])
 
 
 def holds_record(name: str) -> bool:
-    """Whether a file of this name, in a directory that MindSpore wrote, holds a tensor, statistics or an overflow.
+    """Return True if a file of this name, in a directory that MindSpore wrote, holds a tensor, statistics or an
+    overflow.
 
     Files of CANN's own format (`file_format` bin, jit_level O2) have no suffix, and long names become numbers, so what
     holds no record is listed: texts of graphs, copies of the configuration, arguments of operators, name mappings.
@@ -120,7 +122,7 @@ def holds_record(name: str) -> bool:
 
 
 def written(full_name: str) -> str:
-    """A full name as written in file names: slashes, dots, blanks and backslashes become `_`."""
+    """Return a full name as written in file names: slashes, dots, blanks and backslashes become `_`."""
     return full_name.translate(_WRITTEN)
 
 

@@ -47,7 +47,7 @@ class Runtime(NamedTuple):
 
     @property
     def by_kernel(self) -> bool:
-        """Whether it is Ascend with jit_level O0 or O1."""
+        """Return True if it is Ascend with jit_level O0 or O1."""
         return self.device == "Ascend" and not self.ge
 
     @property

@@ -68,7 +68,8 @@ def read_statistics(path: Path) -> Iterator[MindsporeStatisticsRow]:
 
 
 def read_names(path: Path) -> Iterator[str]:
-    """The operator's name of each row; the other columns are not parsed. Raises ReadError if it cannot be opened."""
+    """Yield the operator's name of each row; the other columns are not parsed. Raises ReadError if it cannot be
+    opened."""
     for _, fields, columns in _split(_lines(path)):
         if len(fields) == len(columns) > 0:
             yield written(fields[_OP_NAME].strip())
@@ -93,7 +94,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _split(lines: Iterable[str]) -> Iterator[tuple[int, list[str], list[str]]]:
-    """The number, fields and column names of each row. Without a header: the first line, with no columns."""
+    """Yield the number, fields and column names of each row. Without a header: the first line, with no columns."""
     columns: list[str] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -150,7 +151,7 @@ def _whole(text: str) -> int:
 
 
 def _value(text: str) -> Union[Number, str]:
-    """A number, or the text of a hash."""
+    """Return a number, or the text of a hash."""
     if len(text) <= _LONGEST_NUMBER and "_" not in text:
         for kind in (int, float):
             try:

@@ -63,7 +63,7 @@ class EventTensor(NamedTuple):
 
     @property
     def has_numbers(self) -> bool:
-        """Whether the type is a type of numbers."""
+        """Return True if the type is a type of numbers."""
         return self.dtype in _DTYPES.values()
 
 
@@ -116,7 +116,7 @@ def _axis(message: _Message, number: int, part: Union[int, tuple[int, int]]) -> 
 
 
 def read_event_graph(path: Path) -> dict[str, GraphNode]:
-    """The nodes of a partition graph by name, without those of the debugger. Raises CorruptDump.
+    """Return the nodes of a partition graph by name, without those of the debugger. Raises CorruptDump.
 
     The debugger inserts a copy of each tensor that it watches: a reader of `layer1/w` then reads `__copy_layer1/w_0`.
     """
@@ -189,7 +189,7 @@ class _Message:
         return bytes(self._data[start:end]).decode("utf-8", "replace")
 
     def fields(self, start: int, end: int) -> Iterator[_Field]:
-        """The fields of the message between two positions. Raises CorruptDump."""
+        """Yield the fields of the message between two positions. Raises CorruptDump."""
         at = start
         while at < end:
             key, at = self._number(at, end)

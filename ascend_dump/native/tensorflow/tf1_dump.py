@@ -167,7 +167,7 @@ def _read(settings: _Settings) -> Dict[str, _Value]:
 
 
 def _level_of_rank() -> Tuple[str, ...]:
-    """The name of the directory of this rank, as ascend-dump has it; empty without RANK_ID."""
+    """Return the name of the directory of this rank, as ascend-dump has it; empty without RANK_ID."""
     rank = _number("RANK_ID")
     if rank is None:
         return ()
@@ -243,12 +243,12 @@ class _ArmedAttribute:
 
 
 def entries(config: Any) -> List[Any]:
-    """The entries of NpuOptimizer, in order. Reading creates nothing."""
+    """Return the entries of NpuOptimizer, in order. Reading creates nothing."""
     return [entry for entry in config.graph_options.rewrite_options.custom_optimizers if entry.name == OPTIMIZER]
 
 
 def plain(value: Any) -> Any:
-    """The value of an AttrValue: bytes are decoded, a value in the wrong field keeps its type."""
+    """Return the value of an AttrValue: bytes are decoded, a value in the wrong field keeps its type."""
     field = value.WhichOneof("value")
     if field is None:
         return None
@@ -257,7 +257,7 @@ def plain(value: Any) -> Any:
 
 
 def effective(config: Any) -> Dict[str, Any]:
-    """The value that the bridge reads for each key that is set: that of the last entry with it.
+    """Return the value that the bridge reads for each key that is set: that of the last entry with it.
 
     (assumption npu_bridge.last_entry)
     """
@@ -269,7 +269,7 @@ def effective(config: Any) -> Dict[str, Any]:
 
 
 def conflict(settings: Mapping[str, Any], values: Mapping[str, _Value]) -> str:
-    """The switch in `settings` that excludes those in `values`; "" if there is none."""
+    """Return the switch in `settings` that excludes those in `values`; "" if there is none."""
     for name in SWITCHES:
         if settings.get(name) is True and not values.get(name) and any(values.get(other) for other in SWITCHES):
             return name

@@ -179,7 +179,7 @@ def _in_list(text: str, depth: int) -> Any:
 
 
 def _of_node(text: str) -> Optional[FxValue]:
-    """The node that a text describes; None if it is not a node."""
+    """Return the node that a text describes; None if it is not a node."""
     named = _NODE.fullmatch(text)
     if named is None:
         return None

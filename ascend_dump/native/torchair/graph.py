@@ -112,7 +112,7 @@ def parse_graph_file(name: str) -> Optional[GraphFile]:
 
 
 def operator_names(path: _Path) -> list[str]:
-    """The operators that GE gets: of a graph of torchair as Python text, or of GE's own `ge_proto_*.txt`.
+    """Return the operators that GE gets: of a graph of torchair as Python text, or of GE's own `ge_proto_*.txt`.
 
     Raises as `read_torchair_graph`.
     """
@@ -188,13 +188,13 @@ class _GraphReader:
             raise CorruptDump("no graph of torchair in Python text", path=self._path, offset=offset)
 
     def _unused(self) -> Iterator[GraphOp]:
-        """The preceding node, if no operator was made for it: a view, or a scope."""
+        """Yield the preceding node, if no operator was made for it: a view, or a scope."""
         if not self._used and self._fx is not None:
             yield self._fx
         self._used = True
 
     def _generator_offsets(self, names: list[str]) -> Iterator[GraphOp]:
-        """The operators without a line whose outputs are read here for the first time."""
+        """Yield the operators without a line whose outputs are read here for the first time."""
         for variable in names:
             match = None if variable in self._variables else _OFFSET.fullmatch(variable)
             if match is None:
@@ -228,7 +228,8 @@ class _GraphReader:
 
 
 def _names_in_call(text: str, begin: int) -> list[str]:
-    """The names in the positional arguments of a call whose bracket opens before `begin`; empty if it is not closed.
+    """Return the names in the positional arguments of a call whose bracket opens before `begin`; empty if it is not
+    closed.
 
     Without Python's syntax tree, which takes 500 bytes for each character of a long constant.
     """
@@ -293,7 +294,7 @@ class _Places:
         self._line = ""
 
     def found(self) -> list[str]:
-        """The line of each node of the text; "" if it is not known."""
+        """Return the line of each node of the text; "" if it is not known."""
         lines = self._find_lines()
         return ["" if place is None else lines[place] for place in self._takes]
 
@@ -324,7 +325,8 @@ class _Places:
         return found
 
     def _repeats(self, then: int, now: int, found: list[str]) -> bool:
-        """Whether the nodes from `now` on equal those from `then` on, for a line of several nodes or into the next."""
+        """Return True if the nodes from `now` on equal those from `then` on, for a line of several nodes or into the
+        next."""
         first = self._nodes[then]
         for length in range(_LOOKED_AHEAD):
             ended = now + length == len(self._nodes) or bool(self._nodes[now + length].line)

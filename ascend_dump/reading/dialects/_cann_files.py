@@ -27,7 +27,7 @@ UNKNOWN_NAME = DumpName("device", "", "", 0)
 
 
 def is_hash(name: str) -> bool:
-    """Whether a dump file whose name was too long may have this name on disk."""
+    """Return True if a dump file whose name was too long may have this name on disk."""
     return _SHORTEST_HASH <= len(name) <= _LONGEST_HASH and name.isdecimal()
 
 
@@ -52,7 +52,7 @@ class CannDirectory:
         self.tasks: Optional[Mapping[int, Mapping[DumpName, list[Path]]]] = None
 
     def parse(self, name: str) -> Optional[tuple[str, DumpName]]:
-        """The full name of a dump file in this directory, and its fields; None if it is not the name of one."""
+        """Return the full name of a dump file in this directory, and its fields; None if it is not the name of one."""
         text = self._prefix + name
         parsed = parse_name(text)
         if self._prefix and (parsed is None or parsed.form != "aclgraph"):
@@ -62,7 +62,7 @@ class CannDirectory:
         return text, parsed
 
     def long_names(self) -> dict[str, str]:
-        """The long name by the name on disk, from `mapping.csv`; empty if it cannot be read."""
+        """Return the long name by the name on disk, from `mapping.csv`; empty if it cannot be read."""
         try:
             mapping = read_mapping(self.path / MAPPING)
         except ReadError as error:
@@ -73,7 +73,7 @@ class CannDirectory:
         return mapping.names
 
     def watched(self, name: DumpName) -> Optional[tuple[str, str]]:
-        """The (layer, watched) pair of a watcher's file, None for an operator that is only named so.
+        """Return the (layer, watched) pair of a watcher's file, None for an operator that is only named so.
 
         The watcher dumps the watched operator's own output too; a directory of nothing but pairs was cut out.
         """
@@ -131,7 +131,7 @@ class CannEntry(Entry):
         return self._here.text + self._on_disk
 
     def known(self, path: Path) -> dict[str, Any]:
-        """The fields of its records that name and directory give."""
+        """Return the fields of its records that name and directory give."""
         place, name = self._here.place, self.name
         return {
             "path": path,
@@ -148,7 +148,7 @@ class CannEntry(Entry):
         }
 
     def attrs(self) -> dict[str, Any]:
-        """The attributes of its records that name and directory give."""
+        """Return the attributes of its records that name and directory give."""
         name, place = self.name, self._here.place
         attrs: dict[str, Any] = {}
         if name.overflow:

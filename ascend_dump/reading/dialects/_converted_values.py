@@ -75,7 +75,7 @@ class WithoutValues:
 
 
 def of_file(path: Path, name: ConvertedName) -> StoredArray:
-    """The tensor in a file. Raises CorruptDump; NotSupported if type and shape are told nowhere."""
+    """Return the tensor in a file. Raises CorruptDump; NotSupported if type and shape are told nowhere."""
     if name.type == "npy":
         return _of_npy(path, read_npy_header(path))
     if name.type == "pt":
@@ -97,7 +97,7 @@ def of_archive(path: Path) -> Iterator[tuple[str, int, StoredArray]]:
 
 
 def of_overflow(document: dict[str, Any]) -> StoredArray:
-    """The bytes of an overflow record, whose document was tested."""
+    """Return the bytes of an overflow record, whose document was tested."""
     from ascend_dump.native.cann.overflow import PAYLOAD_SIZE, encode_overflow
 
     def load() -> np.ndarray:

@@ -21,7 +21,7 @@ _OVERFLOW_MODES = (1, 2, 3)
 
 
 def has_only_overflows(rank_directory: Path) -> bool:
-    """Whether a tree of O0 or O1 has only operators that overflowed, by the dump JSON in or next to it.
+    """Return True if a tree of O0 or O1 has only operators that overflowed, by the dump JSON in or next to it.
 
     Such a tree has no record of the overflow itself. On a CPU or GPU, which write metadata, op_debug_mode 3 dumps
     everything.
@@ -36,7 +36,7 @@ def has_only_overflows(rank_directory: Path) -> bool:
 
 
 def _configs_near(run: Path) -> Iterator[dict[str, Any]]:
-    """The dump JSON that the environment names, and those in the directory of the dump and in the one above."""
+    """Yield the dump JSON that the environment names, and those in the directory of the dump and in the one above."""
     named = os.environ.get("MINDSPORE_DUMP_CONFIG")
     if named:
         yield read_json(Path(named)) or {}

@@ -135,7 +135,7 @@ def _statistics(row: MindsporeStatisticsRow, record: Record) -> Statistics:
 
 
 def _named(label: Optional[str]) -> Optional[str]:
-    """The name in numpy of a type that MindSpore writes as Float32, float32, Bool, BFloat16 or Int64."""
+    """Return the name in numpy of a type that MindSpore writes as Float32, float32, Bool, BFloat16 or Int64."""
     import numpy as np
 
     low = (label or "").lower()

@@ -55,7 +55,7 @@ def _unit(unit: Unit, files: Mapping[DumpName, list[Path]], around: int) -> dict
 
 
 def _files_by_task(here: CannDirectory) -> Mapping[int, Mapping[DumpName, list[Path]]]:
-    """The files of each operator run by the id of its task: the dump file alone where it is there, else all.
+    """Return the files of each operator run by the id of its task: the dump file alone where it is there, else all.
 
     The directory is listed again, because other dialects read some of the files.
     """

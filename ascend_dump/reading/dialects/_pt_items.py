@@ -39,7 +39,7 @@ PT_TENSOR = _PtTensorLoader()
 
 
 def tensor_fields(tensor: PtTensor) -> dict[str, Any]:
-    """The fields of a record for a tensor in a file."""
+    """Return the fields of a record for a tensor in a file."""
     from ascend_dump.reading._npy import dtype_of
 
     nbytes = math.prod(tensor.shape) * dtype_of(tensor.dtype).itemsize
@@ -47,7 +47,7 @@ def tensor_fields(tensor: PtTensor) -> dict[str, Any]:
 
 
 def items_as_records(path: Path, known: dict[str, Any], fields_of: _Fields) -> Iterator[Record]:
-    """A record for each value in the file. `fields_of` returns its fields by its keys; None leaves it out.
+    """Yield a record for each value in the file. `fields_of` returns its fields by its keys; None leaves it out.
 
     A file that cannot be read is one record with its error.
     """

@@ -21,11 +21,11 @@ class UnreadableLines:
 
     @property
     def are_enough(self) -> bool:
-        """Whether no further line is reported."""
+        """Return True if no further line is reported."""
         return self._count >= _MOST_LISTED
 
     def reason(self, why: str) -> Optional[str]:
-        """The text to report for another line; None after the limit."""
+        """Return the text to report for another line; None after the limit."""
         if self.are_enough:
             return None
         self._count += 1

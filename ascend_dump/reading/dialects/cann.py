@@ -87,7 +87,7 @@ class _CannFile(CannEntry):
             yield Record(None, error=empty, attrs=attrs, **common)
 
     def _header_says(self, header: DumpFile, known: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """The operator's name and what all records of the file share; completes `known`."""
+        """Return the operator's name and what all records of the file share; completes `known`."""
         attrs = self.attrs()
         name = self.name.op_name
         if header.op_name and (not name or sanitize(header.op_name) == sanitize(name)):
@@ -107,7 +107,7 @@ class _CannFile(CannEntry):
         return name, attrs
 
     def _overflow(self, header: DumpFile) -> dict[str, Any]:
-        """The decoded overflow record, with the operator of each unit that overflowed."""
+        """Return the decoded overflow record, with the operator of each unit that overflowed."""
         from ascend_dump.native.cann.dump_file import payload
         from ascend_dump.native.cann.overflow import decode_overflow
         from ascend_dump.reading.dialects._overflow_fields import overflow_fields
@@ -141,7 +141,7 @@ class _CannFile(CannEntry):
 
 
 def _renamed(here: CannDirectory, hashes: list[str], claimed: set[str]) -> Iterator[CannEntry]:
-    """The entries of files whose names are hashes of longer names. Adds to `claimed`."""
+    """Yield the entries of files whose names are hashes of longer names. Adds to `claimed`."""
     names = here.long_names()
     for on_disk in hashes:
         long_name = names.get(on_disk)

@@ -133,7 +133,7 @@ class _MindsporeDirectory:
 
     @property
     def is_one(self) -> bool:
-        """Whether this is certainly a directory of MindSpore, because `statistic.csv` is a common name."""
+        """Return True if this is certainly a directory of MindSpore, because `statistic.csv` is a common name."""
         return self.graph_id is not None or self.known["run"] is not None
 
     @property
@@ -155,7 +155,8 @@ class _MindsporeDirectory:
         return self._scene
 
     def siblings(self) -> tuple[OperatorsByName, dict[NpyName, int]]:
-        """The operators by the names of files here, and of each file how often its tensor had been written before."""
+        """Return the operators by the names of files here, and of each file how often its tensor had been written
+        before."""
         if self._siblings is None:
             names = sorted((file.name for file in self.files), key=lambda name: name.timestamp)
             before: dict[NpyName, int] = {}
@@ -168,14 +169,14 @@ class _MindsporeDirectory:
         return self._siblings
 
     def described(self, op_type: str, op_name: str) -> Described:
-        """The information of the graph about an operator, computed once for all its tensors."""
+        """Return the information of the graph about an operator, computed once for all its tensors."""
         known = self._described.get((op_type, op_name))
         if known is None:
             known = self._described[op_type, op_name] = describe(self.graph, op_type, op_name, self.siblings()[0])
         return known
 
     def rows(self) -> dict[NpyName, MindsporeStatisticsRow]:
-        """The lines of `statistic.csv` by the file of their tensor."""
+        """Return the lines of `statistic.csv` by the file of their tensor."""
         if self._rows is None:
             try:
                 self._rows = join([file.name for file in self.files], read_statistics(self.path / FILE))
@@ -184,7 +185,7 @@ class _MindsporeDirectory:
         return self._rows
 
     def arguments(self, name: NpyName) -> Optional[dict[str, Any]]:
-        """The attributes with which the operator was created, if they were saved."""
+        """Return the attributes with which the operator was created, if they were saved."""
         file = f"{name.op_type}.{name.op_name}.json"
         if self._args is None:
             self._args = {}
@@ -350,7 +351,7 @@ class _Statistics(_Plain):
 
 
 def _renamed(here: _MindsporeDirectory, names: list[str], claimed: set[str]) -> Iterator[Entry]:
-    """The entries of files whose names are hashes of longer names. Adds to `claimed`."""
+    """Yield the entries of files whose names are hashes of longer names. Adds to `claimed`."""
     try:
         mapping = read_mapping(here.path / MAPPING)
     except ReadError as error:

@@ -133,7 +133,7 @@ class _DeviceOutputs:
             found.sort()
 
     def inputs(self, node: str, moment: tuple[int, int]) -> Iterator[tuple[int, Path]]:
-        """The number of each input that was dumped, and the file that was the last one before this moment."""
+        """Yield the number of each input that was dumped, and the file that was the last one before this moment."""
         known = self.graph.get(node)
         for index, source in enumerate(known.inputs if known is not None else ()):
             found = self._files.get(source, [])

@@ -72,7 +72,7 @@ class Judge:
         return None
 
     def _is_mask(self, op_type: str, inputs: Sequence[Slot], made: Sequence[Slot], positive: bool) -> bool:
-        """Whether outputs with Inf, without NaN, are those of a mask. positive: +Inf is among them."""
+        """Return True if outputs with Inf, without NaN, are those of a mask. positive: +Inf is among them."""
         if plain_name(op_type) in FILLING or all(self._is_known(one) for one in made):
             return True
         known = [one for one in inputs if one.statistics is not None]
@@ -93,7 +93,7 @@ class Judge:
         return not positive or sum(one.infinite for one in parts) <= sum(_part(one).infinite for one in carried)
 
     def _is_known(self, one: Slot) -> bool:
-        """Whether this is a mask by its look or its content."""
+        """Return True if this is a mask by its look or its content."""
         if one.statistics is not None and is_additive_mask(one.statistics):
             return True
         return one.content is not None and one.content in self._masks

@@ -10,7 +10,7 @@ __all__ = ["has_nan", "is_additive_mask", "is_nonfinite"]
 
 
 def is_nonfinite(statistics: Statistics) -> bool:
-    """Whether these are of a tensor with NaN or Inf in it, as far as they tell."""
+    """Return True if these are of a tensor with NaN or Inf in it, as far as they tell."""
     counts = (statistics.nan, statistics.posinf, statistics.neginf)
     if any(count is not None for count in counts):
         return any(counts)
@@ -20,7 +20,7 @@ def is_nonfinite(statistics: Statistics) -> bool:
 
 
 def has_nan(statistics: Statistics) -> bool:
-    """Whether these are of a tensor with NaN in it, as far as they tell."""
+    """Return True if these are of a tensor with NaN in it, as far as they tell."""
     if statistics.nan is not None:
         return statistics.nan > 0
     computed = (statistics.max, statistics.min, statistics.mean, statistics.l2norm)
@@ -28,7 +28,7 @@ def has_nan(statistics: Statistics) -> bool:
 
 
 def is_additive_mask(found: Statistics) -> bool:
-    """Whether the tensor holds nothing but 0 and -Inf, and both."""
+    """Return True if the tensor holds nothing but 0 and -Inf, and both."""
     if found.nan or found.posinf or not found.neginf or not found.zero:
         return False
     return found.neginf + found.zero == found.count

@@ -82,7 +82,7 @@ _BY_NAME = {name: rule for rule in RULES for name in rule.operators}
 
 
 def plain_name(op_type: str) -> str:
-    """An operator without namespace, overload and spelling: `aten::masked_fill_.Scalar` is `maskedfill`."""
+    """Return an operator without namespace, overload and spelling: `aten::masked_fill_.Scalar` is `maskedfill`."""
     name = op_type.rpartition("::")[2].removeprefix("aten.")
     return name.partition(".")[0].replace("_", "").lower()
 
@@ -109,7 +109,7 @@ class Part(NamedTuple):
 
 
 def is_mask(op_type: str, view: bool, given: Iterable[Part], numbers: bool, made: Sequence[Part]) -> bool:
-    """Whether an operator that gave NaN or Inf only made or carried a mask.
+    """Return True if an operator that gave NaN or Inf only made or carried a mask.
 
     view     whether its outputs are known to be views of what it was given
     given    its inputs as it read them, looked at only where a rule asks for them
@@ -130,13 +130,13 @@ def is_mask(op_type: str, view: bool, given: Iterable[Part], numbers: bool, made
 
 
 def moves(op_type: str) -> bool:
-    """Whether the elements that an operator gives are some of those that it was given, as they were."""
+    """Return True if the elements that an operator gives are some of those that it was given, as they were."""
     rule = rule_of(op_type)
     return rule.moves if rule is not None else plain_name(op_type) in VIEWS
 
 
 def _is_given(made: Part, given: Sequence[Part], rule: MaskRule) -> bool:
-    """Whether an output has no more Inf than the inputs bring to it, broadcast."""
+    """Return True if an output has no more Inf than the inputs bring to it, broadcast."""
 
     negative = positive = 0
     for one in given:

@@ -61,7 +61,7 @@ class AdumpSubject(NamedTuple):
 
     @property
     def has_path(self) -> bool:
-        """Whether adump checks the path; for exception scenes it uses another path."""
+        """Return True if adump checks the path; for exception scenes it uses another path."""
         return bool(self.dump) and self.scene not in EXCEPTION_SCENES
 
     @property
@@ -72,7 +72,7 @@ class AdumpSubject(NamedTuple):
 
     @property
     def selects(self) -> bool:
-        """Whether adump checks steps, models and operators."""
+        """Return True if adump checks steps, models and operators."""
         return self.has_path and not self.debug
 
 
@@ -98,12 +98,12 @@ class AdumpItem(NamedTuple):
 
 
 def dumping(**keys: Any) -> Example:
-    """A dump JSON with these keys and an existing path."""
+    """Return a dump JSON with these keys and an existing path."""
     return Example({"dump": {"dump_path": "$DIR", **keys}})
 
 
 def listing(**keys: Any) -> Example:
-    """A dump JSON with an existing path and these keys in its only item of `dump_list`."""
+    """Return a dump JSON with an existing path and these keys in its only item of `dump_list`."""
     return dumping(dump_list=[keys])
 
 

@@ -163,7 +163,7 @@ def _item_replaced(subject: AclSubject) -> Iterator[Hit]:
 
 
 def _loses(item: Mapping[str, Any], winner: Mapping[str, Any], key: str) -> bool:
-    """Whether the item selects something under `key` that the item which replaces it does not select."""
+    """Return True if the item selects something under `key` that the item which replaces it does not select."""
     later, earlier = winner.get(key) or [], item.get(key) or []
     # What is no list selects nothing.
     if not isinstance(later, list) or not isinstance(earlier, list) or not later:
@@ -300,7 +300,7 @@ def _watcher_nodes_unused(subject: AclSubject) -> Iterator[Hit]:
 
 
 def _effective_items(subject: AclSubject) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """The items of `dump_list` that GE uses: index, model name and item."""
+    """Yield the items of `dump_list` that GE uses: index, model name and item."""
     dropped = {index for index, _ in dropped_items(subject.dump)}
     for index, item in items_of(subject.dump) if subject.selects else ():
         if index not in dropped:

@@ -75,12 +75,12 @@ class AclSubject(NamedTuple):
 
     @property
     def asks(self) -> bool:
-        """Whether a dump is asked for, even if the configuration is refused for something else."""
+        """Return True if a dump is asked for, even if the configuration is refused for something else."""
         return adump.needs_dump(self.dump)
 
     @property
     def selects(self) -> bool:
-        """Whether `dump_list` decides what is dumped."""
+        """Return True if `dump_list` decides what is dumped."""
         return not self.overflow and not self.exception
 
 
@@ -110,7 +110,7 @@ class GeSubject(NamedTuple):
 
 
 def situation_of_example(example: Example) -> Situation:
-    """The facts of an example; each operator is given as an object with the fields of `Node`."""
+    """Return the facts of an example; each operator is given as an object with the fields of `Node`."""
     facts = dict(example.facts)
     operators = facts.pop("operators", None)
     if operators is not None:

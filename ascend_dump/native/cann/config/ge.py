@@ -57,7 +57,8 @@ class GeSettings(NamedTuple):
     ranges: Mapping[str, tuple[tuple[str, str], ...]] = {}
 
     def wants(self, op_name: str, model: str, om_name: str = "") -> bool:
-        """Whether the normal dump selects this operator, in GE's order of matching; ranges are not considered."""
+        """Return True if the normal dump selects this operator, in GE's order of matching; ranges are not
+        considered."""
         if not self.status:
             return False
         if self.every:
@@ -108,7 +109,8 @@ def judge(config: Any, verdict: Verdict, *, env: Optional[Mapping[str, str]] = N
 
 
 def dropped_items(dump: Mapping[str, Any]) -> list[tuple[int, str]]:
-    """The items of `dump_list` that GE ignores with a warning in its log: index, and the key that is the reason."""
+    """Return the items of `dump_list` that GE ignores with a warning in its log: index, and the key that is the
+    reason."""
     found = []
     for index, item in items_of(dump):
         if item.get("model_name") == "":

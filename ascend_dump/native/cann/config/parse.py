@@ -123,7 +123,7 @@ def _refused(acl_error: int, native: str, reason: str) -> Parsed:
 
 
 def _depths(data: bytes) -> tuple[int, int]:
-    """The greatest depths of objects and of arrays. Brackets inside strings count too, as in acl."""
+    """Return the greatest depths of objects and of arrays. Brackets inside strings count too, as in acl."""
     return _depth(data, b"{}"), _depth(data, b"[]")
 
 

@@ -53,11 +53,12 @@ class Situation(NamedTuple):
 
     @classmethod
     def here(cls) -> Situation:
-        """The environment and working directory of this process; all else is unknown."""
+        """Return the environment and working directory of this process; all else is unknown."""
         return cls(env=dict(os.environ), cwd=os.getcwd())
 
     def names(self) -> dict[str, list[Node]]:
-        """The known operators by every name that GE compares: the final name and the names from before fusion."""
+        """Return the known operators by every name that GE compares: the final name and the names from before
+        fusion."""
         found: dict[str, list[Node]] = {}
         for node in self.operators or ():
             for name in dict.fromkeys((node.name, *node.original_names)):
@@ -66,7 +67,7 @@ class Situation(NamedTuple):
 
 
 def in_container(root: Path = Path("/")) -> bool:
-    """Whether this process runs in a container, judged by the files that container engines create."""
+    """Return True if this process runs in a container, judged by the files that container engines create."""
     if (root / ".dockerenv").exists() or (root / "run" / ".containerenv").exists():
         return True
     if os.environ.get("KUBERNETES_SERVICE_HOST"):

@@ -25,7 +25,7 @@ _BEGINS_A_TOKEN = set('{}[]:,"-0123456789tfn')
 
 
 def syntax_error(text: str, error: json.JSONDecodeError) -> str:
-    """The position and the reason, in Python's words if those of nlohmann's parser are not known."""
+    """Return the position and the reason, in Python's words if those of nlohmann's parser are not known."""
     # Python gives the position after a comma or a value, nlohmann's parser that of the unexpected character.
     at = re.compile(r"[ \t\r\n]*").match(text, error.pos).end()  # type: ignore[union-attr]  # it matches nothing too
     line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)

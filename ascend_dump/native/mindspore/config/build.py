@@ -106,13 +106,13 @@ def mindspore_config(
 
 
 def left_out(request: DumpRequest) -> list[Problem]:
-    """The settings of a request that are not in the file, because the scene determines them."""
+    """Return the settings of a request that are not in the file, because the scene determines them."""
     # MindSpore uses the model as the name of a directory, also in these scenes.
     return list(SCENES.problems(request.replace(models=())))
 
 
 def _as_the_scene_has_it(request: DumpRequest) -> DumpRequest:
-    """The same request with the settings that MindSpore uses for its scene; `left_out` reports the others."""
+    """Return the same request with the settings that MindSpore uses for its scene; `left_out` reports the others."""
     if request.scene is None:
         return request
     steps = None if request.scene == "exception" else request.steps

@@ -24,7 +24,7 @@ _FOREIGN_GROUP = re.compile(r"(?<!\\)\(\?(?![:=!])")
 
 
 def iteration_ranges(text: str) -> Optional[list[tuple[int, int]]]:
-    """The selected iterations as inclusive ranges, None for all of them."""
+    """Return the selected iterations as inclusive ranges, None for all of them."""
     if text == "all":
         return None
     found = (_range(part) for part in text.split("|"))
@@ -32,7 +32,7 @@ def iteration_ranges(text: str) -> Optional[list[tuple[int, int]]]:
 
 
 def unused_parts(text: str) -> list[str]:
-    """The parts of `iteration` that select nothing, empty ones left out."""
+    """Return the parts of `iteration` that select nothing, empty ones left out."""
     return [] if text == "all" else [part for part in text.split("|") if part and _range(part) is None]
 
 
@@ -46,7 +46,7 @@ def _range(part: str) -> Optional[tuple[int, int]]:
 
 
 def kernel_text(entry: Any) -> str:
-    """An entry of `kernels` as MindSpore compares it."""
+    """Return an entry of `kernels` as MindSpore compares it."""
     text = json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
     return text.replace('"', "").replace(" ", "")
 

@@ -23,7 +23,7 @@ class ParameterSubject(NamedTuple):
 
     @property
     def on(self) -> bool:
-        """Whether a dump or overflow detection is turned on."""
+        """Return True if a dump or overflow detection is turned on."""
         return self.given.get("enable_dump") is True or self.given.get("enable_dump_debug") is True
 
 

@@ -34,7 +34,7 @@ def check_parameters(source: Source, *, all: bool = False, situation: Optional[S
 
 
 def _of_ge(values: Mapping[str, Value], here: Situation) -> Iterator[Problem]:
-    """The problems that GE's rules find, with the names of the bridge's keys."""
+    """Yield the problems that GE's rules find, with the names of the bridge's keys."""
     # The longest first, because some names are the beginning of others.
     names = {key.ge: name for name, key in sorted(KEYS.items(), key=lambda item: -len(item[1].ge)) if key.ge}
     settled = {name: value for name, value in values.items() if name not in MODES}

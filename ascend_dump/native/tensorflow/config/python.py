@@ -64,7 +64,7 @@ def _literal(value: Value) -> str:
 
 
 def _condition(ranks: Steps) -> str:
-    """The ranks as an expression of `rank`."""
+    """Return the ranks as an expression of `rank`."""
     found = []
     for part in ranks.to_cann().split("|"):
         first, _, last = part.partition("-")

@@ -198,7 +198,7 @@ def _is_slow(steps: str) -> bool:
 
 
 def takes_steps(text: str) -> bool:
-    """Whether torchair accepts this `dump_step`, checked in linear time; it reads "1-23-4" as 1-2 and 3-4."""
+    """Return True if torchair accepts this `dump_step`, checked in linear time; it reads "1-23-4" as 1-2 and 3-4."""
     body = text[:-1] if text.endswith("\n") else text
     if not body:
         return True

@@ -45,7 +45,7 @@ def check_file(source: Source, *, all: bool = False, situation: Optional[Situati
 def check_options(
     options: Mapping[str, Any], *, mode: str = "max-autotune", situation: Optional[Situation] = None
 ) -> list[Problem]:
-    """All problems of these options, errors first. situation: of the process; by default this one."""
+    """Return all problems of these options, errors first. situation: of the process; by default this one."""
     here = Situation.here() if situation is None else situation
     found = list(REFUSED.problems(OptionsSubject(options, mode, here.cwd)))
     wrong = {problem.where for problem in found}
@@ -60,7 +60,8 @@ def check_options(
 
 
 def _of_graphs(situation: Situation) -> Situation:
-    """The same for graphs that torchair compiles: no offline models, and GE compiles them with overflow detection."""
+    """Return the same for graphs that torchair compiles: no offline models, and GE compiles them with overflow
+    detection."""
     return situation._replace(container=False, status_check=True)
 
 

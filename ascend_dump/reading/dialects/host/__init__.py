@@ -81,7 +81,7 @@ class _Reading:
         return list(map(self.decode, text[:-1].split(b"\n")))
 
     def call_of(self, line: Line) -> bytes:
-        """The arguments of a line's operator, which are in its first line. Call for consecutive lines."""
+        """Return the arguments of a line's operator, which are in its first line. Call for consecutive lines."""
         self.last = call_after(line, self.last)
         return self.last.text
 
@@ -230,7 +230,7 @@ class _Index(Entry):
             yield columns.frame()
 
     def _numbered(self, reading: _Reading) -> Iterator[tuple[_Block, range]]:
-        """The blocks, and of each record minus which one of all it is."""
+        """Yield the blocks, and of each record minus which one of all it is."""
         before = 0
         for block in self._blocks(reading):
             count = len(block.lines) + len(block.records)
@@ -292,13 +292,13 @@ class _Index(Entry):
         return found
 
     def _records(self, lines: Sequence[Line], reading: _Reading, before: Call) -> Iterator[Record]:
-        """The records of lines that follow each other, the first of them after one with this call."""
+        """Yield the records of lines that follow each other, the first of them after one with this call."""
         for line in lines:
             before = call_after(line, before)
             yield self._record(line, reading, 0, before.text)
 
     def _lines(self, file: BinaryIO, offset: int, until: int, reading: _Reading) -> Iterator[Record]:
-        """The records of the lines that begin from `offset`, where the file stands, and before `until`."""
+        """Yield the records of the lines that begin from `offset`, where the file stands, and before `until`."""
         while offset < until:
             try:
                 raw = file.readline(_LONGEST_LINE)
@@ -335,7 +335,7 @@ class _Index(Entry):
             offset += len(raw)
 
     def _is_final(self, file: BinaryIO, end: int) -> bool:
-        """Whether the file ends here for good."""
+        """Return True if the file ends here for good."""
         # The size is asked for last: the run may end while its index is read.
         return is_of_complete_run(self.path) and size_of(file) == end
 
@@ -379,7 +379,7 @@ class _Index(Entry):
         )
 
     def _unread(self, error: OSError, offset: int) -> Record:
-        """The record that reports an index that cannot be read."""
+        """Return the record that reports an index that cannot be read."""
         removed = why_removed(self.path.parent) if isinstance(error, FileNotFoundError) else None
         removed = error if isinstance(error, StorageError) else removed
         if removed is not None:
@@ -392,7 +392,7 @@ class _Index(Entry):
 
 
 def _regular(reading: _Reading, text: bytes) -> Sequence[Line]:
-    """The lines of a text; none where one of them is no record, or names a shard that is none of this dump."""
+    """Return the lines of a text; none where one of them is no record, or names a shard that is none of this dump."""
     try:
         lines = reading.lines_of(text) if text else []
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -403,7 +403,7 @@ def _regular(reading: _Reading, text: bytes) -> Sequence[Line]:
 
 
 def _is_readable(line: Line) -> bool:
-    """Whether the dump has values or statistics of it, or the reason why it has none."""
+    """Return True if the dump has values or statistics of it, or the reason why it has none."""
     told = line.shard or line.stats is not None or line.unmeasured
     return bool(told) or (line.nbytes == 0 and not line.skipped)
 

@@ -30,13 +30,13 @@ def operator_of(line: Line) -> tuple[int, str, int]:
 
 
 def call_after(line: Line, before: Call) -> Call:
-    """The call of a line that follows another one."""
+    """Return the call of a line that follows another one."""
     operator, text = operator_of(line), bytes(line.call)
     return before if not text and operator == before.operator else Call(operator, text)
 
 
 def call_after_all(lines: Sequence[Line], before: Call) -> Call:
-    """The call of the last of some lines that follow another one."""
+    """Return the call of the last of some lines that follow another one."""
     operator = operator_of(lines[-1])
     for line in reversed(lines):
         if operator_of(line) != operator:
@@ -47,7 +47,7 @@ def call_after_all(lines: Sequence[Line], before: Call) -> Call:
 
 
 def call_before(file: BinaryIO, place: int, decode: Callable[[bytes], Line], last: Call) -> Call:
-    """The call of the line above a place of an index, where the line there needs it.
+    """Return the call of the line above a place of an index, where the line there needs it.
 
     last: of the line that was read before, maybe far above.
     """

@@ -115,7 +115,7 @@ class LineColumns:
         self._places.append(places)
 
     def frame(self) -> polars.DataFrame:
-        """The columns of the lines added since the last call."""
+        """Return the columns of the lines added since the last call."""
         import numpy as np
         import polars as pl
 
@@ -152,7 +152,7 @@ class LineColumns:
 
 
 def _of_views(told: dict[str, list[Any]], strides: polars.Series) -> dict[str, Any]:
-    """The columns of `dump_format.view_of` of all lines. Most have the strides that they are stored with."""
+    """Return the columns of `dump_format.view_of` of all lines. Most have the strides that they are stored with."""
     blobs, own = told["blob"], told["stored_stride"]
     stored: Any = strides.alias("stored_stride")
     if own.count(None) < len(own):
@@ -171,19 +171,19 @@ def _of_views(told: dict[str, list[Any]], strides: polars.Series) -> dict[str, A
 
 
 def _any_given(name: str, values: list[Any]) -> bool:
-    """Whether one of the values of a field is another than its default."""
+    """Return True if one of the values of a field is another than its default."""
     return values.count(_DEFAULTS[name]) < len(values) and any(values)
 
 
 def line_ends(text: bytes) -> np.ndarray:
-    """The places of the newlines in a text."""
+    """Return the places of the newlines in a text."""
     import numpy as np
 
     return np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
 
 
 def line_starts(ends: np.ndarray, offset: int) -> np.ndarray:
-    """The offsets of the lines that end at these places of a text, which begins at `offset`."""
+    """Return the offsets of the lines that end at these places of a text, which begins at `offset`."""
     import numpy as np
 
     starts = np.full(len(ends), offset, np.int64)
@@ -192,7 +192,7 @@ def line_starts(ends: np.ndarray, offset: int) -> np.ndarray:
 
 
 def are_objects(text: bytes, ends: np.ndarray) -> bool:
-    """Whether all lines begin with `{` and end with `}`.
+    """Return True if all lines begin with `{` and end with `}`.
 
     In JSON `{` cannot follow `}`, and strings have no newlines, so no object spans two of these lines: if there are as
     many objects as lines, each line is one object.
@@ -209,7 +209,7 @@ def are_objects(text: bytes, ends: np.ndarray) -> bool:
 
 
 def _of_statistics(rows: list[Any]) -> dict[str, Any]:
-    """The columns of the statistics of all lines; empty if no line has statistics."""
+    """Return the columns of the statistics of all lines; empty if no line has statistics."""
     import polars as pl
 
     without = rows.count(None)

@@ -46,7 +46,8 @@ Shard = Union[mmap.mmap, "StoredShard"]
 
 
 def why_removed(step: Path) -> Optional[ReadError]:
-    """The error for a missing file of a step that a capture with `keep=` has removed; None if that is not the reason.
+    """Return the error for a missing file of a step that a capture with `keep=` has removed; None if that is not the
+    reason.
 
     step: the directory of the step
     """
@@ -105,7 +106,7 @@ class Shards:
 
     @classmethod
     def of(cls, root: Path) -> Shards:
-        """The shards of the dump opened at `root`."""
+        """Return the shards of the dump opened at `root`."""
         found = cls._of_dump.get(str(root))
         if found is None:
             found = cls._of_dump[str(root)] = cls()
@@ -165,7 +166,7 @@ def _map_file(path: Path) -> mmap.mmap:
 
 
 def read_array(mapped: Optional[Shard], place: ShardRegion, record: Record) -> np.ndarray:
-    """A read-only array: a copy if it is small, else a view of the mapped file.
+    """Return a read-only array: a copy if it is small, else a view of the mapped file.
 
     Raises CorruptDump if the tensor exceeds its bytes, NotSupported for an unknown dtype.
     """

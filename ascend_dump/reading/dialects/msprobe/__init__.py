@@ -106,7 +106,7 @@ def _levels(directory: Directory) -> dict[str, Any]:
 
 
 def _has_siblings(directory: Directory, level: str) -> bool:
-    """Whether several processes wrote into one step."""
+    """Return True if several processes wrote into one step."""
     place = next((above for above in (directory.path, *directory.path.parents) if above.name == level), None)
     try:
         return place is not None and sum(bool(_PROCESS.fullmatch(name)) for name in children(place.parent)[0]) > 1
@@ -155,7 +155,7 @@ class _StepIndex(Entry):
                 yield Record(None, path=self.path, attrs=attrs, **fields)
 
     def _beside(self, name: str) -> Mapping[str, Any]:
-        """A file that says more of the records; without it, or a part of it, they can be read all the same."""
+        """Return a file that says more of the records; without it, or a part of it, they can be read all the same."""
         found: dict[str, Any] = {}
         with contextlib.suppress(CorruptDump):
             for key, value in items_of(self._place / name):
@@ -254,7 +254,7 @@ def _stacks(given: Mapping[str, Any]) -> dict[str, _Stack]:
 
 
 def _stack_of(name: str, stacks: Mapping[str, _Stack]) -> dict[str, Any]:
-    """The attribute `stack` of a record."""
+    """Return the attribute `stack` of a record."""
     return {"stack": stacks[name].functions} if name in stacks and stacks[name].functions else {}
 
 

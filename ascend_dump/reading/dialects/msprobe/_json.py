@@ -32,7 +32,7 @@ def items_of(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def items_of_data(path: Path) -> Iterator[tuple[str, Any]]:
-    """The same for the object under "data" of the file, which is its last item."""
+    """Yield the same for the object under "data" of the file, which is its last item."""
     with _JsonText(path) as text:
         for key in text.object_keys():
             if key == "data" and text.next_is("{"):

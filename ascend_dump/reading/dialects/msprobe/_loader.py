@@ -95,7 +95,8 @@ def _read(file: Path) -> np.ndarray:
 
 
 def numbers_of(entry: Mapping[str, Any], shape: tuple[int, ...]) -> Optional[Statistics]:
-    """The statistics of an entry; None if it has none. A maximum of NaN is dropped, as it hides the other elements."""
+    """Return the statistics of an entry; None if it has none. A maximum of NaN is dropped, as it hides the other
+    elements."""
     found = [entry.get(name) for name in ("Max", "Min", "Mean", "Norm")]
     if all(value is None for value in found):
         return None

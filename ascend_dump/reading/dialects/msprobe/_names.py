@@ -43,14 +43,15 @@ class MsprobeName(NamedTuple):
 
 
 def module_of(parent: object) -> Optional[str]:
-    """The path of the module that is the parent of a record in `construct.json`; None if there is none."""
+    """Return the path of the module that is the parent of a record in `construct.json`; None if there is none."""
     # With a micro step it is a pair.
     name = parent[0] if isinstance(parent, list) and parent else parent
     return MsprobeName.of(name).module if isinstance(name, str) else None
 
 
 def stack_of(lines: Iterable[object]) -> tuple[str, ...]:
-    """The functions of a stack in the form of `Record.stack`, `file:line in function`, including the framework's."""
+    """Return the functions of a stack in the form of `Record.stack`, `file:line in function`, including the
+    framework's."""
     found = (_FRAME.match(line) for line in lines if isinstance(line, str))
     return tuple(f"{frame[1]}:{frame[2]} in {frame[3].strip()}" for frame in found if frame is not None)
 

@@ -48,14 +48,14 @@ def tensors_of(value: Any) -> Iterator[MsprobeTensor]:
 
 
 def gradients_of(value: Any) -> Any:
-    """The record of the gradients of parameters, which has a list of one tensor for each, as one of tensors."""
+    """Return the record of the gradients of parameters, which has a list of one tensor for each, as one of tensors."""
     if not isinstance(value, dict):
         return value
     return {key: one[0] if isinstance(one, list) and len(one) == 1 else one for key, one in value.items()}
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether an entry is that of a tensor, of whatever class."""
+    """Return True if an entry is that of a tensor, of whatever class."""
     return isinstance(value, dict) and isinstance(value.get("dtype"), str) and isinstance(value.get("shape"), list)
 
 
