@@ -62,9 +62,9 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     if name in _ML_DTYPES:
         import ml_dtypes
 
-        found = getattr(ml_dtypes, name, None)
-        if found is not None:
-            kind: np.dtype[Any] = np.dtype(found)
+        element_type = getattr(ml_dtypes, name, None)
+        if element_type is not None:
+            kind: np.dtype[Any] = np.dtype(element_type)
             return kind
         if name == "complex32":
             return np.dtype("2float16")

@@ -111,26 +111,26 @@ def languages() -> dict[str, ConfigLanguage]:
     """Return all that are registered, by name; one that cannot be loaded is left out with a warning."""
     import ascend_dump.native as native
 
-    found: dict[str, ConfigLanguage] = {}
+    by_name: dict[str, ConfigLanguage] = {}
     for package in iter_modules(native.__path__, f"{native.__name__}."):
-        place = f"{package.name}.config"
-        if package.ispkg and find_spec(place) is not None and find_spec(f"{place}.language") is not None:
-            for language in import_module(f"{place}.language").LANGUAGES:
-                found[language.name] = language
+        module = f"{package.name}.config"
+        if package.ispkg and find_spec(module) is not None and find_spec(f"{module}.language") is not None:
+            for language in import_module(f"{module}.language").LANGUAGES:
+                by_name[language.name] = language
     for name, entry in entry_points_of(GROUP).items():
         try:
             language = entry.load()
         except Exception as error:  # whatever the import of a foreign module raises
             log.warning("the configuration language %s cannot be loaded: %s", name, error)
             continue
-        found.setdefault(language.name, language)
-    return found
+        by_name.setdefault(language.name, language)
+    return by_name
 
 
-def recognise(known: Iterable[ConfigLanguage], value: Any, suffix: str = "") -> list[ConfigLanguage]:
+def recognise(candidates: Iterable[ConfigLanguage], value: Any, suffix: str = "") -> list[ConfigLanguage]:
     """Return the languages that a content may be of, the likeliest first; only one where that is certain."""
-    sure = [(language.recognise(value, suffix), language) for language in known]
-    likely = sorted((one for one in sure if one[0]), key=lambda one: -one[0])
+    sure = [(language.recognise(value, suffix), language) for language in candidates]
+    likely = sorted((scored for scored in sure if scored[0]), key=lambda scored: -scored[0])
     return [language for _, language in likely[: 1 if likely and likely[0][0] == CERTAIN else None]]
 
 

@@ -64,12 +64,12 @@ class Example(NamedTuple):
 
     def inside(self, directory: Union[str, os.PathLike[str]]) -> Example:
         """Return the same with "$DIR" replaced by a directory."""
-        place = json.dumps(os.fspath(directory))[1:-1]
+        escaped = json.dumps(os.fspath(directory))[1:-1]
         if isinstance(self.config, str):
-            config = self.config.replace(_DIRECTORY, place)
+            config = self.config.replace(_DIRECTORY, escaped)
         else:
-            config = json.loads(json.dumps(self.config).replace(_DIRECTORY, place))
-        return Example(config, json.loads(json.dumps(dict(self.facts)).replace(_DIRECTORY, place)))
+            config = json.loads(json.dumps(self.config).replace(_DIRECTORY, escaped))
+        return Example(config, json.loads(json.dumps(dict(self.facts)).replace(_DIRECTORY, escaped)))
 
 
 class Rule(NamedTuple):

@@ -60,7 +60,7 @@ class Batch:
 
 
 class Entry:
-    """One file (or index) of a dump, with the fields that its name and directory tell.
+    """One file (or index) of a dump, with the fields in its name and directory.
 
     None means "not known before opening". `records()` reads the file; for a broken file it does
     not raise, but yields a Record with `error` set, so that the rest of the dump stays readable.
@@ -123,13 +123,13 @@ class Entry:
         """Return the records as columns of a catalog, if that is faster than through `records()`; else None."""
         return None
 
-    def records_at(self, places: Collection[int]) -> Iterable[Record]:
-        """Yield the records at the given places, in order: -1 is the first one of `records()`, -2 the second.
+    def records_at(self, positions: Collection[int]) -> Iterable[Record]:
+        """Yield the records at these positions, in order: -1 is the first one of `records()`, -2 the second.
 
-        Other numbers are places returned by `frames` of the same class.
+        Other numbers are positions returned by `frames` of the same class.
         """
         for number, record in enumerate(self.records(), 1):
-            if -number in places:
+            if -number in positions:
                 yield record
 
     @property
@@ -189,7 +189,7 @@ class Dialect(Protocol):
     """A format of dumps on disk.
 
     Other packages register objects with this interface under the entry point group `ascend_dump.dialects`. They are
-    used after the dialects of this package, in order of their names. `ascend_dump.reading` exports what is needed.
+    used after the dialects of this package, in order of their names. `ascend_dump.reading` exports all they need.
     """
 
     #: Its name in messages.
@@ -205,7 +205,7 @@ class Dialect(Protocol):
 def rank_of(parts: Sequence[str]) -> Optional[int]:
     """Return the global rank from the level `worldsizeN_global_rankR` of a path; None if there is none."""
     for part in parts:
-        found = _RANK_LEVEL.fullmatch(part)
-        if found:
-            return int(found[2])
+        match = _RANK_LEVEL.fullmatch(part)
+        if match:
+            return int(match[2])
     return None

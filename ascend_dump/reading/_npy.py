@@ -37,8 +37,8 @@ def read_array(path: Path, header: NpyHeader) -> np.ndarray:
     try:
         if header.nbytes >= _MAP_FROM and not isinstance(path, StoredPath):
             with open_regular(path) as file:
-                found: np.ndarray = np.memmap(file, dtype, "r", header.offset, header.shape, order)
-            return found
+                mapped: np.ndarray = np.memmap(file, dtype, "r", header.offset, header.shape, order)
+            return mapped
         data = read_part(path, header.offset, header.nbytes)
         return np.frombuffer(data, dtype).reshape(header.shape, order=order)
     except StorageError:

@@ -124,9 +124,9 @@ def compiled(layout: Layout) -> Optional[Callable[[np.ndarray], Any]]:
 
 
 def dtype_named(name: Union[str, np.dtype[Any], type]) -> np.dtype[Any]:
-    found = getattr(ml_dtypes, name, name) if isinstance(name, str) else name
+    candidate = getattr(ml_dtypes, name, name) if isinstance(name, str) else name
     try:
-        return np.dtype(found)
+        return np.dtype(candidate)
     except TypeError as error:
         raise ConfigError(f"no dtype {name!r}", hint="give the name of a numpy or ml_dtypes type") from error
 

@@ -59,11 +59,11 @@ def combine(
         mean, norm = _scaled(array(), layout, float(maximum), float(minimum))
     else:
         mean, norm = total / count, math.sqrt(squares)
-    some = nan < count
+    has_numbers = nan < count
     return Statistics(
         count,
-        _signed(maximum, bool(poszero)) if some else None,
-        _signed(minimum, not negzero) if some else None,
+        _signed(maximum, bool(poszero)) if has_numbers else None,
+        _signed(minimum, not negzero) if has_numbers else None,
         mean,
         norm,
         nan,

@@ -107,14 +107,14 @@ def float_bits(typing: Any, value: Any) -> Any:
 
 
 @intrinsic
-def larger(typing: Any, value: Any, other: Any) -> Any:
+def larger(typing: Any, value: Any, second: Any) -> Any:
     """Return the larger of two float64 that are not NaN. LLVM vectorises this, unlike numba's `max`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         flags = ("nnan", "nsz")
         return builder.select(builder.fcmp_ordered(">", *arguments, flags=flags), *arguments, flags=flags)
 
-    return types.float64(value, other), generate
+    return types.float64(value, second), generate
 
 
 @intrinsic
@@ -144,13 +144,13 @@ def low_half(typing: Any, word: Any) -> Any:
 
 
 @intrinsic
-def like(typing: Any, value: Any, other: Any) -> Any:
+def like(typing: Any, value: Any, model: Any) -> Any:
     """Convert an integer or bool to the type of another; numba would widen it to 64 bits and halve the vectors."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return context.cast(builder, arguments[0], value, other)
+        return context.cast(builder, arguments[0], value, model)
 
-    return other(value, other), generate
+    return model(value, model), generate
 
 
 @intrinsic
@@ -159,8 +159,8 @@ def prefetch(typing: Any, words: Any, index: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         word, byte = ir.IntType(32), ir.IntType(8).as_pointer()
-        array, place = arguments
-        element = builder.gep(context.make_array(words)(context, builder, array).data, [place])
+        array, position = arguments
+        element = builder.gep(context.make_array(words)(context, builder, array).data, [position])
         name = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
         function = builder.module.declare_intrinsic("llvm.prefetch", [byte], name)
         # For reading, in all cache levels, of the data cache.

@@ -46,8 +46,8 @@ _view_memory = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssi
 def copy_memory(address: int, nbytes: int) -> bytes:
     """Return a copy of the bytes at an address. `ctypes.string_at` is wrong from 2 GiB on: it takes the size modulo 4
     GiB."""
-    found: bytes = _bytes_at(address, nbytes) if nbytes else b""
-    return found
+    copy: bytes = _bytes_at(address, nbytes) if nbytes else b""
+    return copy
 
 
 def sample_of(address: int, nbytes: int) -> bytes:
@@ -141,8 +141,8 @@ class Payload(msgspec.Struct, eq=False, gc=False):
     def view(self) -> Union[bytes, memoryview]:
         if isinstance(self.owner, bytes):
             return self.owner
-        found: memoryview = _view_memory(self.address, self.nbytes, _READ_ONLY)
-        return found
+        memory: memoryview = _view_memory(self.address, self.nbytes, _READ_ONLY)
+        return memory
 
 
 class Item(msgspec.Struct, eq=False, gc=False):

@@ -114,10 +114,10 @@ _FIXES = {
 
 def describe(code: int) -> str:
     """Return a code with its name, and a hint for codes of the dump interface: `100045 ACL_ERROR_DUMP_NOT_RUN: …`."""
-    known = AclError.known(code)
-    if known is None:
+    member = AclError.known(code)
+    if member is None:
         return f"{code} (unknown to acl_base_rt.h)"
-    if known is AclError.SUCCESS:
+    if member is AclError.SUCCESS:
         return "0 ACL_SUCCESS"
-    fix = _FIXES.get(known)
-    return f"{code} ACL_ERROR_{known.name}" + (f": {fix}" if fix else "")
+    fix = _FIXES.get(member)
+    return f"{code} ACL_ERROR_{member.name}" + (f": {fix}" if fix else "")

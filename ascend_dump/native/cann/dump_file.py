@@ -68,10 +68,10 @@ def read_header(path: _Path) -> DumpFile:
         if header.startswith(NANO_MAGIC):
             from ascend_dump.native.cann.nano import parse_nano
 
-            found = parse_nano(path, header)
+            dump = parse_nano(path, header)
         else:
-            found = _parse(path, header)
-        return _place(found, file, 8 + len(header), file_size)
+            dump = _parse(path, header)
+        return _place(dump, file, 8 + len(header), file_size)
 
 
 def payload(dump: DumpFile, entry: Entry) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -180,11 +180,11 @@ def _read_header_bytes(file: BinaryIO, path: Path, start: int, file_size: int) -
 def _parse(path: Path, header: bytes) -> DumpFile:
     from ascend_dump.native.cann.messages import messages
 
-    found = messages()
-    data = found.dump_data()
+    protobuf = messages()
+    data = protobuf.dump_data()
     try:
         parsed = data.ParseFromString(header)
-    except (found.decode_error, RuntimeWarning, SystemError) as error:
+    except (protobuf.decode_error, RuntimeWarning, SystemError) as error:
         # For some broken messages the C++ parser of protobuf 3.20 only warns, which raises this if warnings are errors.
         raise CorruptDump(
             f"not a CANN dump file: its header is not a DumpData message ({error})", path=path, offset=8

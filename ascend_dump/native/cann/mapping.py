@@ -48,8 +48,8 @@ def std_hash(data: bytes) -> int:
     """`std::hash<std::string>` of libstdc++ on 64 bits: murmur 64A with seed 0xc70f6907."""
     whole = len(data) & ~7
     value = (_SEED ^ (len(data) * _MULTIPLIER)) & _MASK
-    for at in range(0, whole, 8):
-        word = (int.from_bytes(data[at : at + 8], "little") * _MULTIPLIER) & _MASK
+    for position in range(0, whole, 8):
+        word = (int.from_bytes(data[position : position + 8], "little") * _MULTIPLIER) & _MASK
         value = ((value ^ (_shift(word) * _MULTIPLIER)) * _MULTIPLIER) & _MASK
     if len(data) > whole:
         value = ((value ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER) & _MASK
@@ -85,7 +85,7 @@ def parse_mapping(lines: Iterable[str]) -> Mapping:
     """
     names: dict[str, str] = {}
     refused: list[str] = []
-    others = 0
+    unlisted = 0
     for number, line in enumerate(lines, 1):
         line = line.rstrip("\r\n")
         if not line.strip():
@@ -104,9 +104,9 @@ def parse_mapping(lines: Iterable[str]) -> Mapping:
         if len(refused) < _MOST_REFUSED:
             refused.append(reason)
         else:
-            others += 1
-    if others:
-        refused.append(f"{others} further lines cannot be used either")
+            unlisted += 1
+    if unlisted:
+        refused.append(f"{unlisted} further lines cannot be used either")
     return Mapping(names, tuple(refused))
 
 

@@ -138,13 +138,13 @@ def encode_overflow(document: dict[str, Any]) -> bytes:
     """
     out = bytearray(PAYLOAD_SIZE)
     if "magic" not in document:
-        for name, (at, status_at, extra) in _FIXED.items():
+        for name, (offset, status_at, extra) in _FIXED.items():
             values = document.get(name, {})
-            struct.pack_into("<6Q", out, at, *(_to_int(values.get(field, 0)) for field in _FIXED_IDS))
+            struct.pack_into("<6Q", out, offset, *(_to_int(values.get(field, 0)) for field in _FIXED_IDS))
             struct.pack_into(f"<{len(extra)}Q", out, status_at, *(_to_int(values.get(field, 0)) for field in extra))
         return bytes(out)
     record = document["acc_list"]
-    kind = next(at for at, (name, _) in enumerate(_MAGIC_UNITS) if name == record["acc_type"])
+    kind = next(offset for offset, (name, _) in enumerate(_MAGIC_UNITS) if name == record["acc_type"])
     numbers: list[int] = []
     for field in _MAGIC_UNITS[kind][1]:
         value = record["data"].get(field, 0)
@@ -168,14 +168,14 @@ def describe_status(unit: str, status: Sequence[int]) -> tuple[str, ...]:
     words: list[str] = []
     for number, value in enumerate(status):
         where = f"word {number}: " if len(status) > 1 else ""
-        known = 0
+        documented = 0
         if unit in _CORE_UNITS:
             for bit, text in _STATUS_BITS.items():
                 if value & bit:
-                    known |= bit
+                    documented |= bit
                     words.append(f"{where}{text} ({bit:#x})")
-        if value & ~known:
-            words.append(f"{where}status {value & ~known:#x} has no documented meaning for {unit}")
+        if value & ~documented:
+            words.append(f"{where}status {value & ~documented:#x} has no documented meaning for {unit}")
     return tuple(words)
 
 
@@ -205,8 +205,8 @@ def find_operator(unit: Unit, names: Iterable[DumpName], around: int) -> Optiona
 def _decode_fixed(data: bytes) -> OverflowRecord:
     document: dict[str, Any] = {}
     units = []
-    for name, (at, status_at, extra) in _FIXED.items():
-        values = dict(zip(_FIXED_IDS, struct.unpack_from("<6Q", data, at)))
+    for name, (offset, status_at, extra) in _FIXED.items():
+        values = dict(zip(_FIXED_IDS, struct.unpack_from("<6Q", data, offset)))
         values.update(zip(extra, struct.unpack_from(f"<{len(extra)}Q", data, status_at)))
         units.append(_unit(name, values, (values["status"],)))
         document[name] = _shown(values)

@@ -74,8 +74,8 @@ class GraphOperator(NamedTuple):
     @property
     def source(self) -> Optional[str]:
         """The line of the user's program: the innermost one outside MindSpore."""
-        own = [line for line in self.stack if not any(part in line for part in _LIBRARY)]
-        return (own or self.stack)[-1] if self.stack else None
+        program_lines = [line for line in self.stack if not any(part in line for part in _LIBRARY)]
+        return (program_lines or self.stack)[-1] if self.stack else None
 
 
 class Graph:
@@ -137,14 +137,14 @@ class OperatorsByName:
         return None if chosen is None else (_join(full, number), self._operators[_join(full, chosen)])
 
 
-def _matched(there: Sequence[int], numbers: Sequence[int]) -> Mapping[int, int]:
+def _matched(file_numbers: Sequence[int], numbers: Sequence[int]) -> Mapping[int, int]:
     """Return the number in the graph for each number in file names; empty if it cannot be determined."""
-    if set(there) <= set(numbers):
-        return {number: number for number in there}
-    if len(there) == len(numbers):
-        return dict(zip(there, numbers))
+    if set(file_numbers) <= set(numbers):
+        return {number: number for number in file_numbers}
+    if len(file_numbers) == len(numbers):
+        return dict(zip(file_numbers, numbers))
     if len(numbers) == 1:
-        return dict.fromkeys(there, numbers[0])
+        return dict.fromkeys(file_numbers, numbers[0])
     return {}
 
 
@@ -181,10 +181,10 @@ def is_heterogeneous(path: Path) -> bool:
 def _read(ir: Path, ir_stamp: object, order: Path, order_stamp: object) -> Graph:
     positions = {} if order_stamp is None else parse_order(_lines(order))
     operators, parameters = ([], []) if ir_stamp is None else parse_ir(_lines(ir))
-    known = {operator.name: operator for operator in operators}
+    by_name = {operator.name: operator for operator in operators}
     for name, position in positions.items():
-        known[name] = known.get(name, GraphOperator(name))._replace(position=position)
-    return Graph(known.values(), parameters)
+        by_name[name] = by_name.get(name, GraphOperator(name))._replace(position=position)
+    return Graph(by_name.values(), parameters)
 
 
 def _stamp(path: Path) -> Optional[tuple[int, int]]:
@@ -205,10 +205,10 @@ def _lines(path: Path) -> Iterator[str]:
 def parse_order(lines: Iterable[str]) -> dict[str, int]:
     """Full name -> position; for an operator that occurs twice the first position."""
     names = (line.strip() for line in lines)
-    found: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for position, name in enumerate(name for name in names if name and name != _ORDER_HEADER):
-        found.setdefault(name, position)
-    return found
+        positions.setdefault(name, position)
+    return positions
 
 
 def parse_ir(lines: Iterable[str]) -> tuple[list[GraphOperator], list[str]]:
@@ -220,10 +220,10 @@ def parse_ir(lines: Iterable[str]) -> tuple[list[GraphOperator], list[str]]:
         if name is not None:
             operators.append(GraphOperator(name[1]))
         elif "# In file " in line:
-            place = _SOURCE.search(line)
-            if place is not None and operators:
+            source = _SOURCE.search(line)
+            if source is not None and operators:
                 last = operators[-1]
-                operators[-1] = last._replace(stack=(*last.stack, f"{place[1]}:{place[2] or place[3]}"))
+                operators[-1] = last._replace(stack=(*last.stack, f"{source[1]}:{source[2] or source[3]}"))
         elif line.startswith("%para"):
             parameter = _PARAMETER.match(line)
             if parameter is not None:
@@ -248,8 +248,8 @@ def module_of(full_name: str) -> Optional[str]:
 
 
 def _split(name: str) -> tuple[str, int]:
-    found = _NUMBER.fullmatch(name)
-    return (found[1], int(found[2])) if found else (name, -1)
+    match = _NUMBER.fullmatch(name)
+    return (match[1], int(match[2])) if match else (name, -1)
 
 
 def _join(stem: str, number: int) -> str:

@@ -21,12 +21,12 @@ __all__ = [
     "CONSTANTS",
     "PARAMETER",
     "STEP_DIRECTORY",
-    "MindSporePlace",
+    "MindsporeLevels",
     "NpyName",
     "build_name",
     "holds_record",
+    "parse_levels",
     "parse_name",
-    "parse_place",
     "written",
 ]
 
@@ -66,7 +66,7 @@ class NpyName(NamedTuple):
     dtype: Optional[str] = None
 
 
-class MindSporePlace(NamedTuple):
+class MindsporeLevels(NamedTuple):
     """Fields given by the directory levels above a file; None if unknown."""
 
     rank: Optional[int] = None
@@ -126,19 +126,19 @@ def written(full_name: str) -> str:
     return full_name.translate(_WRITTEN)
 
 
-def parse_place(parts: Sequence[str]) -> MindSporePlace:
+def parse_levels(parts: Sequence[str]) -> MindsporeLevels:
     """Read the levels above a file, outermost first."""
-    for at in range(len(parts) - 3, -1, -1):
-        found = _RANK.fullmatch(parts[at])
-        graph = parts[at + 2] if found else ""
-        if found is None or not _DIGITS.fullmatch(graph):
+    for position in range(len(parts) - 3, -1, -1):
+        match = _RANK.fullmatch(parts[position])
+        graph = parts[position + 2] if match else ""
+        if match is None or not _DIGITS.fullmatch(graph):
             continue
-        below = parts[at + 3 :]
+        below = parts[position + 3 :]
         iteration = int(below[0]) if below and _DIGITS.fullmatch(below[0]) else None
         if len(below) != len([level for level in below if level == CONSTANTS]) + (iteration is not None):
             continue
-        run = next((part for part in reversed(parts[:at]) if _RUN.fullmatch(part)), None)
-        return MindSporePlace(
-            int(found[1]), parts[at + 1], int(graph), iteration, run, CONSTANTS in below, len(parts) - at
+        run = next((part for part in reversed(parts[:position]) if _RUN.fullmatch(part)), None)
+        return MindsporeLevels(
+            int(match[1]), parts[position + 1], int(graph), iteration, run, CONSTANTS in below, len(parts) - position
         )
-    return MindSporePlace()
+    return MindsporeLevels()

@@ -116,7 +116,7 @@ def _split(lines: Iterable[str]) -> Iterator[tuple[int, list[str], list[str]]]:
 def _row(number: int, fields: list[str], columns: list[str]) -> MindsporeStatisticsRow:
     if len(fields) != len(columns):
         return MindsporeStatisticsRow(number, problem=f"{len(fields)} fields, but the header has {len(columns)}")
-    op_type, op_name, task, stream, stamp, io, slot, size, dtype, shape, *others = [field.strip() for field in fields]
+    op_type, op_name, task, stream, stamp, io, slot, size, dtype, shape, *values = [field.strip() for field in fields]
     io = io.lower()
     try:
         if io not in ("input", "output"):
@@ -136,7 +136,7 @@ def _row(number: int, fields: list[str], columns: list[str]) -> MindsporeStatist
             _whole(size),
             dtype or None,
             tuple([_whole(length) for length in lengths]),
-            tuple([(name, _value(text)) for name, text in zip(columns[len(_FIXED) :], others) if text]),
+            tuple([(name, _value(text)) for name, text in zip(columns[len(_FIXED) :], values) if text]),
         )
     except ValueError as error:
         return MindsporeStatisticsRow(number, problem=str(error))

@@ -37,7 +37,7 @@ def operators_of(request: DumpRequest) -> Optional[list[str]]:
         return None
     from ascend_dump.native.cann.graph import read_graph
 
-    found: dict[str, None] = {}
+    operators: dict[str, None] = {}
     for node in read_graph(graph):
-        found.update(dict.fromkeys((node.name, *node.original_names)))
-    return list(found)
+        operators.update(dict.fromkeys((node.name, *node.original_names)))
+    return list(operators)

@@ -31,7 +31,7 @@ def has_only_overflows(rank_directory: Path) -> bool:
         return False
     config = read_json(run.with_name(f"mindspore-{run.name}.json")) if run.name else None
     if config is None:
-        config = next((found for found in _configs_near(run) if _is_of(found, run)), None)
+        config = next((document for document in _configs_near(run) if _is_of(document, run)), None)
     return _common(config).get("op_debug_mode") in _OVERFLOW_MODES
 
 

@@ -91,12 +91,12 @@ def npy_record(
 
 
 def statistics_record(row: MindsporeStatisticsRow, attrs: dict[str, Any], common: dict[str, Any]) -> Record:
-    told = {name: value for name, value in row.values if name not in _COLUMNS}
+    statistics = {name: value for name, value in row.values if name not in _COLUMNS}
     extra = dict(attrs)
     if row.dtype:
         extra["data_type"] = row.dtype
-    if told:
-        extra["statistics"] = told
+    if statistics:
+        extra["statistics"] = statistics
     return Record(
         _ROW,
         key=row,

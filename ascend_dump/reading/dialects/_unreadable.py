@@ -10,7 +10,7 @@ _MOST_LISTED = 1000
 
 
 class UnreadableLines:
-    """Counts the invalid lines of a file; the first thousand are reported, and the last of these tells the limit.
+    """Counts the invalid lines of a file; the first thousand are reported, the last of them with the limit.
 
     broken = UnreadableLines()
     broken.reason("line 3: no number")      # "line 3: no number"; None once a thousand are listed

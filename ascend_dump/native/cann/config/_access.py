@@ -16,15 +16,15 @@ def text_of(holder: Mapping[str, Any], key: str, default: str = "") -> str:
 
 def texts_of(holder: Mapping[str, Any], key: str) -> list[str]:
     """Return the strings of the array at `key`; empty if it is absent or of another type."""
-    found = holder.get(key)
-    return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
+    items = holder.get(key)
+    return [text for text in items if isinstance(text, str)] if isinstance(items, list) else []
 
 
 def objects_of(holder: Mapping[str, Any], key: str) -> list[tuple[int, dict[str, Any]]]:
     """Return the objects in the array at `key`, each with its index."""
-    found = holder.get(key)
+    items = holder.get(key)
     return (
-        [(index, item) for index, item in enumerate(found) if isinstance(item, dict)] if isinstance(found, list) else []
+        [(index, item) for index, item in enumerate(items) if isinstance(item, dict)] if isinstance(items, list) else []
     )
 
 

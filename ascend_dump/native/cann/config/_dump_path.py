@@ -16,8 +16,8 @@ _STOI = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")
 
 def is_ip_path(path: str) -> bool:
     """Return True if the text before the first colon is an IPv4 address and there is text after the colon."""
-    address, colon, rest = path.partition(":")
-    if not colon or not rest:
+    address, colon, path_part = path.partition(":")
+    if not colon or not path_part:
         return False
     parts = address.split(".")
     if parts[-1] == "":

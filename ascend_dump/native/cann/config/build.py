@@ -76,8 +76,10 @@ def acl_config(
         # adump ignores the steps but GE passes them on; the check reports it.
         dump.update(_steps(request.steps))
         return {"dump": dump}
-    known = None if names is None else list(names)
-    dump["dump_list"] = _watch_list(request, known) if request.scene == "watch" else _dump_list(request, options, known)
+    operators = None if names is None else list(names)
+    dump["dump_list"] = (
+        _watch_list(request, operators) if request.scene == "watch" else _dump_list(request, options, operators)
+    )
     # adump refuses any other mode for the watcher, which writes outputs only.
     dump["dump_mode"] = "output" if request.scene == "watch" else request.mode
     dump["dump_level"] = request.level

@@ -240,8 +240,8 @@ def _layers(subject: OptionsSubject) -> Iterator[Hit]:
 
 def _wrong_letters(layers: str) -> list[str]:
     # `$` in torchair's regular expression accepts a trailing newline, and GE splits names at any white space.
-    found = sorted({letter for letter in layers.rstrip("\n") if not LAYERS.fullmatch(letter)})
-    return found or (["the newline"] if layers.endswith("\n\n") else [])
+    letters = sorted({letter for letter in layers.rstrip("\n") if not LAYERS.fullmatch(letter)})
+    return letters or (["the newline"] if layers.endswith("\n\n") else [])
 
 
 @SILENT.rule(
