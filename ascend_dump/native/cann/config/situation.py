@@ -59,11 +59,11 @@ class Situation(NamedTuple):
     def names(self) -> dict[str, list[Node]]:
         """Return the known operators by every name that GE compares: the final name and the names from before
         fusion."""
-        found: dict[str, list[Node]] = {}
+        by_name: dict[str, list[Node]] = {}
         for node in self.operators or ():
             for name in dict.fromkeys((node.name, *node.original_names)):
-                found.setdefault(name, []).append(node)
-        return found
+                by_name.setdefault(name, []).append(node)
+        return by_name
 
 
 def in_container(root: Path = Path("/")) -> bool:
