@@ -1,4 +1,4 @@
-"""Convert one dump file: every tensor it can, and say why for the others."""
+"""Convert one dump file: all convertible tensors, with reasons for the others."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _WIDER = {"int4": "int8", "int2": "int8", "uint2": "uint8"}
 
 
 class Options(NamedTuple):
-    """What to make of each tensor.
+    """The conversion of each tensor.
 
     type             npy, npz, bin, txt or csv
     format           a layout of `cann.formats`, None for the one on the device
     dtype            a numpy type to convert values to
     io, indices      only inputs or outputs; only these positions
     shape            the shape in the model, in place of the one in the header (with format)
-    original_format  the model's layout, where the header does not say it
+    original_format  the model's layout, if the header does not have it
     names            "msaccucmp", or "ours" with type, shape and layout in the name
     """
 
@@ -63,7 +63,7 @@ class Options(NamedTuple):
 
 
 class ConversionFailure(NamedTuple):
-    """What was not converted: `what` is "input 0", or "" for the whole file."""
+    """A tensor that was not converted: `what` is "input 0", or "" for the whole file."""
 
     source: Path
     what: str
@@ -71,7 +71,7 @@ class ConversionFailure(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What became of one file, or of records of one run of an operator.
+    """The result for one file, or for the records of one run of an operator.
 
     skipped  it is no dump file, and does not claim to be one; or a record without values
     records  how many records were taken together
@@ -87,7 +87,7 @@ class Result(NamedTuple):
 
 
 class _Writer:
-    """Collects what is written for one file."""
+    """The files written for one dump file."""
 
     def __init__(self, dump: DumpFile, out: Path, options: Options, name: str) -> None:
         self.dump = dump
@@ -101,7 +101,7 @@ class _Writer:
         self.size = 0
 
     def path(self, suffix: str) -> Path:
-        """Where the output with this part after the dump file's name goes."""
+        """Return the path of the output with this part after the dump file's name."""
         if not self.written:
             make_output_directory(self.out)
         name = self.name + suffix
@@ -113,12 +113,12 @@ class _Writer:
 
 
 def convert_file(source: Path, out: Path, options: Options, name: str = "") -> Result:
-    """Convert the dump file `source` into the directory `out`, which is made when it is needed.
+    """Convert the dump file `source` into the directory `out`, created when it is needed.
 
     name: the name the file stands for, where it is a hash on disk.
 
     Raises ReadError when `source` is no dump file, and WriteError when `out` cannot be written;
-    what is wrong with single tensors is in the result.
+    faults of single tensors are in the result.
     """
     dump = read_header(source)
     writer = _Writer(dump, out, options, name or source.name)
@@ -155,7 +155,8 @@ def _write(writer: _Writer, entry: Entry, descriptor: int) -> None:
 
 
 def _is_overflow(file_name: str) -> bool:
-    """Whether it is an overflow record: no tensor, so written as JSON. CANN's documents spell its name in two ways."""
+    """Return True if it is an overflow record: no tensor, so written as JSON. CANN's documents spell its name in two
+    ways."""
     name = parse_name(file_name)
     return name is not None and name.overflow
 
@@ -179,20 +180,20 @@ def _write_memory(writer: _Writer, entry: Union[Buffer, Space]) -> None:
 
 def _write_tensor(writer: _Writer, tensor: Tensor, descriptor: int) -> None:
     options = writer.options
-    found = data_type(tensor.data_type)
+    cann_type = data_type(tensor.data_type)
     if options.format is None and options.dtype is None:
         if options.type == "bin":
             raw = payload(writer.dump, tensor)
-            needed = (math.prod(tensor.shape) * found.bits + 7) // 8
-            if found.bits and needed <= raw.size:
+            needed = (math.prod(tensor.shape) * cann_type.bits + 7) // 8
+            if cann_type.bits and needed <= raw.size:
                 raw = raw[:needed]
-            path = writer.path(_suffix(options, tensor, tensor.shape, _type_of_bytes(found)))
+            path = writer.path(_suffix(options, tensor, tensor.shape, _type_of_bytes(cann_type)))
             writer.add(path, write_bytes(path, raw))
             return
-        if options.type == "npy" and _stands_as_is(tensor, found):
-            path = writer.path(_suffix(options, tensor, tensor.shape, found.numpy))
-            size = math.prod(tensor.shape) * found.bits // 8
-            writer.add(path, copy_as_npy(path, descriptor, tensor.offset, size, _dtype_str(found), tensor.shape))
+        if options.type == "npy" and _stands_as_is(tensor, cann_type):
+            path = writer.path(_suffix(options, tensor, tensor.shape, cann_type.numpy))
+            size = math.prod(tensor.shape) * cann_type.bits // 8
+            writer.add(path, copy_as_npy(path, descriptor, tensor.offset, size, _dtype_str(cann_type), tensor.shape))
             return
     arranged = _arranged(writer.dump, tensor, options)
     array = _in_numpy_type(arranged.array, options, f"{tensor.io} {tensor.index}", writer.problems)
@@ -214,26 +215,26 @@ def _write_tensor(writer: _Writer, tensor: Tensor, descriptor: int) -> None:
     writer.add(path, size)
 
 
-def _type_of_bytes(found: DataType) -> str:
-    """The type in the name of a bin file: CANN's own where numpy has none with the same bytes."""
-    return found.numpy if found.storage == "plain" else found.name.lower()
+def _type_of_bytes(cann_type: DataType) -> str:
+    """Return the type in the name of a bin file: CANN's own where numpy has none with the same bytes."""
+    return cann_type.numpy if cann_type.storage == "plain" else cann_type.name.lower()
 
 
-def _stands_as_is(tensor: Tensor, found: DataType) -> bool:
-    """Whether the payload's first bytes are the array: numpy has the type, and there are enough."""
-    if tensor.error or not found.bits or found.value == 11:
+def _stands_as_is(tensor: Tensor, cann_type: DataType) -> bool:
+    """Return True if the payload's first bytes are the array: numpy has the type, and there are enough."""
+    if tensor.error or not cann_type.bits or cann_type.value == 11:
         return False
     import numpy as np
 
-    if found.storage != "plain" or not hasattr(np, found.numpy) or len(tensor.shape) > 32:
+    if cann_type.storage != "plain" or not hasattr(np, cann_type.numpy) or len(tensor.shape) > 32:
         return False
-    return 0 < math.prod(tensor.shape) * found.bits // 8 <= tensor.length
+    return 0 < math.prod(tensor.shape) * cann_type.bits // 8 <= tensor.length
 
 
-def _dtype_str(found: DataType) -> str:
+def _dtype_str(cann_type: DataType) -> str:
     import numpy as np
 
-    text: str = np.dtype(found.numpy).str
+    text: str = np.dtype(cann_type.numpy).str
     return text
 
 
@@ -243,66 +244,71 @@ def _arranged(dump: DumpFile, tensor: Tensor, options: Options) -> Arranged:
     if options.format is None:
         return Arranged(array, source)
     origin = tensor.original_op
-    known = None if origin is None else format_name(origin.format)
+    model_layout = None if origin is None else format_name(origin.format)
     return arrange(
         array,
         source,
         options.format,
         original_shape=options.shape or tensor.original_shape,
-        original_format=options.original_format or known,
+        original_format=options.original_format or model_layout,
         groups=max(1, tensor.sub_format),
     )
 
 
 def _in_numpy_type(array: _Array, options: Options, what: str, problems: list[str]) -> _Array:
-    """The array in the type to write; what only ml_dtypes has is widened where files cannot name it."""
+    """Return the array in the type to write; types of ml_dtypes are widened if files cannot name them."""
     kind = array.dtype.name
     if options.dtype is None:
         if array.dtype.isbuiltin == 1 or options.type == "bin":
             return array
         return array.astype(_WIDER.get(kind, "float32"))
-    found, problem = cast(array, options.dtype)
+    converted, problem = cast(array, options.dtype)
     if problem:
         problems.append(f"{what}: {problem}")
-    return found
+    return converted
 
 
 def cast(array: _Array, dtype: str) -> tuple[_Array, str]:
-    """The array in another type, and a sentence about values that this type cannot hold, "" if it holds all.
+    """Return the array in another type, and a sentence about values outside of this type, "" if there are none.
 
     Raises NotSupported for complex numbers that would lose a part.
     """
     import numpy as np
 
-    wanted = find_dtype(dtype)
-    assert wanted is not None, "it was checked before the first file"
-    if array.dtype.kind == "c" and wanted.kind != "c":
+    target = find_dtype(dtype)
+    assert target is not None, "it was checked before the first file"
+    if array.dtype.kind == "c" and target.kind != "c":
         raise NotSupported(f"{array.dtype.name} has no value in {dtype}", hint="leave --dtype out, or give complex64")
     with np.errstate(invalid="ignore", over="ignore"):
-        found = array.astype(wanted, copy=False)
-    lost = _lost(array, found)
-    return found, f"{counted(lost, 'value')} cannot be held by {dtype}: NaN, Inf or out of its range" if lost else ""
+        converted = array.astype(target, copy=False)
+    lost = _lost(array, converted)
+    return (
+        converted,
+        f"{counted(lost, 'value')} cannot be held by {dtype}: NaN, Inf or out of its range" if lost else "",
+    )
 
 
-def _lost(array: _Array, found: _Array) -> int:
-    """How many values another type does not hold. Rounding is what was asked for, towards zero for integers."""
+def _lost(array: _Array, converted: _Array) -> int:
+    """Return the number of values that another type cannot represent. Rounding is intended, of integers to zero."""
     import ml_dtypes
     import numpy as np
 
     try:
-        limits = ml_dtypes.iinfo(found.dtype)  # type: ignore[no-untyped-call]  # it has no annotations
+        limits = ml_dtypes.iinfo(converted.dtype)  # type: ignore[no-untyped-call]  # it has no annotations
     except ValueError:  # no integers: NaN stays NaN, Inf stays Inf, and what is finite stays finite
-        return int(np.count_nonzero((np.isnan(array) != np.isnan(found)) | (np.isinf(array) != np.isinf(found))))
+        return int(
+            np.count_nonzero((np.isnan(array) != np.isnan(converted)) | (np.isinf(array) != np.isinf(converted)))
+        )
     if array.dtype.kind in "biu":
-        held = (array >= limits.min) & (array <= limits.max)
+        in_range = (array >= limits.min) & (array <= limits.max)
     else:  # limits.max may have no float64, the next integer is a power of two
         whole = np.trunc(array.astype(np.float64))
-        held = (whole >= limits.min) & (whole < float(limits.max + 1))
-    return int(held.size - np.count_nonzero(held))
+        in_range = (whole >= limits.min) & (whole < float(limits.max + 1))
+    return int(in_range.size - np.count_nonzero(in_range))
 
 
 def find_dtype(name: str) -> Optional[np.dtype[Any]]:
-    """The numpy or ml_dtypes type of this name, None where there is none."""
+    """Return the numpy or ml_dtypes type of this name, None where there is none."""
     import ml_dtypes
     import numpy as np
 
@@ -313,7 +319,7 @@ def find_dtype(name: str) -> Optional[np.dtype[Any]]:
 
 
 def _suffix(options: Options, tensor: Tensor, shape: tuple[int, ...], dtype: str, layout: str = "") -> str:
-    """The part of an output's name after the dump file's."""
+    """Return the part of an output's name after the dump file's."""
     head = f".{tensor.io}.{tensor.index}"
     layout = layout or format_name(tensor.format)
     if options.names == "ours":

@@ -70,10 +70,10 @@ class _Formats:
 
     def name(self, number: int) -> str:
         """Raises NotSupported for a layout it does not know."""
-        found = _format_names().get(number)
-        if found is None:
+        name = _format_names().get(number)
+        if name is None:
             raise NotSupported(f"msaccucmp has no name for format {number} (its error 22)", hint=_HINT)
-        return found
+        return name
 
     def __contains__(self, name: object) -> bool:
         return name in _format_names().values()
@@ -84,7 +84,7 @@ _HINT = "leave --msaccucmp-compat out"
 
 
 def decode_as_msaccucmp(data: _Array, data_type: int, shape: Sequence[int]) -> _Array:
-    """A flat array, or one of `shape` where a dimension is 0.
+    """Return a flat array, or one of `shape` where a dimension is 0.
 
     Raises NotSupported for a type it cannot read, CorruptDump where it would stop.
     """
@@ -142,14 +142,14 @@ def _float8_values(data_type: int) -> _Array:
             values[code] = 2.0**exponent * (1 + (code & ((1 << width) - 1)) / (1 << width))
             values[code | 0x80] = -values[code]
         values[0xEF] = np.inf
-    found: _Array = values
-    return found
+    table: _Array = values
+    return table
 
 
 def convert_layout(
     array: _Array, source: str, target: str, shape: Sequence[int], to: Sequence[int], group: int
 ) -> _Array:
-    """The flat array in another layout. `to` is taken for a shape in the target layout.
+    """Return the flat array in another layout. `to` is taken for a shape in the target layout.
 
     Raises NotSupported for a pair it has no converter for, CorruptDump where its converter fails.
     """
@@ -178,11 +178,11 @@ def slice_to(array: _Array, shape: Sequence[int]) -> _Array:
             raise CorruptDump("the shapes do not fit")
         return array
     lengths += [1] * (4 - len(lengths))
-    wanted = [*shape, *[1] * (len(lengths) - len(shape))]
-    ones = lengths[: array.ndim].count(1)
-    if math.prod(wanted) == math.prod(lengths) and ones >= array.ndim - 1:
+    target = [*shape, *[1] * (len(lengths) - len(shape))]
+    unit_axes = lengths[: array.ndim].count(1)
+    if math.prod(target) == math.prod(lengths) and unit_axes >= array.ndim - 1:
         return array
-    for length, want in zip(lengths, wanted):
+    for length, want in zip(lengths, target):
         if length < want:
             raise CorruptDump("the shapes do not fit")
         if length > want:
@@ -190,11 +190,11 @@ def slice_to(array: _Array, shape: Sequence[int]) -> _Array:
     else:
         return array
     array = array.reshape(lengths)
-    return array[tuple(slice(want) for want in wanted)] if array.ndim in (4, 5) else array
+    return array[tuple(slice(want) for want in target)] if array.ndim in (4, 5) else array
 
 
 def _cut(padded: int, length: int) -> Any:
-    """The end of a slice; it cuts from the back, so a length beyond the padding cuts wrongly."""
+    """Return the end of a slice; it cuts from the back, so a length beyond the padding cuts wrongly."""
     return None if padded == length else length - padded
 
 
@@ -213,8 +213,8 @@ def _from_channels(order: tuple[int, ...]) -> Callable[..., Any]:
     def convert(array: _Array, shape: list[int], _to: list[int], _: int) -> Any:
         blocks = array.reshape(shape[:5]).transpose(order)
         merged = list(blocks.shape)
-        at = order.index(1)
-        merged[at : at + 2] = [merged[at] * merged[at + 1]]
+        axis = order.index(1)
+        merged[axis : axis + 2] = [merged[axis] * merged[axis + 1]]
         return blocks.reshape(merged)
 
     return convert
@@ -255,12 +255,12 @@ def _to_weight(layout: str) -> Callable[..., Any]:
         merged = min(math.lcm(math.lcm(c, _BLOCK) // c, math.lcm(n, _BLOCK) // n), group)
         c1, n1 = -(-merged * c // _BLOCK), -(-merged * n // _BLOCK)
         out = np.zeros((-(-group // merged) * c1 * h * w, n1, _BLOCK, _BLOCK), array.dtype)
-        place = np.arange(h * w).reshape(h, w)
+        cells = np.arange(h * w).reshape(h, w)
         for number in range(group):
             to_c = (number % merged) * c + np.arange(c)
             to_n = (number % merged) * n + np.arange(n)
             # The stride of a block of groups is missing: groups after the first block land on others.
-            first = (number // merged + 1) * (to_c // _BLOCK)[:, None, None] * h * w + place
+            first = (number // merged + 1) * (to_c // _BLOCK)[:, None, None] * h * w + cells
             rows, columns = to_n[:, None, None, None], to_c[:, None, None]
             out[first, rows // _BLOCK, rows % _BLOCK, columns % _BLOCK] = plain[number * n : (number + 1) * n]
         return out

@@ -165,7 +165,7 @@ def write_text(path: Path, array: _Array, separator: str, head: str) -> int:
 
 
 def fit_name(directory: Path, name: str, suffix: str) -> str:
-    """The name, or a hash where it is too long, which is then noted in `mapping.csv` (`hash,name`).
+    """Return the name, or a hash where it is too long, which is then noted in `mapping.csv` (`hash,name`).
 
     Hash and limit are msaccucmp's: uuid3 of the name from 255 characters on.
     """

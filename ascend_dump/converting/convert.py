@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["TYPES", "ConversionFailure", "Options", "Result", "Task", "check_options", "convert_all", "find_tasks"]
 
 TYPES = ("npy", "npz", "bin", "txt", "csv")
-#: What dump directories also hold, and what we write ourselves.
+#: Other files in dump directories, and our own files.
 _OTHER_SUFFIXES = (".npy", ".npz", ".csv", ".txt", ".json", ".bin", ".pt", ".pbtxt", ".log", ".core", ".o")
 #: More threads than this only wait for the disk.
 _MOST_JOBS = 16
@@ -82,7 +82,7 @@ def _check_dtype(name: str, type: str) -> None:
 
 
 def find_tasks(sources: Sequence[Path], out: Path, select: Optional[Select] = None) -> Iterator[Task]:
-    """The dump files among `sources`: files as they are, directories with all below them.
+    """Yield the dump files among `sources`: files as they are, directories with all below them.
 
     A directory's outputs keep their place below it. `select` is a test of the operator's name as the
     file name has it. Raises DumpNotFound for a source that does not exist, ConfigError for two files of
@@ -135,8 +135,8 @@ def _find_below(root: Path, out: Path, select: Optional[Select]) -> Iterator[Tas
         path, target = stack.pop()
         below = []
         names: list[str] = []
-        with os.scandir(path) as found:
-            for item in found:
+        with os.scandir(path) as items:
+            for item in items:
                 if item.is_dir(follow_symlinks=False):
                     if os.path.realpath(item.path) != results:
                         below.append(item.name)
@@ -160,12 +160,12 @@ def _tasks_in(directory: Path, names: list[str], out: Path, select: Optional[Sel
 
 
 def _is_hash(name: str) -> bool:
-    """Whether a name that was too long may be on disk under this one."""
+    """Return True if a name that was too long may be on disk under this one."""
     return name.isdecimal() and len(name) >= _SHORTEST_HASH
 
 
 def _long_names(directory: Path, names: Sequence[str]) -> tuple[dict[str, str], str]:
-    """The names that hashes among `names` stand for, and why none is known."""
+    """Return the names that hashes among `names` stand for, and why none is known."""
     if not any(map(_is_hash, names)):
         return {}, ""
     try:
@@ -180,11 +180,11 @@ def _selected(name: str, full: str, select: Select) -> bool:
 
 
 def convert_all(tasks: Iterable[Task], options: Options, *, jobs: int = 0, compat: bool = False) -> Iterator[Result]:
-    """Convert files, several at a time, and yield what became of each as it is done.
+    """Convert files, several at a time, and yield the result of each.
 
     jobs    threads, 0 for one per processor. They take the large files, where the copying is done
             without Python's lock; small ones would only wait for it
-    compat  write what msaccucmp writes, wrong decodings included (`_msaccucmp`)
+    compat  write the output of msaccucmp, wrong decodings included (`_msaccucmp`)
 
     Raises ConfigError, and WriteError when nothing more can be written.
     """

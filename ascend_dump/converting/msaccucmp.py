@@ -1,6 +1,6 @@
 """Convert a dump file as msaccucmp 26 does: same names, same bytes, also where they are wrong.
 
-What it does otherwise than `_convert_file` (measured, and read in its dump_parse and conversion):
+Differences from `_file` (measured, and read in its dump_parse and conversion):
 
 - one tensor of a type it does not read makes the whole file fail;
 - the values that `cann.dtypes` lists, and bfloat16 as float32, float8 as float64;
@@ -42,7 +42,7 @@ _FFTS_SLICES = {"input": "input_tensor_slice", "output": "output_tensor_slice"}
 
 
 def check_compat(options: Options) -> None:
-    """Raise ConfigError for what msaccucmp has no counterpart of."""
+    """Raise ConfigError for options without a counterpart in msaccucmp."""
     if options.type not in ("npy", "bin"):
         raise ConfigError(f"msaccucmp does not write {options.type}", hint="type: npy or bin")
     if options.dtype or options.original_format or options.names != "msaccucmp":
@@ -140,23 +140,23 @@ def _shape_read(dump: DumpFile, tensor: Tensor) -> Sequence[int]:
 
 
 def _ffts(dump: DumpFile) -> dict[str, Any]:
-    """The first attribute, which it takes for FFTS+ slicing in any file."""
+    """Return the first attribute, used as FFTS+ slicing in any file."""
     if not dump.attrs:
         return {}
     try:
-        found = json.loads(dump.attrs[0][1])
-        found["threadMode"]
+        document = json.loads(dump.attrs[0][1])
+        document["threadMode"]
     except (ValueError, TypeError, KeyError, RecursionError):
         raise CorruptDump(
             f"attribute {dump.attrs[0][0]!r} does not describe slices of FFTS+; msaccucmp fails on such a file",
             path=dump.path,
         ) from None
-    slices: dict[str, Any] = found
+    slices: dict[str, Any] = document
     return slices
 
 
 def _ffts_shapes(source: Path, parts: list[_Part], attrs: dict[str, Any]) -> dict[tuple[str, int], list[int]]:
-    """The shapes of this thread's slices. Raises CorruptDump where they do not fit the file."""
+    """Return the shapes of this thread's slices. Raises CorruptDump where they do not fit the file."""
     shapes = {}
     try:
         thread = int(os.fspath(source).split(".")[-2])
@@ -175,7 +175,7 @@ def _ffts_shapes(source: Path, parts: list[_Part], attrs: dict[str, Any]) -> dic
 
 
 class _Saver:
-    """Collects what is written for one file."""
+    """The outputs of one dump file."""
 
     def __init__(self, dump: DumpFile, out: Path, options: Options) -> None:
         self.dump = dump
@@ -186,7 +186,7 @@ class _Saver:
         self.size = 0
 
     def attempt(self, entry: Entry, save: Any, *arguments: Any) -> None:
-        """Save one entry; what is wrong with it does not stop the others."""
+        """Save one entry; a fault in it does not stop the others."""
         io = entry.io if isinstance(entry, Tensor) else entry.kind
         if not self.options.wants(io, entry.index):
             return

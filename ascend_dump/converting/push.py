@@ -1,8 +1,8 @@
-"""Upload a dump to an object store: what is finished, each file held against its hash, and what is missing only.
+"""Upload the finished and missing files of a dump to an object store, each verified by its hash.
 
 {url}/…                                   the files, as they lie in the dump
-{url}/.ascend-dump-pushed-{host}.json     of each file of one machine: size, hash (xxh3-128) and what the store
-                                          called its content; readers pass it over
+{url}/.ascend-dump-pushed-{host}.json     size, hash (xxh3-128) and the store's stamp of each file of one machine;
+                                          readers skip it
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Pushed", "PushedFile", "push"]
 _SCHEMA = "ascend-dump/pushed/1"
 _MOST_OF_A_LIST = 1 << 30
 _BLOCK = 8 << 20
-#: After so many files what was uploaded is noted, so that a killed push is not begun anew.
+#: The list of uploaded files is written after so many files, so that a killed push can resume.
 _NOTE_AFTER = 500
 _STEP = re.compile(r"(call_|step_?|iter)?\d{1,18}", re.ASCII)
 _MD5 = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -45,7 +45,7 @@ class PushedFile(NamedTuple):
     """One file that was checked.
 
     name      its path below the dump
-    uploaded  whether this call uploaded it; else it was there before
+    uploaded  True if this call uploaded it; False if it was in the store before
     verified  how: "hash of the store" or "read back"; "noted" if an earlier push had verified it
     """
 
@@ -72,7 +72,7 @@ class Pushed(NamedTuple):
     changed: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as plain values, for JSON."""
+        """Return the result as plain values, for JSON."""
         return {**self._asdict(), "unfinished": list(self.unfinished), "changed": list(self.changed)}
 
 
@@ -85,7 +85,7 @@ def push(dump: Union[str, os.PathLike[str]], url: str, *, jobs: int = 4, watch: 
     dump   a directory that `open` accepts
     url    the address to upload to, such as s3://bucket/run7, of a store that fsspec knows
     jobs   number of parallel uploads
-    watch  an iterator function that is given each `PushedFile` and yields it on, for a progress display
+    watch  a function from an iterator of `PushedFile` to the same iterator, for a progress display
 
     Each file is verified after its upload: by the store's hash where that is an MD5, as for objects that S3 gets in one
     piece, else by reading it back. The newest step of a running capture is left for a later call. Tensors are uploaded
@@ -114,8 +114,8 @@ def push(dump: Union[str, os.PathLike[str]], url: str, *, jobs: int = 4, watch: 
     upload = _Upload(root, str(target))
     phases: list[list[str]] = [[], [], []]
     for directory, names in walked(root):
-        place = directory.absolute()
-        if _is_left_out(directory, root) or any(place == one or one in place.parents for one in unfinished):
+        path = directory.absolute()
+        if _is_left_out(directory, root) or any(path == item or item in path.parents for item in unfinished):
             continue
         for name in sorted(names):
             if not name.startswith((CATALOG, PUSHED, f".{MANIFEST}.")):
@@ -123,18 +123,18 @@ def push(dump: Union[str, os.PathLike[str]], url: str, *, jobs: int = 4, watch: 
     files: list[PushedFile] = []
     with ThreadPoolExecutor(max(jobs, 1), "ascend_dump-push") as pool:
         try:
-            for one in (watch or iter)(upload.all(pool, phases)):
-                files.append(one)
+            for item in (watch or iter)(upload.all(pool, phases)):
+                files.append(item)
         finally:
             pool.shutdown(cancel_futures=True)
             upload.note()
-    new = [one for one in files if one.uploaded]
+    new = [item for item in files if item.uploaded]
     return Pushed(
         str(target),
         len(new),
-        sum(one.nbytes for one in new),
+        sum(item.nbytes for item in new),
         len(files) - len(new),
-        tuple(sorted(str(one.relative_to(root.absolute())) for one in unfinished)),
+        tuple(sorted(str(item.relative_to(root.absolute())) for item in unfinished)),
         tuple(upload.changed),
     )
 
@@ -144,25 +144,25 @@ def _is_left_out(directory: Path, root: Path) -> bool:
 
 
 def _unfinished(root: Path, running: Mapping[Path, RunState]) -> Iterator[Path]:
-    """Of each directory of steps in a running capture the one that was written to last.
+    """Yield for each directory of steps in a running capture its newest step.
 
-    Whether a capture on another machine still runs is not known: there it is one that was written to lately.
+    It is unknown if a capture on another machine still runs: its newest step counts only if it was written to lately.
     """
     steps: dict[Path, list[tuple[float, Path]]] = {}
     for directory, names in walked(root) if running else ():
         numbered = [
-            one
-            for one in (directory, *directory.parents)
-            if _STEP.fullmatch(one.name) and any(run in one.parents for run in running)
+            above
+            for above in (directory, *directory.parents)
+            if _STEP.fullmatch(above.name) and any(run in above.parents for run in running)
         ]
         # `{device}/{model}/{model_id}/{step}`: the lowest number is that of the step.
         if numbered and names:
             times = [_modified(directory / name) for name in names]
             steps.setdefault(numbered[0].parent, []).append((max(times), numbered[0]))
-    for found in steps.values():
-        modified, step = max(found)
-        known = any(run in step.parents and state is RunState.RUNNING for run, state in running.items())
-        if known or modified > time.time() - _LATELY:
+    for times_of_steps in steps.values():
+        modified, step = max(times_of_steps)
+        is_running = any(run in step.parents and state is RunState.RUNNING for run, state in running.items())
+        if is_running or modified > time.time() - _LATELY:
             yield step
 
 
@@ -174,7 +174,7 @@ def _modified(path: Path) -> float:
 
 
 class _Noted(NamedTuple):
-    """What an earlier push noted of a file: here its size and time, its hash, and the stamp of the store."""
+    """The entry of an earlier push for a file: its local size and time, its hash, and the stamp of the store."""
 
     size: int
     modified: int
@@ -183,7 +183,7 @@ class _Noted(NamedTuple):
 
 
 class _Upload:
-    """One push: what is there, and what was noted of it."""
+    """One push: the files in the store, and the entries of earlier pushes."""
 
     def __init__(self, root: Path, url: str) -> None:
         self._root = root
@@ -204,9 +204,9 @@ class _Upload:
 
     def all(self, pool: ThreadPoolExecutor, phases: list[list[str]]) -> Iterator[PushedFile]:
         for names in phases:
-            for found in pool.map(self._one, names):
-                if found is not None:
-                    yield found
+            for pushed in pool.map(self._one, names):
+                if pushed is not None:
+                    yield pushed
 
     def _one(self, name: str) -> Optional[PushedFile]:
         path = self._root / name
@@ -214,19 +214,19 @@ class _Upload:
             before = path.lstat()
         except FileNotFoundError:  # a step that `keep=` removed meanwhile
             return None
-        there = self._there.get(name)
-        known = self._known.get(name)
-        if there is not None and there.size == before.st_size:
-            # Without a stamp nothing tells that it is still what was uploaded.
-            now = (before.st_size, before.st_mtime_ns, there.stamp)
-            if there.stamp and known is not None and (known.size, known.modified, known.stamp) == now:
+        stored = self._there.get(name)
+        noted = self._known.get(name)
+        if stored is not None and stored.size == before.st_size:
+            # Without a stamp a change in the store could not be detected.
+            now = (before.st_size, before.st_mtime_ns, stored.stamp)
+            if stored.stamp and noted is not None and (noted.size, noted.modified, noted.stamp) == now:
                 return PushedFile(name, before.st_size, False, "noted")
             hashes = _Hashes()
             for block in _blocks(path):
                 hashes.update(block)
-            how = self._is_stored(name, there.stamp, hashes)
+            how = self._is_stored(name, stored.stamp, hashes)
             if how:
-                self._remember(name, _Noted(before.st_size, before.st_mtime_ns, hashes.xxh3, there.stamp))
+                self._remember(name, _Noted(before.st_size, before.st_mtime_ns, hashes.xxh3, stored.stamp))
                 return PushedFile(name, before.st_size, False, how)
         hashes = _Hashes()
         tried(lambda: self._send(path, name, hashes), f"{self._url}/{name}", missing="the bucket is not there")
@@ -248,27 +248,27 @@ class _Upload:
 
     def _send(self, path: Path, name: str, hashes: _Hashes) -> None:
         hashes.begin()
-        fs, place = filesystem(f"{self._url}/{name}")
-        with fs.open(place, "wb") as file:
+        fs, path_in_store = filesystem(f"{self._url}/{name}")
+        with fs.open(path_in_store, "wb") as file:
             for block in _blocks(path):
                 hashes.update(block)
                 file.write(block)
 
     def _stamp(self, name: str, size: int) -> str:
-        """What the store calls the content of a file that was just written. Raises StorageError for another size."""
+        """Return the stamp of the store for a file just written. Raises StorageError for another size."""
         from ascend_dump.storage import status_anew
 
-        found = status_anew(f"{self._url}/{name}")
-        if found is None or found.size != size:
+        status = status_anew(f"{self._url}/{name}")
+        if status is None or status.size != size:
             raise StorageError(
-                f"the store holds {'a directory' if found is None else found.size}, {size} bytes were sent",
+                f"the store holds {'a directory' if status is None else status.size}, {size} bytes were sent",
                 path=f"{self._url}/{name}",
                 hint="push again",
             )
-        return found.stamp
+        return status.stamp
 
     def _is_stored(self, name: str, stamp: str, hashes: _Hashes) -> str:
-        """How it was found that the store has these bytes, "" where it has not."""
+        """Return the way of verification if the store has these bytes, else ""."""
         if _MD5.fullmatch(stamp.strip('"').lower()) and stamp.strip('"').lower() == hashes.md5:
             return "hash of the store"
         # With some kinds of encryption, and of what came in parts, the store's hash is not that of the bytes.
@@ -277,25 +277,25 @@ class _Upload:
             again.update(read_range(f"{self._url}/{name}", start, min(start + _BLOCK, hashes.size)))
         return "read back" if again.xxh3 == hashes.xxh3 else ""
 
-    def _remember(self, name: str, known: _Noted) -> None:
+    def _remember(self, name: str, noted: _Noted) -> None:
         with self._lock:
-            self._known[name] = known
+            self._known[name] = noted
             self._unnoted += 1
             if self._unnoted < _NOTE_AFTER:
                 return
         self.note()
 
     def note(self) -> None:
-        """Write the list of what is there; a push that cannot is no failure, the next one looks at more files."""
+        """Write the list of stored files. Without it the push still succeeds, and the next one checks more files."""
         with self._lock:
             if not self._unnoted:
                 return
             self._unnoted = 0
-            files = {name: list(one) for name, one in sorted(self._known.items())}
+            files = {name: list(noted) for name, noted in sorted(self._known.items())}
         try:
-            fs, place = filesystem(self._list)
+            fs, path = filesystem(self._list)
             text = json.dumps({"schema": _SCHEMA, "files": files}, ensure_ascii=True).encode()
-            tried(lambda: fs.pipe_file(place, text), self._list)
+            tried(lambda: fs.pipe_file(path, text), self._list)
         except (OSError, ReadError) as error:
             log.warning("%s: the list of what was uploaded cannot be written: %s", self._url, error)
 
@@ -341,16 +341,16 @@ def _xxh3(text: bytes) -> str:
 
 
 def _read_list(url: str, size: int) -> dict[str, _Noted]:
-    """What an earlier push noted; nothing where that is damaged."""
+    """Return the list of an earlier push; empty if it is damaged."""
     try:
-        found = json.loads(read_range(url, 0, min(size, _MOST_OF_A_LIST)))
-        if found["schema"] != _SCHEMA:
+        document = json.loads(read_range(url, 0, min(size, _MOST_OF_A_LIST)))
+        if document["schema"] != _SCHEMA:
             return {}
-        known = {}
-        for name, (nbytes, modified, xxh3, stamp) in found["files"].items():
+        noted = {}
+        for name, (nbytes, modified, xxh3, stamp) in document["files"].items():
             if type(nbytes) is int and type(modified) is int and isinstance(xxh3, str) and isinstance(stamp, str):
-                known[name] = _Noted(nbytes, modified, xxh3, stamp)
-        return known
+                noted[name] = _Noted(nbytes, modified, xxh3, stamp)
+        return noted
     except (OSError, ReadError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         log.debug("%s is not used: %s", url, error)
         return {}

@@ -38,12 +38,13 @@ _ARCHIVES = ("npz", "safetensors")
 
 
 def is_host_dump(path: Path) -> bool:
-    """Whether a directory holds a host dump, whose tensors stand together in shards."""
+    """Return True if a directory holds a host dump, whose tensors stand together in shards."""
     return path.is_dir() and any(INDEX in names for _, names in walked(path))
 
 
 def is_file_of_host_dump(path: Path) -> bool:
-    """Whether this is a file of a host dump, which is converted only together with the others of its directory."""
+    """Return True if this is a file of a host dump, which is converted only together with the others of its
+    directory."""
     return path.name == INDEX or SHARD.fullmatch(f"0/{path.name}") is not None
 
 
@@ -226,6 +227,6 @@ def _place(record: Record, out: Path) -> Path:
 
 
 def _file_name(label: Optional[str]) -> str:
-    """A name as a file has it: names of operators hold what separates directories."""
+    """Return a name as a file has it: names of operators hold what separates directories."""
     name = "".join(char if char.isprintable() and char not in "/\\\0" else "_" for char in label or "")
     return name if name.strip(".") else f"_{name}"

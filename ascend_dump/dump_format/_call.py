@@ -1,4 +1,4 @@
-"""What an operator was called with, as JSON in an index line: plain values, and where the tensors are recorded.
+"""The arguments of an operator as JSON in an index line: plain values, and references to records of tensors.
 
     {"op": "aten.sum.dim_IntList", "args": {"self": {"input": 0}, "dim": [1], "keepdim": false}}
     {"op": "aten.bernoulli_.float", "args": {"self": {"input": 0}, "p": 0.5}, "generator": {"device": "cpu", ...}}
@@ -45,7 +45,7 @@ __all__ = [
 
 #: Values of a list, and characters of a text, that are kept.
 MOST_KEPT = 4096
-#: What `Named.kind` may be.
+#: The values of `Named.kind`.
 KINDS_OF_VALUES = ("dtype", "device", "layout", "memory_format", "generator", "object")
 #: Tensors in the lists of one call.
 _MOST_TENSORS = 1 << 16
@@ -54,7 +54,7 @@ _DEEPEST = 8
 
 
 class TensorOf(NamedTuple):
-    """A tensor among the arguments: the record of the same operator that holds it."""
+    """A tensor among the arguments: a reference to a record of the same operator."""
 
     io: str
     index: int  # type: ignore[assignment]  # it hides tuple.index on purpose, as in Record
@@ -97,7 +97,7 @@ class GeneratorState(NamedTuple):
 
 
 class Arguments(NamedTuple):
-    """What an operator was called with.
+    """The arguments of a call of an operator.
 
     operator   with its overload: "aten.addmm.default"
     values     by the names of the operator's schema, those left to their defaults too unless these are None:
@@ -110,7 +110,7 @@ class Arguments(NamedTuple):
     generator: Optional[GeneratorState] = None
 
     def name_of(self, io: str, index: int) -> Optional[str]:
-        """The argument that a tensor is, `weight` or `tensors[3]`; None for one that none refers to.
+        """Return the argument that a tensor is, `weight` or `tensors[3]`; None for one that none refers to.
 
         >>> tensors = {"self": TensorOf("input", 0), "mat2": TensorOf("input", 1)}
         >>> Arguments("aten.mm.default", tensors).name_of("input", 1)
@@ -123,7 +123,9 @@ class Arguments(NamedTuple):
             if isinstance(value, TensorOf):
                 yield name, value
             elif isinstance(value, list):
-                yield from ((f"{name}[{at}]", one) for at, one in enumerate(value) if isinstance(one, TensorOf))
+                yield from (
+                    (f"{name}[{position}]", item) for position, item in enumerate(value) if isinstance(item, TensorOf)
+                )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON: as an index line has them, `{"op": ..., "args": {...}}`."""
@@ -136,11 +138,11 @@ class Arguments(NamedTuple):
 
 
 def plain_text(value: Any) -> str:
-    """A value of `Arguments` for people: `[1, -1]`, `input 0`, `inputs 1-4`, `float32`."""
+    """Return a value of `Arguments` for people: `[1, -1]`, `input 0`, `inputs 1-4`, `float32`."""
     if isinstance(value, (TensorOf, Named, Cut)):
         return str(value)
     if isinstance(value, list):
-        tensors = [one for one in value if isinstance(one, TensorOf)]
+        tensors = [item for item in value if isinstance(item, TensorOf)]
         if 1 < len(tensors) == len(value):
             first = tensors[0]
             if tensors == [TensorOf(first.io, first.index + i) for i in range(len(tensors))]:
@@ -163,9 +165,9 @@ def _str_text(value: str) -> str:
     return json.dumps(encodable(value))
 
 
-def cut_text(kept: str, length: int) -> str:
-    """The JSON of a value of which only the beginning is kept, given that as JSON."""
-    return f'{{"cut":{kept},"length":{length}}}'
+def cut_text(beginning: str, length: int) -> str:
+    """Return the JSON of a value cut to its beginning, which is passed as JSON."""
+    return f'{{"cut":{beginning},"length":{length}}}'
 
 
 #: The JSON of a value by its type.
@@ -182,7 +184,7 @@ SCALARS: dict[type, Callable[[Any], str]] = {
 
 
 def text_of(value: Any) -> str:
-    """The JSON of a value of `Arguments`; of one of another type `{"object": ...}` with the name of the type."""
+    """Return the JSON of a value of `Arguments`; of one of another type `{"object": ...}` with the name of the type."""
     make = SCALARS.get(type(value))
     if make is not None:
         return make(value)
@@ -196,44 +198,48 @@ def text_of(value: Any) -> str:
 
 @functools.lru_cache(64)
 def read_call(text: bytes) -> Arguments:
-    """What `Line.call` says. Raises ValueError for what is no call of an operator.
+    """Return the content of `Line.call`. Raises ValueError if it is no call of an operator.
 
-    All records of a call get the same object, which is not to be changed.
+    All records of a call get the same object; do not change it.
     """
     try:
-        found: Any = msgspec.json.decode(text)
+        document: Any = msgspec.json.decode(text)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from None
-    if not isinstance(found, dict) or not isinstance(found.get("op"), str) or not isinstance(found.get("args"), dict):
+    if (
+        not isinstance(document, dict)
+        or not isinstance(document.get("op"), str)
+        or not isinstance(document.get("args"), dict)
+    ):
         raise ValueError('expected {"op": name, "args": values by name}')
-    generator = found.get("generator")
+    generator = document.get("generator")
     reader = _CallValues()
-    values = {name: reader.read(value) for name, value in found["args"].items()}
-    return Arguments(found["op"], values, None if generator is None else _generator(generator))
+    values = {name: reader.read(value) for name, value in document["args"].items()}
+    return Arguments(document["op"], values, None if generator is None else _generator(generator))
 
 
 def read_stack(text: bytes) -> tuple[str, ...]:
-    """The functions that led to the call, the innermost first, as `file:line in function`; () where it has none.
+    """Return the functions that led to the call, the innermost first, as `file:line in function`; () where it has none.
 
-    Raises ValueError for what is no call of an operator.
+    Raises ValueError if it is no call of an operator.
     """
     if b'"stack":' not in text:
         return ()
     try:
-        found: Any = msgspec.json.decode(text)
+        document: Any = msgspec.json.decode(text)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from None
-    stack = found.get("stack", ()) if isinstance(found, dict) else None
-    if not isinstance(stack, (list, tuple)) or not all(isinstance(one, str) for one in stack):
+    stack = document.get("stack", ()) if isinstance(document, dict) else None
+    if not isinstance(stack, (list, tuple)) or not all(isinstance(function, str) for function in stack):
         raise ValueError("its call stack is no list of texts")
     return tuple(stack)
 
 
-def _generator(found: Any) -> GeneratorState:
-    known = found if isinstance(found, Mapping) else {}
-    device, digest = known.get("device"), known.get("hash", "")
-    seed, offset = known.get("seed"), known.get("offset")
-    numbers = all(one is None or type(one) is int for one in (seed, offset))
+def _generator(document: Any) -> GeneratorState:
+    fields = document if isinstance(document, Mapping) else {}
+    device, digest = fields.get("device"), fields.get("hash", "")
+    seed, offset = fields.get("seed"), fields.get("offset")
+    numbers = all(number is None or type(number) is int for number in (seed, offset))
     if not isinstance(device, str) or not isinstance(digest, str) or not numbers:
         raise ValueError("the state of its generator is damaged")
     return GeneratorState(device, digest, seed, offset)
@@ -246,19 +252,19 @@ class _CallValues:
         #: A short text may stand for many tensors.
         self._tensors = _MOST_TENSORS
 
-    def read(self, found: Any, depth: int = 0) -> Any:
-        if isinstance(found, list):
+    def read(self, item: Any, depth: int = 0) -> Any:
+        if isinstance(item, list):
             if depth >= _DEEPEST:
                 raise ValueError(f"lists are nested more than {_DEEPEST} deep")
-            return [self.read(one, depth + 1) for one in found]
-        if not isinstance(found, dict):
-            return found
-        if set(found) == {"cut", "length"}:
-            kept, length = found["cut"], found["length"]
-            if isinstance(kept, (list, str)) and type(length) is int:
-                return Cut(self.read(kept, depth + 1), length)
-        elif len(found) == 1:
-            [(kind, value)] = found.items()
+            return [self.read(part, depth + 1) for part in item]
+        if not isinstance(item, dict):
+            return item
+        if set(item) == {"cut", "length"}:
+            beginning, length = item["cut"], item["length"]
+            if isinstance(beginning, (list, str)) and type(length) is int:
+                return Cut(self.read(beginning, depth + 1), length)
+        elif len(item) == 1:
+            [(kind, value)] = item.items()
             if kind in KINDS_OF_VALUES and isinstance(value, str):
                 return Named(kind, value)
             if kind in ("input", "output") and _is_place(value):
@@ -270,10 +276,10 @@ class _CallValues:
             if kind == "int" and isinstance(value, str) and len(value) <= MOST_KEPT:
                 return int(value)
             if kind == "complex" and isinstance(value, list) and len(value) == 2:
-                real, imaginary = (self.read(one, depth + 1) for one in value)
+                real, imaginary = (self.read(part, depth + 1) for part in value)
                 if type(real) is float and type(imaginary) is float:
                     return complex(real, imaginary)
-        raise ValueError(f"an argument is {json.dumps(found)[:100]}, which this version does not know")
+        raise ValueError(f"an argument is {json.dumps(item)[:100]}, which this version does not know")
 
     def _row(self, io: str, start: Any, count: Any) -> list[TensorOf]:
         if not _is_place(start) or not _is_place(count):

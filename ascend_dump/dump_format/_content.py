@@ -1,4 +1,4 @@
-"""Which bytes the hash of a record is of, and which of them are the tensor's."""
+"""The byte range that the hash of a record covers, and the bytes of its tensor in it."""
 
 from __future__ import annotations
 

@@ -43,13 +43,13 @@ _RAW = {
 
 
 def has_values(name: str) -> bool:
-    """Whether an element of this type is one number."""
+    """Return True if an element of this type is one number."""
     return name not in _RAW
 
 
 @functools.cache
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The numpy or ml_dtypes type for a name. Raises NotSupported for an unknown one.
+    """Return the numpy or ml_dtypes type for a name. Raises NotSupported for an unknown one.
 
     Only these names: numpy would take others for pointers, dates or structures. Without ml_dtypes' complex32 (from 0.6
     on) an element of it is a pair of float16: arrays have one axis more, of length 2.
@@ -62,9 +62,9 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     if name in _ML_DTYPES:
         import ml_dtypes
 
-        found = getattr(ml_dtypes, name, None)
-        if found is not None:
-            kind: np.dtype[Any] = np.dtype(found)
+        element_type = getattr(ml_dtypes, name, None)
+        if element_type is not None:
+            kind: np.dtype[Any] = np.dtype(element_type)
             return kind
         if name == "complex32":
             return np.dtype("2float16")

@@ -39,7 +39,7 @@ __all__ = [
 
 INDEX = "index.jsonl"
 STATISTIC = "statistic.csv"
-#: What the index of a step is renamed to, at once, when the step is removed.
+#: The name of the index of a removed step; renaming is atomic.
 REMOVED = "removed.jsonl"
 #: A shard as lines name it, relative to the directory of the steps.
 SHARD = re.compile(r"(\d{1,18})/(tensors-\d{5,18}\.safetensors)", re.ASCII)
@@ -93,8 +93,8 @@ class Line(msgspec.Struct, omit_defaults=True, gc=False):
     seq        position of the operator in the step
     time       microseconds since the epoch
     storage, address, storage_nbytes, storage_offset, stride, version
-               the tensor's place in memory as the framework saw it: which storage (numbered per
-               step), its address and size, and the view on it
+               the tensor in memory as the framework saw it: the storage (numbered per step), its
+               address and size, and the view on it
     blob       [file offset, bytes] of the stored bytes this record reads from; `hash` is theirs
                (xxh3-128)
     stored_stride  strides in the file, when they differ from `stride`
@@ -104,13 +104,13 @@ class Line(msgspec.Struct, omit_defaults=True, gc=False):
     origin     the operator turned finite inputs into this non-finite output
     argument   of an output: its name in the schema of the operator, `indices`, or the argument that was written to, of
                an output that is not returned: `exp_avgs[3]`
-    parameter  of an operator outside of all modules: the parameter that the tensor is, `fc.weight`, or whose gradient,
-               `fc.weight.grad`, or for which the optimizer keeps it, `exp_avg of fc.weight`
-    requires_grad  of an input: a parameter, that is a leaf of autograd's graph whose gradient is asked for
-    call       what the operator was called with, as JSON (`dump_format.read_call`): in its first line, and where
-               its outputs come later than its inputs in the first of those too
-    collective of an operator that ranks run together: which of their calls it is
-    placement  of what a rank holds of a tensor that lies on several: which part it is
+    parameter  of an operator outside of all modules: the parameter `fc.weight`, its gradient `fc.weight.grad`, or a
+               state of the optimizer, `exp_avg of fc.weight`
+    requires_grad  of an input: a parameter, that is a leaf of autograd's graph with a gradient
+    call       the arguments of the operator as JSON (`dump_format.read_call`): in its first line, and in the first
+               line of its outputs if these come later
+    collective of an operator that ranks run together: its group and number
+    placement  of a tensor that is divided over ranks: the part of this rank
     """
 
     seq: _Size
@@ -155,5 +155,5 @@ def shard_name(step: int, number: int) -> str:
 
 
 def encodable(text: str) -> str:
-    """The text without what JSON cannot hold: names of files may come with undecodable bytes in them."""
+    """Return the text without characters that JSON lacks: names of files may have undecodable bytes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,9 +1,9 @@
-"""The outline of a run: for each step a few numbers of what its top-level calls returned and of its gradients.
+"""The outline of a run: for each step a few numbers of the results of its top-level calls and of its gradients.
 
     {directory}/{rank}-{process}.jsonl      one OutlineLine per line: the first has `schema`, the last one `over`
 
-It costs little, so that it can go through all steps of a long training: it tells in which step something went
-wrong first, and in which step two runs part.
+It costs little, so that it can cover all steps of a long training: it shows the first step with NaN or Inf, and the
+first step in which two runs differ.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 OUTLINE_SCHEMA = "ascend-dump/outline/1"
-#: What holds NaN or Inf where no output of the step does.
+#: The reported tensor if a parameter or gradient has NaN or Inf and no output of the step has.
 PARAMETERS = "a parameter, seen before the optimizer step"
 GRADIENTS = "a gradient, seen before the optimizer step"
 #: The longest line that is read, in characters.
@@ -62,9 +62,9 @@ class OutlineLine(msgspec.Struct, omit_defaults=True):
     step    the step; -1 in the first and the last line
     values  largest and smallest element of each tensor that was returned, and the largest parameter or gradient where
             they were looked at; None: not finite
-    wrong   what in the step is NaN or Inf
-    masked  what in it is -Inf and nothing else, as of a mask
-    over    why the outline ends; reason: that in words
+    wrong   the tensor with NaN or Inf in the step
+    masked  a tensor with -Inf alone, such as a mask
+    over    the end of the outline, one of `Over`; reason: the same in words
     """
 
     schema: str = ""
@@ -78,10 +78,10 @@ class OutlineLine(msgspec.Struct, omit_defaults=True):
 
 @dataclass
 class Outline:
-    """What one process wrote.
+    """The outline of one process.
 
     steps   the values of each step
-    wrong   the first step with NaN or Inf, and what that was
+    wrong   the first step with NaN or Inf, and its tensor
     masked  the first one with -Inf and nothing else
     over    one of `Over`; "" while the process runs, or where it was killed
     last    the last step, -1 where there is none
@@ -114,7 +114,7 @@ def outline_name(rank: int, process: int) -> str:
 
 
 def read_outlines(directory: Path) -> list[Outline]:
-    """The outlines in a directory, in the order of ranks. What is no whole line of one is left out."""
+    """Return the outlines in a directory, in the order of ranks. Incomplete and foreign lines are left out."""
     try:
         files = sorted(directory.glob("*.jsonl"), key=_order)[:_MOST_FILES]
     except OSError:
@@ -123,7 +123,7 @@ def read_outlines(directory: Path) -> list[Outline]:
 
 
 def why_over(directory: Path) -> list[str]:
-    """Of each outline in a directory why it has ended, "" where it has not; reads the ends of the files only."""
+    """Return for each outline in a directory the reason of its end, "" if it has none; reads only the ends of files."""
     try:
         files = list(directory.glob("*.jsonl"))[:_MOST_FILES]
     except OSError:
@@ -142,17 +142,21 @@ def _last_lines(file: Path) -> list[str]:
 
 def _order(file: Path) -> tuple[Any, ...]:
     numbers = file.stem.split("-")
-    return (0, *map(int, numbers)) if all(one.isascii() and one.isdecimal() for one in numbers) else (1, file.stem)
+    return (
+        (0, *map(int, numbers))
+        if all(number.isascii() and number.isdecimal() for number in numbers)
+        else (1, file.stem)
+    )
 
 
 def _read(file: Path) -> Outline:
-    found = Outline(file.stem)
+    outline = Outline(file.stem)
     try:
         for line in _lines(text_lines(file, most=_LONGEST)):
-            found.add(line)
+            outline.add(line)
     except OSError:
         pass
-    return found
+    return outline
 
 
 def _lines(lines: Iterable[str]) -> Iterable[OutlineLine]:

@@ -1,4 +1,4 @@
-"""PyTorch's operators that overwrite their first argument without reading it: what is in it before has no meaning.
+"""PyTorch's operators that overwrite their first argument without reading it: its earlier content has no meaning.
 
 From the schemas of PyTorch 2.13 (`native_functions.yaml`, `c10d/Ops.cpp`).
 """

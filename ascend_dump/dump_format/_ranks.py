@@ -1,4 +1,4 @@
-"""What index lines tell of other ranks: the group of a collective, and how a tensor is laid out over a mesh of ranks.
+"""Other ranks in index lines: the group of a collective, and the layout of a tensor over a mesh of ranks.
 
     "collective": {"kind": "all_reduce", "group": "0", "ranks": "0-3", "nth": 2, "reduce": "sum"}
     "collective": {"kind": "send", "group": "0", "ranks": "0-3", "nth": 0, "peer": 1, "tag": 7}
@@ -32,7 +32,7 @@ _Text = Annotated[str, Meta(max_length=1 << 16)]
 
 
 class CollectiveCall(msgspec.Struct, omit_defaults=True, frozen=True):
-    """What a collective operator is among those of other ranks.
+    """The identity of a collective operator among those of other ranks.
 
     kind    "all_reduce", "all_gather", "broadcast", "reduce", "reduce_scatter", "gather", "scatter", "all_to_all",
             "barrier", "send" or "recv"; else the name that the framework has for it
@@ -56,12 +56,12 @@ class CollectiveCall(msgspec.Struct, omit_defaults=True, frozen=True):
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The ranks of the group. Raises ValueError where the text is none of ranks."""
+        """The ranks of the group. Raises ValueError if the text has no ranks."""
         return ranks_of(self.ranks)
 
 
 class Placement(msgspec.Struct, omit_defaults=True, frozen=True):
-    """How a tensor of the program lies on a mesh of ranks, of which a record holds the part of one.
+    """The layout of a tensor over a mesh of ranks; a record has the part of one rank.
 
     ranks  of the mesh in row-major order; mesh: its sizes; names: of its dimensions, empty where they have none
     axes   for each dimension of the mesh "replicate", "shard AXIS", "partial OPERATION", or what the framework calls it
@@ -76,12 +76,12 @@ class Placement(msgspec.Struct, omit_defaults=True, frozen=True):
 
     @classmethod
     def of(cls, attrs: Mapping[str, Any]) -> Optional[Placement]:
-        """What the attributes of a record tell; None where that is nothing."""
-        told = attrs.get("placement")
-        if told is None:
+        """Return the placement in the attributes of a record; None if there is none."""
+        placement = attrs.get("placement")
+        if placement is None:
             return None
         try:
-            return msgspec.convert(told, cls)
+            return msgspec.convert(placement, cls)
         except msgspec.ValidationError:
             return None
 
@@ -150,7 +150,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 @functools.lru_cache(64)
 def ranks_of(text: str) -> tuple[int, ...]:
-    """The ranks that `ranks_text` wrote. Raises ValueError for anything else.
+    """Return the ranks that `ranks_text` wrote. Raises ValueError for anything else.
 
     >>> ranks_of("0-3"), ranks_of("1-13:4"), ranks_of("3|1")
     ((0, 1, 2, 3), (1, 5, 9, 13), (3, 1))

@@ -83,10 +83,10 @@ class ConfigLanguage(ABC):
 
     @abstractmethod
     def build(self, request: DumpRequest, names: Optional[Iterable[str]] = None) -> Mapping[str, Any]:
-        """The content of a file that asks for what the request says. Raises ConfigError and NotSupported."""
+        """Return the content of a file that asks for what the request says. Raises ConfigError and NotSupported."""
 
     def python(self, built: Mapping[str, Any], style: str, ranks: Steps) -> str:
-        """The result of `build` as lines of a program in one of `styles`, on these ranks only."""
+        """Return the result of `build` as lines of a program in one of `styles`, on these ranks only."""
         raise NotImplementedError(f"{self.name} has styles and does not write them")
 
     def left_out(self, request: DumpRequest) -> list[Problem]:
@@ -101,36 +101,36 @@ class ConfigLanguage(ABC):
         return ""
 
     def operators(self, graph: Path) -> list[Node]:
-        """The operators of a graph that was given beside the file. Raises ReadError."""
+        """Return the operators of a graph that was given beside the file. Raises ReadError."""
         from ascend_dump.native.cann.graph import read_graph
 
         return list(read_graph(graph))
 
 
 def languages() -> dict[str, ConfigLanguage]:
-    """All that are registered, by name; one that cannot be loaded is left out with a warning."""
+    """Return all that are registered, by name; one that cannot be loaded is left out with a warning."""
     import ascend_dump.native as native
 
-    found: dict[str, ConfigLanguage] = {}
+    by_name: dict[str, ConfigLanguage] = {}
     for package in iter_modules(native.__path__, f"{native.__name__}."):
-        place = f"{package.name}.config"
-        if package.ispkg and find_spec(place) is not None and find_spec(f"{place}.language") is not None:
-            for language in import_module(f"{place}.language").LANGUAGES:
-                found[language.name] = language
+        module = f"{package.name}.config"
+        if package.ispkg and find_spec(module) is not None and find_spec(f"{module}.language") is not None:
+            for language in import_module(f"{module}.language").LANGUAGES:
+                by_name[language.name] = language
     for name, entry in entry_points_of(GROUP).items():
         try:
             language = entry.load()
         except Exception as error:  # whatever the import of a foreign module raises
             log.warning("the configuration language %s cannot be loaded: %s", name, error)
             continue
-        found.setdefault(language.name, language)
-    return found
+        by_name.setdefault(language.name, language)
+    return by_name
 
 
-def recognise(known: Iterable[ConfigLanguage], value: Any, suffix: str = "") -> list[ConfigLanguage]:
-    """The languages that a content may be of, the likeliest first; only one where that is certain."""
-    sure = [(language.recognise(value, suffix), language) for language in known]
-    likely = sorted((one for one in sure if one[0]), key=lambda one: -one[0])
+def recognise(candidates: Iterable[ConfigLanguage], value: Any, suffix: str = "") -> list[ConfigLanguage]:
+    """Return the languages that a content may be of, the likeliest first; only one where that is certain."""
+    sure = [(language.recognise(value, suffix), language) for language in candidates]
+    likely = sorted((scored for scored in sure if scored[0]), key=lambda scored: -scored[0])
     return [language for _, language in likely[: 1 if likely and likely[0][0] == CERTAIN else None]]
 
 

@@ -52,7 +52,7 @@ def read_npy_header(path: Path, *, bfloat16: bool = False, others: bool = False)
 
 
 def read_npz_headers(path: Path) -> dict[str, NpyHeader]:
-    """The headers of the members of an npz file that is not compressed, by the names of the members.
+    """Return the headers of the members of an npz file that is not compressed, by the names of the members.
 
     Their offsets count from the beginning of the file. Raises CorruptDump.
     """
@@ -122,8 +122,8 @@ def _header_at(file: BinaryIO, path: Path, start: int, end: int, bfloat16: bool,
 def _literal(text: bytes) -> tuple[object, object, object]:
     """What the header says. Most headers of a dump are equal, and reading one takes longer than opening its file."""
     # It reads literals only: nothing that a header holds is run.
-    found = ast.literal_eval(text.decode("utf-8").strip())
-    return found["descr"], found["shape"], found["fortran_order"]
+    header = ast.literal_eval(text.decode("utf-8").strip())
+    return header["descr"], header["shape"], header["fortran_order"]
 
 
 def _is_number(dtype: str) -> bool:

@@ -59,17 +59,17 @@ class Example(NamedTuple):
     facts: Mapping[str, Any] = _NO_FACTS
 
     def given(self, **facts: Any) -> Example:
-        """The same configuration with these facts."""
+        """Return the same configuration with these facts."""
         return self._replace(facts={**self.facts, **facts})
 
     def inside(self, directory: Union[str, os.PathLike[str]]) -> Example:
-        """The same with "$DIR" replaced by a directory."""
-        place = json.dumps(os.fspath(directory))[1:-1]
+        """Return the same with "$DIR" replaced by a directory."""
+        escaped = json.dumps(os.fspath(directory))[1:-1]
         if isinstance(self.config, str):
-            config = self.config.replace(_DIRECTORY, place)
+            config = self.config.replace(_DIRECTORY, escaped)
         else:
-            config = json.loads(json.dumps(self.config).replace(_DIRECTORY, place))
-        return Example(config, json.loads(json.dumps(dict(self.facts)).replace(_DIRECTORY, place)))
+            config = json.loads(json.dumps(self.config).replace(_DIRECTORY, escaped))
+        return Example(config, json.loads(json.dumps(dict(self.facts)).replace(_DIRECTORY, escaped)))
 
 
 class Rule(NamedTuple):
@@ -91,14 +91,14 @@ class Rule(NamedTuple):
     native: str = ""
 
     def hits(self, subject: Any) -> Iterator[Hit]:
-        """The places where the rule applies in a subject, with severity and codes filled in."""
+        """Yield the places where the rule applies in a subject, with severity and codes filled in."""
         for hit in self.find(subject):
             yield hit._replace(
                 severity=hit.severity or self.severity, code=hit.code or self.code, native=hit.native or self.native
             )
 
     def problems(self, subject: Any) -> Iterator[Problem]:
-        """The problems that the rule finds in a subject."""
+        """Yield the problems that the rule finds in a subject."""
         for hit in self.hits(subject):
             yield Problem(hit.code, hit.severity, hit.message, hit.hint, hit.where, hit.native)
 
@@ -148,12 +148,12 @@ class RuleTable(Mapping[str, Rule], Generic[SubjectT]):
         return add
 
     def hits(self, subject: SubjectT) -> Iterator[Hit]:
-        """All places where rules apply, in the order of the table."""
+        """Yield all places where rules apply, in the order of the table."""
         for rule in self._rules.values():
             yield from rule.hits(subject)
 
     def problems(self, subject: SubjectT) -> Iterator[Problem]:
-        """All problems that the rules find, in the order of the table."""
+        """Yield all problems that the rules find, in the order of the table."""
         for rule in self._rules.values():
             yield from rule.problems(subject)
 

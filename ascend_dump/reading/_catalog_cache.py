@@ -1,10 +1,10 @@
-"""Where the catalog of a large dump is kept: as Parquet beside the dump, or in the user's cache directory.
+"""Store the catalog of a large dump as Parquet, beside the dump or in the user's cache directory.
 
-    {dump}/.ascend-dump-catalog/catalog.json      what it was made of, and the size and hash of each part
+    {dump}/.ascend-dump-catalog/catalog.json      a digest of its sources, and the size and hash of each part
                                 part-00000.parquet …
 
-It is used only if all of it is private files of this user, its parts have the bytes that they were written with, and
-no file of the dump changed since. Whatever does not fit is made anew.
+It is used only if all its files are private files of this user, its parts have their hashes, and no file of the dump
+changed since. Otherwise it is written again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _PART_NAME = re.compile(r"part-\d{5}\.parquet", re.ASCII)
 
 #: The tests of one selection: of texts, and of numbers.
 _Query = tuple[Sequence[tuple[str, Callable[[str], bool]]], Sequence[tuple[str, "Steps"]]]
-#: Is given the parts of a catalog as they are made and passes them on, to show how far the work is.
+#: Receives the parts of a catalog as they are made and passes them on, to show progress.
 Watch = Optional[Callable[[Iterable["polars.DataFrame"]], Iterable["polars.DataFrame"]]]
 
 
@@ -73,40 +73,41 @@ class Whole(NamedTuple):
 
 
 def is_kept(root: Path) -> bool:
-    """Whether there is something that may be the catalog of this dump."""
-    return root.is_dir() and any(os.path.lexists(place) for place in _places(root))
+    """Return True if a catalog of this dump may exist."""
+    return root.is_dir() and any(os.path.lexists(path) for path in _possible_paths(root))
 
 
 def catalog_of(
-    whole: Whole, kept: list[Entry], queries: Sequence[_Query], *, make: bool = True, watch: Watch = None
+    whole: Whole, selected: list[Entry], queries: Sequence[_Query], *, make: bool = True, watch: Watch = None
 ) -> Optional[polars.LazyFrame]:
-    """The catalog of the entries `kept`, of which the queries keep some records, with the columns ENTRY and PLACE.
+    """Return the catalog of the entries `selected`, of which the queries keep some records, with the columns ENTRY and
+    PLACE.
 
-    make: whether one is made where none is kept that fits; None else.
-    watch: is given the parts as they are made and passes them on.
+    make: create a catalog if none is stored that fits; if False, return None then.
+    watch: receives the parts as they are made and passes them on.
     """
     from ascend_dump.reading.catalog import ENTRY, frames, narrowed, polars_or_refuse, schema
 
     pl = polars_or_refuse("catalog()")
     made_of = _made_of(whole) if whole.root.is_dir() else ""
-    found = _load(whole, made_of)
-    if found is None and not make:
+    frame = _load(whole, made_of)
+    if frame is None and not make:
         return None
-    wanted = set(map(id, kept))
-    numbers = [number for number, entry in enumerate(whole.entries) if id(entry) in wanted]
-    if found is None and len(kept) < len(whole.entries):
+    selected_ids = set(map(id, selected))
+    numbers = [number for number, entry in enumerate(whole.entries) if id(entry) in selected_ids]
+    if frame is None and len(selected) < len(whole.entries):
         # Few files are read sooner than a catalog of all is made.
         parts = frames(((number, whole.entries[number]) for number in numbers), _complete(whole))
-        some = list(parts if watch is None else watch(parts))
-        found = pl.concat(some).lazy() if some else pl.DataFrame(schema=schema()).lazy()
+        chunks = list(parts if watch is None else watch(parts))
+        frame = pl.concat(chunks).lazy() if chunks else pl.DataFrame(schema=schema()).lazy()
     else:
-        if found is None:
-            found = _make(whole, made_of, watch)
-        if len(kept) < len(whole.entries):
-            found = found.filter(pl.col(ENTRY).is_in(numbers))
+        if frame is None:
+            frame = _make(whole, made_of, watch)
+        if len(selected) < len(whole.entries):
+            frame = frame.filter(pl.col(ENTRY).is_in(numbers))
     for texts, numbers_of in queries:
-        found = narrowed(found, texts, numbers_of)
-    return found
+        frame = narrowed(frame, texts, numbers_of)
+    return frame
 
 
 def _complete(whole: Whole) -> Optional[Callable[[Record], None]]:
@@ -130,19 +131,19 @@ def _make(whole: Whole, made_of: str, watch: Watch) -> polars.LazyFrame:
     waiting: list[polars.DataFrame] = []
     rows = waiting_rows = 0
     store: Optional[_Store] = None
-    with ExitStack() as held:
+    with ExitStack() as stack:
         parts = frames(enumerate(whole.entries), _complete(whole))
         for frame in parts if watch is None else watch(parts):
             waiting.append(frame)
             rows += frame.height
             waiting_rows += frame.height
             if waiting_rows >= _PART and made_of:
-                store = store or _Store.of(whole.root, held)
+                store = store or _Store.of(whole.root, stack)
                 if store is not None:
                     store.add(pl.concat(waiting))
                     waiting, waiting_rows = [], 0
         if store is None and rows >= _WORTH_KEEPING and made_of:
-            store = _Store.of(whole.root, held)
+            store = _Store.of(whole.root, stack)
         if store is None:
             return pl.concat(waiting).lazy() if waiting else pl.DataFrame(schema=schema()).lazy()
         if waiting:
@@ -168,15 +169,15 @@ class _WrittenPart(NamedTuple):
 
 
 class _Store:
-    """A catalog that is being written in a directory of its own, which takes its place when it is whole.
+    """A catalog that is being written in a directory of its own, and is moved into place when it is complete.
 
-    A part is written by a thread while the next one is read. From the first one on that cannot be written (the disk is
-    full), all stay in memory and nothing is kept.
+    A part is written by a thread while the next one is read. If a part cannot be written (the disk is full), this
+    and all later parts stay in memory and nothing is stored.
     """
 
-    def __init__(self, root: Path, place: Path, temporary: Path) -> None:
+    def __init__(self, root: Path, destination: Path, temporary: Path) -> None:
         self._prefix = _prefix(root)
-        self._place = place
+        self._destination = destination
         self._temporary = temporary
         self._parts: list[dict[str, Any]] = []
         self._writer = ThreadPoolExecutor(1, "ascend-dump catalog")
@@ -184,17 +185,17 @@ class _Store:
         self._unwritten: list[polars.DataFrame] = []
 
     @classmethod
-    def of(cls, root: Path, held: ExitStack) -> Optional[_Store]:
-        """In the first place that can be written, None where there is none. held: what ends its thread."""
-        for place in _places(root):
+    def of(cls, root: Path, stack: ExitStack) -> Optional[_Store]:
+        """Return a store in the first writable directory; None if there is none. stack: ends its thread."""
+        for destination in _possible_paths(root):
             try:
-                place.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIRECTORY)
-                _remove_abandoned(place.parent)
-                store = cls(root, place, Path(tempfile.mkdtemp(prefix=f"{CATALOG}.", dir=place.parent)))
+                destination.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIRECTORY)
+                _remove_abandoned(destination.parent)
+                store = cls(root, destination, Path(tempfile.mkdtemp(prefix=f"{CATALOG}.", dir=destination.parent)))
             except OSError as error:
-                log.debug("no catalog is kept in %s: %s", place.parent, error)
+                log.debug("no catalog is kept in %s: %s", destination.parent, error)
             else:
-                held.callback(store._close)
+                stack.callback(store._close)
                 return store
         return None
 
@@ -210,7 +211,7 @@ class _Store:
             self._writing = frame, self._writer.submit(self._write, f"part-{len(self._parts):05}.parquet", frame)
 
     def _wait(self) -> None:
-        """Until what is being written is."""
+        """Wait until the current part is written."""
         import polars as pl
 
         if self._writing is not None:
@@ -219,7 +220,7 @@ class _Store:
             try:
                 self._parts.append(written.result()._asdict())
             except (OSError, pl.exceptions.PolarsError) as error:
-                log.debug("no catalog is kept in %s: %s", self._place.parent, error)
+                log.debug("no catalog is kept in %s: %s", self._destination.parent, error)
                 self._unwritten.append(frame)
 
     def _write(self, name: str, frame: polars.DataFrame) -> _WrittenPart:
@@ -247,82 +248,84 @@ class _Store:
                     os.open(self._temporary / _MANIFEST, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "w"
                 ) as file:
                     json.dump(manifest, file)
-                self._take_place()
+                self._move_into_place()
             except OSError as error:  # a full disk, another process was faster, or somebody else's file stands there
-                log.debug("the catalog cannot be put in its place %s: %s", self._place, error)
+                log.debug("the catalog cannot be put in its place %s: %s", self._destination, error)
             else:
-                return _scan(self._place, self._parts, self._prefix)
+                return _scan(self._destination, self._parts, self._prefix)
         written = [_scan(self._temporary, self._parts, self._prefix).collect()] if self._parts else []
         return pl.concat([*written, *self._unwritten]).lazy()
 
-    def _take_place(self) -> None:
-        if os.path.lexists(self._place):
-            old = Path(tempfile.mkdtemp(prefix=f"{CATALOG}.", dir=self._place.parent))
-            os.rename(self._place, old / "old")
+    def _move_into_place(self) -> None:
+        if os.path.lexists(self._destination):
+            old = Path(tempfile.mkdtemp(prefix=f"{CATALOG}.", dir=self._destination.parent))
+            os.rename(self._destination, old / "old")
             shutil.rmtree(old, ignore_errors=True)
-        os.rename(self._temporary, self._place)
+        os.rename(self._temporary, self._destination)
 
 
 def _load(whole: Whole, made_of: str) -> Optional[polars.LazyFrame]:
-    """The catalog that was kept, None where there is none that fits."""
-    for place in _places(whole.root) if made_of else []:
+    """Return the stored catalog; None if there is none, or it does not fit the dump."""
+    for path in _possible_paths(whole.root) if made_of else []:
         try:
-            directory = os.lstat(place)
-            file = regular_status(place / _MANIFEST, follow_links=False)
+            directory = os.lstat(path)
+            file = regular_status(path / _MANIFEST, follow_links=False)
             if not stat.S_ISDIR(directory.st_mode) or not is_private(directory) or not is_private(file):
                 continue
-            manifest = json.loads(read_regular(place / _MANIFEST, _MOST_OF_A_MANIFEST, follow_links=False))
+            manifest = json.loads(read_regular(path / _MANIFEST, _MOST_OF_A_MANIFEST, follow_links=False))
             if manifest["schema"] != _SCHEMA or manifest["made_of"] != made_of:
                 continue
             parts = manifest["parts"]
-            if parts and all(_is_as_written(place, part) for part in parts):
-                return _scan(place, parts, _prefix(whole.root))
-            log.debug("the catalog %s is damaged, so it is made anew", place)
+            if parts and all(_is_as_written(path, part) for part in parts):
+                return _scan(path, parts, _prefix(whole.root))
+            log.debug("the catalog %s is damaged, so it is made anew", path)
         except FileNotFoundError:
             continue
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            log.debug("the catalog %s is not used: %s", place, error)
+            log.debug("the catalog %s is not used: %s", path, error)
     return None
 
 
-def _is_as_written(place: Path, part: Mapping[str, Any]) -> bool:
+def _is_as_written(directory: Path, part: Mapping[str, Any]) -> bool:
     name = part["name"]
     if not isinstance(name, str) or not _PART_NAME.fullmatch(name):
         return False
-    found = regular_status(place / name, follow_links=False)
-    return is_private(found) and found.st_size == part["bytes"] and _digest(place / name) == part["xxh3"]
+    status = regular_status(directory / name, follow_links=False)
+    return is_private(status) and status.st_size == part["bytes"] and _digest(directory / name) == part["xxh3"]
 
 
-def _scan(place: Path, parts: Sequence[Mapping[str, Any]], prefix: str) -> polars.LazyFrame:
+def _scan(directory: Path, parts: Sequence[Mapping[str, Any]], prefix: str) -> polars.LazyFrame:
     import polars as pl
 
-    found = []
+    scanned = []
     for part in parts:
-        frame = pl.scan_parquet(place / part["name"])
-        found.append(
+        frame = pl.scan_parquet(directory / part["name"])
+        scanned.append(
             frame.with_columns((pl.lit(prefix) + pl.col("path")).alias("path")) if part["inside"] and prefix else frame
         )
-    return pl.concat(found)
+    return pl.concat(scanned)
 
 
-def _places(root: Path) -> list[Path]:
-    """Beside the dump, unless it is stored elsewhere or others could exchange it there, and in the user's cache."""
+def _possible_paths(root: Path) -> list[Path]:
+    """Return the paths of a catalog: beside the dump, unless it is stored elsewhere or others can write there, and in
+    the user's cache."""
     import xxhash
 
     name = xxhash.xxh3_128_hexdigest(os.fsencode(root.resolve()))
-    own = user_cache() / name / CATALOG
+    in_cache = user_cache() / name / CATALOG
     beside = not isinstance(root, StoredPath) and is_private(os.stat(root))
-    return [root / CATALOG, own] if beside else [own]
+    return [root / CATALOG, in_cache] if beside else [in_cache]
 
 
 def _prefix(root: Path) -> str:
-    """What paths of records begin with."""
+    """Return the beginning of the paths of records."""
     text = str(root)
     return "" if text == "." else text.rstrip(os.sep) + os.sep
 
 
 def _made_of(whole: Whole) -> str:
-    """A digest of what a catalog is made of: the files of the dump, their sizes and times, and who reads them."""
+    """Return a digest of what a catalog is made of: the files of the dump, their sizes and times, and who reads
+    them."""
     import xxhash
 
     from ascend_dump.reading._registry import registered_dialects
@@ -340,7 +343,7 @@ def _made_of(whole: Whole) -> str:
             if name.startswith(PUSHED):
                 continue
             if not stored.stamp:
-                return ""  # nothing would tell that it changed
+                return ""  # a change could not be detected
             add(name, *stored)
         return digest.hexdigest()
     for path in graphs_beside(whole.root):
@@ -362,8 +365,8 @@ def _made_of(whole: Whole) -> str:
     return digest.hexdigest()
 
 
-def _state(found: os.stat_result) -> tuple[int, ...]:
-    return found.st_size, found.st_mtime_ns, found.st_mode
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_size, status.st_mtime_ns, status.st_mode
 
 
 def _digest(path: Path) -> str:

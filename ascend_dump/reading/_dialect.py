@@ -54,13 +54,13 @@ class Batch:
         return iter(self._records)
 
     def identities(self) -> Iterable[Optional[Hashable]]:
-        """A value for each record that is equal in two dumps only for the same tensor of the same operator, with equal
-        bytes or without a value for the same reason; None if it cannot be determined cheaply."""
+        """Return a value for each record that is equal in two dumps only for the same tensor of the same operator, with
+        equal bytes or without a value for the same reason; None if it cannot be determined cheaply."""
         return [None] * len(self)
 
 
 class Entry:
-    """One file (or index) of a dump, with the fields that its name and directory tell.
+    """One file (or index) of a dump, with the fields in its name and directory.
 
     None means "not known before opening". `records()` reads the file; for a broken file it does
     not raise, but yields a Record with `error` set, so that the rest of the dump stays readable.
@@ -103,7 +103,7 @@ class Entry:
 
     @property
     def scene_is_beside(self) -> bool:
-        """Whether the scene is in `Record.attrs` only, because this format has no overflow files."""
+        """Return True if the scene is in `Record.attrs` only, because this format has no overflow files."""
         return False
 
     @property
@@ -120,16 +120,16 @@ class Entry:
         raise NotImplementedError("a dialect's entry defines how it is read")
 
     def frames(self) -> Optional[Iterable[polars.DataFrame]]:
-        """The records as columns of a catalog, if that is faster than through `records()`; else None."""
+        """Return the records as columns of a catalog, if that is faster than through `records()`; else None."""
         return None
 
-    def records_at(self, places: Collection[int]) -> Iterable[Record]:
-        """The records at the given places, in order: -1 is the first one of `records()`, -2 the second.
+    def records_at(self, positions: Collection[int]) -> Iterable[Record]:
+        """Yield the records at these positions, in order: -1 is the first one of `records()`, -2 the second.
 
-        Other numbers are places returned by `frames` of the same class.
+        Other numbers are positions returned by `frames` of the same class.
         """
         for number, record in enumerate(self.records(), 1):
-            if -number in places:
+            if -number in positions:
                 yield record
 
     @property
@@ -138,7 +138,7 @@ class Entry:
         return _LINES_OF_A_FILE
 
     def batches(self) -> Optional[Iterable[Batch]]:
-        """The records in batches that create them on access; None if that has no advantage."""
+        """Return the records in batches that create them on access; None if that has no advantage."""
         return None
 
 
@@ -189,23 +189,23 @@ class Dialect(Protocol):
     """A format of dumps on disk.
 
     Other packages register objects with this interface under the entry point group `ascend_dump.dialects`. They are
-    used after the dialects of this package, in order of their names. `ascend_dump.reading` exports what is needed.
+    used after the dialects of this package, in order of their names. `ascend_dump.reading` exports all they need.
     """
 
     #: Its name in messages.
     name: str
 
     def scan(self, directory: Directory) -> tuple[list[Entry], set[str]]:
-        """The entries of this directory, and the names in it that the dialect claims. Opens no file.
+        """Return the entries of this directory, and the names in it that the dialect claims. Opens no file.
 
         Claimed names are not passed to other dialects; names without an entry, such as that of a log, may be claimed.
         """
 
 
 def rank_of(parts: Sequence[str]) -> Optional[int]:
-    """The global rank from the level `worldsizeN_global_rankR` of a path; None if there is none."""
+    """Return the global rank from the level `worldsizeN_global_rankR` of a path; None if there is none."""
     for part in parts:
-        found = _RANK_LEVEL.fullmatch(part)
-        if found:
-            return int(found[2])
+        match = _RANK_LEVEL.fullmatch(part)
+        if match:
+            return int(match[2])
     return None

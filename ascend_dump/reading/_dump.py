@@ -36,7 +36,7 @@ __all__ = ["Dump"]
 
 #: The texts that a record may have where not every one is possible, those that people ask for first.
 _VALUES = {"io": ("input", "output", "buffer", "space"), "phase": ("forward", "backward", "other")}
-#: Fields that all records of a file share, if its name tells them.
+#: Fields that all records of a file share, if its name has them.
 _OF_FILES = ("step", "rank", "device")
 
 
@@ -61,9 +61,9 @@ class _Query(NamedTuple):
         return self.written is None or entry.written_name is None or self.written(entry.written_name)
 
     def takes_all_of(self, entry: Entry) -> bool:
-        """Whether the names of an entry's file and directories prove that all its records match."""
-        told = (name in _OF_FILES and getattr(entry, name) is not None for name, _ in self.numbers)
-        return not self.texts and all(told)
+        """Return True if the names of an entry's file and directories prove that all its records match."""
+        is_proven = (name in _OF_FILES and getattr(entry, name) is not None for name, _ in self.numbers)
+        return not self.texts and all(is_proven)
 
     def matches(self, record: Record) -> bool:
         if record.error is not None:
@@ -73,15 +73,15 @@ class _Query(NamedTuple):
         )
 
     def _may_be(self, broken: Record) -> bool:
-        """Whether an unreadable record may match: only fields that are known can exclude it."""
+        """Return True if an unreadable record may match: only fields that are known can exclude it."""
         for name, test in self.texts:
             text = getattr(broken, name)
             if text and not test(text):
                 return False
         for name, steps in self.numbers:
             number = getattr(broken, name)
-            known = number is not None and (name != "index" or broken.io != "")
-            if known and number not in steps:
+            is_known = number is not None and (name != "index" or broken.io != "")
+            if is_known and number not in steps:
                 return False
         return True
 
@@ -105,7 +105,7 @@ class Dump:
     """The records of a dump in the order they ran, read lazily.
 
     Iterating opens files one by one; `select` opens none. A record that cannot be read is still listed: its `error`
-    says why, and reading its values raises that error. `len()` and `bool()` open files, `root` and `known_values()` do
+    has the reason, and reading its values raises it. `len()` and `bool()` open files, `root` and `known_values()` do
     not. A Dump is equal only to itself.
 
     >>> for record in ascend_dump.open("dumps").select(op="*conv1*", io="output"):   # doctest: +SKIP
@@ -148,11 +148,11 @@ class Dump:
             yield from self._read()
 
     def _read(self) -> Iterator[Record]:
-        for entry, places in self._places():
-            yield from self._of(entry, places)
+        for entry, positions in self._positions():
+            yield from self._of(entry, positions)
 
-    def _of(self, entry: Entry, places: Optional[Collection[int]] = None) -> Iterator[Record]:
-        for record in entry.records() if places is None else entry.records_at(places):
+    def _of(self, entry: Entry, positions: Optional[Collection[int]] = None) -> Iterator[Record]:
+        for record in entry.records() if positions is None else entry.records_at(positions):
             if all(query.matches(record) for query in self._queries):
                 if self._marks:
                     record.attrs.update(self._marks.get(record.model or "", {}))
@@ -160,34 +160,34 @@ class Dump:
                     record.source = self._sources.find(record)
                 yield record
 
-    def _places(self) -> Iterator[tuple[Entry, Optional[Collection[int]]]]:
-        """The entries to read, and which of their places; None: all places.
+    def _positions(self) -> Iterator[tuple[Entry, Optional[Collection[int]]]]:
+        """Yield the entries to read with positions in them; None: all positions.
 
         They are taken from an existing catalog; none is created for a `select`, because that would take longer.
         """
         from ascend_dump.reading._catalog_cache import is_kept
 
-        found = None
+        frame = None
         if self._rows:
-            found = self._catalog()
+            frame = self._catalog()
         elif self.is_large and not all(self._takes_all_of(entry) for entry in self._entries) and is_kept(self.root):
-            found = self._catalog(make=False)
-        if found is None:
+            frame = self._catalog(make=False)
+        if frame is None:
             yield from ((entry, None) for entry in self._entries)
             return
         from ascend_dump.reading.catalog import ENTRY, PLACE
 
-        rows = found.select(ENTRY, PLACE).collect().partition_by(ENTRY, maintain_order=True)
-        for some in rows:
+        rows = frame.select(ENTRY, PLACE).collect().partition_by(ENTRY, maintain_order=True)
+        for group in rows:
             # A dict, because places are ordered and looked up.
-            yield self._all[some[ENTRY][0]], dict.fromkeys(some[PLACE].to_list())
+            yield self._all[group[ENTRY][0]], dict.fromkeys(group[PLACE].to_list())
 
     def _takes_all_of(self, entry: Entry) -> bool:
         return all(query.takes_all_of(entry) for query in self._queries)
 
     @property
     def is_large(self) -> bool:
-        """Whether iterating over all records would be slower than using the columns of a catalog.
+        """Return True if iterating over all records would be slower than using the columns of a catalog.
 
         Judged by file sizes: from about 50,000 records on. Always False without polars.
         """
@@ -221,7 +221,7 @@ class Dump:
         marks: Optional[Mapping[str, Mapping[str, Any]]] = None,
         rows: Optional[tuple[polars.Expr, ...]] = None,
     ) -> Dump:
-        """A copy of this dump with some attributes replaced."""
+        """Return a copy of this dump with some attributes replaced."""
         return Dump(
             self.root,
             self._entries if entries is None else entries,
@@ -235,24 +235,24 @@ class Dump:
         )
 
     def batches(self) -> Iterator[Batch]:
-        """The same records in the same order, in batches of one step and rank that create records on access.
+        """Yield the same records in the same order, in batches of one step and rank that create records on access.
 
         For passes over large dumps that look at few records, see `Batch`.
         """
         as_they_are = not self._marks and self._sources is None
-        for entry, places in self._places():
-            whole = as_they_are and places is None and self._takes_all_of(entry)
-            made = entry.batches() if whole else None
-            if made is not None:
-                yield from made
+        for entry, positions in self._positions():
+            whole = as_they_are and positions is None and self._takes_all_of(entry)
+            entry_batches = entry.batches() if whole else None
+            if entry_batches is not None:
+                yield from entry_batches
                 continue
-            records_of = self._of(entry, places)
+            records_of = self._of(entry, positions)
             for (rank, step), records in groupby(records_of, key=lambda record: (record.rank, record.step)):
                 yield Batch(list(records), rank, step)
 
     def state(self) -> str:
-        """A digest that changes when the files of the dump do: of their names, sizes and times, or of the hashes of a
-        store.
+        """Return a digest that changes when the files of the dump do: of their names, sizes and times, or of the hashes
+        of a store.
 
         If tensors are in other files than their records, all files in the directories of those count, also of steps
         that are not selected: tensors may be shared by steps.
@@ -276,41 +276,41 @@ class Dump:
     @property
     def selections(self) -> list[dict[str, Any]]:
         """The arguments of each `select` by which this dump was narrowed."""
-        return [{name: value for name, value in one.chosen.items() if value is not None} for one in self._queries]
+        return [{name: value for name, value in query.chosen.items() if value is not None} for query in self._queries]
 
     @property
     def selection_text(self) -> str:
         """`selections` in words for messages: `step='7', rank='0'`; "" for a whole dump."""
-        return ", ".join(f"{name}={value!r}" for one in self.selections for name, value in one.items())
+        return ", ".join(f"{name}={value!r}" for selection in self.selections for name, value in selection.items())
 
     def lost_records(self) -> list[LostRecords]:
-        """The runs that have fewer records than they wrote, because files were lost, and files of tensors that are
-        missing or cut off. Reads indexes, and of tensors the sizes of their files.
+        """Return the runs that have fewer records than they wrote, because files were lost, and files of tensors that
+        are missing or cut off. Reads indexes, and of tensors the sizes of their files.
 
-        Runs of which nobody knows are left out: all of them after a `select`, those that are opened in part, those that
-        are not complete, and those whose manifest does not tell how many records they wrote.
+        Runs without a known number of records are left out: all of them after a `select`, runs opened in part,
+        incomplete runs, and runs without the number in their manifest.
         """
         root = self.root.absolute()
         runs = [] if self._queries else [run for run in self.runs() if root in (run.path, *run.path.parents)]
-        kept = self._kept() if runs else None
-        return [found for run in runs for found in find_lost_records(run, kept)]
+        read_indexes = self._indexes_of_catalog() if runs else None
+        return [lost for run in runs for lost in find_lost_records(run, read_indexes)]
 
-    def _kept(self) -> Optional[Callable[[Path], Indexed]]:
-        """What the indexes tell, from the catalog that is kept of a large dump; None if there is none."""
+    def _indexes_of_catalog(self) -> Optional[Callable[[Path], Indexed]]:
+        """Return a function for the content of indexes, from the stored catalog; None if there is none."""
         from ascend_dump.dump_format import INDEX
         from ascend_dump.reading._catalog_cache import is_kept
         from ascend_dump.reading.catalog import ENTRY, shards_of
 
         try:
-            kept = self._catalog(make=False) if is_kept(self.root) else None
+            catalog = self._catalog(make=False) if is_kept(self.root) else None
         except NotSupported:  # polars is not installed
             return None
-        if kept is None:
+        if catalog is None:
             return None
-        counts = kept.group_by(ENTRY).len().collect()
+        counts = catalog.group_by(ENTRY).len().collect()
         indexes = [(located(self._all[entry].path_text).absolute(), count) for entry, count in counts.iter_rows()]
-        indexes = [one for one in indexes if one[0].name == INDEX]
-        shards = {located(path).absolute(): use for path, use in shards_of(kept)}
+        indexes = [pair for pair in indexes if pair[0].name == INDEX]
+        shards = {located(path).absolute(): use for path, use in shards_of(catalog)}
 
         def below(root: Path) -> Indexed:
             count = sum(count for path, count in indexes if root in path.parents)
@@ -319,13 +319,13 @@ class Dump:
         return below
 
     def recipe(self) -> tuple[Any, ...]:
-        """What another process needs to open the same selection: the root, a token of this opening, and the query."""
+        """The arguments for opening the same selection in another process: root, token of this opening, query."""
         if self._token is None:
             self._token = token_hex(8)
         return self.root.absolute(), self._token, self.selections, dict(self._marks), self._rows
 
     def marked(self, marks: Mapping[str, Mapping[str, Any]]) -> Dump:
-        """The same records, with additional `attrs` for those of the named models."""
+        """Return the same records, with additional `attrs` for those of the named models."""
         if not marks:
             return self
         return self._narrowed(marks=marks)
@@ -374,8 +374,8 @@ class Dump:
             # Broken records have empty texts.
             if text is not None and not any(map(text_matcher(text), (*values, ""))):
                 guess = did_you_mean(text, values)
-                known = " or ".join(map(repr, values))
-                raise ConfigError(f"{name}={text!r} matches no value of {name}", hint=f"{guess}expected {known}")
+                choices = " or ".join(map(repr, values))
+                raise ConfigError(f"{name}={text!r} matches no value of {name}", hint=f"{guess}expected {choices}")
         numbers = {"step": step, "rank": rank, "index": index, "device": device}
         query = _Query(
             tuple((name, text_matcher(text)) for name, text in texts.items() if text is not None),
@@ -383,11 +383,11 @@ class Dump:
             None if op is None or op.startswith("re:") else text_matcher(loosen_glob(op)),
             {name: value for name, value in {"op": op, **texts, **numbers}.items() if name != "op_name"},
         )
-        kept = [entry for entry in self._entries if query.may_match(entry)]
-        return self._narrowed(entries=kept, queries=(*self._queries, query))
+        entries = [entry for entry in self._entries if query.may_match(entry)]
+        return self._narrowed(entries=entries, queries=(*self._queries, query))
 
     def made_of(self, record: Record) -> MadeOf:
-        """What the operator of a record was in the program, for operators of a compiled graph.
+        """Return the original operators in the program of an operator of a compiled graph.
 
         Known if GE's or torchair's text of that graph is in the dump or beside it (`ge_proto_*_Build.txt`,
         `dynamo_*_graph_*.py`).
@@ -401,13 +401,13 @@ class Dump:
         return None if self._sources is None else self._sources.graph_of(record)
 
     def unselected(self) -> Dump:
-        """The dump that this one was selected from."""
+        """Return the dump that this one was selected from."""
         return self._narrowed(entries=self._all, queries=(), rows=())
 
     def known_values(self, field: str) -> set[Any]:
-        """The values of a field that names of files and directories tell, without opening a file.
+        """Return the values of a field in names of files and directories, without opening a file.
 
-        field: of a record, such as "rank" or "step". Values that names do not tell, such as those of "module", are
+        field: of a record, such as "rank" or "step". Values that are in no name, such as those of "module", are
         None.
         """
         if field not in FIELDS and not hasattr(Entry, field):
@@ -415,53 +415,53 @@ class Dump:
         return {getattr(entry, field, None) for entry in self._entries}
 
     def errors(self) -> list[Record]:
-        """The records that cannot be read, each with its `error`."""
+        """Return the records that cannot be read, each with its `error`."""
         return [record for record in self if record.error is not None]
 
     def runs(self) -> list[Run]:
-        """The capture runs in this dump, with their scene and whether they are complete.
+        """Return the capture runs in this dump, with their scene and whether they are complete.
 
         After a `select` those of the files that may match. Dumps of other tools have no runs.
         """
         runs = self._runs
         if runs and self._queries:
-            wanted = {str(run) for run in runs}
-            kept = {
+            run_paths = {str(run) for run in runs}
+            selected = {
                 above
                 for directory in {os.path.dirname(entry.path_text) for entry in self._entries}
-                for above in wanted & {directory, *map(str, runs_above(located(directory)))}
+                for above in run_paths & {directory, *map(str, runs_above(located(directory)))}
             }
-            runs = tuple(run for run in runs if str(run) in kept)
-        return [found for found in map(read_run, runs) if found is not None]
+            runs = tuple(run for run in runs if str(run) in selected)
+        return [run for run in map(read_run, runs) if run is not None]
 
     @overload
-    def __getitem__(self, place: int) -> Record: ...
+    def __getitem__(self, index: int) -> Record: ...
     @overload
-    def __getitem__(self, place: slice) -> list[Record]: ...
-    def __getitem__(self, place: Union[int, slice]) -> Union[Record, list[Record]]:
-        """The record at an index, or the list of those in a slice, as for a list; files are opened up to there.
+    def __getitem__(self, index: slice) -> list[Record]: ...
+    def __getitem__(self, index: Union[int, slice]) -> Union[Record, list[Record]]:
+        """Return the record at an index, or the list of those in a slice, as for a list; files are opened up to there.
 
         Raises IndexError for an index out of range, TypeError for anything but an integer or a slice.
         """
-        if isinstance(place, slice):
-            if all(end is None or end >= 0 for end in (place.start, place.stop)) and (place.step or 1) > 0:
-                return list(islice(self, place.start, place.stop, place.step))
-            return list(self)[place]
-        if not isinstance(place, int):
-            raise TypeError(f"records of a dump have numbers, not {place!r}; select() takes names")
-        if place < 0:
-            return list(self)[place]
-        for record in islice(self, place, None):
+        if isinstance(index, slice):
+            if all(end is None or end >= 0 for end in (index.start, index.stop)) and (index.step or 1) > 0:
+                return list(islice(self, index.start, index.stop, index.step))
+            return list(self)[index]
+        if not isinstance(index, int):
+            raise TypeError(f"records of a dump have numbers, not {index!r}; select() takes names")
+        if index < 0:
+            return list(self)[index]
+        for record in islice(self, index, None):
             return record
-        raise IndexError(f"index {place} is out of range: {self!r} has fewer records")
+        raise IndexError(f"index {index} is out of range: {self!r} has fewer records")
 
     def to_frame(self, *, stats: bool = False) -> polars.DataFrame:
-        """A polars DataFrame with one row per record and one column per field.
+        """Return a polars DataFrame with one row per record and one column per field.
 
         Needs the extra `analyze` (NotSupported).
 
         stats: add the fields of `Statistics`, as recorded, else computed, which reads the tensors; null where a record
-        holds no values or cannot be read
+        has no values or cannot be read
         """
         from ascend_dump.reading.catalog import polars_or_refuse
 
@@ -472,10 +472,10 @@ class Dump:
 
         frame = self.catalog().select(*FIELDS, *Statistics._fields).collect()
         if frame["count"].null_count():
-            found = [_statistics_of(record) for record in self]
+            measured = [_statistics_of(record) for record in self]
             frame = frame.with_columns(
-                pl.Series(name, [one and one[at] for one in found], dtype=frame.schema[name])
-                for at, name in enumerate(Statistics._fields)
+                pl.Series(name, [row and row[position] for row in measured], dtype=frame.schema[name])
+                for position, name in enumerate(Statistics._fields)
             )
         return frame
 
@@ -490,47 +490,46 @@ class Dump:
         return pandas.DataFrame(self.to_frame(stats=stats).to_dict(as_series=False))
 
     def catalog(self, *, watch: Watch = None) -> polars.LazyFrame:
-        """The records as a polars LazyFrame, without reading tensors. Needs the extra `analyze` (NotSupported).
+        """Return the records as a polars LazyFrame, without reading tensors. Needs the extra `analyze` (NotSupported).
 
         It has every field, the error, and for host dumps the hash, the place in memory and the recorded statistics. The
-        catalog of a large dump is kept beside it, or in the user's cache directory, readable by its owner only, and is
+        catalog of a large dump is stored beside it, or in the user's cache directory, readable by its owner only. It is
         made again when a file of the dump changes.
 
-        watch: an iterator function that is given the parts (frames) as they are made and yields them on, for a progress
-        display
+        watch: a function from an iterator of parts (frames) to the same iterator, for a progress display
 
         >>> dump.catalog().filter(polars.col("nbytes") > 2**30).collect()   # doctest: +SKIP
         """
         from ascend_dump.reading.catalog import COLUMNS
 
-        found = self._catalog(watch=watch)
-        assert found is not None, "it is made where none is kept"
-        return found.select(COLUMNS)
+        frame = self._catalog(watch=watch)
+        assert frame is not None, "it is made where none is kept"
+        return frame.select(COLUMNS)
 
     def _catalog(self, *, make: bool = True, watch: Watch = None) -> Optional[polars.LazyFrame]:
         from ascend_dump.reading._catalog_cache import Whole, catalog_of
 
         whole = Whole(self.root, self._all, self._sources)
         queries = [(query.texts, query.numbers) for query in self._queries]
-        found = catalog_of(whole, self._entries, queries, make=make, watch=watch)
-        if found is None or not self._rows:
-            return found
+        frame = catalog_of(whole, self._entries, queries, make=make, watch=watch)
+        if frame is None or not self._rows:
+            return frame
         from ascend_dump.reading.catalog import filtered
 
-        return filtered(found, self._rows)
+        return filtered(frame, self._rows)
 
     def __repr__(self) -> str:
         return f"<Dump {self.root} ({len(self._entries)} files)>"
 
     def _repr_html_(self) -> str:
-        """The first records as a small static table, for notebooks."""
+        """Return the first records as a small static table, for notebooks."""
         from ascend_dump.common.html import ROWS, html_table
 
         names = ("step", "rank", "op_name", "op_type", "io", "index", "dtype", "shape", "nbytes")
-        found = list(islice(self, ROWS + 1))
-        rows = [[getattr(record, name) for name in names] for record in found[:ROWS]]
-        more = f", the first {ROWS} records" if len(found) > ROWS else ""
-        return html_table(f"{self!r}{more}", names, rows)
+        records = list(islice(self, ROWS + 1))
+        rows = [[getattr(record, name) for name in names] for record in records[:ROWS]]
+        suffix = f", the first {ROWS} records" if len(records) > ROWS else ""
+        return html_table(f"{self!r}{suffix}", names, rows)
 
 
 def _statistics_of(record: Record) -> Optional[Statistics]:

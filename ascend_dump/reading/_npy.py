@@ -21,7 +21,7 @@ _MAP_FROM = 1 << 20
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """The dtype for a type string of numpy, or a name in numpy or ml_dtypes, such as "bfloat16"."""
+    """Return the dtype for a type string of numpy, or a name in numpy or ml_dtypes, such as "bfloat16"."""
     import ml_dtypes
     import numpy as np
 
@@ -29,7 +29,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def read_array(path: Path, header: NpyHeader) -> np.ndarray:
-    """The array of a file, memory-mapped if it is large. Raises CorruptDump."""
+    """Return the array of a file, memory-mapped if it is large. Raises CorruptDump."""
     import numpy as np
 
     dtype = dtype_of(header.dtype)
@@ -37,8 +37,8 @@ def read_array(path: Path, header: NpyHeader) -> np.ndarray:
     try:
         if header.nbytes >= _MAP_FROM and not isinstance(path, StoredPath):
             with open_regular(path) as file:
-                found: np.ndarray = np.memmap(file, dtype, "r", header.offset, header.shape, order)
-            return found
+                mapped: np.ndarray = np.memmap(file, dtype, "r", header.offset, header.shape, order)
+            return mapped
         data = read_part(path, header.offset, header.nbytes)
         return np.frombuffer(data, dtype).reshape(header.shape, order=order)
     except StorageError:

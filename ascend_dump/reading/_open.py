@@ -70,11 +70,11 @@ class _OfCall(WrappedEntry):
             yield record
 
     def batches(self) -> Optional[Iterator[Batch]]:
-        made = self._inner.batches()
-        return None if made is None else (_BatchOfCall(batch, self.step) for batch in made)
+        batches = self._inner.batches()
+        return None if batches is None else (_BatchOfCall(batch, self.step) for batch in batches)
 
-    def records_at(self, places: Collection[int]) -> Iterator[Record]:
-        for record in self._inner.records_at(places):
+    def records_at(self, positions: Collection[int]) -> Iterator[Record]:
+        for record in self._inner.records_at(positions):
             record.step = self.step
             yield record
 
@@ -83,8 +83,8 @@ class _OfCall(WrappedEntry):
         return self._inner.work
 
     def frames(self) -> Optional[Iterator[polars.DataFrame]]:
-        made = self._inner.frames()
-        return None if made is None else map(self._of_this_call, made)
+        frames = self._inner.frames()
+        return None if frames is None else map(self._of_this_call, frames)
 
     def _of_this_call(self, frame: polars.DataFrame) -> polars.DataFrame:
         import polars as pl
@@ -133,26 +133,26 @@ def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
         ) from None
     from ascend_dump.dump_format import MANIFEST
 
-    asked = dialects()
+    available = dialects()
     runs = [above for above in runs_above(root) if (above / MANIFEST).is_file()][:1]
     entries: list[Entry] = []
     files = 0
     recognised = False
     graphs: list[Path] = []
-    for found in _walk(root):
-        if isinstance(found, _Lost):
-            entries.append(found)
+    for item in _walk(root):
+        if isinstance(item, _Lost):
+            entries.append(item)
             continue
-        directory, call = found
+        directory, call = item
         files += len(directory.names)
         if MANIFEST in directory.names:
             runs.append(directory.path.absolute())
         graphs += [directory.path / name for name in directory.names if is_graph_file(name) or is_ge_graph(name)]
-        for dialect in asked:
+        for dialect in available:
             if not directory.names:
                 break
-            some, claimed = dialect.scan(directory)
-            entries += some if call is None else [_OfCall(entry, call) for entry in some]
+            scanned, claimed = dialect.scan(directory)
+            entries += scanned if call is None else [_OfCall(entry, call) for entry in scanned]
             if claimed:
                 recognised = True
                 directory = directory._replace(names=[name for name in directory.names if name not in claimed])
@@ -164,7 +164,7 @@ def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
         raise UnknownFormat(
             f"no dialect recognises a dump in {counted(files, 'file')}",
             path=root,
-            hint=f"known dialects: {', '.join(dialect.name for dialect in asked)}",
+            hint=f"known dialects: {', '.join(dialect.name for dialect in available)}",
         )
     entries.sort(key=_order)
     graphs += graphs_beside(root)
@@ -180,10 +180,10 @@ def _opened_again(
     marks: Mapping[str, Mapping[str, Any]],
     rows: tuple[polars.Expr, ...],
 ) -> Dump:
-    """The dump that `Dump.recipe` describes."""
+    """Return the dump that `Dump.recipe` describes."""
     dump = _open_once(root, token)
-    for one in chosen:
-        dump = dump.select(**one)
+    for arguments in chosen:
+        dump = dump.select(**arguments)
     return (dump.where(*rows) if rows else dump).marked(marks)
 
 
@@ -198,8 +198,8 @@ copyreg.pickle(Dump, lambda dump: (_opened_again, dump.recipe()))
 
 
 def _walk(root: Path) -> Iterator[Union[tuple[Directory, Optional[int]], _Lost]]:
-    """The directories, each with the call of a decorated function that it belongs to."""
-    # If a subdirectory is opened, the levels above the root still tell rank, run and step.
+    """Yield the directories, each with the call of a decorated function that it belongs to."""
+    # If a subdirectory is opened, the levels above the root still have rank, run and step.
     base, call = _above(root)
     if root.is_file():
         yield Directory(root.parent, base[:-1], [root.name], root.parent), call
@@ -226,26 +226,26 @@ def _walk(root: Path) -> Iterator[Union[tuple[Directory, Optional[int]], _Lost]]
 
 
 def _above(root: Path) -> tuple[tuple[str, ...], Optional[int]]:
-    """The levels down to `root`, and the call whose directory is above it."""
+    """Return the levels down to `root`, and the call whose directory is above it."""
     whole = root.resolve()
     for above in (whole, *whole.parents):
         if above.name.startswith("call_"):
             call = _call_of(above)
             if call is not None:
-                at = len(above.parts) - 1
-                return (*whole.parts[:at], *whole.parts[at + 1 :]), call
+                depth = len(above.parts) - 1
+                return (*whole.parts[:depth], *whole.parts[depth + 1 :]), call
     return tuple(whole.parts), None
 
 
 def _call_of(directory: Path) -> Optional[int]:
-    """The number of the call whose directory this is; None for other directories."""
+    """Return the number of the call whose directory this is; None for other directories."""
     try:
-        found = json.loads(read_regular(directory / CALL, _MOST_OF_A_MARK, follow_links=False))
+        mark = json.loads(read_regular(directory / CALL, _MOST_OF_A_MARK, follow_links=False))
     except (OSError, ValueError, RecursionError):
         return None
-    if not isinstance(found, dict) or found.get("schema") != CALL_SCHEMA:
+    if not isinstance(mark, dict) or mark.get("schema") != CALL_SCHEMA:
         return None
-    call = found.get("call")
+    call = mark.get("call")
     return call if type(call) is int and call >= 0 else None
 
 

@@ -1,6 +1,6 @@
 """Find the original operators of a compiled graph's operators, from graph files next to a dump.
 
-GE writes `ge_proto_*_Build.txt`, which has the names of fused operators, for each output the original operator and
+GE writes `ge_proto_*_Build.txt`. It has the names of fused operators, for each output the original operator and
 output (`_datadump_origin_name`, `_datadump_origin_output_index`), and the tensor of PyTorch's graph
 (`_fx_tensor_name`). torchair's graph text has the node of PyTorch's graph from which an operator was made.
 """
@@ -50,35 +50,35 @@ class Provenance:
         return bool(self._files) or self._sources is not None
 
     def of(self, record: Record) -> MadeOf:
-        """The origin of the operator of a record; empty if no graph file of its model has it."""
+        """Return the origin of the operator of a record; empty if no graph file of its model has it."""
         model = record.model or ""
         if model not in self._known:
             self._known[model] = self._read(model)
-        found = self._known[model].get(record.op_name, MadeOf())
+        made_of = self._known[model].get(record.op_name, MadeOf())
         node = None if self._sources is None else self._sources.node_of(record)
-        return found if not node or node in found.names else found._replace(names=(*found.names, node))
+        return made_of if not node or node in made_of.names else made_of._replace(names=(*made_of.names, node))
 
     def _read(self, model: str) -> dict[str, MadeOf]:
         if self._paths is None:
             # Of several files for one name the last one is that of the last run.
             self._paths = {name: path for path in self._files for name in (_name_of(path),) if name}
         path = self._paths.get(model)
-        found: dict[str, MadeOf] = {}
+        origins: dict[str, MadeOf] = {}
         if path is not None:
             try:
                 for node in read_graph(path):
                     made_of = _of_node(node)
                     if made_of.names:
                         # For some records only the name in the file name is known.
-                        found.setdefault(sanitize(node.name), made_of)
-                        found[node.name] = made_of
+                        origins.setdefault(sanitize(node.name), made_of)
+                        origins[node.name] = made_of
             except ReadError as error:
                 log.debug("%s", error)
-        return found
+        return origins
 
 
 def _name_of(path: Path) -> Optional[str]:
-    """The name of the dump directory of this graph; None if the file cannot be read."""
+    """Return the name of the dump directory of this graph; None if the file cannot be read."""
     try:
         return sanitize(graph_name(path))
     except ReadError as error:
@@ -89,10 +89,10 @@ def _name_of(path: Path) -> Optional[str]:
 def _of_node(node: Node) -> MadeOf:
     outputs = []
     for number, origin in enumerate(node.origins):
-        told = [(origin.name, origin.output)] if origin.name else []
-        told += [(fx, int(output)) for fx, output in reversed(_FX.findall(origin.fx))]
-        if told:
-            outputs.append((number, tuple(told)))
+        origins = [(origin.name, origin.output)] if origin.name else []
+        origins += [(fx, int(output)) for fx, output in reversed(_FX.findall(origin.fx))]
+        if origins:
+            outputs.append((number, tuple(origins)))
     # Of several fused operators, the last one computes the output.
-    names = [*(name for _, told in outputs for name, _ in told), *node.original_names[-1:]]
+    names = [*(name for _, origins in outputs for name, _ in origins), *node.original_names[-1:]]
     return MadeOf(tuple(name for name in dict.fromkeys(names) if name and name != node.name), tuple(outputs))

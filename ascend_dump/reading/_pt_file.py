@@ -85,8 +85,8 @@ class PtObject(NamedTuple):
 def read_pt(path: Path) -> PtTensor:
     """Read the description of a file's only tensor. Raises CorruptDump; NotSupported if it is not a plain tensor."""
     with _Archive(path, _MOST_MEMBERS) as archive:
-        found = _evaluated(path, archive.pickle(_LONGEST_PICKLE))
-        tensor = archive.tensor(found)
+        value = _evaluated(path, archive.pickle(_LONGEST_PICKLE))
+        tensor = archive.tensor(value)
         if tensor is None:
             raise NotSupported(
                 f"{path} holds something other than one plain tensor",
@@ -96,13 +96,13 @@ def read_pt(path: Path) -> PtTensor:
 
 
 def read_pt_items(path: Path) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The values in nested dictionaries and lists, each with its path of keys.
+    """Yield the values in nested dictionaries and lists, each with its path of keys.
 
     A value is a PtTensor, a number, a text, None or a PtObject. Raises CorruptDump.
     """
     with _Archive(path, _MOST_STORAGES) as archive:
-        found = _evaluated(path, archive.pickle(_LONGEST_DOCUMENT))
-        stack: list[tuple[tuple[str, ...], Any]] = [((), found)]
+        root = _evaluated(path, archive.pickle(_LONGEST_DOCUMENT))
+        stack: list[tuple[tuple[str, ...], Any]] = [((), root)]
         count = 0
         while stack:
             keys, value = stack.pop()
@@ -154,7 +154,7 @@ def read_pt_array(path: Path, tensor: PtTensor) -> np.ndarray:
 
 
 class _Archive:
-    """The zip archive, with limits on its members, which must be uncompressed."""
+    """The zip archive with limits on its uncompressed members."""
 
     def __init__(self, path: Path, most: int = _MOST_STORAGES) -> None:
         self._path = path
@@ -176,16 +176,16 @@ class _Archive:
         except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
             raise CorruptDump(f"no archive of torch.save: {error}", path=self._path) from None
         members = self._zip.infolist()
-        if len(members) > self._most or any(one.compress_type != zipfile.ZIP_STORED for one in members):
+        if len(members) > self._most or any(member.compress_type != zipfile.ZIP_STORED for member in members):
             self._opened.close()
             raise CorruptDump("it has members that torch.save does not write", path=self._path)
         # The central directory may claim any size, and zipfile allocates that much memory before it reads.
-        if any(one.header_offset < 0 or one.header_offset + one.file_size > size for one in members):
+        if any(member.header_offset < 0 or member.header_offset + member.file_size > size for member in members):
             self._opened.close()
             raise CorruptDump(f"a member claims more bytes than the {size} of the file", path=self._path)
-        self._members = {one.filename: one for one in members}
-        found = [name for name in self._members if name.endswith("/data.pkl") and name.count("/") == 1]
-        self._top = found[0][: -len("data.pkl")] if len(found) == 1 else ""
+        self._members = {member.filename: member for member in members}
+        pickles = [name for name in self._members if name.endswith("/data.pkl") and name.count("/") == 1]
+        self._top = pickles[0][: -len("data.pkl")] if len(pickles) == 1 else ""
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -197,9 +197,9 @@ class _Archive:
             raise CorruptDump(f"it holds no data.pkl of at most {most} bytes", path=self._path)
         return self.read(name, self._members[name].file_size)
 
-    def tensor(self, found: Any) -> Optional[PtTensor]:
-        """The tensor that an evaluated pickle describes; None if it is something else. Raises CorruptDump."""
-        described = _tensor(self._path, found)
+    def tensor(self, value: Any) -> Optional[PtTensor]:
+        """Return the tensor that an evaluated pickle describes; None if it is something else. Raises CorruptDump."""
+        described = _tensor(self._path, value)
         if described is None:
             return None
         dtype, key, offset, shape, stride = described
@@ -216,10 +216,10 @@ class _Archive:
         return PtTensor(dtype, shape, stride, offset, member.filename, member.file_size, self.is_little())
 
     def storage(self, key: str) -> zipfile.ZipInfo:
-        found = self._members.get(f"{self._top}data/{key}")
-        if found is None:
+        member = self._members.get(f"{self._top}data/{key}")
+        if member is None:
             raise CorruptDump(f"its storage {key!r} is missing", path=self._path)
-        return found
+        return member
 
     def is_little(self) -> bool:
         name = f"{self._top}byteorder"
@@ -263,7 +263,7 @@ class _PickledDict:
         self.items: list[tuple[Any, Any]] = []
 
 
-_Found = tuple[str, str, int, tuple[int, ...], tuple[int, ...]]
+_Description = tuple[str, str, int, tuple[int, ...], tuple[int, ...]]
 _DICTIONARIES = ("collections.OrderedDict", "collections.defaultdict", "builtins.dict", "__builtin__.dict")
 
 
@@ -283,20 +283,20 @@ def _evaluated(path: Path, pickle: bytes) -> Any:
         raise CorruptDump(f"its pickle is damaged: {error!r}", path=path) from None
 
 
-def _tensor(path: Path, found: Any) -> Optional[_Found]:
+def _tensor(path: Path, value: Any) -> Optional[_Description]:
     """(dtype, storage key, offset, shape, stride) of a described tensor; None if it is not a plain tensor."""
     try:
-        name = _name_of(found)
+        name = _name_of(value)
         if name == "torch._utils._rebuild_parameter":
-            found = found.args[0]
-            name = _name_of(found)
+            value = value.args[0]
+            name = _name_of(value)
         if name not in ("torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3"):
             return None
-        storage, offset, shape, stride = found.args[:4]
+        storage, offset, shape, stride = value.args[:4]
         _, kind, key, _, _ = storage.parts
         dtype = _STORAGES.get(kind.name.rpartition(".")[2], "")
         if name.endswith("v3"):
-            dtype = found.args[6].name.rpartition(".")[2]
+            dtype = value.args[6].name.rpartition(".")[2]
         numbers = (offset, *shape, *stride)
         if dtype not in _DTYPES or not _KEY.fullmatch(key) or len(shape) != len(stride) or len(shape) > 64:
             return None
@@ -307,10 +307,10 @@ def _tensor(path: Path, found: Any) -> Optional[_Found]:
         raise CorruptDump(f"its pickle is not that of a tensor: {error!r}", path=path) from None
 
 
-def _name_of(found: Any) -> str:
-    if not isinstance(found, _PickledCall) or not isinstance(found.function, _Global):
+def _name_of(value: Any) -> str:
+    if not isinstance(value, _PickledCall) or not isinstance(value.function, _Global):
         return ""
-    return found.function.name
+    return value.function.name
 
 
 def _evaluate(pickle: bytes) -> Any:
@@ -343,12 +343,12 @@ def _evaluate(pickle: bytes) -> Any:
             count = int(name[-1])
             stack[-count:] = [tuple(stack[-count:])]
         elif name == "TUPLE":
-            at = marks.pop()
-            stack[at:] = [tuple(stack[at:])]
+            start = marks.pop()
+            stack[start:] = [tuple(stack[start:])]
         elif name in ("APPEND", "APPENDS", "SETITEM", "SETITEMS"):
-            at = marks.pop() if name.endswith("S") else len(stack) - (1 if name == "APPEND" else 2)
-            _add(stack[at - 1], stack[at:])
-            del stack[at:]
+            start = marks.pop() if name.endswith("S") else len(stack) - (1 if name == "APPEND" else 2)
+            _add(stack[start - 1], stack[start:])
+            del stack[start:]
         elif name == "BINPERSID":
             stack[-1] = _Storage(stack[-1])
         elif name in ("REDUCE", "NEWOBJ"):
@@ -375,9 +375,9 @@ _VALUES = frozenset(
 )
 
 
-def _add(made: Any, values: list[Any]) -> None:
+def _add(container: Any, values: list[Any]) -> None:
     """Add values to a list or dictionary; for other objects nothing is done."""
-    if isinstance(made, list):
-        made += values
-    elif isinstance(made, _PickledDict):
-        made.items += zip(values[::2], values[1::2])
+    if isinstance(container, list):
+        container += values
+    elif isinstance(container, _PickledDict):
+        container.items += zip(values[::2], values[1::2])

@@ -24,10 +24,10 @@ class Loader(Protocol):
     """
 
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
-        """The logical tensor, in `format` if given, else in the layout that it had on the device."""
+        """Return the logical tensor, in `format` if given, else in the layout that it had on the device."""
 
     def statistics(self, record: Record) -> Optional[Statistics]:
-        """The statistics that the dump holds; None if it holds none."""
+        """Return the statistics in the dump; None if there are none."""
 
 
 #: The public fields in the order every table and JSON document lists them.
@@ -201,12 +201,12 @@ class Record:
             ) from None
 
     def as_argument(self, op_type: str, index: int, call: bytes) -> Record:
-        """The same tensor as an input or output of another operator. call: as for `Record`."""
+        """Return the same tensor as an input or output of another operator. call: as for `Record`."""
         import copy
 
-        found = copy.copy(self)
-        found.op_type, found.index, found._call = op_type, index, call
-        return found
+        record = copy.copy(self)
+        record.op_type, record.index, record._call = op_type, index, call
+        return record
 
     @property
     def stack(self) -> tuple[str, ...]:
@@ -215,9 +215,9 @@ class Record:
         () if the dump does not record it. Host dumps of PyTorch do with `options={"stack": True}`, MindSpore's if the
         dump has its graphs. Raises CorruptDump for damaged text.
         """
-        told = self.attrs.get("stack")
-        if told is not None or not self._call:
-            return tuple(map(str, told)) if isinstance(told, (list, tuple)) else ()
+        recorded = self.attrs.get("stack")
+        if recorded is not None or not self._call:
+            return tuple(map(str, recorded)) if isinstance(recorded, (list, tuple)) else ()
         from ascend_dump.dump_format import read_stack
 
         try:
@@ -236,9 +236,9 @@ class Record:
         None if the dump does not record it, and for outputs without a name. Host dumps of PyTorch name inputs, outputs
         that have a name in the schema, and arguments that the operator writes into.
         """
-        told: Optional[str] = self.attrs.get("argument")
-        if told is not None or self.io not in ("input", "output"):
-            return told
+        name: Optional[str] = self.attrs.get("argument")
+        if name is not None or self.io not in ("input", "output"):
+            return name
         try:
             call = self.arguments
         except CorruptDump:
@@ -247,20 +247,20 @@ class Record:
 
     @property
     def parameter(self) -> Optional[str]:
-        """Of an operator of an optimizer: which parameter this tensor is (`fc.weight`), or belongs to: its gradient
-        (`fc.weight.grad`), or what the optimizer keeps for it (`exp_avg of fc.weight`).
+        """The parameter of a tensor of an optimizer: the parameter itself (`fc.weight`), its gradient
+        (`fc.weight.grad`), or a state of it (`exp_avg of fc.weight`).
 
-        None elsewhere. Host dumps of PyTorch tell it of operators outside of all modules. What an optimizer keeps has a
-        name from its second step on.
+        None elsewhere. Host dumps of PyTorch have it for operators outside of all modules. States have a name from the
+        second step on.
         """
-        told: Optional[str] = self.attrs.get("parameter")
-        return told
+        name: Optional[str] = self.attrs.get("parameter")
+        return name
 
     @property
     def content(self) -> Optional[tuple[Hashable, ...]]:
         """Equal for equal tensors of any two dumps, without reading them; None if the dump has no hash.
 
-        The first item is the hash of the stored bytes; the others describe which of them, in which order.
+        The first item is the hash of the stored bytes; the others describe their selection and order.
         """
         find = getattr(self.loader, "content", None)
         return None if find is None or self.error is not None else find(self)
@@ -290,9 +290,9 @@ class Record:
         return self.loader.tensor(self, format)
 
     def torch(self, *, writable: bool = True) -> Any:
-        """The logical tensor as a PyTorch tensor on the CPU, with PyTorch's own bfloat16 and float8 types.
+        """Return the logical tensor as a PyTorch tensor on the CPU, with PyTorch's own bfloat16 and float8 types.
 
-        writable: a copy, which the program may change. If False, it shares the memory of `numpy()`, which may be a
+        writable: a copy that the program may change. If False, it shares the memory of `numpy()`, which may be a
         mapped file; as PyTorch has no read-only tensors, an operator that writes to it ends the process (SIGSEGV).
 
         Raises ReadError, NotSupported for records without values and for types that PyTorch lacks, and FrameworkMissing
@@ -305,16 +305,16 @@ class Record:
         return as_torch(self.numpy(), writable=writable)
 
     def statistics(self) -> Statistics:
-        """The recorded statistics, else those computed from the tensor in one pass."""
-        found = self.recorded_statistics()
-        if found is not None:
-            return found
+        """Return the recorded statistics, else those computed from the tensor in one pass."""
+        recorded = self.recorded_statistics()
+        if recorded is not None:
+            return recorded
         from ascend_dump.statistics import statistics
 
         return statistics(self.numpy())
 
     def recorded_statistics(self) -> Optional[Statistics]:
-        """The recorded statistics, None if there are none; no tensor is read."""
+        """Return the recorded statistics, None if there are none; no tensor is read."""
         if self.error is not None:
             raise self.error
         return None if self.loader is None else self.loader.statistics(self)
@@ -328,7 +328,7 @@ class Record:
         return COMPUTED if find is None or self.recorded_statistics() is None else find(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain values, paths as text; attrs and error are included when set."""
+        """Return the fields as plain values, paths as text; attrs and error are included when set."""
         out: dict[str, Any] = {name: getattr(self, name) for name in FIELDS}
         out["path"] = str(self.path)
         if self.shape is not None:
@@ -342,9 +342,9 @@ class Record:
     @property
     def execution(self) -> tuple[Any, ...]:
         """Identifies one run of an operator: equal for its records, different for those of other runs."""
-        place = (self.run, self.rank, self.device, self.model, self.model_id, self.step, self.op_type, self.op_name)
+        operator = (self.run, self.rank, self.device, self.model, self.model_id, self.step, self.op_type, self.op_name)
         ids = (self.task_id, self.stream_id)
-        return (*place, *ids, self.timestamp, None) if self._nth is None else (*place, *ids, None, self._nth)
+        return (*operator, *ids, self.timestamp, None) if self._nth is None else (*operator, *ids, None, self._nth)
 
     @property
     def label(self) -> str:
@@ -369,7 +369,7 @@ class Record:
         return f"<Record {step}{self.label}{shape}{broken}>"
 
     def _repr_html_(self) -> str:
-        """The known fields as a small static table, for notebooks."""
+        """Return the known fields as a small static table, for notebooks."""
         from ascend_dump.common.html import html_table
 
         rows = [(name, value) for name, value in self.to_dict().items() if value is not None and value != ""]

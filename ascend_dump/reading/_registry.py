@@ -27,20 +27,20 @@ class DialectInfo(NamedTuple):
 
 
 def registered_dialects() -> list[DialectInfo]:
-    """All dialects in order of priority, without loading any."""
-    found = [DialectInfo(name) for name in BUILT_IN]
+    """Return all dialects in order of priority, without loading any."""
+    infos = [DialectInfo(name) for name in BUILT_IN]
     for name, entry in sorted(entry_points_of(GROUP).items()):
         origin = distribution_of(entry)
-        found.append(DialectInfo(name, origin.metadata["Name"], origin.version) if origin else DialectInfo(name, "?"))
-    return found
+        infos.append(DialectInfo(name, origin.metadata["Name"], origin.version) if origin else DialectInfo(name, "?"))
+    return infos
 
 
 def dialects() -> list[Dialect]:
-    """All dialects in order of priority. One that cannot be loaded is left out with a warning."""
-    found: list[Dialect] = [import_module(f"ascend_dump.reading.dialects.{name}").DIALECT for name in BUILT_IN]
+    """Return all dialects in order of priority. One that cannot be loaded is left out with a warning."""
+    loaded: list[Dialect] = [import_module(f"ascend_dump.reading.dialects.{name}").DIALECT for name in BUILT_IN]
     for name, entry in sorted(entry_points_of(GROUP).items()):
         try:
-            found.append(ThirdPartyDialect(name, entry.load()))
+            loaded.append(ThirdPartyDialect(name, entry.load()))
         except (Exception, SystemExit) as error:  # whatever the import of a foreign module raises
             log.warning("the dialect %s (%s) cannot be loaded, its files are not read: %r", name, entry.value, error)
-    return found
+    return loaded

@@ -1,4 +1,4 @@
-"""Read the manifests in a dump: the request of each run, and whether it is complete."""
+"""Read the manifests in a dump: the request of each run, and its state."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MOST_BYTES = 10_000_000
 _LONGEST_REASON = 1000
 #: Bytes of an index that are read at a time.
 _PART = 1 << 20
-#: Where a line that ascend_dump wrote tells of its tensor, with these fields next to each other. Other lines have their
+#: The tensor in a line that ascend_dump wrote, with these fields next to each other. Other lines have their
 #: shards not looked for.
 _SHARD = b'"shard":"'
 _BLOB = re.compile(_SHARD + rb'(\d{1,18}/tensors-\d{5,18}\.safetensors)","blob":\[(\d{1,18}),(\d{1,18})\]')
@@ -109,11 +109,11 @@ class LostRecords(NamedTuple):
 
 
 class ShardUse(NamedTuple):
-    """What an index tells of a shard.
+    """The use of a shard by the records of an index.
 
     records  that have tensors in it
-    end      where the last tensor ends
-    behind   how many of the records have a tensor that ends behind a byte
+    end      of the last tensor
+    behind   number of records that end after `offset`
     """
 
     records: int
@@ -122,27 +122,27 @@ class ShardUse(NamedTuple):
 
 
 class Indexed(NamedTuple):
-    """What the indexes of a run tell: how many records there are, and the shards that they refer to."""
+    """The content of the indexes of a run: the number of records, and the shards that they refer to."""
 
     records: int
     shards: Mapping[Path, ShardUse]
 
 
-def find_lost_records(run: Run, kept: Optional[Callable[[Path], Indexed]] = None) -> list[LostRecords]:
-    """Empty if all are there, and if nobody knows. Each line of an index is a record.
+def find_lost_records(run: Run, read_indexes: Optional[Callable[[Path], Indexed]] = None) -> list[LostRecords]:
+    """Return the lost records of a run; empty if there are none, or their number is unknown. A line is a record.
 
     No tensor is read: a shard must be as long as its last tensor needs.
 
-    kept: what the indexes below a directory tell, if that is known; else they are read
+    read_indexes: returns the content of the indexes below a directory; by default they are read
     """
     if run.records is None:
         return []
     try:
-        told = (kept or _read_indexes)(run.path)
+        indexed = (read_indexes or _read_indexes)(run.path)
     except OSError:  # a file that cannot be opened is an unreadable record already
         return []
-    lost = [LostRecords(run.path, told.records, run.records)] if told.records < run.records else []
-    for path, use in sorted(told.shards.items()):
+    lost = [LostRecords(run.path, indexed.records, run.records)] if indexed.records < run.records else []
+    for path, use in sorted(indexed.shards.items()):
         try:
             size: Optional[int] = regular_status(path, follow_links=False).st_size
         except FileNotFoundError:
@@ -150,8 +150,8 @@ def find_lost_records(run: Run, kept: Optional[Callable[[Path], Indexed]] = None
         except OSError:  # as above
             continue
         if size is None or size < use.end:
-            left = 0 if size is None else use.records - use.behind(size)
-            lost.append(LostRecords(run.path, left, use.records, _below(path, run.path), size, use.end))
+            readable = 0 if size is None else use.records - use.behind(size)
+            lost.append(LostRecords(run.path, readable, use.records, _below(path, run.path), size, use.end))
     return lost
 
 
@@ -173,27 +173,27 @@ def _read_indexes(root: Path) -> Indexed:
                     records += text.count(b"\n")
                     for shard, begin, size in _BLOB.findall(text) if _SHARD in text else ():
                         of_step.setdefault(shard, array("q")).append(int(begin) + int(size))
-            for shard, found in of_step.items():
-                ends.setdefault(directory.parent / shard.decode(), array("q")).extend(found)
-    return Indexed(records, {path: _use_of(found) for path, found in ends.items()})
+            for shard, shard_ends in of_step.items():
+                ends.setdefault(directory.parent / shard.decode(), array("q")).extend(shard_ends)
+    return Indexed(records, {path: _use_of(shard_ends) for path, shard_ends in ends.items()})
 
 
 def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Parts of a file that end with a line, and what is behind the last one."""
-    rest = b""
+    """Yield parts of a file that end with a line, then the unfinished last line."""
+    unfinished = b""
     for part in iter(lambda: file.read(_PART), b""):
         if b"\0" in part:
             # A hole, as of a disk that lost what was written last: no text goes on behind it.
-            yield (rest + part[: part.index(0)]).rpartition(b"\n")[0] + b"\n"
+            yield (unfinished + part[: part.index(0)]).rpartition(b"\n")[0] + b"\n"
             return
         head, newline, tail = part.rpartition(b"\n")
         if newline:
-            yield rest + head + newline
-            rest = tail
+            yield unfinished + head + newline
+            unfinished = tail
         else:
             # A line longer than a part is no record, and may be a hole of any size.
-            rest = (rest + tail)[:_PART]
-    yield rest
+            unfinished = (unfinished + tail)[:_PART]
+    yield unfinished
 
 
 def _use_of(ends: array[int]) -> ShardUse:
@@ -201,23 +201,23 @@ def _use_of(ends: array[int]) -> ShardUse:
 
 
 def runs_above(directory: Path) -> Iterable[Path]:
-    """The parents of an opened directory that may be the directory of its run."""
+    """Return the parents of an opened directory that may be the directory of its run."""
     return list(directory.absolute().parents)[:_LEVELS]
 
 
 def is_of_complete_run(path: Path) -> bool:
-    """Whether a file belongs to a run that is complete. False where no manifest tells."""
-    found = map(read_run, runs_above(path))
-    return any(run is not None and run.state is RunState.COMPLETE for run in found)
+    """Return True if a file belongs to a run that is complete. False without a manifest."""
+    runs = map(read_run, runs_above(path))
+    return any(run is not None and run.state is RunState.COMPLETE for run in runs)
 
 
 def read_run(root: Path) -> Optional[Run]:
-    """The run of the directory `root`; None if it has no manifest of ascend_dump."""
+    """Return the run of the directory `root`; None if it has no manifest of ascend_dump."""
     manifest = _manifest(root)
-    found = _read_run(root, manifest)
-    if found is None:
+    run = _read_run(root, manifest)
+    if run is None:
         return None
-    return found._replace(notes=tuple(_notes(manifest)), made=tuple(_made(manifest)), ranks=_ranks(manifest))
+    return run._replace(notes=tuple(_notes(manifest)), made=tuple(_made(manifest)), ranks=_ranks(manifest))
 
 
 def _ranks(manifest: dict[str, Any]) -> str:
@@ -295,10 +295,10 @@ def _manifest(root: Path) -> dict[str, Any]:
 
     path = root / MANIFEST
     try:
-        found = msgspec.json.decode(read_regular(path, _MOST_BYTES, follow_links=False))
+        content = msgspec.json.decode(read_regular(path, _MOST_BYTES, follow_links=False))
     except (OSError, msgspec.MsgspecError, ValueError, RecursionError):  # not a manifest of ascend_dump
         return {}
-    return found if isinstance(found, dict) and str(found.get("schema")).startswith(_SCHEMAS) else {}
+    return content if isinstance(content, dict) and str(content.get("schema")).startswith(_SCHEMAS) else {}
 
 
 def _is_alive(pid: int) -> bool:

@@ -1,8 +1,8 @@
 """The records of a dump as columns, made in one pass and without reading a tensor. Polars is the engine.
 
-Every field of Record is a column, and after them what a comparison needs to know before it reads anything: `error`,
-the hash and where in the bytes that it is of the tensor lies, the place in memory, and the statistics that the dump
-recorded. `_catalog_cache` keeps large ones as Parquet.
+Every field of Record is a column. After them come the columns that a comparison needs before it reads a tensor:
+`error`, the hash and the byte range of the tensor in the hashed bytes, the memory, and the recorded statistics.
+`_catalog_cache` stores large catalogs as Parquet.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 _TEXTS = ("op_type", "op_name", "io", "model", "run", "dtype", "format", "phase", "module", "source", "path")
 _LISTS = ("shape", "stride", "stored_stride")
 _FLOATS = ("max", "min", "mean", "l2norm")
-#: What host dumps tell of the place of a tensor in memory, and of why something is missing.
+#: The memory of a tensor, and the reasons for missing values, in host dumps.
 _OF_ATTRS = {
     "seq": "Int64",
     "hash": "String",
@@ -59,7 +59,8 @@ _OF_ATTRS = {
     "origin": "Boolean",
     "argument": "String",
 }
-#: `attrs` has what only one dialect knows, as JSON; `placed_on` is the framework's name of the device of a host tensor;
+#: `attrs` has the fields of a single dialect, as JSON; `placed_on` is the framework's name of the device of a host
+#: tensor;
 #: `nth` tells the runs of an operator apart where timestamps do not.
 COLUMNS = (*FIELDS, "error", *_OF_ATTRS, "placed_on", *StoredView._fields, *Statistics._fields, "attrs", "nth")
 #: The path, which comes last of the fields, is a text in a catalog.
@@ -76,7 +77,7 @@ ROWS = 8_192
 
 
 def polars_or_refuse(what: str) -> ModuleType:
-    """Polars. Raises NotSupported with what to install where it is missing."""
+    """Return polars. Raises NotSupported with the package to install if it is missing."""
     try:
         import polars
     except ImportError:
@@ -88,7 +89,7 @@ def polars_or_refuse(what: str) -> ModuleType:
 
 
 def schema() -> dict[str, Any]:
-    """The type of each column."""
+    """Return the type of each column."""
     import polars as pl
 
     types: dict[str, Any] = {}
@@ -110,7 +111,8 @@ def schema() -> dict[str, Any]:
 
 
 def of_columns(columns: Mapping[str, Any], height: int) -> polars.DataFrame:
-    """A part of a catalog from the values of each column: a list or a Series, or one value for all rows; None: null."""
+    """Return a part of a catalog from the values of each column: a list or a Series, or one value for all rows; None:
+    null."""
     import polars as pl
 
     types = schema()
@@ -118,14 +120,14 @@ def of_columns(columns: Mapping[str, Any], height: int) -> polars.DataFrame:
     for name, kind in types.items():
         values = columns.get(name)
         if isinstance(values, pl.Series):
-            made = values
+            column = values
         elif isinstance(values, list):
-            made = _lists(name, values) if name in _LISTS else _series(name, values, kind)
+            column = _lists(name, values) if name in _LISTS else _series(name, values, kind)
         elif values is None:
-            made = pl.Series(name, [None], dtype=kind).new_from_index(0, height)
+            column = pl.Series(name, [None], dtype=kind).new_from_index(0, height)
         else:
-            made = _series(name, [values], kind).new_from_index(0, height)
-        series.append(made)
+            column = _series(name, [values], kind).new_from_index(0, height)
+        series.append(column)
     return pl.DataFrame(series)
 
 
@@ -137,10 +139,10 @@ def _series(name: str, values: list[Any], kind: Any) -> polars.Series:
     except UnicodeEncodeError:  # names of files may come with undecodable bytes in them
         from ascend_dump.dump_format import encodable
 
-        return pl.Series(name, [None if one is None else encodable(one) for one in values], dtype=kind)
+        return pl.Series(name, [None if value is None else encodable(value) for value in values], dtype=kind)
     except (TypeError, OverflowError, ValueError, pl.exceptions.PolarsError):
         # A number that no column can hold is null in it; the record still has it.
-        return pl.Series(name, [_fitting(one, kind == pl.Float64) for one in values], dtype=kind, strict=False)
+        return pl.Series(name, [_fitting(value, kind == pl.Float64) for value in values], dtype=kind, strict=False)
 
 
 def _fitting(value: Any, real: bool) -> Any:
@@ -155,14 +157,17 @@ def _fitting(value: Any, real: bool) -> Any:
 
 
 def lists(name: str, distinct: Sequence[Optional[Sequence[int]]], where: Sequence[int]) -> polars.Series:
-    """A column of lists of numbers, which repeat: each distinct one is converted once.
+    """Return a column of repeating lists of numbers; each distinct list is converted once.
 
-    where: of each row which one it has
+    where: for each row the index of its list
     """
     import polars as pl
 
-    made = [None if one is None or any(not -(2**63) <= size < 2**63 for size in one) else list(one) for one in distinct]
-    return pl.Series(name, made, dtype=pl.List(pl.Int64))[pl.Series(where, dtype=pl.UInt32)]
+    converted = [
+        None if values is None or any(not -(2**63) <= size < 2**63 for size in values) else list(values)
+        for values in distinct
+    ]
+    return pl.Series(name, converted, dtype=pl.List(pl.Int64))[pl.Series(where, dtype=pl.UInt32)]
 
 
 def _lists(name: str, values: list[Any]) -> polars.Series:
@@ -174,14 +179,14 @@ def _lists(name: str, values: list[Any]) -> polars.Series:
 def frames(
     entries: Iterable[tuple[int, Entry]], complete: Optional[Callable[[Record], None]] = None
 ) -> Iterator[polars.DataFrame]:
-    """The records of numbered entries as columns, some thousand rows at a time.
+    """Yield the records of numbered entries as columns, some thousand rows at a time.
 
-    complete: what is to be done to each record before; then all entries are read by records.
+    complete: called for each record before its row is made; then all entries are read by records.
     """
     waiting: list[tuple[Any, ...]] = []
     for number, entry in entries:
-        made = entry.frames() if complete is None else None
-        if made is None:
+        entry_frames = entry.frames() if complete is None else None
+        if entry_frames is None:
             for ordinal, record in enumerate(entry.records(), 1):
                 if complete is not None:
                     complete(record)
@@ -195,16 +200,16 @@ def frames(
             waiting = []
         import polars as pl
 
-        for frame in made:
+        for frame in entry_frames:
             numbers = pl.Series(ENTRY, [number], dtype=pl.UInt32).new_from_index(0, frame.height)
             yield frame.replace_column(frame.get_column_index(ENTRY), numbers)
     if waiting:
         yield _frame(waiting)
 
 
-def of_records(records: Sequence[Record], places: Sequence[int]) -> polars.DataFrame:
+def of_records(records: Sequence[Record], positions: Sequence[int]) -> polars.DataFrame:
     """Some records of one file and their places in it as columns, without the number of that file."""
-    return _frame([_row(record, 0, place) for record, place in zip(records, places)])
+    return _frame([_row(record, 0, position) for record, position in zip(records, positions)])
 
 
 def _frame(rows: Sequence[tuple[Any, ...]]) -> polars.DataFrame:
@@ -214,24 +219,24 @@ def _frame(rows: Sequence[tuple[Any, ...]]) -> polars.DataFrame:
     return of_columns({name: None if values == nothing else list(values) for name, values in columns}, len(rows))
 
 
-def _row(record: Record, number: int, place: int) -> tuple[Any, ...]:
-    """The values of COLUMNS, the number of the file, and the place in it."""
-    others = record.attrs
+def _row(record: Record, number: int, position: int) -> tuple[Any, ...]:
+    """Return the values of COLUMNS, the number of the file, and the position in it."""
+    attrs = record.attrs
     host: tuple[Any, ...] = _NO_HOST
-    if "storage" in others and "hash" in others:
-        others = dict(others)
+    if "storage" in attrs and "hash" in attrs:
+        attrs = dict(attrs)
         view = view_of(record.key) if isinstance(record.key, Line) else _NO_VIEW
-        host = (*[others.pop(name, None) for name in (*_OF_ATTRS, "device")], *view)
+        host = (*[attrs.pop(name, None) for name in (*_OF_ATTRS, "device")], *view)
     return (
         *_fields(record),
         str(record.path),
         None if record.error is None else str(record.error),
         *host,
         *(_statistics(record) or _NO_STATISTICS),
-        json.dumps(others, default=str) if others else None,
+        json.dumps(attrs, default=str) if attrs else None,
         record.execution[-1],
         number,
-        place,
+        position,
     )
 
 
@@ -248,52 +253,52 @@ def narrowed(
     texts: Sequence[tuple[str, Callable[[str], bool]]],
     numbers: Sequence[tuple[str, Steps]],
 ) -> polars.LazyFrame:
-    """The rows that a selection keeps. A broken record stays unless what is known of it rules it out."""
+    """Return the rows of a selection. A broken record stays unless its known fields exclude it."""
     import polars as pl
 
     broken = pl.col("error").is_not_null()
     for name, test in texts:
         values = frame.select(pl.col(name).unique()).collect()[name].to_list()
-        kept = _one_of(pl.col(name), [value for value in values if test(value or "")])
-        frame = frame.filter(kept | (broken & pl.col(name).fill_null("").eq("")))
+        selected = _is_in(pl.col(name), [value for value in values if test(value or "")])
+        frame = frame.filter(selected | (broken & pl.col(name).fill_null("").eq("")))
     for name, steps in numbers:
         values = frame.select(pl.col(name).unique()).collect()[name].to_list()
-        kept = _one_of(pl.col(name), [value for value in values if value in steps])
+        selected = _is_in(pl.col(name), [value for value in values if value in steps])
         unknown = pl.col(name).is_null()
         if name == "index":
             unknown = unknown | pl.col("io").eq("")
-        frame = frame.filter(kept | (broken & unknown))
+        frame = frame.filter(selected | (broken & unknown))
     return frame
 
 
 def filtered(frame: polars.LazyFrame, rows: Sequence[polars.Expr]) -> polars.LazyFrame:
-    """The rows for which all expressions hold.
+    """Return the rows for which all expressions are true.
 
-    Raises NotSupported where none is left and a column of statistics that they use is null in all rows, although there
-    are elements to count: nothing was computed, which looks as if nothing were found.
+    Raises NotSupported if no row is left because a column of statistics is null in all rows, although there are
+    elements to count: nothing was computed, and an empty result would look like an answer.
     """
     import polars as pl
 
-    found = frame.filter(*rows)
+    selected = frame.filter(*rows)
     named = {name for row in rows if isinstance(row, pl.Expr) for name in row.meta.root_names()}
     used = [name for name in Statistics._fields if name in named]
-    if not used or found.head(1).collect().height:
-        return found
+    if not used or selected.head(1).collect().height:
+        return selected
     # Where all elements are NaN there is no largest one; of no elements nothing is known.
-    told = pl.col("error").is_null() & (pl.col("count").is_null() | (pl.col("count") > pl.col("nan").fill_null(0)))
-    count, *known = frame.select(told.sum(), *(pl.col(name).count() for name in used)).collect().row(0)
-    missing = [name for name, number in zip(used, known) if not number]
+    countable = pl.col("error").is_null() & (pl.col("count").is_null() | (pl.col("count") > pl.col("nan").fill_null(0)))
+    count, *counts = frame.select(countable.sum(), *(pl.col(name).count() for name in used)).collect().row(0)
+    missing = [name for name, number in zip(used, counts) if not number]
     if count and missing:
         raise NotSupported(
             f"where() uses {', '.join(missing)}, which no record of the selection has: the dump recorded no such "
             "statistics",
             hint="record with data='full', or filter `to_frame(stats=True)`, which computes them from the tensors",
         )
-    return found
+    return selected
 
 
 def shards_of(frame: polars.LazyFrame) -> Iterator[tuple[str, ShardUse]]:
-    """The paths of shards that records refer to, and what the records tell of each."""
+    """Yield the paths of shards that records refer to, and the use of each."""
     import polars as pl
 
     end = (pl.col("blob") + pl.col("blob_nbytes")).alias("end")
@@ -310,8 +315,8 @@ def shards_of(frame: polars.LazyFrame) -> Iterator[tuple[str, ShardUse]]:
         yield path, use_of(path, records, last)
 
 
-def _one_of(column: polars.Expr, values: list[Any]) -> polars.Expr:
-    known = [value for value in values if value is not None]
-    found = column.is_in(known) if known else column.is_not_null() & False
-    found = found.fill_null(False)
-    return found | column.is_null() if len(known) < len(values) else found
+def _is_in(column: polars.Expr, values: list[Any]) -> polars.Expr:
+    present = [value for value in values if value is not None]
+    condition = column.is_in(present) if present else column.is_not_null() & False
+    condition = condition.fill_null(False)
+    return condition | column.is_null() if len(present) < len(values) else condition

@@ -22,7 +22,7 @@ log = logging.getLogger("ascend_dump")
 _MODEL = re.compile(r"graph_(\d{1,9})", re.ASCII)
 
 
-class _Told(NamedTuple):
+class _GraphNames(NamedTuple):
     """Lines of the program and nodes of PyTorch's graph, by names of operators."""
 
     lines: dict[str, str]
@@ -37,22 +37,22 @@ class Sources:
         # Later entries replace earlier ones: optimized graphs after original ones, the last run last.
         named.sort(key=lambda pair: (pair[0].kind == "optimized", pair[0].time))
         self._files = {(parsed.id, parsed.rank): path for parsed, path in named}
-        self._known: dict[Path, _Told] = {}
+        self._known: dict[Path, _GraphNames] = {}
 
     def __bool__(self) -> bool:
         return bool(self._files)
 
     def find(self, record: Record) -> Optional[str]:
         """`file:line` of the program for the record's operator, by its name in GE or in PyTorch's graph."""
-        told = self._told(record)
-        return None if told is None else told.lines.get(record.op_name)
+        names = self._names_of(record)
+        return None if names is None else names.lines.get(record.op_name)
 
     def node_of(self, record: Record) -> Optional[str]:
-        """The node of PyTorch's graph from which the record's operator was made."""
-        told = self._told(record)
-        return None if told is None else told.nodes.get(record.op_name)
+        """Return the node of PyTorch's graph from which the record's operator was made."""
+        names = self._names_of(record)
+        return None if names is None else names.nodes.get(record.op_name)
 
-    def _told(self, record: Record) -> Optional[_Told]:
+    def _names_of(self, record: Record) -> Optional[_GraphNames]:
         path = self.graph_of(record)
         if path is None:
             return None
@@ -61,7 +61,7 @@ class Sources:
         return self._known[path]
 
     def graph_of(self, record: Record) -> Optional[Path]:
-        """The graph file to which the record's operator belongs."""
+        """Return the graph file to which the record's operator belongs."""
         rank = record.rank or 0
         model = _MODEL.fullmatch(record.model or "")
         if model is not None:
@@ -69,34 +69,35 @@ class Sources:
         if record.model is not None:
             return None
         # Without the name of a model the answer is certain only if there is a single graph.
-        found = [path for (_, of_rank), path in self._files.items() if of_rank == rank]
-        return found[0] if len(found) == 1 else None
+        paths = [path for (_, of_rank), path in self._files.items() if of_rank == rank]
+        return paths[0] if len(paths) == 1 else None
 
 
-def _read(path: Path) -> _Told:
-    found = _Told({}, {})
+def _read(path: Path) -> _GraphNames:
+    names = _GraphNames({}, {})
     last: dict[str, str] = {}
     try:
-        for one in read_torchair_graph(path):
-            if one.source:
-                found.lines.setdefault(one.node.name, one.source)
-                found.lines.setdefault(one.fx, one.source)
-            if one.fx and one.node.type:
-                last[one.fx] = one.node.name
+        for operator in read_torchair_graph(path):
+            if operator.source:
+                names.lines.setdefault(operator.node.name, operator.source)
+                names.lines.setdefault(operator.fx, operator.source)
+            if operator.fx and operator.node.type:
+                last[operator.fx] = operator.node.name
     except ReadError as error:
         log.debug("%s", error)
     # Of several operators made from a node, the last one computes its value.
-    found.nodes.update((name, node) for node, name in last.items())
-    return found
+    names.nodes.update((name, node) for node, name in last.items())
+    return names
 
 
 def is_graph_file(name: str) -> bool:
-    """Whether this is the name of a graph file of torchair. Fast, as it is called for every file of a dump."""
+    """Return True if this is the name of a graph file of torchair. Fast, as it is called for every file of a dump."""
     return name.startswith("dynamo_") and parse_graph_file(name) is not None
 
 
 def graphs_beside(root: Path) -> list[Path]:
-    """The graph files in the parent directory of `root`: torchair and GE write to the working directory by default."""
+    """Return the graph files in the parent directory of `root`: torchair and GE write to the working directory by
+    default."""
     try:
         above = root.absolute().parent
         return [above / name for name in children(above)[1] if is_graph_file(name) or is_ge_graph(name)]
@@ -105,5 +106,5 @@ def graphs_beside(root: Path) -> list[Path]:
 
 
 def is_ge_graph(name: str) -> bool:
-    """Whether this is the name of a graph file of GE. Fast, as it is called for every file of a dump."""
+    """Return True if this is the name of a graph file of GE. Fast, as it is called for every file of a dump."""
     return name.startswith("ge_proto_") and name.endswith("_Build.txt")

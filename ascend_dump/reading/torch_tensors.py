@@ -18,7 +18,7 @@ _WORDS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
 
 def as_torch(array: np.ndarray[Any, Any], *, writable: bool) -> Any:
-    """The same values as a tensor; a copy if `writable`, else it shares the memory of the array.
+    """Return the same values as a tensor; a copy if `writable`, else it shares the memory of the array.
 
     Raises FrameworkMissing without PyTorch, NotSupported for a type that PyTorch lacks.
     """
@@ -33,10 +33,10 @@ def as_torch(array: np.ndarray[Any, Any], *, writable: bool) -> Any:
     if writable or any(stride < 0 for stride in array.strides):
         array = np.array(array)
     name = array.dtype.name
-    own = None
+    torch_dtype = None
     if array.dtype.isbuiltin != 1:  # a type of ml_dtypes; numpy calls some of them floats
-        own = getattr(torch, name, None)
-        if own is None or array.dtype.itemsize not in _WORDS or not isinstance(own, torch.dtype):
+        torch_dtype = getattr(torch, name, None)
+        if torch_dtype is None or array.dtype.itemsize not in _WORDS or not isinstance(torch_dtype, torch.dtype):
             raise NotSupported(f"PyTorch has no type {name}", hint="use numpy(), and convert the values")
         array = array.view(_WORDS[array.dtype.itemsize])
     try:
@@ -46,4 +46,4 @@ def as_torch(array: np.ndarray[Any, Any], *, writable: bool) -> Any:
             tensor = torch.from_numpy(array)
     except TypeError:
         raise NotSupported(f"this PyTorch has no type {name}", hint="use numpy(), and convert the values") from None
-    return tensor if own is None else tensor.view(own)
+    return tensor if torch_dtype is None else tensor.view(torch_dtype)

@@ -110,7 +110,7 @@ def warm_up(dtypes: Iterable[Union[str, np.dtype[Any], type]] = _COMMON) -> str:
 
 
 def is_ready(dtype: np.dtype[Any]) -> bool:
-    """Whether `statistics` of a dtype compiles nothing: numba has compiled its kernel, or cannot be used.
+    """Return True if `statistics` of a dtype compiles nothing: numba has compiled its kernel, or cannot be used.
 
     Raises ConfigError (AD101) for a dtype that has no statistics.
     """
@@ -119,14 +119,14 @@ def is_ready(dtype: np.dtype[Any]) -> bool:
 
 
 def compiled(layout: Layout) -> Optional[Callable[[np.ndarray], Any]]:
-    """The kernel for a layout, if numba has compiled it; else None. Compiles nothing."""
+    """Return the kernel for a layout, if numba has compiled it; else None. Compiles nothing."""
     return _numba.scanner(layout) if _numba is not None and _numba.is_ready(layout) else None
 
 
 def dtype_named(name: Union[str, np.dtype[Any], type]) -> np.dtype[Any]:
-    found = getattr(ml_dtypes, name, name) if isinstance(name, str) else name
+    candidate = getattr(ml_dtypes, name, name) if isinstance(name, str) else name
     try:
-        return np.dtype(found)
+        return np.dtype(candidate)
     except TypeError as error:
         raise ConfigError(f"no dtype {name!r}", hint="give the name of a numpy or ml_dtypes type") from error
 
@@ -185,7 +185,7 @@ def _warn(error: Exception) -> None:
 
 
 def _scan(array: np.ndarray, layout: Layout, engine: Engine, most: int) -> list[Any]:
-    """The result of the engine for each block."""
+    """Return the result of the engine for each block."""
     scan = engine.scanner(layout)
     block = engine.block
     if scan is None:

@@ -1,4 +1,4 @@
-"""A fast check whether an array may have NaN or Inf."""
+"""A fast check for NaN and Inf in an array."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _EXPONENTS = {
 
 
 def surely_finite(array: np.ndarray[Any, Any]) -> bool:
-    """Whether certainly no element is NaN or Inf. False for other types of floats and arrays that are not contiguous,
-    which are not checked."""
+    """Return True if certainly no element is NaN or Inf. False for other types of floats and arrays that are not
+    contiguous, which are not checked."""
     if array.dtype.kind in "biu":
         return True
-    found = _EXPONENTS.get(array.dtype.name)
-    if found is None or not array.flags.c_contiguous or not array.dtype.isnative:
+    bits = _EXPONENTS.get(array.dtype.name)
+    if bits is None or not array.flags.c_contiguous or not array.dtype.isnative:
         return False
-    word, exponent = np.dtype(found[0]), found[1]
+    word, exponent = np.dtype(bits[0]), bits[1]
     words = array.reshape(-1).view(word)
     mask = word.type(exponent)
     return all(bool((words[start : start + CHUNK] & mask).max() != mask) for start in range(0, words.size, CHUNK))

@@ -58,7 +58,7 @@ def _widen_block(words: Any, wide: Any, shift: Any, mask: Any) -> None:
 
 @inner()
 def _reduce_block(words: Any, lowest: Any, sign: Any) -> Any:
-    """The largest signed, largest and smallest unsigned word, and the number of +0 and -0."""
+    """Return the largest signed, largest and smallest unsigned word, and the number of +0 and -0."""
     top = lowest
     high = words[0]
     low = words[0]
@@ -76,7 +76,7 @@ def _reduce_block(words: Any, lowest: Any, sign: Any) -> Any:
 
 @inner()
 def _reduce_nonfinite(words: Any, lowest: Any, sign: Any, infinity: Any) -> Any:
-    """The results of `_reduce_block` without NaN, and the number of NaN, +Inf and -Inf."""
+    """Return the results of `_reduce_block` without NaN, and the number of NaN, +Inf and -Inf."""
     magnitude = like(sign - like(1, sign), sign)
     top = lowest
     high = like(0, sign)

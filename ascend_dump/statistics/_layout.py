@@ -21,7 +21,7 @@ class Table(NamedTuple):
     values      the values of `patterns`: int64 for integers and bool, float64 for floats
     patterns    the patterns that are not NaN, by increasing value
     poszero, negzero   the patterns of +0 and -0
-    finite      whether no pattern is NaN or Inf
+    finite      no pattern is NaN or Inf
     """
 
     values: np.ndarray
@@ -53,7 +53,7 @@ class Engine(NamedTuple):
     scanner   returns the function that reduces a block of words of a layout to a `Partial`, or to 256 counts for
               one-byte elements; None if this engine has none
     prepare   compiles the scanner of a layout
-    is_ready  whether that was done
+    is_ready  the scanner is compiled
     """
 
     block: int
@@ -75,7 +75,7 @@ _known: dict[type, Layout] = {}
 
 
 def layout_of(dtype: np.dtype[Any]) -> Layout:
-    """The layout of a dtype, of either byte order.
+    """Return the layout of a dtype, of either byte order.
 
     Raises ConfigError (AD101) for a dtype that has no statistics: object, text, dates, structures, extended floats.
     """
@@ -128,7 +128,7 @@ def _tabulate(values: np.ndarray) -> Table:
 
 
 def flatten(array: np.ndarray, layout: Layout) -> Optional[np.ndarray]:
-    """The words of an array as one block without copying, in any order; None if it is not one block.
+    """Return the words of an array as one block without copying, in any order; None if it is not one block.
 
     The block is one-dimensional, contiguous, aligned and of native byte order. An array that was transposed, or
     reversed along all axes, is still one block.
@@ -160,7 +160,7 @@ def chunks(array: np.ndarray, layout: Layout) -> Iterator[np.ndarray]:
     # For an unaligned array without axes the iterator of numpy 2.0 yields uninitialized memory.
     array = array if array.ndim else array.reshape(1)
     # Typed loosely because numpy's stubs misspell "contig".
-    wanted: Any = [["readonly", "nbo", "aligned", "contig"]]
-    walk: Any = np.nditer(array, ["external_loop", "buffered"], wanted, order="K", buffersize=CHUNK)
+    flags: Any = [["readonly", "nbo", "aligned", "contig"]]
+    walk: Any = np.nditer(array, ["external_loop", "buffered"], flags, order="K", buffersize=CHUNK)
     for block in walk:
         yield block.view(layout.word)

@@ -59,11 +59,11 @@ def combine(
         mean, norm = _scaled(array(), layout, float(maximum), float(minimum))
     else:
         mean, norm = total / count, math.sqrt(squares)
-    some = nan < count
+    has_numbers = nan < count
     return Statistics(
         count,
-        _signed(maximum, bool(poszero)) if some else None,
-        _signed(minimum, not negzero) if some else None,
+        _signed(maximum, bool(poszero)) if has_numbers else None,
+        _signed(minimum, not negzero) if has_numbers else None,
         mean,
         norm,
         nan,
@@ -129,7 +129,7 @@ def _add(terms: Sequence[float]) -> float:
 
 
 def _signed(value: float, plus: bool) -> float:
-    """The value; a zero gets the given sign, so that the result does not depend on the order of elements."""
+    """Return the value; a zero gets the given sign, so that the result does not depend on the order of elements."""
     if value == 0 and isinstance(value, float):
         return 0.0 if plus else -0.0
     return value

@@ -54,7 +54,7 @@ def _prepare(layout: Layout) -> None:
 
 
 def _scanner(layout: Layout) -> Optional[Callable[[np.ndarray], Any]]:
-    """The function that reduces a block of words of this layout; None if numba has none."""
+    """Return the function that reduces a block of words of this layout; None if numba has none."""
     kernel = _KERNELS.get(layout.name)
     if kernel is None:
         return None

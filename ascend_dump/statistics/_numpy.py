@@ -17,7 +17,7 @@ _BLOCK = 1 << 15
 
 
 def _scanner(layout: Layout) -> Callable[[np.ndarray], Any]:
-    """The function that reduces a chunk of words to a `Partial`, or to 256 counts for one-byte elements."""
+    """Return the function that reduces a chunk of words to a `Partial`, or to 256 counts for one-byte elements."""
     if layout.name == "bool":
         return _count_bools
     if layout.kind == "table":

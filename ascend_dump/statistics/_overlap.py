@@ -36,23 +36,23 @@ def distinct(array: np.ndarray) -> list[tuple[np.ndarray, int]]:
         return [(array, times)]
     forward = array[tuple(slice(None, None, -1 if step < 0 else None) for step in array.strides)]
     steps = [step // array.itemsize for step in forward.strides]
-    places = 1 + sum((n - 1) * step for n, step in zip(forward.shape, steps))
-    if places * _OVERLAP > array.size:
+    addresses = 1 + sum((n - 1) * step for n, step in zip(forward.shape, steps))
+    if addresses * _OVERLAP > array.size:
         return [(array, times)]
     corner = forward[(0,) * forward.ndim + (Ellipsis,)]
     # As a void type of the same size, because as_strided does not support all dtypes.
     raw = np.lib.stride_tricks.as_strided(
-        corner.view(f"V{array.itemsize}"), (places,), (array.itemsize,), writeable=False
+        corner.view(f"V{array.itemsize}"), (addresses,), (array.itemsize,), writeable=False
     )
     memory = raw.view(array.dtype)
-    weights = _count(forward.shape, steps, places)
+    weights = _count(forward.shape, steps, addresses)
     bits = range(int(weights.max()).bit_length())
     return [(memory[(weights >> bit) & 1 == 1], times << bit) for bit in bits]
 
 
-def _count(shape: tuple[int, ...], steps: list[int], places: int) -> np.ndarray:
-    """The number of elements at each address."""
-    weights = np.zeros(places, dtype=np.int64)
+def _count(shape: tuple[int, ...], steps: list[int], addresses: int) -> np.ndarray:
+    """Return the number of elements at each address."""
+    weights = np.zeros(addresses, dtype=np.int64)
     weights[0] = 1
     reach = 1
     for n, step in zip(shape, steps):

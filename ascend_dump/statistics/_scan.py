@@ -25,14 +25,14 @@ class Scan(NamedTuple):
     partial: Any
 
     def statistics(self) -> Statistics:
-        """The same as `ascend_dump.statistics.statistics` of these elements; reads no memory."""
+        """Return the same as `ascend_dump.statistics.statistics` of these elements; reads no memory."""
         if self.layout.table is not None:
             return combine_counts(self.layout.table, self.partial)
         return combine(self.count, self.layout, [self.partial], _unread)
 
 
 def scanner(dtype: np.dtype[Any]) -> Optional[Callable[[Union[bytes, memoryview]], Scan]]:
-    """A function that scans 1 to 2**30 contiguous elements; it raises ValueError for memory that is not aligned.
+    """Return a function that scans 1 to 2**30 contiguous elements; it raises ValueError for memory that is not aligned.
 
     None if one pass is not enough, or the kernel is not compiled yet.
     Raises ConfigError (AD101) for a dtype that has no statistics.

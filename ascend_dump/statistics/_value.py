@@ -42,7 +42,8 @@ STATISTIC_NAMES: tuple[str, ...] = Statistics._fields[1:]
 
 
 def merged(parts: Sequence[Statistics]) -> Statistics:
-    """The statistics of a tensor from those of its parts: counts and extremes exactly, mean and norm up to rounding.
+    """Return the statistics of a tensor from those of its parts: counts and extremes exactly, mean and norm up to
+    rounding.
 
     A field that is None in one part is None.
 
@@ -51,22 +52,22 @@ def merged(parts: Sequence[Statistics]) -> Statistics:
     """
 
     def every(name: str) -> Optional[list[Any]]:
-        values = [getattr(one, name) for one in parts if one.count]
+        values = [getattr(part, name) for part in parts if part.count]
         return None if None in values or not values else values
 
-    count = sum(one.count for one in parts)
-    found: dict[str, Any] = {}
+    count = sum(part.count for part in parts)
+    fields: dict[str, Any] = {}
     for name in ("nan", "posinf", "neginf", "zero", "poszero", "negzero"):
-        known = every(name)
-        found[name] = None if known is None else sum(known)
+        numbers = every(name)
+        fields[name] = None if numbers is None else sum(numbers)
     for name, worst in (("max", max), ("min", min)):
         # A part with NaN only has no extremes.
-        known = [getattr(one, name) for one in parts if one.count and one.nan != one.count]
-        found[name] = None if None in known or not known else worst(known)
+        numbers = [getattr(part, name) for part in parts if part.count and part.nan != part.count]
+        fields[name] = None if None in numbers or not numbers else worst(numbers)
     means, norms = every("mean"), every("l2norm")
-    sizes = [one.count for one in parts if one.count]
+    sizes = [part.count for part in parts if part.count]
     # NaN and Inf propagate as in a sum; math.fsum and math.hypot treat them differently.
     add = math.fsum if all(map(math.isfinite, [*(means or ()), *(norms or ())])) else sum
-    found["mean"] = None if means is None else add(m * n for m, n in zip(means, sizes)) / count
-    found["l2norm"] = None if norms is None else math.hypot(*norms) if add is math.fsum else sum(norms)
-    return Statistics(count, **found)
+    fields["mean"] = None if means is None else add(m * n for m, n in zip(means, sizes)) / count
+    fields["l2norm"] = None if norms is None else math.hypot(*norms) if add is math.fsum else sum(norms)
+    return Statistics(count, **fields)

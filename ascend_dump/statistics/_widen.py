@@ -10,7 +10,8 @@ __all__ = ["floats", "magnitudes", "widen"]
 
 
 def widen(layout: Layout, words: np.ndarray, exponent: int = 0) -> np.ndarray:
-    """The float64 values of a chunk times two to the power of `exponent`; for complex elements the magnitudes."""
+    """Return the float64 values of a chunk times two to the power of `exponent`; for complex elements the
+    magnitudes."""
     values = floats(layout, words)
     if layout.kind == "complex":
         return magnitudes(layout, values, exponent)

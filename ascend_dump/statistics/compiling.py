@@ -38,7 +38,7 @@ _level = logging.INFO
 
 
 def is_worth_loading(elements: int) -> bool:
-    """Whether numba is loaded, or enough elements were processed that loading it is worth its time."""
+    """Return True if numba is loaded, or enough elements were processed that loading it is worth its time."""
     global _left_to_numpy
     if "numba" in sys.modules:
         return True

@@ -52,8 +52,8 @@ def inner(fastmath: Any = (), *, inline: bool = False) -> Callable[[_Function], 
 
 @functools.cache
 def _directory() -> str:
-    """The private directory of compiled kernels, which are executed, so no other user may write to it; "" if there is
-    none."""
+    """Return the private directory of compiled kernels, which are executed, so no other user may write to it; "" if it
+    cannot be created."""
     directory = user_cache() / "numba"
     try:
         make_private_directory(directory)
@@ -79,7 +79,7 @@ def kernel(function: _Function) -> _Function:
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A typed `numba.extending.intrinsic`: the function returns the signature and the code generator."""
+    """Return a typed `numba.extending.intrinsic`: the function returns the signature and the code generator."""
     return cast("Callable[..., Any]", numba.extending.intrinsic(function))
 
 
@@ -100,7 +100,7 @@ def as_float(typing: Any, word: Any, shift: Any, mask: Any) -> Any:
 
 @intrinsic
 def float_bits(typing: Any, value: Any) -> Any:
-    """The bits of a float64 as int64."""
+    """Return the bits of a float64 as int64."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], ir.IntType(64))
@@ -109,19 +109,19 @@ def float_bits(typing: Any, value: Any) -> Any:
 
 
 @intrinsic
-def larger(typing: Any, value: Any, other: Any) -> Any:
-    """The larger of two float64 that are not NaN. LLVM vectorises this, unlike numba's `max`."""
+def larger(typing: Any, value: Any, second: Any) -> Any:
+    """Return the larger of two float64 that are not NaN. LLVM vectorises this, unlike numba's `max`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         flags = ("nnan", "nsz")
         return builder.select(builder.fcmp_ordered(">", *arguments, flags=flags), *arguments, flags=flags)
 
-    return types.float64(value, other), generate
+    return types.float64(value, second), generate
 
 
 @intrinsic
 def high_half(typing: Any, word: Any) -> Any:
-    """The high half of 64 bits as int64; 0 for a narrower integer."""
+    """Return the high half of 64 bits as int64; 0 for a narrower integer."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         if word.bitwidth < 64:
@@ -134,7 +134,7 @@ def high_half(typing: Any, word: Any) -> Any:
 
 @intrinsic
 def low_half(typing: Any, word: Any) -> Any:
-    """The low half of 64 bits, unsigned, as int64; a narrower integer as a whole."""
+    """Return the low half of 64 bits, unsigned, as int64; a narrower integer as a whole."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         if word.bitwidth == 64:
@@ -146,13 +146,13 @@ def low_half(typing: Any, word: Any) -> Any:
 
 
 @intrinsic
-def like(typing: Any, value: Any, other: Any) -> Any:
+def like(typing: Any, value: Any, model: Any) -> Any:
     """Convert an integer or bool to the type of another; numba would widen it to 64 bits and halve the vectors."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return context.cast(builder, arguments[0], value, other)
+        return context.cast(builder, arguments[0], value, model)
 
-    return other(value, other), generate
+    return model(value, model), generate
 
 
 @intrinsic
@@ -161,8 +161,8 @@ def prefetch(typing: Any, words: Any, index: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         word, byte = ir.IntType(32), ir.IntType(8).as_pointer()
-        array, place = arguments
-        element = builder.gep(context.make_array(words)(context, builder, array).data, [place])
+        array, position = arguments
+        element = builder.gep(context.make_array(words)(context, builder, array).data, [position])
         name = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
         function = builder.module.declare_intrinsic("llvm.prefetch", [byte], name)
         # For reading, in all cache levels, of the data cache.

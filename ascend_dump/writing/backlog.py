@@ -72,11 +72,12 @@ class Backlog:
         self._taken_batches = self._taken_items = 0
 
     def is_full(self, share: float = 1.0) -> bool:
-        """Whether more bytes are queued than this share of the buffer."""
+        """Return True if more bytes are queued than this share of the buffer."""
         return self._queued_bytes - self._stored_bytes > self._buffer_bytes * share
 
     def is_late(self, share: float = 1.0) -> bool:
-        """Whether a killed program would lose too much: many records, the first older than this share of the limit."""
+        """Return True if a killed program would lose too much: many records, the first older than this share of the
+        limit."""
         if self._queued_items - self._saved_items <= _LOST_ITEMS:
             return False
         try:

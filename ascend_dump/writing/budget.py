@@ -61,7 +61,7 @@ class Budget:
         self._limit = limit
         self._next_check = 0
 
-    def forecast(self, step: int, more: Optional[int], *, endless: bool = False) -> None:
+    def forecast(self, step: int, following: Optional[int], *, endless: bool = False) -> None:
         """Warn if the following steps do not fit, assuming that they are as large as the first one.
 
         step     size of the first step on disk in bytes
@@ -69,7 +69,7 @@ class Budget:
         endless  whether nothing stops writing before the disk is full, because the framework writes the files
         """
         limit = self._limit
-        if step <= 0 or (more is None and not endless and (limit is None or not limit.by_default)):
+        if step <= 0 or (following is None and not endless and (limit is None or not limit.by_default)):
             return
         try:
             free, reserve = self._free()
@@ -81,12 +81,12 @@ class Budget:
             room = limit.nbytes - step
             bound = f"{size(limit.nbytes)} may be used ({_reason(limit)})"
         fits = max(room, 0) // step
-        if fits < (_FEW if more is None else more):
+        if fits < (_FEW if following is None else following):
             log.warning(
                 "a step is %s, %s, %s: %s after about %s of this size%s\n"
                 "Hint: select steps=, layers= or data='stats', keep the last steps with keep=%s",
                 size(step),
-                "all steps were asked for" if more is None else f"{counted(more + 1, 'step')} were asked for",
+                "all steps were asked for" if following is None else f"{counted(following + 1, 'step')} were asked for",
                 bound,
                 "the disk is full" if endless else "the capture stops",
                 counted(fits + 1, "step"),
@@ -110,24 +110,24 @@ class Budget:
             self._check_disk(nbytes, self._until_next_check(written + nbytes))
 
     def _until_next_check(self, written: int) -> int:
-        """The most bytes that may follow after `written` bytes before the free space is checked again."""
+        """Return the most bytes that may follow after `written` bytes before the free space is checked again."""
         return _CHECK_EVERY if self._limit is None else min(_CHECK_EVERY, max(self._limit.nbytes - written, 0))
 
-    def _check_disk(self, nbytes: int, more: int) -> None:
+    def _check_disk(self, nbytes: int, index_bytes: int) -> None:
         try:
             free, reserve = self._free()
         except OSError:
             return  # the next write reports the error
-        if free - nbytes - more < reserve:
+        if free - nbytes - index_bytes < reserve:
             raise WriteError(
-                f"only {size(free)} is free in {self._directory}, and writing the next {size(nbytes + more)} would "
-                f"leave less than the {size(reserve)} kept in reserve: the capture stops, the run goes on",
+                f"only {size(free)} is free in {self._directory}, and writing the next {size(nbytes + index_bytes)} "
+                f"would leave less than the {size(reserve)} kept in reserve: the capture stops, the run goes on",
                 hint="free some space, give another path=, or select fewer steps or layers",
                 code="AD502",
             )
 
     def _free(self) -> tuple[int, int]:
-        """The free bytes of the file system, and the reserve."""
+        """Return the free bytes of the file system, and the reserve."""
         disk = os.statvfs(self._directory)
         reserve = min(max(disk.f_blocks * disk.f_frsize // 20, _LEAST_RESERVE), _MOST_RESERVE)
         return disk.f_bavail * disk.f_frsize, reserve

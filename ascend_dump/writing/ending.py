@@ -58,9 +58,9 @@ class NonfiniteWatch:
         if not wrong:
             return None
         for _, group in groupby(items, lambda item: (item.line.seq, item.line.op_name)):
-            found = self._of_operator(list(group))
-            if found is not None:
-                return found
+            ended = self._of_operator(list(group))
+            if ended is not None:
+                return ended
         return None
 
     def _of_operator(self, items: list[Item]) -> Optional[Ended]:
@@ -70,8 +70,8 @@ class NonfiniteWatch:
         wrong = self._judge.look_at(line.op_type, [_slot(item) for item in inputs], [_slot(item) for item in outputs])
         if wrong is None:
             return None
-        at = (outputs or inputs)[wrong.output].line
-        name = f"{at.op_name}.{at.io}.{at.index}"
+        record = (outputs or inputs)[wrong.output].line
+        name = f"{record.op_name}.{record.io}.{record.index}"
         return Ended(f"{wrong.what} in {name}", None, name)
 
 

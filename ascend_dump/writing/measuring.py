@@ -56,20 +56,20 @@ class Measuring:
         if payload.strided is not None:
             return False
         key = (payload.digest, payload.dtype, None)
-        found = self._known.get(key)
-        if found is None:
+        measured = self._known.get(key)
+        if measured is None:
             scan = self._summary.scanner(payload.dtype) if self._stats and payload.nbytes <= _AT_ONCE else None
             if scan is None:
                 return False
             memory = payload.view()
             try:
-                found = MeasuredBytes(scan(memory))
+                measured = MeasuredBytes(scan(memory))
             except Exception:  # `measure` reports the error
                 return False
             if xxhash.xxh3_128_digest(memory) != payload.digest:
                 return False  # it is being written to
-            self._known.put(key, found)
-        payload.measured = found
+            self._known.put(key, measured)
+        payload.measured = measured
         return True
 
     def measure(self, payload: Payload) -> bool:
@@ -98,15 +98,15 @@ class Measuring:
             self._enter(measured, scan.statistics())
 
     def _measure(self, payload: Payload) -> MeasuredBytes:
-        found = MeasuredBytes(None)
+        measured = MeasuredBytes(None)
         if self._stats:
-            self._enter(found, self._summary.summarize(payload.view(), payload.dtype, payload.strided))
+            self._enter(measured, self._summary.summarize(payload.view(), payload.dtype, payload.strided))
         else:
-            found.nonfinite = self._summary.nonfinite(payload.view(), payload.dtype, payload.strided)
-        return found
+            measured.nonfinite = self._summary.nonfinite(payload.view(), payload.dtype, payload.strided)
+        return measured
 
-    def _enter(self, measured: MeasuredBytes, found: Statistics) -> None:
-        measured.nonfinite = found if is_nonfinite(found) else None
-        count, *values = self._summary.as_stored(found)
-        chosen = [value if wanted else None for wanted, value in zip(self._wanted, values)]
+    def _enter(self, measured: MeasuredBytes, statistics: Statistics) -> None:
+        measured.nonfinite = statistics if is_nonfinite(statistics) else None
+        count, *values = self._summary.as_stored(statistics)
+        chosen = [value if is_requested else None for is_requested, value in zip(self._wanted, values)]
         measured.stats = msgspec.Raw(msgspec.json.encode((count, *chosen)))

@@ -44,13 +44,14 @@ _view_memory = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssi
 
 
 def copy_memory(address: int, nbytes: int) -> bytes:
-    """A copy of the bytes at an address. `ctypes.string_at` is wrong from 2 GiB on: it takes the size modulo 4 GiB."""
-    found: bytes = _bytes_at(address, nbytes) if nbytes else b""
-    return found
+    """Return a copy of the bytes at an address. `ctypes.string_at` is wrong from 2 GiB on: it takes the size modulo 4
+    GiB."""
+    copy: bytes = _bytes_at(address, nbytes) if nbytes else b""
+    return copy
 
 
 def sample_of(address: int, nbytes: int) -> bytes:
-    """A few words of memory, to detect later changes."""
+    """Return a few words of memory, to detect later changes."""
     return _window(_view_memory(address, nbytes, _READ_ONLY), nbytes).tobytes() if nbytes else b""
 
 
@@ -133,14 +134,15 @@ class Payload(msgspec.Struct, eq=False, gc=False):
         self.digest, self.sealed = b"", False
 
     def is_as_sealed(self) -> bool:
-        """Whether the bytes still have the digest. Call after reading them, because they may change at any time."""
+        """Return True if the bytes still have the digest. Call after reading them, because they may change at any
+        time."""
         return not self.sealed or xxhash.xxh3_128_digest(self.view()) == self.digest
 
     def view(self) -> Union[bytes, memoryview]:
         if isinstance(self.owner, bytes):
             return self.owner
-        found: memoryview = _view_memory(self.address, self.nbytes, _READ_ONLY)
-        return found
+        memory: memoryview = _view_memory(self.address, self.nbytes, _READ_ONLY)
+        return memory
 
 
 class Item(msgspec.Struct, eq=False, gc=False):

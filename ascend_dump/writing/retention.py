@@ -70,9 +70,9 @@ class Retention:
         if self.keep is None:
             return
         remains = self._remains.pop(step, None)
-        found = self._steps.pop(step, None) or remains or _StepOnDisk()
-        self._steps[step] = found
-        self._live.update(found.shards)
+        on_disk = self._steps.pop(step, None) or remains or _StepOnDisk()
+        self._steps[step] = on_disk
+        self._live.update(on_disk.shards)
         self.thin(besides=step)
 
     def wrote(self, step: int, shard: str, nbytes: int) -> None:
@@ -97,33 +97,34 @@ class Retention:
             self.operators += operators
             self.records += records
         before = 0
-        found = self._steps.get(step)
-        if found is not None:
-            before, found.text = found.text, text
-            found.headers += headers
-            found.operators += operators
-            found.records += records
+        on_disk = self._steps.get(step)
+        if on_disk is not None:
+            before, on_disk.text = on_disk.text, text
+            on_disk.headers += headers
+            on_disk.operators += operators
+            on_disk.records += records
         self.other_bytes += text - before + headers
 
     def is_live(self, shard: str) -> bool:
-        """Whether an equal tensor may refer to this shard. Not if its step was removed, else the shard would stay."""
+        """Return True if an equal tensor may refer to this shard. Not if its step was removed, else the shard would
+        stay."""
         return self.keep is None or shard in self._live
 
     def reads(self, step: int, shard: str) -> bool:
         """Note that a line of this step refers to a shard. Returns False if the shard was deleted."""
-        found = self._steps[step].reads
-        if shard in found:
+        shards = self._steps[step].reads
+        if shard in shards:
             return True
-        if shard not in self._live and not any(shard in one.shards for one in self._remains.values()):
+        if shard not in self._live and not any(shard in step_on_disk.shards for step_on_disk in self._remains.values()):
             return False
-        found.add(shard)
+        shards.add(shard)
         return True
 
     def next_shard(self, step: int) -> int:
-        """A number that no shard of this step has had."""
-        found = self._next_shards.get(step)
-        if found is not None:
-            return found
+        """Return a number that no shard of this step has had."""
+        number = self._next_shards.get(step)
+        if number is not None:
+            return number
         return self._next_removed if step <= self._highest else 0
 
     def thin(self, *, besides: Optional[int] = None) -> None:
@@ -136,17 +137,17 @@ class Retention:
         complete = [step for step in self._steps if step != besides]
         old = complete[: max(0, len(complete) - self.keep)]
         for step in old:
-            found = self._steps.pop(step)
-            self._live.difference_update(found.shards)
-            self._hide(step, found)
-            self._remains[step] = found
+            removed = self._steps.pop(step)
+            self._live.difference_update(removed.shards)
+            self._hide(step, removed)
+            self._remains[step] = removed
         if old:
-            needed: set[str] = set().union(*(one.reads for one in self._steps.values()))
+            needed: set[str] = set().union(*(on_disk.reads for on_disk in self._steps.values()))
             for step in list(self._remains):
                 self._remove(step, needed)
 
     def summary(self) -> dict[str, Any]:
-        """The number of removed steps and of their records, and the first and last of these steps."""
+        """Return the number of removed steps and of their records, and the first and last of these steps."""
         return {
             "steps": self._removed_steps,
             "records": self._removed_records,
@@ -154,7 +155,7 @@ class Retention:
             "last": self._last_removed,
         }
 
-    def _hide(self, step: int, found: _StepOnDisk) -> None:
+    def _hide(self, step: int, removed: _StepOnDisk) -> None:
         """Remove a step from the dump; only its shards remain."""
         with _opened(self._directory / str(step)) as directory:
             if directory is not None:
@@ -163,13 +164,13 @@ class Retention:
                     # Truncated, because the file may remain for long.
                     os.close(open_private(REMOVED, os.O_WRONLY | os.O_TRUNC, directory=directory))
                 _unlink(STATISTIC, directory)
-        self.other_bytes -= found.text
+        self.other_bytes -= removed.text
         self._removed_steps += 1
-        self._removed_records += found.records
+        self._removed_records += removed.records
         self.steps.discard(step)
-        self.operators -= found.operators
-        self.records -= found.records
-        found.operators = found.records = 0  # the step may be recorded again
+        self.operators -= removed.operators
+        self.records -= removed.records
+        removed.operators = removed.records = 0  # the step may be recorded again
         self._first_removed = step if self._first_removed is None else self._first_removed
         self._last_removed = step
         self._highest = max(self._highest, step)
@@ -177,18 +178,18 @@ class Retention:
 
     def _remove(self, step: int, needed: set[str]) -> None:
         """Delete the shards of a removed step that no step uses; with the last one its directory too."""
-        found = self._remains[step]
+        removed = self._remains[step]
         with _opened(self._directory / str(step)) as directory:
-            for shard in [one for one in found.shards if one not in needed]:
+            for shard in [name_of_shard for name_of_shard in removed.shards if name_of_shard not in needed]:
                 if directory is not None:
                     _unlink(shard.partition("/")[2], directory)
-                self.tensor_bytes -= found.shards.pop(shard)
-            if found.shards:
+                self.tensor_bytes -= removed.shards.pop(shard)
+            if removed.shards:
                 return
             if directory is not None:
                 _unlink(REMOVED, directory)
         del self._remains[step]
-        self.other_bytes -= found.headers
+        self.other_bytes -= removed.headers
         # The directory stays if it has other files.
         with contextlib.suppress(OSError), located(self._directory / str(step)) as (name, above):
             os.rmdir(name, dir_fd=above)

@@ -88,7 +88,7 @@ def _encode(manifest: dict[str, Any]) -> bytes:
 
 
 def _encodable(value: Any) -> Any:
-    """The value with all texts encodable in UTF-8: arguments and paths may have any byte."""
+    """Return the value with all texts encodable in UTF-8: arguments and paths may have any byte."""
     if isinstance(value, str):
         return encodable(value)
     if isinstance(value, dict):
@@ -99,7 +99,8 @@ def _encodable(value: Any) -> Any:
 
 
 def _file_name(model: str) -> str:
-    """A model name as CANN writes it into a path (device-side dump_task), truncated to the length of a file name."""
+    """Return a model name as CANN writes it into a path (device-side dump_task), truncated to the length of a file
+    name."""
     name = "".join("_" if letter in " ./\\\0" else letter for letter in encodable(model))
     while len(name.encode()) > _LONGEST_NAME:
         name = name[:-1]

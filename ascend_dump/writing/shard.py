@@ -156,8 +156,8 @@ class Shard:
 
     def _enter(self, name: str, dtype: str, shape: tuple[int, ...], nbytes: int) -> None:
         begin = self._end - self._start
-        place = self._encode({"dtype": dtype, "shape": shape, "data_offsets": (begin, begin + nbytes)})
-        text = self._encode(name) + b":" + place
+        entry = self._encode({"dtype": dtype, "shape": shape, "data_offsets": (begin, begin + nbytes)})
+        text = self._encode(name) + b":" + entry
         self._entries.append(text)
         self._ends.append(self._end + nbytes)
         self._header_bytes += len(text) + 1

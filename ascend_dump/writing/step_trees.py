@@ -32,7 +32,7 @@ class StepDirectory(NamedTuple):
 
 
 def find_steps(root: Path, layout: re.Pattern[str]) -> list[StepDirectory]:
-    """The step directories below the directory of a run, sorted by stream and step.
+    """Return the step directories below the directory of a run, sorted by stream and step.
 
     layout  matches the path of a step directory relative to `root`; its last group is the number of the step
     """

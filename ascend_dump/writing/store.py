@@ -86,7 +86,7 @@ class Store:
         return self._closed_records + (files.records if files is not None else 0)
 
     def on_disk(self) -> tuple[int, int, int]:
-        """The number of steps, operators and records on disk, without removed steps."""
+        """Return the number of steps, operators and records on disk, without removed steps."""
         files, kept = self._files, self.retention
         steps, operators, records = len(kept.steps), kept.operators, kept.records
         if files is not None and files.records:
@@ -244,7 +244,7 @@ class Store:
         self.first_skipped.setdefault(reason, f"{line.op_name}.{line.io}.{line.index}")
 
     def _spent(self) -> int:
-        """The bytes that count for `max_bytes`."""
+        """Return the bytes that count for `max_bytes`."""
         files = self._files
         besides = self.retention.other_bytes
         if files is not None:

@@ -87,7 +87,7 @@ def _array(
 
 
 def as_stored(found: Statistics) -> tuple[Any, ...]:
-    """The values in order, with NaN and Inf as text, because JSON has no such numbers."""
+    """Return the values in order, with NaN and Inf as text, because JSON has no such numbers."""
     count, top, low, mean, norm, *counts = found
     return (count, _plain(top), _plain(low), _plain(mean), _plain(norm), *counts)
 

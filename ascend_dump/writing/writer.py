@@ -450,7 +450,7 @@ class HostWriter:
 
 
 def _may_be_left_alone() -> bool:
-    """Whether this process was forked by a thread other than the main one.
+    """Return True if this process was forked by a thread other than the main one.
 
     That thread is the main thread here. When it returns, Python runs no exit functions, and the process ends with its
     last thread, which must not be a writer waiting for records.

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Callable
 
-from ascend_dump.native.cann.names import DumpName, Place, build_name, build_place
+from ascend_dump.native.cann.names import DumpLevels, DumpName, build_levels, build_name
 from ascend_dump.reading import open_dump
 
 #: As many files as one step of a large model has.
@@ -24,8 +24,8 @@ def make_tree(root: Path, files: int) -> None:
     """Empty files with the names of a training run on 4 devices, one directory per device and step."""
     for number in range(0, files, PER_DIRECTORY):
         step, device = divmod(number // PER_DIRECTORY, 4)
-        place = Place("20260101010101", device, "ge_default_20260101010101_1", 11, step, rank=device, world=4)
-        directory = root.joinpath(*build_place(place))
+        place = DumpLevels("20260101010101", device, "ge_default_20260101010101_1", 11, step, rank=device, world=4)
+        directory = root.joinpath(*build_levels(place))
         directory.mkdir(parents=True)
         for task in range(min(PER_DIRECTORY, files - number)):
             name = DumpName("device", "MatMulV2", f"layers_{task}_attention_dense_MatMul", 0, task % 65536, 7)

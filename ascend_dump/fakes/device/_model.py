@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from ascend_dump.fakes.device._arming import Arming
 from ascend_dump.fakes.device.select import StepRanges, leave_out, parse_steps, select
 from ascend_dump.native.cann.graph import Node
-from ascend_dump.native.cann.names import Place, build_place
+from ascend_dump.native.cann.names import DumpLevels, build_levels
 
 if TYPE_CHECKING:
     import numpy as np
@@ -136,4 +136,4 @@ class LoadedModel:
         """
         ge = None if self.arming is None else self.arming.ge
         name = self.om_name if ge is not None and self.om_name in ge.models else self.name
-        return build_place(Place(model=name, model_id=self.model_id, data_index=step))
+        return build_levels(DumpLevels(model=name, model_id=self.model_id, data_index=step))

@@ -48,21 +48,21 @@ def place_blobs(sizes: Sequence[int], null: Sequence[bool], start: int, file_siz
     if declared == present or not any(size and not absent for size, absent in zip(sizes, null)):
         return _place(sizes, start, file_size)
     first = next(number for number, absent in enumerate(null) if absent and sizes[number])
-    known = _place(sizes[:first], start, file_size)
+    placed = _place(sizes[:first], start, file_size)
     error = (
         "its position in the file is unknown: entries with a null address may or may not have a payload, and "
         f"neither gives a file of {file_size} bytes"
     )
     lost = Blob(min(start + sum(sizes[:first]), file_size), 0, error)
-    return Placed(known.blobs + [lost] * (len(sizes) - first), None)
+    return Placed(placed.blobs + [lost] * (len(sizes) - first), None)
 
 
 def _place(sizes: Sequence[int], start: int, file_size: int) -> Placed:
     blobs = []
     offset = start
     for size in sizes:
-        held = max(0, min(size, file_size - offset))
-        error = "" if held == size else f"the header says {size} bytes, the file has {held} of them"
-        blobs.append(Blob(min(offset, file_size), held, error))
+        available = max(0, min(size, file_size - offset))
+        error = "" if available == size else f"the header says {size} bytes, the file has {available} of them"
+        blobs.append(Blob(min(offset, file_size), available, error))
         offset += size
     return Placed(blobs, offset)

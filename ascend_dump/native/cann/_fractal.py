@@ -85,9 +85,9 @@ def unpack_weight(array: _Array, layout: str, extents: Extents, groups: Groups) 
     out = np.empty((groups.number, groups.n, groups.c, depth, height, width), array.dtype)
     # G D C1 H W N C0 -> G N (C1 C0) D H W
     merged = blocks.transpose(0, 5, 2, 6, 1, 3, 4).reshape(groups.blocks, rows, -1, depth, height, width)
-    for place in range(groups.merged):
-        part = out[place :: groups.merged]
-        n, c = place * groups.n, place * groups.c
+    for group in range(groups.merged):
+        part = out[group :: groups.merged]
+        n, c = group * groups.n, group * groups.c
         part[...] = merged[: len(part), n : n + groups.n, c : c + groups.c]
     plain = out.reshape(-1, groups.c, depth, height, width)
     letters = "NCDHW"
@@ -133,9 +133,9 @@ def pack_weight(array: _Array, layout: str, groups: int, c0: int) -> _Array:
     # G D C1 H W N C0 -> G N (C1 C0) D H W
     merged = np.zeros((how.blocks, rows, c1 * c0, depth, height, width), array.dtype)
     source = plain.reshape(how.number, how.n, c, depth, height, width)
-    for place in range(how.merged):
-        part = source[place :: how.merged]
-        first_n, first_c = place * how.n, place * c
+    for group in range(how.merged):
+        part = source[group :: how.merged]
+        first_n, first_c = group * how.n, group * c
         merged[: len(part), first_n : first_n + how.n, first_c : first_c + c] = part
     out[...] = merged.reshape(how.blocks, rows, c1, c0, depth, height, width).transpose(0, 4, 2, 5, 6, 1, 3)
     # Not -1 for the first axis, because numpy cannot compute its length if there are no elements.
@@ -173,43 +173,43 @@ def _unpack(array: _Array, axes: list[str], layout: str, c: int) -> _Array:
     return out
 
 
-def _in_order(array: _Array, layout: str, wanted: str) -> _Array:
-    """A view of `array` with the axes of `wanted`; axes that the layout does not have get length 1."""
+def _in_order(array: _Array, layout: str, letters: str) -> _Array:
+    """Return a view of `array` with the axes of `letters`; axes that the layout does not have get length 1."""
     view = array
-    for letter in wanted:
+    for letter in letters:
         if letter not in layout:
             view, layout = view[None], letter + layout
-    ordered: _Array = view.transpose([layout.index(letter) for letter in wanted])
+    ordered: _Array = view.transpose([layout.index(letter) for letter in letters])
     return ordered
 
 
 def _gather(out: _Array, axis: int, source: _Array) -> None:
     """Fill `out` from `source`, with the axes (blocks, block) for `axis`; the last block may end in padding."""
     block = source.shape[axis + 1]
-    full, rest = divmod(out.shape[axis], block)
+    full, padded = divmod(out.shape[axis], block)
     if full and out.size:
         head = out[_along(axis, slice(0, full * block))]
         # Splitting one axis never copies, so this writes into `out`.
         split = head.reshape(*out.shape[:axis], full, block, *out.shape[axis + 1 :])
         _copy(split, source[_along(axis, slice(0, full))])
-    if rest:
-        _copy(out[_along(axis, slice(full * block, None))], source[_along(axis, full, slice(0, rest))])
+    if padded:
+        _copy(out[_along(axis, slice(full * block, None))], source[_along(axis, full, slice(0, padded))])
 
 
 def _scatter(target: _Array, axis: int, plain: _Array) -> None:
     """The reverse of `_gather`: fill the blocks of `target` from `plain`; the padding is not written."""
     block = target.shape[axis + 1]
-    full, rest = divmod(plain.shape[axis], block)
+    full, padded = divmod(plain.shape[axis], block)
     if full:
         head = plain[_along(axis, slice(0, full * block))]
         split = head.reshape(*plain.shape[:axis], full, block, *plain.shape[axis + 1 :])
         target[_along(axis, slice(0, full))] = split
-    if rest:
-        target[_along(axis, full, slice(0, rest))] = plain[_along(axis, slice(full * block, None))]
+    if padded:
+        target[_along(axis, full, slice(0, padded))] = plain[_along(axis, slice(full * block, None))]
 
 
 def _along(axis: int, *items: Union[int, slice]) -> tuple[Union[int, slice], ...]:
-    """An index with `items` for `axis` and the axes after it."""
+    """Return an index with `items` for `axis` and the axes after it."""
     return (*(slice(None) for _ in range(axis)), *items)
 
 

@@ -107,20 +107,20 @@ class GraphText:
         fields: dict[bytes, list[bytes]] = {}
         outputs: list[OutputOrigin] = []
         #: The pieces of the output being read, if its lines could not be read at once.
-        held: Optional[list[bytes]] = None
+        pieces: Optional[list[bytes]] = None
         for line in iter(data.readline, b""):
             text = line.strip()
             if not text:
                 continue
             for piece in (text,) if _is_simple(text) else self._split(text):
-                if depth and held is not None:
-                    held.append(piece)
+                if depth and pieces is not None:
+                    pieces.append(piece)
                 if piece == _CLOSE:
                     if depth:
                         depth -= 1
-                        if not depth and held is not None:
-                            outputs.append(_origin(b" ".join(held)))
-                            held = None
+                        if not depth and pieces is not None:
+                            outputs.append(_origin(b" ".join(pieces)))
+                            pieces = None
                         continue
                     if state == _OP:
                         yield _node(fields, graph, outputs)
@@ -134,7 +134,7 @@ class GraphText:
                         start = data.tell()
                         if piece is not text or not self._jump(_indent(line)):
                             depth += 1
-                            held = [] if is_output else held
+                            pieces = [] if is_output else pieces
                         elif is_output:
                             outputs.append(_origin(data[start : data.tell()]))
                         continue
@@ -178,9 +178,9 @@ class GraphText:
             return False
         start = self._data.tell()
         end = b"\n" + b" " * indent + b"}\n"
-        at = self._data.find(end, start - 1, start + _LONGEST_JUMP)
-        if at >= 0 and _is_inside(self._data[start - 1 : at + 1], indent):
-            self._data.seek(at + len(end))
+        brace = self._data.find(end, start - 1, start + _LONGEST_JUMP)
+        if brace >= 0 and _is_inside(self._data[start - 1 : brace + 1], indent):
+            self._data.seek(brace + len(end))
             return True
         self._failed_jumps += 1
         return False
@@ -189,25 +189,25 @@ class GraphText:
         """Split a line with several fields or braces into pieces: `attr { key: "a" value { b: true } }`."""
         if text.startswith(b"#"):
             return
-        held = b""
+        name = b""
         for token in _TOKEN.findall(text):
             if token == b"{":
-                yield held + token
-                held = b""
+                yield name + token
+                name = b""
             elif token == _CLOSE:
-                if held:
+                if name:
                     raise self._broken("a name without a value")
                 yield token
-            elif held.endswith(b":") or (held and token[0] in _QUOTES):
-                yield held + token
-                held = b""
-            elif held:
+            elif name.endswith(b":") or (name and token[0] in _QUOTES):
+                yield name + token
+                name = b""
+            elif name:
                 raise self._broken("a name without a value")
             elif b":" in token[:-1]:
                 yield token
             else:
-                held = token
-        if held:
+                name = token
+        if name:
             raise self._broken("a name without a value")
 
     def _broken(self, reason: str) -> CorruptDump:
@@ -220,7 +220,7 @@ class GraphText:
 
 
 def _is_inside(lines: bytes, indent: int) -> bool:
-    """Whether these lines are complete messages, each line a single piece with a larger indent than `indent`."""
+    """Return True if these lines are complete messages, each line a single piece with a larger indent than `indent`."""
     opened, closed = lines.count(b"{\n"), lines.count(b"}\n")
     if opened != closed or lines.count(b"\n" + b" " * (indent + 1)) != lines.count(b"\n") - 1:
         return False
@@ -233,11 +233,11 @@ def _indent(line: bytes) -> int:
 
 
 def _origin(output: bytes) -> OutputOrigin:
-    """The origin of an output, from the text of its description."""
+    """Return the origin of an output, from the text of its description."""
     if b"_origin_" not in output and b"_fx_" not in output:
         return _NO_ORIGIN
-    found = {name: text or number for name, text, number in _ORIGIN.findall(output)}
-    name, output, fx = (found.get(key, b"") for key in _OF_OUTPUT)
+    fields = {name: text or number for name, text, number in _ORIGIN.findall(output)}
+    name, output, fx = (fields.get(key, b"") for key in _OF_OUTPUT)
     return OutputOrigin(_text(name), int(output) if output.isdigit() else 0, _text(fx))
 
 
@@ -263,12 +263,12 @@ def _node(fields: dict[bytes, list[bytes]], graph: str, outputs: list[OutputOrig
         "".join(texts(_ORIGINAL_TYPE)[-1:]),
         true(_NO_TASK),
         true(_DUMPED_WITHOUT_TASK),
-        tuple(outputs) if any(one != _NO_ORIGIN for one in outputs) else (),
+        tuple(outputs) if any(origin != _NO_ORIGIN for origin in outputs) else (),
     )
 
 
 def _is_simple(text: bytes) -> bool:
-    """Whether a line is a single piece: the beginning or end of a message, or one field."""
+    """Return True if a line is a single piece: the beginning or end of a message, or one field."""
     last = text[-1]
     if last in _QUOTES:
         return text.count(b'"') == 2 and b": " in text[: text.find(b'"') + 1] and text.count(b"'") == 0
@@ -292,8 +292,8 @@ def _unquote(value: bytes) -> bytes:
     return _ESCAPE.sub(_unescape, value) if b"\\" in value else value
 
 
-def _unescape(found: re.Match[bytes]) -> bytes:
-    code = found[1]
+def _unescape(match: re.Match[bytes]) -> bytes:
+    code = match[1]
     if code[:1].isdigit():
         return bytes([int(code, 8) & 0xFF])
     if code[:1] in (b"x", b"X") and len(code) > 1:
@@ -302,7 +302,7 @@ def _unescape(found: re.Match[bytes]) -> bytes:
 
 
 def escape(name: str) -> bytes:
-    """A name as in protobuf's text form: bytes that are not ASCII are in octal."""
+    """Return a name as in protobuf's text form: bytes that are not ASCII are in octal."""
     out = b""
     for byte in name.encode("utf-8", "backslashreplace"):
         char = bytes([byte])

@@ -94,7 +94,7 @@ class AclError(IntEnum):
 
     @classmethod
     def known(cls, code: int) -> Optional[AclError]:
-        """The member of a code; None if the header does not define the code."""
+        """Return the member of a code; None if the header does not define the code."""
         return cls._value2member_map_.get(code)  # type: ignore[return-value]  # typed as Enum in general
 
 
@@ -113,11 +113,11 @@ _FIXES = {
 
 
 def describe(code: int) -> str:
-    """A code with its name, and a hint for codes of the dump interface: `100045 ACL_ERROR_DUMP_NOT_RUN: …`."""
-    known = AclError.known(code)
-    if known is None:
+    """Return a code with its name, and a hint for codes of the dump interface: `100045 ACL_ERROR_DUMP_NOT_RUN: …`."""
+    member = AclError.known(code)
+    if member is None:
         return f"{code} (unknown to acl_base_rt.h)"
-    if known is AclError.SUCCESS:
+    if member is AclError.SUCCESS:
         return "0 ACL_SUCCESS"
-    fix = _FIXES.get(known)
-    return f"{code} ACL_ERROR_{known.name}" + (f": {fix}" if fix else "")
+    fix = _FIXES.get(member)
+    return f"{code} ACL_ERROR_{member.name}" + (f": {fix}" if fix else "")

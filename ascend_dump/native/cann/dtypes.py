@@ -119,64 +119,64 @@ def data_type(value: int) -> DataType:
 
 
 def from_ge(value: int) -> int:
-    """The header's number for a ge::DataType, which nano files and `original_op` use."""
+    """Return the header's number for a ge::DataType, which nano files and `original_op` use."""
     return value - 1 if value > 28 else _FROM_GE.get(value, value)
 
 
 def to_ge(value: int) -> int:
-    """The ge::DataType for a number of the header."""
+    """Return the ge::DataType for a number of the header."""
     return value + 1 if value > 27 else _TO_GE.get(value, value)
 
 
 def decode(raw: _Raw, value: int, shape: tuple[int, ...]) -> _Array:
-    """The array of `shape` at the beginning of a payload; the bytes after it are padding.
+    """Return the array of `shape` at the beginning of a payload; the bytes after it are padding.
 
     It is a view if numpy has the type, otherwise a copy. Types without a fixed size (strings, handles, unknown types)
     give the whole payload as flat uint8. Raises CorruptDump if the payload is too short, NotSupported for block formats
     and for types that the installed ml_dtypes lacks.
     """
-    found = data_type(value)
-    if found.storage == _RAW:
+    cann_type = data_type(value)
+    if cann_type.storage == _RAW:
         return raw
-    if found.storage == _BLOCKS:
+    if cann_type.storage == _BLOCKS:
         raise NotSupported(
-            f"{found.name} cannot be decoded: its scales are in another tensor (HIFLOAT4_SCALE), whose "
+            f"{cann_type.name} cannot be decoded: its scales are in another tensor (HIFLOAT4_SCALE), whose "
             "layout CANN does not publish",
             hint="`ascend-dump convert --type bin` writes the packed bytes",
         )
     count = math.prod(shape)
-    needed = (count * found.bits + 7) // 8
+    needed = (count * cann_type.bits + 7) // 8
     if raw.size < needed:
         raise CorruptDump(
-            f"the payload has {raw.size} bytes, {found.name} of shape {shape} needs {needed}",
+            f"the payload has {raw.size} bytes, {cann_type.name} of shape {shape} needs {needed}",
             hint="the device recorded a shape that does not belong to the payload; --type bin writes the bytes",
         )
     try:
-        return _elements(raw[:needed], found, count).reshape(shape)
+        return _elements(raw[:needed], cann_type, count).reshape(shape)
     except (ValueError, OverflowError):
         # Only possible without elements, or with more dimensions than numpy allows.
         raise CorruptDump(f"numpy has no array of shape {shape}") from None
 
 
-def _elements(raw: _Raw, found: DataType, count: int) -> _Array:
+def _elements(raw: _Raw, cann_type: DataType, count: int) -> _Array:
     import numpy as np
 
-    if found.value == 11:
+    if cann_type.value == 11:
         # For the device any byte except 0 is true; numpy would compute with bytes other than 0 and 1.
         return raw.view(np.bool_) if not count or raw.max() <= 1 else raw != 0
-    if found.storage == _PLAIN:
-        return raw.view(_numpy_dtype(found.numpy))
-    if found.storage == _PAIR:
+    if cann_type.storage == _PLAIN:
+        return raw.view(_numpy_dtype(cann_type.numpy))
+    if cann_type.storage == _PAIR:
         return raw.view(np.float16).astype(np.float32).view(np.complex64)
-    codes: _Raw = _unpack(raw, found.bits, count) if found.bits < 8 else raw
-    if found.storage == _CODE:
-        table: _Array = (hifloat8_values() if found.bits == 8 else float4_e1m2_values())[codes]
+    codes: _Raw = _unpack(raw, cann_type.bits, count) if cann_type.bits < 8 else raw
+    if cann_type.storage == _CODE:
+        table: _Array = (hifloat8_values() if cann_type.bits == 8 else float4_e1m2_values())[codes]
         return table
-    if found.numpy.startswith("int"):
-        half = np.uint8(1 << (found.bits - 1))
+    if cann_type.numpy.startswith("int"):
+        half = np.uint8(1 << (cann_type.bits - 1))
         signed: _Array = (codes ^ half) - half
-        return signed.view(_numpy_dtype(found.numpy))
-    return codes.view(_numpy_dtype(found.numpy))
+        return signed.view(_numpy_dtype(cann_type.numpy))
+    return codes.view(_numpy_dtype(cann_type.numpy))
 
 
 def _unpack(raw: _Raw, bits: int, count: int) -> _Raw:
@@ -211,47 +211,50 @@ def _pack(codes: _Raw, bits: int) -> _Raw:
 
 
 def encode(array: _Array, value: Optional[int] = None) -> tuple[int, _Raw]:
-    """The number of a type and the payload of an array. value: chooses between types that are the same type in numpy.
+    """Return the number of a type and the payload of an array. value: chooses between types that are the same type in
+    numpy.
 
     float32 is converted to HIFLOAT8 or FLOAT4_E1M2 only if the values are exact. Raises NotSupported for an element
     type that has no number in CANN, and for values that have no code in the type.
     """
     import numpy as np
 
-    found = _type_of(array.dtype) if value is None else data_type(value)
+    cann_type = _type_of(array.dtype) if value is None else data_type(value)
     flat = np.ascontiguousarray(array).reshape(-1)
-    if found.storage == _PAIR:
+    if cann_type.storage == _PAIR:
         data = flat.view(np.float32).astype(np.float16).view(np.uint8)
-    elif found.storage == _CODE:
-        codes = _codes_of(flat, hifloat8_values() if found.bits == 8 else float4_e1m2_values(), found)
-        data = codes if found.bits == 8 else _pack(codes, found.bits)
-    elif found.storage == _PACKED:
-        data = _pack(flat.view(np.uint8) & np.uint8((1 << found.bits) - 1), found.bits)
+    elif cann_type.storage == _CODE:
+        codes = _codes_of(flat, hifloat8_values() if cann_type.bits == 8 else float4_e1m2_values(), cann_type)
+        data = codes if cann_type.bits == 8 else _pack(codes, cann_type.bits)
+    elif cann_type.storage == _PACKED:
+        data = _pack(flat.view(np.uint8) & np.uint8((1 << cann_type.bits) - 1), cann_type.bits)
     else:
         data = flat.view(np.uint8) if flat.size else np.empty(0, np.uint8)
-    return found.value, data
+    return cann_type.value, data
 
 
-def _codes_of(values: _Array, table: _Array, found: DataType) -> _Raw:
+def _codes_of(values: _Array, table: _Array, cann_type: DataType) -> _Raw:
     import numpy as np
 
     # Compared by bits, so that a zero keeps its sign if the type has one.
-    wanted, bits = (np.where(np.isnan(array), np.float32(np.nan), array).view(np.uint32) for array in (values, table))
+    value_bits, bits = (
+        np.where(np.isnan(array), np.float32(np.nan), array).view(np.uint32) for array in (values, table)
+    )
     if 1 << 31 not in bits:
-        wanted = np.where(values == 0, np.uint32(0), wanted)
+        value_bits = np.where(values == 0, np.uint32(0), value_bits)
     order = np.argsort(bits)
-    place = np.minimum(np.searchsorted(bits[order], wanted), table.size - 1)
-    codes: _Raw = order[place].astype(np.uint8)
+    nearest = np.minimum(np.searchsorted(bits[order], value_bits), table.size - 1)
+    codes: _Raw = order[nearest].astype(np.uint8)
     if not np.array_equal(table[codes], values, equal_nan=True):
-        raise NotSupported(f"not every value has a code in {found.name}", hint="round the values first")
+        raise NotSupported(f"not every value has a code in {cann_type.name}", hint="round the values first")
     return codes
 
 
 @functools.cache
 def _type_of(dtype: np.dtype[Any]) -> DataType:
-    for found in _TYPES.values():
-        if found.numpy == dtype.name and found.storage in (_PLAIN, _PACKED) and found.value != 29:
-            return found
+    for cann_type in _TYPES.values():
+        if cann_type.numpy == dtype.name and cann_type.storage in (_PLAIN, _PACKED) and cann_type.value != 29:
+            return cann_type
     raise NotSupported(
         f"CANN has no data type for {dtype.name}", hint="convert the array, for example with astype('float32')"
     )
@@ -270,13 +273,13 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
             raise NotSupported(
                 f"the installed ml_dtypes {ml_dtypes.__version__} has no {name}", hint="pip install -U 'ml-dtypes>=0.5'"
             ) from None
-        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-        return found
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return dtype
 
 
 @functools.cache
 def hifloat8_values() -> _Array:
-    """The value of each of the 256 codes, as float32.
+    """Return the value of each of the 256 codes, as float32.
 
     The fields are sign, dot, exponent and mantissa. The dot field is the number of exponent bits. The exponent is a
     sign and a magnitude, whose leading 1 is implied. Sources: "Ascend HiFloat8 Format for Deep Learning"
@@ -312,7 +315,7 @@ def _hifloat8(code: int) -> float:
 
 @functools.cache
 def float4_e1m2_values() -> _Array:
-    """The value of each of the 16 codes: sign, one exponent bit (bias 1), two mantissa bits (en_dtypes)."""
+    """Return the value of each of the 16 codes: sign, one exponent bit (bias 1), two mantissa bits (en_dtypes)."""
     import numpy as np
 
     positive = np.arange(8, dtype=np.float32) / 4

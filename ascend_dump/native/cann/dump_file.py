@@ -68,10 +68,10 @@ def read_header(path: _Path) -> DumpFile:
         if header.startswith(NANO_MAGIC):
             from ascend_dump.native.cann.nano import parse_nano
 
-            found = parse_nano(path, header)
+            dump = parse_nano(path, header)
         else:
-            found = _parse(path, header)
-        return _place(found, file, 8 + len(header), file_size)
+            dump = _parse(path, header)
+        return _place(dump, file, 8 + len(header), file_size)
 
 
 def payload(dump: DumpFile, entry: Entry) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -105,7 +105,7 @@ def payload(dump: DumpFile, entry: Entry) -> np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def decode(dump: DumpFile, tensor: Tensor, *, format: Optional[str] = None) -> np.ndarray[Any, Any]:
-    """The tensor without padding, in its numpy or ml_dtypes type.
+    """Return the tensor without padding, in its numpy or ml_dtypes type.
 
     The array may be a read-only view of the mapped file, and is then not aligned in memory.
     format: another layout, or "original" for the layout of the model (`cann.formats`).
@@ -180,11 +180,11 @@ def _read_header_bytes(file: BinaryIO, path: Path, start: int, file_size: int) -
 def _parse(path: Path, header: bytes) -> DumpFile:
     from ascend_dump.native.cann.messages import messages
 
-    found = messages()
-    data = found.dump_data()
+    protobuf = messages()
+    data = protobuf.dump_data()
     try:
         parsed = data.ParseFromString(header)
-    except (found.decode_error, RuntimeWarning, SystemError) as error:
+    except (protobuf.decode_error, RuntimeWarning, SystemError) as error:
         # For some broken messages the C++ parser of protobuf 3.20 only warns, which raises this if warnings are errors.
         raise CorruptDump(
             f"not a CANN dump file: its header is not a DumpData message ({error})", path=path, offset=8

@@ -57,7 +57,7 @@ def format_name(number: int) -> str:
 
 
 def format_number(name: str) -> int:
-    """The number of a layout. Raises ConfigError for an unknown name."""
+    """Return the number of a layout. Raises ConfigError for an unknown name."""
     if name not in _NUMBERS:
         raise ConfigError(f"format={name!r}: CANN has no such layout", hint=f"layouts: {', '.join(TARGETS)}")
     return _NUMBERS[name]
@@ -164,7 +164,7 @@ def _permute(
 
 
 def _candidates(rank: int, original_format: Optional[str]) -> tuple[str, ...]:
-    """The layouts that an original shape of this rank may have, the most likely first."""
+    """Return the layouts that an original shape of this rank may have, the most likely first."""
     usual = _ORIGINALS.get(rank, ())
     if original_format is not None and _RANK.get(original_format) == rank:
         return (original_format, *(layout for layout in usual if layout != original_format))
@@ -215,9 +215,9 @@ def _from_channels(
     fitting = []
     channels = c1 * c0
     for layout in _candidates(len(original), original_format) if len(original) == rank else ():
-        found = dict(zip(layout, original))
-        c = found.pop("C")
-        if found == extents and -(-c // c0) == c1:
+        sizes = dict(zip(layout, original))
+        c = sizes.pop("C")
+        if sizes == extents and -(-c // c0) == c1:
             fitting.append(layout)
             # If two layouts fit, both give the same C, because the axes that they exchange have equal lengths.
             channels = c
@@ -251,7 +251,7 @@ def _from_weight(
     first, n1, n0, c0 = array.shape
     if not n0 or not c0:
         raise _unfit(source, array, original)
-    found: dict[str, dict[str, int]] = {}
+    fitting: dict[str, dict[str, int]] = {}
     for layout in _candidates(len(original), original_format) if len(original) == rank else ():
         extents = dict(zip(layout, original))
         if groups > 1 and extents["N"] % groups:
@@ -260,21 +260,27 @@ def _from_weight(
         c1 = -(-how.merged * how.c // c0)
         rows = how.blocks * extents.get("D", 1) * extents["H"] * extents["W"] * c1
         if rows == first and n1 == -(-how.merged * how.n // n0):
-            found[layout] = extents
-    if not found:
+            fitting[layout] = extents
+    if not fitting:
         raise _unfit(source, array, original)
     if target == "ND":
         target = ORIGINAL
-    wanted = _target_layout(target, source, list(found), rank, original_format)
-    chosen = original_format if original_format in found else wanted if wanted in found else next(iter(found))
-    if original_format not in found and any(extents != found[chosen] for extents in found.values()):
+    result_layout = _target_layout(target, source, list(fitting), rank, original_format)
+    chosen = (
+        original_format
+        if original_format in fitting
+        else result_layout
+        if result_layout in fitting
+        else next(iter(fitting))
+    )
+    if original_format not in fitting and any(extents != fitting[chosen] for extents in fitting.values()):
         raise NotSupported(
-            f"original shape {original} fits {source} as {' and '.join(found)}, with different values",
+            f"original shape {original} fits {source} as {' and '.join(fitting)}, with different values",
             hint="give the layout of the model: --original-format, or original_format=",
         )
-    extents = found[chosen]
+    extents = fitting[chosen]
     how = Groups.of(groups, extents["C"], extents["N"], c0)
-    return Arranged(unpack_weight(array, wanted, extents, how), wanted)
+    return Arranged(unpack_weight(array, result_layout, extents, how), result_layout)
 
 
 def _from_matrix(
@@ -293,15 +299,15 @@ def _from_matrix(
     if not fits:
         raise _unfit(source, array, original)
     matrix = unpack_matrix(array, shape)
-    known = original_format if original_format and _RANK.get(original_format) == matrix.ndim else None
+    model_layout = original_format if original_format and _RANK.get(original_format) == matrix.ndim else None
     if target in ("ND", ORIGINAL):
-        return Arranged(matrix, known or "ND")
+        return Arranged(matrix, model_layout or "ND")
     if _RANK.get(target) != matrix.ndim:
         if target not in _RANK:
             raise _no_conversion(source, target)
         return Arranged(matrix, "ND")
     # If the model's layout is unknown, it is assumed to be the target.
-    return _permute(matrix, known or target, target, original, None)
+    return _permute(matrix, model_layout or target, target, original, None)
 
 
 def _to_blocks(array: _Array, source: str, target: str, groups: int, c0: int) -> _Array:

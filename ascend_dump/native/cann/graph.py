@@ -64,10 +64,10 @@ def _reasons() -> dict[str, NoDump]:
             "ReFormat Squeeze SqueezeV2 SqueezeV3 Unsqueeze UnsqueezeV2 UnsqueezeV3"
         ),
     }
-    found = {name: NoDump(reason) for reason, names in groups.items() for name in names.split()}
+    by_type = {name: NoDump(reason) for reason, names in groups.items() for name in names.split()}
     on_host = NoDump("if GE runs it on the host as a data-flow operator, it is not dumped", certain=False)
     output = NoDump("it usually has no task; its values are the outputs of the operators before it", certain=False)
-    return {**found, "Concat": on_host, "Split": on_host, "NetOutput": output}
+    return {**by_type, "Concat": on_host, "Split": on_host, "NetOutput": output}
 
 
 _NEVER_DUMPED = _reasons()
@@ -96,7 +96,7 @@ def read_graph(path: _Path) -> Iterator[Node]:
 
 
 def graph_name(path: _Path) -> str:
-    """The name of the first graph, which is also a directory in the dump. Parses the file only up to that name.
+    """Return the name of the first graph, which is also a directory in the dump. Parses the file only up to that name.
 
     Raises as `read_graph`.
     """
@@ -108,38 +108,38 @@ def graph_name(path: _Path) -> str:
 
 
 def build_graphs(directory: _Path) -> list[Path]:
-    """The `ge_proto_*_Build.txt` files below a directory, in the order in which they were written."""
-    found = []
+    """Return the `ge_proto_*_Build.txt` files below a directory, in the order in which they were written."""
+    graphs = []
     for parent, names in walked(located(directory)):
-        found += [parent / name for name in names if name.startswith("ge_proto_") and name.endswith(_BUILD_SUFFIX)]
-    return sorted(found, key=lambda path: (path.parent, _number(path.name), path.name))
+        graphs += [parent / name for name in names if name.startswith("ge_proto_") and name.endswith(_BUILD_SUFFIX)]
+    return sorted(graphs, key=lambda path: (path.parent, _number(path.name), path.name))
 
 
 def find_computational(paths: Iterable[_Path], names: Iterable[str] = ()) -> list[Path]:
-    """The computational graphs among several, by the two methods of the TensorFlow document on dump data.
+    """Return the computational graphs among several, by the two methods of the TensorFlow document on dump data.
 
     Without names: the graphs whose text contains `Iterator`, the data pipeline of training. With names (of operators in
     the user's model): the graphs whose text contains all of them. Raises DumpNotFound, ReadError.
     """
-    wanted = [escape(name) for name in names] or [_PIPELINE]
-    return [located(path) for path in paths if _contains_all(path, wanted)]
+    texts = [escape(name) for name in names] or [_PIPELINE]
+    return [located(path) for path in paths if _contains_all(path, texts)]
 
 
 def find_model_folders(root: _Path, name: str) -> list[Path]:
-    """The directories with the dump of the graph of this name, below `root`."""
+    """Return the directories with the dump of the graph of this name, below `root`."""
     folder = sanitize(name)
-    found = []
+    folders = []
     for parent, directories, _ in os.walk(root):
         if folder in directories:
-            found.append(Path(parent, folder))
+            folders.append(Path(parent, folder))
             directories.remove(folder)
-    return sorted(found)
+    return sorted(folders)
 
 
-def _contains_all(path: _Path, wanted: list[bytes]) -> bool:
+def _contains_all(path: _Path, texts: list[bytes]) -> bool:
     try:
         with _mapped(path) as data:
-            return all(data.find(text) >= 0 for text in wanted)
+            return all(data.find(text) >= 0 for text in texts)
     except CorruptDump:  # an empty file: GE was stopped before it wrote this graph
         return False
 

@@ -48,8 +48,8 @@ def std_hash(data: bytes) -> int:
     """`std::hash<std::string>` of libstdc++ on 64 bits: murmur 64A with seed 0xc70f6907."""
     whole = len(data) & ~7
     value = (_SEED ^ (len(data) * _MULTIPLIER)) & _MASK
-    for at in range(0, whole, 8):
-        word = (int.from_bytes(data[at : at + 8], "little") * _MULTIPLIER) & _MASK
+    for position in range(0, whole, 8):
+        word = (int.from_bytes(data[position : position + 8], "little") * _MULTIPLIER) & _MASK
         value = ((value ^ (_shift(word) * _MULTIPLIER)) * _MULTIPLIER) & _MASK
     if len(data) > whole:
         value = ((value ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER) & _MASK
@@ -57,12 +57,12 @@ def std_hash(data: bytes) -> int:
 
 
 def needs_mapping(name: str) -> bool:
-    """Whether a file name is too long to be created."""
+    """Return True if a file name is too long to be created."""
     return len(os.fsencode(name)) > LONGEST_NAME
 
 
 def hashed_name(path: str, *, exception: bool = False) -> str:
-    """The name on disk of a file whose name is too long. path: the whole path as CANN built it.
+    """Return the name on disk of a file whose name is too long. path: the whole path as CANN built it.
 
     A data dump uses the hash of the path (with its doubled slashes), an exception dump that of the file name only.
 
@@ -73,7 +73,7 @@ def hashed_name(path: str, *, exception: bool = False) -> str:
 
 
 def mapping_line(name_on_disk: str, name: str) -> str:
-    """The line that CANN appends for each chunk it writes."""
+    """Return the line that CANN appends for each chunk it writes."""
     return f"{name_on_disk},{name}\n"
 
 
@@ -85,7 +85,7 @@ def parse_mapping(lines: Iterable[str]) -> Mapping:
     """
     names: dict[str, str] = {}
     refused: list[str] = []
-    others = 0
+    unlisted = 0
     for number, line in enumerate(lines, 1):
         line = line.rstrip("\r\n")
         if not line.strip():
@@ -104,9 +104,9 @@ def parse_mapping(lines: Iterable[str]) -> Mapping:
         if len(refused) < _MOST_REFUSED:
             refused.append(reason)
         else:
-            others += 1
-    if others:
-        refused.append(f"{others} further lines cannot be used either")
+            unlisted += 1
+    if unlisted:
+        refused.append(f"{unlisted} further lines cannot be used either")
     return Mapping(names, tuple(refused))
 
 

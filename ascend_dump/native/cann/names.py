@@ -17,13 +17,13 @@ __all__ = [
     "OPDEBUG_NAME",
     "OPDEBUG_TYPE",
     "STEP_DIRECTORY",
+    "DumpLevels",
     "DumpName",
-    "Place",
+    "build_levels",
     "build_name",
-    "build_place",
     "loosen_glob",
+    "parse_levels",
     "parse_name",
-    "parse_place",
     "sanitize",
     "watch_name",
     "watch_pairs",
@@ -87,7 +87,7 @@ class DumpName(NamedTuple):
 
     @property
     def overflow(self) -> bool:
-        """Whether the file is an overflow record; documents also spell it OpDebug.Node_Opdebug."""
+        """Return True if the file is an overflow record; documents also spell it OpDebug.Node_Opdebug."""
         return self.op_type.lower() == "opdebug" and self.op_name.lower() == "node_opdebug"
 
 
@@ -100,19 +100,19 @@ def sanitize(text: str) -> str:
 
 
 def loosen_glob(glob: str) -> str:
-    """A glob for sanitized names: it matches at least every name whose original matches `glob`."""
-    out, at = "", 0
-    while at < len(glob):
-        char, end = glob[at], -1
+    """Return a glob for sanitized names: it matches at least every name whose original matches `glob`."""
+    out, position = "", 0
+    while position < len(glob):
+        char, end = glob[position], -1
         if char == "[":
             # As in fnmatch, a `]` directly after the beginning of a set is a member of the set.
-            end = glob.find("]", at + (3 if glob[at + 1 : at + 2] == "!" else 2))
+            end = glob.find("]", position + (3 if glob[position + 1 : position + 2] == "!" else 2))
         if end > 0:
-            chars = glob[at + 1 : end]
+            chars = glob[position + 1 : end]
             out += f"[{chars}]" if _SET_WITHOUT_REPLACED.fullmatch(chars) else "?"
         else:
             out += "[[]" if char == "[" else sanitize(char)
-        at = max(at, end) + 1
+        position = max(position, end) + 1
     return out
 
 
@@ -167,7 +167,7 @@ def build_name(name: DumpName) -> str:
 
 
 def watch_name(layer: str, watched: str) -> str:
-    """The op name of a watcher file: the output of `watched` as it was after `layer` ran.
+    """Return the op name of a watcher file: the output of `watched` as it was after `layer` ran.
 
     (assumption cann.watch_name)
     """
@@ -175,16 +175,16 @@ def watch_name(layer: str, watched: str) -> str:
 
 
 def watch_pairs(op_name: str) -> Iterator[tuple[str, str]]:
-    """The pairs (layer, watched) that a name may mean; several if the name of an operator contains `_To_`."""
-    at = op_name.find(_WATCH, 1)
-    while at > 0:
-        layer, watched = op_name[:at], op_name[at + len(_WATCH) :]
+    """Yield the pairs (layer, watched) that a name may mean; several if the name of an operator contains `_To_`."""
+    position = op_name.find(_WATCH, 1)
+    while position > 0:
+        layer, watched = op_name[:position], op_name[position + len(_WATCH) :]
         if watched:
             yield layer, watched
-        at = op_name.find(_WATCH, at + 1)
+        position = op_name.find(_WATCH, position + 1)
 
 
-class Place(NamedTuple):
+class DumpLevels(NamedTuple):
     """The fields of the directory levels above a file; None if there is no such level.
 
     run            `YYYYmmddHHMMSS`: when the dump was turned on
@@ -207,38 +207,41 @@ class Place(NamedTuple):
     inner: tuple[str, ...] = ()
 
 
-def parse_place(parts: Sequence[str], own: Optional[int] = None) -> Place:
+def parse_levels(parts: Sequence[str], inside: Optional[int] = None) -> DumpLevels:
     """Read the levels above a file, outermost first.
 
     own: the number of the last levels that are below the directory that the user opened; None for all. Levels above
     that directory are used only from the level of the time on, because in a path such as `/data/3/0/` of the user the
     numbers mean something else.
     """
-    own = len(parts) if own is None else own
+    inside = len(parts) if inside is None else inside
     rank, world = _rank_of(parts)
-    for at in range(len(parts) - 1, -1, -1):
-        if len(parts[at]) == 14 and _is_digits(parts[at]):
-            above = parts[at - 1] if at > len(parts) - own else ""
+    for position in range(len(parts) - 1, -1, -1):
+        if len(parts[position]) == 14 and _is_digits(parts[position]):
+            above = parts[position - 1] if position > len(parts) - inside else ""
             outer = int(above) if _is_id(above) else None
-            return _below_time(parts[at + 1 :])._replace(run=parts[at], outer_step=outer, rank=rank, world=world)
+            return _below_time(parts[position + 1 :])._replace(
+                run=parts[position], outer_step=outer, rank=rank, world=world
+            )
     if tuple(parts[-3:-1]) == EXCEPTION_DIRECTORY and _is_id(parts[-1]):
-        return Place(device=int(parts[-1]), rank=rank, world=world, exception=True)
-    found = _model_levels(parts[len(parts) - min(own, 4) :]) or Place()
-    return found._replace(rank=rank, world=world)
+        return DumpLevels(device=int(parts[-1]), rank=rank, world=world, exception=True)
+    model_levels = _model_levels(parts[len(parts) - min(inside, 4) :]) or DumpLevels()
+    return model_levels._replace(rank=rank, world=world)
 
 
-def build_place(place: Place) -> tuple[str, ...]:
-    """The directory levels of a place, outermost first, below the dump path. (assumption torchair.rank_directory)"""
+def build_levels(fields: DumpLevels) -> tuple[str, ...]:
+    """Return the directory levels of a place, outermost first, below the dump path. (assumption
+    torchair.rank_directory)"""
     levels: list[object] = []
-    if place.rank is not None:
-        levels.append(f"worldsize{place.world}_global_rank{place.rank}")
-    if place.exception:
-        return (*map(str, levels), *EXCEPTION_DIRECTORY, str(place.device))
-    levels += [level for level in (place.outer_step, place.run, place.device) if level is not None]
-    if place.model is not None:
-        levels += [sanitize(place.model), place.model_id]
-        levels += [] if place.data_index is None else [place.data_index]
-    return (*map(str, levels), *place.inner)
+    if fields.rank is not None:
+        levels.append(f"worldsize{fields.world}_global_rank{fields.rank}")
+    if fields.exception:
+        return (*map(str, levels), *EXCEPTION_DIRECTORY, str(fields.device))
+    levels += [level for level in (fields.outer_step, fields.run, fields.device) if level is not None]
+    if fields.model is not None:
+        levels += [sanitize(fields.model), fields.model_id]
+        levels += [] if fields.data_index is None else [fields.data_index]
+    return (*map(str, levels), *fields.inner)
 
 
 def _parse_exception(fields: list[str]) -> Optional[DumpName]:
@@ -260,12 +263,12 @@ def _parse_data(fields: list[str], statistics: bool) -> Optional[DumpName]:
     if len(fields) >= 8 and all(map(_is_id, fields[-3:])) and _is_stamp(fields[-5]):
         letters = fields[-4] == _FFTSPLUS_LETTERS
         if letters or (len(fields[-4]) == 1 and _is_digits(fields[-4])):
-            found = _parse_plain(fields[:-4], statistics)
-            if found is None or letters is not (found.form == "aclgraph"):
+            name = _parse_plain(fields[:-4], statistics)
+            if name is None or letters is not (name.form == "aclgraph"):
                 return None
             context, thread, device = map(int, fields[-3:])
             task_type = FFTSPLUS if letters else int(fields[-4])
-            return found._replace(task_type=task_type, context_id=context, thread_id=thread, device_id=device)
+            return name._replace(task_type=task_type, context_id=context, thread_id=thread, device_id=device)
     return _parse_plain(fields, statistics)
 
 
@@ -290,15 +293,15 @@ def _parse_plain(fields: list[str], statistics: bool) -> Optional[DumpName]:
     return DumpName("old", op_type, op_name, stamp, numbers[0], None, statistics)
 
 
-def _below_time(levels: Sequence[str]) -> Place:
+def _below_time(levels: Sequence[str]) -> DumpLevels:
     if not levels:
-        return Place()
+        return DumpLevels()
     if not _is_id(levels[0]):
-        return Place(inner=tuple(levels))
-    return _model_levels(levels) or Place(device=int(levels[0]), inner=tuple(levels[1:]))
+        return DumpLevels(inner=tuple(levels))
+    return _model_levels(levels) or DumpLevels(device=int(levels[0]), inner=tuple(levels[1:]))
 
 
-def _model_levels(levels: Sequence[str]) -> Optional[Place]:
+def _model_levels(levels: Sequence[str]) -> Optional[DumpLevels]:
     """Read [device] / model / model_id [/ data_index]; None if the levels differ from that."""
     device = None
     if levels and _is_id(levels[0]):
@@ -309,14 +312,14 @@ def _model_levels(levels: Sequence[str]) -> Optional[Place]:
     if _is_digits(model) or sanitize(model) != model:
         return None
     index = int(levels[2]) if len(levels) == 3 else None
-    return Place(device=device, model=model, model_id=int(levels[1]), data_index=index)
+    return DumpLevels(device=device, model=model, model_id=int(levels[1]), data_index=index)
 
 
 def _rank_of(parts: Sequence[str]) -> tuple[Optional[int], Optional[int]]:
     for part in parts:
         if part.startswith("worldsize"):
-            world, found, rank = part[len("worldsize") :].partition("_global_rank")
-            if found and _is_id(world) and _is_id(rank):
+            world, separator, rank = part[len("worldsize") :].partition("_global_rank")
+            if separator and _is_id(world) and _is_id(rank):
                 return int(rank), int(world)
     return None, None
 

@@ -128,11 +128,11 @@ def _parse_output(cursor: _Cursor, index: int) -> Tensor:
 
 
 def _parse_tlvs(cursor: _Cursor) -> dict[int, bytes]:
-    found = {}
+    values = {}
     while cursor.position < cursor.end:
         tag, length = cursor.take(_TLV)
-        found[tag] = cursor.part(length).rest()
-    return found
+        values[tag] = cursor.part(length).rest()
+    return values
 
 
 def _dims(cursor: _Cursor, value: bytes) -> tuple[int, ...]:
@@ -142,7 +142,7 @@ def _dims(cursor: _Cursor, value: bytes) -> tuple[int, ...]:
 
 
 def encode_nano_header(tensors: Iterable[Tensor], version: int = 0) -> bytes:
-    """The header for these tensors, inputs and outputs, without its length."""
+    """Return the header for these tensors, inputs and outputs, without its length."""
     inputs: list[Tensor] = []
     outputs: list[Tensor] = []
     for tensor in tensors:
@@ -160,15 +160,15 @@ def _encode(tensor: Tensor) -> bytes:
     tlvs = _encode_tlv(_SHAPE, struct.pack(f"<{len(tensor.shape)}Q", *tensor.shape))
     tlvs += _encode_tlv(_ORIGINAL_SHAPE, struct.pack(f"<{len(tensor.original_shape)}Q", *tensor.original_shape))
     head = (to_ge(tensor.data_type), tensor.format | tensor.sub_format << 8, 0)
-    place = (tensor.address, tensor.memory_offset, tensor.size)
+    region = (tensor.address, tensor.memory_offset, tensor.size)
     if tensor.io == "input":
-        return _INPUT.pack(*head, *place, len(tlvs)) + tlvs
+        return _INPUT.pack(*head, *region, len(tlvs)) + tlvs
     origin: Optional[OriginalOp] = tensor.original_op
     if origin is None:
         origin = OriginalOp("", 0, head[0], tensor.format)
     else:
         tlvs += _encode_tlv(_ORIGINAL_NAME, origin.name.encode())
-    return _OUTPUT.pack(*head, origin.output_index, origin.data_type, origin.format, *place, len(tlvs)) + tlvs
+    return _OUTPUT.pack(*head, origin.output_index, origin.data_type, origin.format, *region, len(tlvs)) + tlvs
 
 
 def _encode_tlv(tag: int, value: bytes) -> bytes:

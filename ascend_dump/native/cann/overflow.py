@@ -119,7 +119,8 @@ def decode_overflow(payload: Union[bytes, bytearray, memoryview]) -> OverflowRec
 
 
 def overflow_of(document: dict[str, Any]) -> OverflowRecord:
-    """The record for a document of the form that `decode_overflow` makes. Raises CorruptDump for other documents."""
+    """Return the record for a document of the form that `decode_overflow` makes. Raises CorruptDump for other
+    documents."""
     if "magic" in document or any(name in document for name in _FIXED):
         try:
             return decode_overflow(encode_overflow(document))
@@ -131,19 +132,19 @@ def overflow_of(document: dict[str, Any]) -> OverflowRecord:
 
 
 def encode_overflow(document: dict[str, Any]) -> bytes:
-    """The 2048 bytes of a record, from the document that `decode_overflow` gives. Missing numbers are 0.
+    """Return the 2048 bytes of a record, from the document that `decode_overflow` gives. Missing numbers are 0.
 
     (assumption cann.overflow_payload)
     """
     out = bytearray(PAYLOAD_SIZE)
     if "magic" not in document:
-        for name, (at, status_at, extra) in _FIXED.items():
+        for name, (offset, status_at, extra) in _FIXED.items():
             values = document.get(name, {})
-            struct.pack_into("<6Q", out, at, *(_to_int(values.get(field, 0)) for field in _FIXED_IDS))
+            struct.pack_into("<6Q", out, offset, *(_to_int(values.get(field, 0)) for field in _FIXED_IDS))
             struct.pack_into(f"<{len(extra)}Q", out, status_at, *(_to_int(values.get(field, 0)) for field in extra))
         return bytes(out)
     record = document["acc_list"]
-    kind = next(at for at, (name, _) in enumerate(_MAGIC_UNITS) if name == record["acc_type"])
+    kind = next(offset for offset, (name, _) in enumerate(_MAGIC_UNITS) if name == record["acc_type"])
     numbers: list[int] = []
     for field in _MAGIC_UNITS[kind][1]:
         value = record["data"].get(field, 0)
@@ -157,7 +158,7 @@ def encode_overflow(document: dict[str, Any]) -> bytes:
 
 
 def describe_status(unit: str, status: Sequence[int]) -> tuple[str, ...]:
-    """The meaning of the bits that are set; bits without a documented meaning as a hexadecimal number.
+    """Return the meaning of the bits that are set; bits without a documented meaning as a hexadecimal number.
 
     unit: "AI Core", "AIC" or "AIV"; for other units there is no public table.
 
@@ -167,19 +168,19 @@ def describe_status(unit: str, status: Sequence[int]) -> tuple[str, ...]:
     words: list[str] = []
     for number, value in enumerate(status):
         where = f"word {number}: " if len(status) > 1 else ""
-        known = 0
+        documented = 0
         if unit in _CORE_UNITS:
             for bit, text in _STATUS_BITS.items():
                 if value & bit:
-                    known |= bit
+                    documented |= bit
                     words.append(f"{where}{text} ({bit:#x})")
-        if value & ~known:
-            words.append(f"{where}status {value & ~known:#x} has no documented meaning for {unit}")
+        if value & ~documented:
+            words.append(f"{where}status {value & ~documented:#x} has no documented meaning for {unit}")
     return tuple(words)
 
 
 def find_operator(unit: Unit, names: Iterable[DumpName], around: int) -> Optional[DumpName]:
-    """The file of the operator that overflowed, among the files in the directory of the record.
+    """Return the file of the operator that overflowed, among the files in the directory of the record.
 
     Task and stream must be equal, and context and thread if the record has them. Of several runs of the operator the
     run nearest to `around` (the record's timestamp) is chosen.
@@ -204,8 +205,8 @@ def find_operator(unit: Unit, names: Iterable[DumpName], around: int) -> Optiona
 def _decode_fixed(data: bytes) -> OverflowRecord:
     document: dict[str, Any] = {}
     units = []
-    for name, (at, status_at, extra) in _FIXED.items():
-        values = dict(zip(_FIXED_IDS, struct.unpack_from("<6Q", data, at)))
+    for name, (offset, status_at, extra) in _FIXED.items():
+        values = dict(zip(_FIXED_IDS, struct.unpack_from("<6Q", data, offset)))
         values.update(zip(extra, struct.unpack_from(f"<{len(extra)}Q", data, status_at)))
         units.append(_unit(name, values, (values["status"],)))
         document[name] = _shown(values)

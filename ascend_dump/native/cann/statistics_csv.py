@@ -129,7 +129,7 @@ def parse_statistics(lines: Iterable[str]) -> Iterator[CannStatisticsRow]:
 
 
 def format_statistics(array: np.ndarray) -> tuple[str, ...]:
-    """The texts of max, min, avg, count, nan, neginf, posinf as the device's CPU prints them.
+    """Return the texts of max, min, avg, count, nan, neginf, posinf as the device's CPU prints them.
 
     Max and min begin with the first element and compare with > and <: a NaN in front stays, others are passed
     over. The mean is -inf or inf as soon as infinities of one sign occur, whatever else there is.
@@ -156,7 +156,7 @@ def format_statistics(array: np.ndarray) -> tuple[str, ...]:
 
 
 def format_tensor(tensor: Tensor, payload: Optional[Union[bytes, np.ndarray]]) -> str:
-    """The line of one tensor as the device's CPU prints it: over the whole payload, padding included.
+    """Return the line of one tensor as the device's CPU prints it: over the whole payload, padding included.
 
     payload: None for a null address, which leaves the statistics empty as a type it does not support does.
 
@@ -306,6 +306,6 @@ def _mean(wide: np.ndarray, nan: np.ndarray, posinf: int, neginf: int) -> str:
 
 
 def _print(value: np.floating) -> str:
-    """A C++ stream's text of a number, which shows the sign of a NaN."""
+    """Return a C++ stream's text of a number, which shows the sign of a NaN."""
     number = float(value)
     return "-nan" if math.isnan(number) and math.copysign(1, number) < 0 else f"{number:g}"

@@ -68,14 +68,14 @@ class GraphOperator(NamedTuple):
 
     @property
     def has_kernel(self) -> bool:
-        """Whether a kernel runs for it, which can be dumped."""
+        """Return True if a kernel runs for it, which can be dumped."""
         return self.type not in _WITHOUT_KERNEL
 
     @property
     def source(self) -> Optional[str]:
         """The line of the user's program: the innermost one outside MindSpore."""
-        own = [line for line in self.stack if not any(part in line for part in _LIBRARY)]
-        return (own or self.stack)[-1] if self.stack else None
+        program_lines = [line for line in self.stack if not any(part in line for part in _LIBRARY)]
+        return (program_lines or self.stack)[-1] if self.stack else None
 
 
 class Graph:
@@ -92,11 +92,11 @@ class Graph:
             self._by_stem.setdefault(written(stem), {}).setdefault(stem, []).append(number)
 
     def parameter(self, name: str) -> str:
-        """The name of a parameter in the program; the given name if it is not known."""
+        """Return the name of a parameter in the program; the given name if it is not known."""
         return self._parameters.get(name) or name
 
     def among(self, names: Iterable[str]) -> OperatorsByName:
-        """A lookup of operators by the names in the file names of one directory; `names` are all of these."""
+        """Return a lookup of operators by the names in the file names of one directory; `names` are all of these."""
         return OperatorsByName(self._by_stem, self.operators, names)
 
 
@@ -122,7 +122,7 @@ class OperatorsByName:
         self._chosen: dict[str, Mapping[int, int]] = {}
 
     def find(self, name: str) -> Optional[tuple[str, GraphOperator]]:
-        """The full name, with the number it has in the file name, and the operator of the graph.
+        """Return the full name, with the number it has in the file name, and the operator of the graph.
 
         None where it cannot be told which operator it is.
         """
@@ -137,26 +137,26 @@ class OperatorsByName:
         return None if chosen is None else (_join(full, number), self._operators[_join(full, chosen)])
 
 
-def _matched(there: Sequence[int], numbers: Sequence[int]) -> Mapping[int, int]:
-    """The number in the graph for each number in file names; empty if it cannot be determined."""
-    if set(there) <= set(numbers):
-        return {number: number for number in there}
-    if len(there) == len(numbers):
-        return dict(zip(there, numbers))
+def _matched(file_numbers: Sequence[int], numbers: Sequence[int]) -> Mapping[int, int]:
+    """Return the number in the graph for each number in file names; empty if it cannot be determined."""
+    if set(file_numbers) <= set(numbers):
+        return {number: number for number in file_numbers}
+    if len(file_numbers) == len(numbers):
+        return dict(zip(file_numbers, numbers))
     if len(numbers) == 1:
-        return dict.fromkeys(there, numbers[0])
+        return dict.fromkeys(file_numbers, numbers[0])
     return {}
 
 
 def read_graph(rank_directory: Path, graph: int) -> Graph:
-    """The graph of this id. Files that are missing or cannot be read are ignored, because they are optional."""
+    """Return the graph of this id. Files that are missing or cannot be read are ignored, because they are optional."""
     ir = rank_directory / "graphs" / f"ms_output_trace_code_graph_{graph}.ir"
     order = rank_directory / "execution_order" / f"ms_execution_order_graph_{graph}.csv"
     return _read(ir, _stamp(ir), order, _stamp(order))
 
 
 def read_ir(path: Path) -> list[GraphOperator]:
-    """The operators in one `.ir` text. Raises ReadError if it cannot be read or has none."""
+    """Return the operators in one `.ir` text. Raises ReadError if it cannot be read or has none."""
     try:
         open_regular(path).close()
     except OSError as error:
@@ -168,12 +168,12 @@ def read_ir(path: Path) -> list[GraphOperator]:
 
 
 def has_complex(path: Path) -> bool:
-    """Whether a tensor in this `.ir` text is complex."""
+    """Return True if a tensor in this `.ir` text is complex."""
     return any("[Complex64]" in line or "[Complex128]" in line for line in _lines(path))
 
 
 def is_heterogeneous(path: Path) -> bool:
-    """Whether an operator in this `.ir` text is put on a device of its own (`Primitive.set_device`)."""
+    """Return True if an operator in this `.ir` text is put on a device of its own (`Primitive.set_device`)."""
     return any("primitive_target: " in line for line in _lines(path))
 
 
@@ -181,10 +181,10 @@ def is_heterogeneous(path: Path) -> bool:
 def _read(ir: Path, ir_stamp: object, order: Path, order_stamp: object) -> Graph:
     positions = {} if order_stamp is None else parse_order(_lines(order))
     operators, parameters = ([], []) if ir_stamp is None else parse_ir(_lines(ir))
-    known = {operator.name: operator for operator in operators}
+    by_name = {operator.name: operator for operator in operators}
     for name, position in positions.items():
-        known[name] = known.get(name, GraphOperator(name))._replace(position=position)
-    return Graph(known.values(), parameters)
+        by_name[name] = by_name.get(name, GraphOperator(name))._replace(position=position)
+    return Graph(by_name.values(), parameters)
 
 
 def _stamp(path: Path) -> Optional[tuple[int, int]]:
@@ -205,14 +205,14 @@ def _lines(path: Path) -> Iterator[str]:
 def parse_order(lines: Iterable[str]) -> dict[str, int]:
     """Full name -> position; for an operator that occurs twice the first position."""
     names = (line.strip() for line in lines)
-    found: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for position, name in enumerate(name for name in names if name and name != _ORDER_HEADER):
-        found.setdefault(name, position)
-    return found
+        positions.setdefault(name, position)
+    return positions
 
 
 def parse_ir(lines: Iterable[str]) -> tuple[list[GraphOperator], list[str]]:
-    """The operators and the names of the parameters of an `.ir` text."""
+    """Return the operators and the names of the parameters of an `.ir` text."""
     operators: list[GraphOperator] = []
     parameters: list[str] = []
     for line in lines:
@@ -220,10 +220,10 @@ def parse_ir(lines: Iterable[str]) -> tuple[list[GraphOperator], list[str]]:
         if name is not None:
             operators.append(GraphOperator(name[1]))
         elif "# In file " in line:
-            place = _SOURCE.search(line)
-            if place is not None and operators:
+            source = _SOURCE.search(line)
+            if source is not None and operators:
                 last = operators[-1]
-                operators[-1] = last._replace(stack=(*last.stack, f"{place[1]}:{place[2] or place[3]}"))
+                operators[-1] = last._replace(stack=(*last.stack, f"{source[1]}:{source[2] or source[3]}"))
         elif line.startswith("%para"):
             parameter = _PARAMETER.match(line)
             if parameter is not None:
@@ -242,14 +242,14 @@ def phase_of(full_name: str) -> Optional[str]:
 
 
 def module_of(full_name: str) -> Optional[str]:
-    """The path of the cell by its attributes: `Default/network-WithLossCell/_backbone-Net/fc-Dense/…`."""
+    """Return the path of the cell by its attributes: `Default/network-WithLossCell/_backbone-Net/fc-Dense/…`."""
     levels = [level.partition("-")[0] for level in full_name.split("/")[:-1] if "-" in level]
     return ".".join(levels) if levels else None
 
 
 def _split(name: str) -> tuple[str, int]:
-    found = _NUMBER.fullmatch(name)
-    return (found[1], int(found[2])) if found else (name, -1)
+    match = _NUMBER.fullmatch(name)
+    return (match[1], int(match[2])) if match else (name, -1)
 
 
 def _join(stem: str, number: int) -> str:

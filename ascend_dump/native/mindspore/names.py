@@ -21,12 +21,12 @@ __all__ = [
     "CONSTANTS",
     "PARAMETER",
     "STEP_DIRECTORY",
-    "MindSporePlace",
+    "MindsporeLevels",
     "NpyName",
     "build_name",
     "holds_record",
+    "parse_levels",
     "parse_name",
-    "parse_place",
     "written",
 ]
 
@@ -66,7 +66,7 @@ class NpyName(NamedTuple):
     dtype: Optional[str] = None
 
 
-class MindSporePlace(NamedTuple):
+class MindsporeLevels(NamedTuple):
     """Fields given by the directory levels above a file; None if unknown."""
 
     rank: Optional[int] = None
@@ -80,7 +80,8 @@ class MindSporePlace(NamedTuple):
 
 
 def parse_name(name: str) -> Optional[NpyName]:
-    """The parts of a file name; None if it is not MindSpore's. Parsed from the right, because names may have dots."""
+    """Return the parts of a file name; None if it is not MindSpore's. Parsed from the right, because names may have
+    dots."""
     if not name.endswith(".npy"):
         return None
     fields = name[:-4].split(".")
@@ -103,13 +104,14 @@ def parse_name(name: str) -> Optional[NpyName]:
 
 
 def build_name(name: NpyName) -> str:
-    """The file name of these parts."""
+    """Return the file name of these parts."""
     fields = [str(part) for part in name if part is not None]
     return ".".join([*fields, "npy"])
 
 
 def holds_record(name: str) -> bool:
-    """Whether a file of this name, in a directory that MindSpore wrote, holds a tensor, statistics or an overflow.
+    """Return True if a file of this name, in a directory that MindSpore wrote, holds a tensor, statistics or an
+    overflow.
 
     Files of CANN's own format (`file_format` bin, jit_level O2) have no suffix, and long names become numbers, so what
     holds no record is listed: texts of graphs, copies of the configuration, arguments of operators, name mappings.
@@ -120,23 +122,23 @@ def holds_record(name: str) -> bool:
 
 
 def written(full_name: str) -> str:
-    """A full name as written in file names: slashes, dots, blanks and backslashes become `_`."""
+    """Return a full name as written in file names: slashes, dots, blanks and backslashes become `_`."""
     return full_name.translate(_WRITTEN)
 
 
-def parse_place(parts: Sequence[str]) -> MindSporePlace:
+def parse_levels(parts: Sequence[str]) -> MindsporeLevels:
     """Read the levels above a file, outermost first."""
-    for at in range(len(parts) - 3, -1, -1):
-        found = _RANK.fullmatch(parts[at])
-        graph = parts[at + 2] if found else ""
-        if found is None or not _DIGITS.fullmatch(graph):
+    for position in range(len(parts) - 3, -1, -1):
+        match = _RANK.fullmatch(parts[position])
+        graph = parts[position + 2] if match else ""
+        if match is None or not _DIGITS.fullmatch(graph):
             continue
-        below = parts[at + 3 :]
+        below = parts[position + 3 :]
         iteration = int(below[0]) if below and _DIGITS.fullmatch(below[0]) else None
         if len(below) != len([level for level in below if level == CONSTANTS]) + (iteration is not None):
             continue
-        run = next((part for part in reversed(parts[:at]) if _RUN.fullmatch(part)), None)
-        return MindSporePlace(
-            int(found[1]), parts[at + 1], int(graph), iteration, run, CONSTANTS in below, len(parts) - at
+        run = next((part for part in reversed(parts[:position]) if _RUN.fullmatch(part)), None)
+        return MindsporeLevels(
+            int(match[1]), parts[position + 1], int(graph), iteration, run, CONSTANTS in below, len(parts) - position
         )
-    return MindSporePlace()
+    return MindsporeLevels()

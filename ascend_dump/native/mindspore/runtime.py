@@ -47,7 +47,7 @@ class Runtime(NamedTuple):
 
     @property
     def by_kernel(self) -> bool:
-        """Whether it is Ascend with jit_level O0 or O1."""
+        """Return True if it is Ascend with jit_level O0 or O1."""
         return self.device == "Ascend" and not self.ge
 
     @property
@@ -59,5 +59,5 @@ class Runtime(NamedTuple):
 
 def parse_version(text: object) -> Optional[tuple[int, int]]:
     """Major and minor version of a text; None if it is not a version."""
-    found = re.match(r"(\d{1,4})\.(\d{1,4})", text) if isinstance(text, str) else None
-    return (int(found[1]), int(found[2])) if found else None
+    match = re.match(r"(\d{1,4})\.(\d{1,4})", text) if isinstance(text, str) else None
+    return (int(match[1]), int(match[2])) if match else None

@@ -68,7 +68,8 @@ def read_statistics(path: Path) -> Iterator[MindsporeStatisticsRow]:
 
 
 def read_names(path: Path) -> Iterator[str]:
-    """The operator's name of each row; the other columns are not parsed. Raises ReadError if it cannot be opened."""
+    """Yield the operator's name of each row; the other columns are not parsed. Raises ReadError if it cannot be
+    opened."""
     for _, fields, columns in _split(_lines(path)):
         if len(fields) == len(columns) > 0:
             yield written(fields[_OP_NAME].strip())
@@ -93,7 +94,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _split(lines: Iterable[str]) -> Iterator[tuple[int, list[str], list[str]]]:
-    """The number, fields and column names of each row. Without a header: the first line, with no columns."""
+    """Yield the number, fields and column names of each row. Without a header: the first line, with no columns."""
     columns: list[str] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -115,7 +116,7 @@ def _split(lines: Iterable[str]) -> Iterator[tuple[int, list[str], list[str]]]:
 def _row(number: int, fields: list[str], columns: list[str]) -> MindsporeStatisticsRow:
     if len(fields) != len(columns):
         return MindsporeStatisticsRow(number, problem=f"{len(fields)} fields, but the header has {len(columns)}")
-    op_type, op_name, task, stream, stamp, io, slot, size, dtype, shape, *others = [field.strip() for field in fields]
+    op_type, op_name, task, stream, stamp, io, slot, size, dtype, shape, *values = [field.strip() for field in fields]
     io = io.lower()
     try:
         if io not in ("input", "output"):
@@ -135,7 +136,7 @@ def _row(number: int, fields: list[str], columns: list[str]) -> MindsporeStatist
             _whole(size),
             dtype or None,
             tuple([_whole(length) for length in lengths]),
-            tuple([(name, _value(text)) for name, text in zip(columns[len(_FIXED) :], others) if text]),
+            tuple([(name, _value(text)) for name, text in zip(columns[len(_FIXED) :], values) if text]),
         )
     except ValueError as error:
         return MindsporeStatisticsRow(number, problem=str(error))
@@ -150,7 +151,7 @@ def _whole(text: str) -> int:
 
 
 def _value(text: str) -> Union[Number, str]:
-    """A number, or the text of a hash."""
+    """Return a number, or the text of a hash."""
     if len(text) <= _LONGEST_NUMBER and "_" not in text:
         for kind in (int, float):
             try:

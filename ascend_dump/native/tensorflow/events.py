@@ -63,7 +63,7 @@ class EventTensor(NamedTuple):
 
     @property
     def has_numbers(self) -> bool:
-        """Whether the type is a type of numbers."""
+        """Return True if the type is a type of numbers."""
         return self.dtype in _DTYPES.values()
 
 
@@ -116,11 +116,11 @@ def _axis(message: _Message, number: int, part: Union[int, tuple[int, int]]) -> 
 
 
 def read_event_graph(path: Path) -> dict[str, GraphNode]:
-    """The nodes of a partition graph by name, without those of the debugger. Raises CorruptDump.
+    """Return the nodes of a partition graph by name, without those of the debugger. Raises CorruptDump.
 
     The debugger inserts a copy of each tensor that it watches: a reader of `layer1/w` then reads `__copy_layer1/w_0`.
     """
-    found: dict[str, GraphNode] = {}
+    nodes: dict[str, GraphNode] = {}
     with _Message(path) as message:
         for number, value in message.fields(0, message.size):
             if number == _GRAPH and not isinstance(value, int):
@@ -128,8 +128,8 @@ def read_event_graph(path: Path) -> dict[str, GraphNode]:
                     if inner == 1 and not isinstance(node, int):
                         name, read = _node(message, *node)
                         if not name.startswith((_COPY, _DEBUG)):
-                            found[name] = read
-    return found
+                            nodes[name] = read
+    return nodes
 
 
 def _node(message: _Message, start: int, end: int) -> tuple[str, GraphNode]:
@@ -189,33 +189,33 @@ class _Message:
         return bytes(self._data[start:end]).decode("utf-8", "replace")
 
     def fields(self, start: int, end: int) -> Iterator[_Field]:
-        """The fields of the message between two positions. Raises CorruptDump."""
-        at = start
-        while at < end:
-            key, at = self._number(at, end)
+        """Yield the fields of the message between two positions. Raises CorruptDump."""
+        position = start
+        while position < end:
+            key, position = self._number(position, end)
             number, kind = key >> 3, key & 7
             value: Optional[int] = None
             if kind == 0:
-                value, at = self._number(at, end)
+                value, position = self._number(position, end)
                 yield number, value
                 continue
             if kind == 2:
-                length, at = self._number(at, end)
+                length, position = self._number(position, end)
             else:
                 length = {1: 8, 5: 4}.get(kind, -1)
-            if not number or length < 0 or at + length > end:
-                raise CorruptDump("it is cut off, or no event of TensorFlow", path=self.path, offset=at)
-            yield number, (at, at + length)
-            at += length
+            if not number or length < 0 or position + length > end:
+                raise CorruptDump("it is cut off, or no event of TensorFlow", path=self.path, offset=position)
+            yield number, (position, position + length)
+            position += length
 
-    def _number(self, at: int, end: int) -> tuple[int, int]:
-        found = 0
+    def _number(self, position: int, end: int) -> tuple[int, int]:
+        total = 0
         for shift in range(0, 70, 7):
-            if at >= end:
+            if position >= end:
                 break
-            byte = self._data[at]
-            at += 1
-            found |= (byte & 127) << shift
+            byte = self._data[position]
+            position += 1
+            total |= (byte & 127) << shift
             if byte < 128:
-                return found, at
-        raise CorruptDump("it is cut off, or no event of TensorFlow", path=self.path, offset=at)
+                return total, position
+        raise CorruptDump("it is cut off, or no event of TensorFlow", path=self.path, offset=position)

@@ -25,19 +25,19 @@ _PATTERN = re.compile(r"[*?]|\[.*\]|^re:")
 
 
 def exact_names(names: Union[str, Iterable[str]]) -> list[str]:
-    """The entries of layers that are names, not patterns."""
+    """Return the entries of layers that are names, not patterns."""
     texts = names.split() if isinstance(names, str) else list(names)
     return [text for text in texts if not _PATTERN.search(text)]
 
 
 def operators_of(request: DumpRequest) -> Optional[list[str]]:
-    """The operators of `options["graph"]`; None if it is not given. Raises ReadError."""
+    """Return the operators of `options["graph"]`; None if it is not given. Raises ReadError."""
     graph = request.options.get("graph")
     if graph is None:
         return None
     from ascend_dump.native.cann.graph import read_graph
 
-    found: dict[str, None] = {}
+    operators: dict[str, None] = {}
     for node in read_graph(graph):
-        found.update(dict.fromkeys((node.name, *node.original_names)))
-    return list(found)
+        operators.update(dict.fromkeys((node.name, *node.original_names)))
+    return list(operators)

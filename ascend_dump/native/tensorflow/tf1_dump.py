@@ -167,7 +167,7 @@ def _read(settings: _Settings) -> Dict[str, _Value]:
 
 
 def _level_of_rank() -> Tuple[str, ...]:
-    """The name of the directory of this rank, as ascend-dump has it; empty without RANK_ID."""
+    """Return the name of the directory of this rank, as ascend-dump has it; empty without RANK_ID."""
     rank = _number("RANK_ID")
     if rank is None:
         return ()
@@ -187,13 +187,13 @@ def _is_selected(ranks: str) -> bool:
     if ranks == "all":
         return True
     rank = _number("RANK_ID") or 0
-    found = False
+    is_selected = False
     for part in ranks.replace(",", "|").split("|"):
         first, _, last = part.strip().partition("-")
         if not first.isdigit() or not (last or first).isdigit() or int(last or first) < int(first):
             raise DumpError('ranks is {!r}: write "all", or ranks as in "7" or "0|4-6"'.format(ranks))
-        found = found or int(first) <= rank <= int(last or first)
-    return found
+        is_selected = is_selected or int(first) <= rank <= int(last or first)
+    return is_selected
 
 
 def _make_directory(path: str) -> None:
@@ -215,9 +215,9 @@ def _make_dump_config(values: Mapping[str, _Value]) -> Any:
         raise DumpError("npu_bridge is not imported: from npu_bridge.npu_init import *")
     if "quant_dumpable" in values:
         raise DumpError("DumpConfig has no quant_dumpable: give it to NPURunConfig(quant_dumpable=...)")
-    wanted = {name: value for name, value in values.items() if name in DUMP_FIELDS}
+    fields = {name: value for name, value in values.items() if name in DUMP_FIELDS}
     try:
-        return module.DumpConfig(**wanted)
+        return module.DumpConfig(**fields)
     except TypeError as error:
         raise DumpError("this npu_bridge is too old for these settings: {}".format(error))
 
@@ -243,35 +243,35 @@ class _ArmedAttribute:
 
 
 def entries(config: Any) -> List[Any]:
-    """The entries of NpuOptimizer, in order. Reading creates nothing."""
+    """Return the entries of NpuOptimizer, in order. Reading creates nothing."""
     return [entry for entry in config.graph_options.rewrite_options.custom_optimizers if entry.name == OPTIMIZER]
 
 
 def plain(value: Any) -> Any:
-    """The value of an AttrValue: bytes are decoded, a value in the wrong field keeps its type."""
+    """Return the value of an AttrValue: bytes are decoded, a value in the wrong field keeps its type."""
     field = value.WhichOneof("value")
     if field is None:
         return None
-    found = getattr(value, field)
-    return os.fsdecode(found) if isinstance(found, bytes) else found
+    content = getattr(value, field)
+    return os.fsdecode(content) if isinstance(content, bytes) else content
 
 
 def effective(config: Any) -> Dict[str, Any]:
-    """The value that the bridge reads for each key that is set: that of the last entry with it.
+    """Return the value that the bridge reads for each key that is set: that of the last entry with it.
 
     (assumption npu_bridge.last_entry)
     """
-    found = {}  # type: Dict[str, Any]
+    settings = {}  # type: Dict[str, Any]
     for entry in entries(config):
         for name, value in entry.parameter_map.items():
-            found[name] = plain(value)
-    return found
+            settings[name] = plain(value)
+    return settings
 
 
 def conflict(settings: Mapping[str, Any], values: Mapping[str, _Value]) -> str:
-    """The switch in `settings` that excludes those in `values`; "" if there is none."""
+    """Return the switch in `settings` that excludes those in `values`; "" if there is none."""
     for name in SWITCHES:
-        if settings.get(name) is True and not values.get(name) and any(values.get(other) for other in SWITCHES):
+        if settings.get(name) is True and not values.get(name) and any(values.get(switch) for switch in SWITCHES):
             return name
     return ""
 
@@ -282,21 +282,21 @@ def put(config: Any, values: Mapping[str, _Value]) -> Any:
     Without an entry one is added, with the other settings of npu_config_proto. Raises DumpError if the configuration
     detects overflow and `values` dump, or the other way round.
     """
-    other = conflict(effective(config), values)
-    if other:
+    excluded = conflict(effective(config), values)
+    if excluded:
         raise DumpError(
             "the configuration sets {0}, and enable_dump and enable_dump_debug exclude each other: take {0} out, or "
-            "capture in two runs".format(other)
+            "capture in two runs".format(excluded)
         )
     # The bridge checks each entry with the switches of earlier ones, so none may keep a part of the settings.
-    own = [name for name in DUMP_FIELDS if name != "quant_dumpable" or name in values]
-    found = entries(config)
-    for entry in found:
-        for name in own:
+    fields = [name for name in DUMP_FIELDS if name != "quant_dumpable" or name in values]
+    optimizers = entries(config)
+    for entry in optimizers:
+        for name in fields:
             # Indexing would create the key.
             if name in entry.parameter_map:
                 del entry.parameter_map[name]
-    last = found[-1] if found else _add(config)
+    last = optimizers[-1] if optimizers else _add(config)
     for name, value in values.items():
         field = "b" if isinstance(value, bool) else "i" if isinstance(value, int) else "s"
         setattr(last.parameter_map[name], field, os.fsencode(value) if isinstance(value, str) else value)

@@ -74,11 +74,11 @@ class FxNode(NamedTuple):
         """The nodes among the arguments."""
         stack: list[Any] = [*(self.args or ()), *(self.kwargs or {}).values()]
         while stack:
-            one = stack.pop()
-            if isinstance(one, list):
-                stack += one
-            elif isinstance(one, FxValue):
-                yield one
+            argument = stack.pop()
+            if isinstance(argument, list):
+                stack += argument
+            elif isinstance(argument, FxValue):
+                yield argument
 
 
 class FxGraph(NamedTuple):
@@ -96,32 +96,32 @@ def read_fx_graph(path: Union[str, os.PathLike[str]]) -> FxGraph:
     returned: tuple[str, ...] = ()
     last: Optional[FxNode] = None
     code = ""
-    for one in read_torchair_graph(path):
-        if one.node.type == "Data":
-            inputs.add(one.node.name)
-        elif one.node.type == "NetOutput":
-            returned = one.node.inputs
-        elif one.code:
-            if last is None or one.code != code:
-                last, code = _node(one.code), one.code
-            if one.node.type and not one.to_input:
-                last = last._replace(operators=(*last.operators, one.node))
+    for line in read_torchair_graph(path):
+        if line.node.type == "Data":
+            inputs.add(line.node.name)
+        elif line.node.type == "NetOutput":
+            returned = line.node.inputs
+        elif line.code:
+            if last is None or line.code != code:
+                last, code = _node(line.code), line.code
+            if line.node.type and not line.to_input:
+                last = last._replace(operators=(*last.operators, line.node))
             nodes[last.value.name] = last
     return FxGraph(nodes, frozenset(inputs), returned)
 
 
 def _node(code: str) -> FxNode:
-    left, _, right = code.partition(" = ")
-    target, _, given = right.partition("(")
+    result, _, right = code.partition(" = ")
+    target, _, arguments = right.partition("(")
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
-    value = FxValue(left.partition(":")[0])
+    value = FxValue(result.partition(":")[0])
     name = target.removeprefix("torch.ops.")
     try:
-        value = _of_node(left) or value
-        if len(given) > _LONGEST or not given.endswith(")"):
+        value = _of_node(result) or value
+        if len(arguments) > _LONGEST or not arguments.endswith(")"):
             raise ValueError("no call")
-        for piece in _pieces(given[:-1]):
+        for piece in _pieces(arguments[:-1]):
             keyword = _KEYWORD.match(piece)
             if keyword is not None:
                 kwargs[keyword[1]] = _value(piece[keyword.end() :])
@@ -138,9 +138,9 @@ def _node(code: str) -> FxNode:
 def _pieces(text: str) -> Iterator[str]:
     """What stands between the commas outside of brackets and quotes."""
     begin, closing, quote = 0, [], ""
-    for at, sign in enumerate(text):
+    for position, sign in enumerate(text):
         if quote:
-            if sign == quote and text[at - 1] != "\\":
+            if sign == quote and text[position - 1] != "\\":
                 quote = ""
         elif sign in "\"'":
             quote = sign
@@ -150,8 +150,8 @@ def _pieces(text: str) -> Iterator[str]:
             if not closing or closing.pop() != sign:
                 raise ValueError(f"{sign} closes nothing")
         elif sign == "," and not closing:
-            yield text[begin:at].strip()
-            begin = at + 1
+            yield text[begin:position].strip()
+            begin = position + 1
     if closing or quote:
         raise ValueError("something is not closed")
     if text[begin:].strip():
@@ -173,13 +173,13 @@ def _value(text: str, depth: int = 0) -> Any:
 
 
 def _in_list(text: str, depth: int) -> Any:
-    found = _value(text, depth + 1)
-    is_name = isinstance(found, NotPlain) and text.isidentifier()
-    return FxValue(text) if is_name else found
+    item = _value(text, depth + 1)
+    is_name = isinstance(item, NotPlain) and text.isidentifier()
+    return FxValue(text) if is_name else item
 
 
 def _of_node(text: str) -> Optional[FxValue]:
-    """The node that a text describes; None if it is not a node."""
+    """Return the node that a text describes; None if it is not a node."""
     named = _NODE.fullmatch(text)
     if named is None:
         return None

@@ -112,12 +112,14 @@ def parse_graph_file(name: str) -> Optional[GraphFile]:
 
 
 def operator_names(path: _Path) -> list[str]:
-    """The operators that GE gets: of a graph of torchair as Python text, or of GE's own `ge_proto_*.txt`.
+    """Return the operators that GE gets: of a graph of torchair as Python text, or of GE's own `ge_proto_*.txt`.
 
     Raises as `read_torchair_graph`.
     """
     if parse_graph_file(Path(path).name) is not None:
-        return [one.node.name for one in read_torchair_graph(path) if one.node.type and not one.to_input]
+        return [
+            operator.node.name for operator in read_torchair_graph(path) if operator.node.type and not operator.to_input
+        ]
     return [node.name for node in read_graph(path)]
 
 
@@ -129,11 +131,11 @@ def read_torchair_graph(path: _Path) -> Iterator[GraphOp]:
     name = parse_graph_file(Path(path).name)
     with _open(path) as file:
         # The line of a node depends on the nodes behind it.
-        places = _Places()
+        node_lines = _NodeLines()
         for raw in _lines_of(file, path):
-            places.read(raw)
+            node_lines.read(raw)
         file.seek(0)
-        reader = _GraphReader(path, "" if name is None else f"graph_{name.id}", places.found())
+        reader = _GraphReader(path, "" if name is None else f"graph_{name.id}", node_lines.lines())
         for raw in _lines_of(file, path):
             yield from reader.line(raw)
         yield from reader.end(file.tell())
@@ -188,13 +190,13 @@ class _GraphReader:
             raise CorruptDump("no graph of torchair in Python text", path=self._path, offset=offset)
 
     def _unused(self) -> Iterator[GraphOp]:
-        """The preceding node, if no operator was made for it: a view, or a scope."""
+        """Yield the preceding node, if no operator was made for it: a view, or a scope."""
         if not self._used and self._fx is not None:
             yield self._fx
         self._used = True
 
     def _generator_offsets(self, names: list[str]) -> Iterator[GraphOp]:
-        """The operators without a line whose outputs are read here for the first time."""
+        """Yield the operators without a line whose outputs are read here for the first time."""
         for variable in names:
             match = None if variable in self._variables else _OFFSET.fullmatch(variable)
             if match is None:
@@ -209,7 +211,7 @@ class _GraphReader:
                 yield GraphOp(node, fx.fx, fx.target, fx.source, code=fx.code)
 
     def _operator(self, text: str, match: re.Match[str], inputs: tuple[str, ...]) -> GraphOp:
-        outputs = [one.strip() for one in match[1].split(",")]
+        outputs = [output.strip() for output in match[1].split(",")]
         named = _NODE_NAME.search(text)
         name = _name_of_outputs(outputs) if named is None else named[1]
         for index, variable in enumerate(outputs):
@@ -228,11 +230,12 @@ class _GraphReader:
 
 
 def _names_in_call(text: str, begin: int) -> list[str]:
-    """The names in the positional arguments of a call whose bracket opens before `begin`; empty if it is not closed.
+    """Return the names in the positional arguments of a call whose bracket opens before `begin`; empty if it is not
+    closed.
 
     Without Python's syntax tree, which takes 500 bytes for each character of a long constant.
     """
-    found: list[str] = []
+    names: list[str] = []
     expected = [")"]
     for match in _TOKEN.finditer(text, begin):
         token = match[0]
@@ -242,14 +245,14 @@ def _names_in_call(text: str, begin: int) -> list[str]:
             if expected.pop() != token:
                 return []
             if not expected:
-                return found
+                return names
         elif token in ('"', "'"):  # one that no other ends
             return []
         elif token.endswith("="):
             if len(expected) == 1:
-                return found
+                return names
         elif token[0] not in "\"'":
-            found.append(token)
+            names.append(token)
     return []
 
 
@@ -260,13 +263,13 @@ class _Marked(NamedTuple):
     target: str
 
 
-class _Places:
+class _NodeLines:
     """Finds the lines of all nodes. The text has the line of the first node of each new line only."""
 
     def __init__(self) -> None:
         self._line = ""
         #: Name -> place among the nodes, without copies into inputs.
-        self._places: dict[str, int] = {}
+        self._positions: dict[str, int] = {}
         self._nodes: list[_Marked] = []
         #: Of each node of the text, copies into inputs among them: whose line it has; None for no line.
         self._takes: list[Optional[int]] = []
@@ -276,62 +279,63 @@ class _Places:
         if not raw.startswith(b"#"):
             return
         text = _decoded(raw)
-        place = _LINE.match(text)
-        if place is not None:
-            self._line = f"{place[1]}:{place[2]}"
+        source = _LINE.match(text)
+        if source is not None:
+            self._line = f"{source[1]}:{source[2]}"
             return
         node = _FX.match(text)
         if node is None:
             return
         copied = _COPIED.search(text) if node[2].startswith(_ASSIGNING) and not self._line else None
         if copied is not None:
-            self._takes.append(self._places.get(copied[1]))
+            self._takes.append(self._positions.get(copied[1]))
             return
-        self._places[node[1]] = len(self._nodes)
+        self._positions[node[1]] = len(self._nodes)
         self._takes.append(len(self._nodes))
         self._nodes.append(_Marked(self._line, node[2]))
         self._line = ""
 
-    def found(self) -> list[str]:
-        """The line of each node of the text; "" if it is not known."""
+    def lines(self) -> list[str]:
+        """Return the line of each node of the text; "" if it is not known."""
         lines = self._find_lines()
-        return ["" if place is None else lines[place] for place in self._takes]
+        return ["" if number is None else lines[number] for number in self._takes]
 
     def _find_lines(self) -> list[str]:
-        found: list[str] = []
+        lines: list[str] = []
         #: What the first node of a line calls -> the places of such nodes.
         beginners: dict[str, list[int]] = {}
         line = ""
         #: Where the node stands that the last one repeats; None in a line that is new, -1 where that is not known.
-        at: Optional[int] = None
+        repeated: Optional[int] = None
         for number, (new, target) in enumerate(self._nodes):
             if new:
                 beginners.setdefault(target, []).append(number)
-                line, at = new, None
-            elif at is not None and at >= 0 and self._nodes[at + 1].target == target:
-                at += 1
-            elif at is not None or target in beginners:
-                places = beginners.get(target, [])
-                if len(places) == 1 and self._repeats(places[0], number, found):
-                    at = places[0]
-                elif at is None and len(places) == 1:
+                line, repeated = new, None
+            elif repeated is not None and repeated >= 0 and self._nodes[repeated + 1].target == target:
+                repeated += 1
+            elif repeated is not None or target in beginners:
+                positions = beginners.get(target, [])
+                if len(positions) == 1 and self._repeats(positions[0], number, lines):
+                    repeated = positions[0]
+                elif repeated is None and len(positions) == 1:
                     # A part of the line above, or the whole of an earlier one.
-                    found.append(line if found[places[0]] == line else "")
+                    lines.append(line if lines[positions[0]] == line else "")
                     continue
                 else:
-                    at = -1
-            found.append(line if at is None else found[at] if at >= 0 else "")
-        return found
+                    repeated = -1
+            lines.append(line if repeated is None else lines[repeated] if repeated >= 0 else "")
+        return lines
 
-    def _repeats(self, then: int, now: int, found: list[str]) -> bool:
-        """Whether the nodes from `now` on equal those from `then` on, for a line of several nodes or into the next."""
+    def _repeats(self, then: int, now: int, lines: list[str]) -> bool:
+        """Return True if the nodes from `now` on equal those from `then` on, for a line of several nodes or into the
+        next."""
         first = self._nodes[then]
         for length in range(_LOOKED_AHEAD):
             ended = now + length == len(self._nodes) or bool(self._nodes[now + length].line)
             over = then + length == now
             # The line has ended then, or begun once more.
             complete = length > 0 and (
-                over or found[then + length] != found[then] or self._nodes[then + length].target == first.target
+                over or lines[then + length] != lines[then] or self._nodes[then + length].target == first.target
             )
             if complete and length > 1:
                 return True

@@ -1,6 +1,6 @@
-"""Directories of CANN dumps, and the fields that the name of a dump file gives to its records.
+"""Directories of CANN dumps, and the fields in the name of a dump file.
 
-Shared by the dialects `cann` (the files of the device) and `converted` (what became of them).
+Shared by the dialects `cann` (the files of the device) and `converted` (files converted from them).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Optional
 
 from ascend_dump.errors import ReadError
 from ascend_dump.native.cann.mapping import MAPPING, read_mapping
-from ascend_dump.native.cann.names import DumpName, parse_name, parse_place, watch_pairs
+from ascend_dump.native.cann.names import DumpName, parse_levels, parse_name, watch_pairs
 from ascend_dump.reading._dialect import Directory, Entry
 
 __all__ = ["UNKNOWN_NAME", "CannDirectory", "CannEntry", "is_hash"]
@@ -27,42 +27,42 @@ UNKNOWN_NAME = DumpName("device", "", "", 0)
 
 
 def is_hash(name: str) -> bool:
-    """Whether a dump file whose name was too long may have this name on disk."""
+    """Return True if a dump file whose name was too long may have this name on disk."""
     return _SHORTEST_HASH <= len(name) <= _LONGEST_HASH and name.isdecimal()
 
 
 class CannDirectory:
     """One directory: the fields given by its path, and the fields that its files share."""
 
-    __slots__ = ("path", "text", "place", "step", "files", "_prefix", "tasks", "_names")
+    __slots__ = ("path", "text", "levels", "step", "files", "_prefix", "tasks", "_names")
 
     def __init__(self, directory: Directory) -> None:
-        own = len(directory.path.parts) - len(directory.root.parts)
-        place = parse_place(directory.parts, own)
+        depth = len(directory.path.parts) - len(directory.root.parts)
+        levels = parse_levels(directory.parts, depth)
         self.path = directory.path
         self.text = os.fspath(directory.path) + os.sep
-        self.place = place
+        self.levels = levels
         # The training step, if there is one; GE's own counter counts executions within it.
-        self.step = place.data_index if place.outer_step is None else place.outer_step
+        self.step = levels.data_index if levels.outer_step is None else levels.outer_step
         self.files: Sequence[CannEntry] = ()
         # Captured streams keep slashes in names of operators: their files are some levels below.
-        self._prefix = "/".join((*place.inner, "")) if place.inner and "." in place.inner[0] else ""
+        self._prefix = "/".join((*levels.inner, "")) if levels.inner and "." in levels.inner[0] else ""
         self._names: Optional[set[tuple[str, str]]] = None
         #: The files of each operator run by the id of its task, once it was needed; see `_overflow_fields`.
         self.tasks: Optional[Mapping[int, Mapping[DumpName, list[Path]]]] = None
 
     def parse(self, name: str) -> Optional[tuple[str, DumpName]]:
-        """The full name of a dump file in this directory, and its fields; None if it is not the name of one."""
+        """Return the full name of a dump file in this directory, and its fields; None if it is not the name of one."""
         text = self._prefix + name
         parsed = parse_name(text)
         if self._prefix and (parsed is None or parsed.form != "aclgraph"):
             text, parsed = name, parse_name(name)
-        if parsed is None or (parsed.form == "custom" and not self.place.exception):
+        if parsed is None or (parsed.form == "custom" and not self.levels.exception):
             return None
         return text, parsed
 
     def long_names(self) -> dict[str, str]:
-        """The long name by the name on disk, from `mapping.csv`; empty if it cannot be read."""
+        """Return the long name by the name on disk, from `mapping.csv`; empty if it cannot be read."""
         try:
             mapping = read_mapping(self.path / MAPPING)
         except ReadError as error:
@@ -73,9 +73,9 @@ class CannDirectory:
         return mapping.names
 
     def watched(self, name: DumpName) -> Optional[tuple[str, str]]:
-        """The (layer, watched) pair of a watcher's file, None for an operator that is only named so.
+        """Return the (layer, watched) pair of a watcher's file, None for an operator that is only named so.
 
-        The watcher dumps the watched operator's own output too; a directory of nothing but pairs was cut out.
+        The watcher dumps the output of the watched operator too; a directory of pairs alone is a copied part.
         """
         pairs = list(watch_pairs(name.op_name))
         if not pairs:
@@ -85,7 +85,7 @@ class CannDirectory:
         for pair in pairs:
             if (name.op_type, pair[1]) in self._names:
                 return pair
-        return pairs[0] if all(any(watch_pairs(other)) for _, other in self._names) else None
+        return pairs[0] if all(any(watch_pairs(op_name)) for _, op_name in self._names) else None
 
 
 class CannEntry(Entry):
@@ -96,22 +96,22 @@ class CannEntry(Entry):
     name     its parsed name
     """
 
-    __slots__ = ("_here", "_on_disk", "_text")
+    __slots__ = ("_directory", "_on_disk", "_text")
 
-    def __init__(self, here: CannDirectory, on_disk: str, text: str, name: DumpName) -> None:
-        place = here.place
-        self._here = here
+    def __init__(self, directory: CannDirectory, on_disk: str, text: str, name: DumpName) -> None:
+        levels = directory.levels
+        self._directory = directory
         self._on_disk = on_disk
         # Parsed again when needed, because another object per file would double the work of the garbage collector.
         self._text = text
         self.op_type = name.op_type or None
         # A `_` may stand for another character, so the name is not known before the header is read.
         self.op_name = name.op_name if name.op_name and "_" not in name.op_name else None
-        self.step = here.step
-        self.rank = place.rank
-        self.device = place.device if name.device_id is None else name.device_id
-        self.model = place.model
-        self.run = place.run
+        self.step = directory.step
+        self.rank = levels.rank
+        self.device = levels.device if name.device_id is None else name.device_id
+        self.model = levels.model
+        self.run = levels.run
         self.order = name.timestamp
 
     @property
@@ -120,7 +120,7 @@ class CannEntry(Entry):
 
     @property
     def path(self) -> Path:  # type: ignore[override]  # made when asked for: most files are only listed
-        return self._here.path / self._on_disk
+        return self._directory.path / self._on_disk
 
     @property
     def written_name(self) -> Optional[str]:
@@ -128,11 +128,11 @@ class CannEntry(Entry):
 
     @property
     def path_text(self) -> str:
-        return self._here.text + self._on_disk
+        return self._directory.text + self._on_disk
 
-    def known(self, path: Path) -> dict[str, Any]:
-        """The fields of its records that name and directory give."""
-        place, name = self._here.place, self.name
+    def shared_fields(self, path: Path) -> dict[str, Any]:
+        """Return the fields of its records in the name and the directory."""
+        levels, name = self._directory.levels, self.name
         return {
             "path": path,
             "op_type": name.op_type,
@@ -140,7 +140,7 @@ class CannEntry(Entry):
             "rank": self.rank,
             "device": self.device,
             "model": self.model,
-            "model_id": place.model_id,
+            "model_id": levels.model_id,
             "run": self.run,
             "task_id": name.task_id,
             "stream_id": name.stream_id,
@@ -148,19 +148,19 @@ class CannEntry(Entry):
         }
 
     def attrs(self) -> dict[str, Any]:
-        """The attributes of its records that name and directory give."""
-        name, place = self.name, self._here.place
+        """Return the attributes of its records in the name and the directory."""
+        name, levels = self.name, self._directory.levels
         attrs: dict[str, Any] = {}
         if name.overflow:
             attrs["scene"] = "overflow"
         elif name.exception:
             attrs.update(scene="exception", time=str(name.timestamp))
         else:
-            watched = self._here.watched(name)
+            watched = self._directory.watched(name)
             if watched is not None:
                 attrs.update(scene="watch", watch={"layer": watched[0], "watched": watched[1]})
-        if place.outer_step is not None:
-            attrs["data_index"] = place.data_index
+        if levels.outer_step is not None:
+            attrs["data_index"] = levels.data_index
         for field in ("task_type", "context_id", "thread_id", "dump_number", "core_type", "core_id"):
             value = getattr(name, field)
             if value is not None:

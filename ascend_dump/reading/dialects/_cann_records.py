@@ -156,7 +156,7 @@ def buffer_record(
     )
 
 
-def statistics_record(row: CannStatisticsRow, shared: dict[str, Any], known: dict[str, Any]) -> Record:
+def statistics_record(row: CannStatisticsRow, shared: dict[str, Any], fields: dict[str, Any]) -> Record:
     dtype, bits = _numpy_names().get(row.dtype or "", (None, 0))
     nbytes = row.size if not bits or row.shape is None else (math.prod(row.shape) * bits + 7) // 8
     attrs = dict(shared)
@@ -174,7 +174,7 @@ def statistics_record(row: CannStatisticsRow, shared: dict[str, Any], known: dic
         shape=None if row.shape is None or max(row.shape, default=0) > _MOST else row.shape,
         format=row.format,
         nbytes=nbytes if nbytes is None or nbytes <= _MOST else None,
-        **known,
+        **fields,
     )
 
 
@@ -184,4 +184,5 @@ def _numpy_names() -> Mapping[str, tuple[Optional[str], int]]:
     from ascend_dump.native.cann.dtypes import data_type
 
     # Of equal names the first one counts.
-    return {found.name: (found.numpy or None, found.bits) for found in map(data_type, reversed(range(64)))}
+    types = map(data_type, reversed(range(64)))
+    return {cann_type.name: (cann_type.numpy or None, cann_type.bits) for cann_type in types}

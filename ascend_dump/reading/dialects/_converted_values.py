@@ -62,7 +62,7 @@ ARRAYS = _Arrays()
 
 
 class WithoutValues:
-    """Of a file that can be listed, and whose values cannot be read."""
+    """A file that can be listed, but has no readable values."""
 
     def __init__(self, error: NotSupported) -> None:
         self._error = error
@@ -75,7 +75,7 @@ class WithoutValues:
 
 
 def of_file(path: Path, name: ConvertedName) -> StoredArray:
-    """The tensor in a file. Raises CorruptDump; NotSupported if type and shape are told nowhere."""
+    """Return the tensor in a file. Raises CorruptDump; NotSupported if type and shape are unknown."""
     if name.type == "npy":
         return _of_npy(path, read_npy_header(path))
     if name.type == "pt":
@@ -97,7 +97,7 @@ def of_archive(path: Path) -> Iterator[tuple[str, int, StoredArray]]:
 
 
 def of_overflow(document: dict[str, Any]) -> StoredArray:
-    """The bytes of an overflow record, whose document was tested."""
+    """Return the bytes of an overflow record with a tested document."""
     from ascend_dump.native.cann.overflow import PAYLOAD_SIZE, encode_overflow
 
     def load() -> np.ndarray:
@@ -155,14 +155,14 @@ def _bytes(path: Path, size: int) -> np.ndarray:
     import numpy as np
 
     try:
-        found = np.frombuffer(read_part(path, 0, size), np.uint8)
+        content = np.frombuffer(read_part(path, 0, size), np.uint8)
     except StorageError:
         raise
     except OSError as error:
         raise CorruptDump(f"cannot be read: {error.strerror}", path=path) from None
-    if found.size != size:
-        raise CorruptDump(f"it has {found.size} bytes, and had {size} when it was listed", path=path)
-    return found
+    if content.size != size:
+        raise CorruptDump(f"it has {content.size} bytes, and had {size} when it was listed", path=path)
+    return content
 
 
 def _size_of(path: Path) -> int:
@@ -194,7 +194,7 @@ def _of_text(path: Path, name: ConvertedName) -> StoredArray:
     except TypeError:
         raise CorruptDump(f"its values have the type {label!r}, which numpy does not know", path=path) from None
     count = math.prod(shape)
-    # Each value takes a digit and what separates it from the next one.
+    # Each value takes a digit and a separator.
     if dtype.hasobject or 2 * count > size - start + 1:
         raise CorruptDump(f"its shape {shape} has {count} values, which {size} bytes cannot hold", path=path)
     separator = "," if name.type == "csv" else None

@@ -21,7 +21,7 @@ _OVERFLOW_MODES = (1, 2, 3)
 
 
 def has_only_overflows(rank_directory: Path) -> bool:
-    """Whether a tree of O0 or O1 has only operators that overflowed, by the dump JSON in or next to it.
+    """Return True if a tree of O0 or O1 has only operators that overflowed, by the dump JSON in or next to it.
 
     Such a tree has no record of the overflow itself. On a CPU or GPU, which write metadata, op_debug_mode 3 dumps
     everything.
@@ -31,12 +31,12 @@ def has_only_overflows(rank_directory: Path) -> bool:
         return False
     config = read_json(run.with_name(f"mindspore-{run.name}.json")) if run.name else None
     if config is None:
-        config = next((found for found in _configs_near(run) if _is_of(found, run)), None)
+        config = next((document for document in _configs_near(run) if _is_of(document, run)), None)
     return _common(config).get("op_debug_mode") in _OVERFLOW_MODES
 
 
 def _configs_near(run: Path) -> Iterator[dict[str, Any]]:
-    """The dump JSON that the environment names, and those in the directory of the dump and in the one above."""
+    """Yield the dump JSON that the environment names, and those in the directory of the dump and in the one above."""
     named = os.environ.get("MINDSPORE_DUMP_CONFIG")
     if named:
         yield read_json(Path(named)) or {}

@@ -91,12 +91,12 @@ def npy_record(
 
 
 def statistics_record(row: MindsporeStatisticsRow, attrs: dict[str, Any], common: dict[str, Any]) -> Record:
-    told = {name: value for name, value in row.values if name not in _COLUMNS}
+    statistics = {name: value for name, value in row.values if name not in _COLUMNS}
     extra = dict(attrs)
     if row.dtype:
         extra["data_type"] = row.dtype
-    if told:
-        extra["statistics"] = told
+    if statistics:
+        extra["statistics"] = statistics
     return Record(
         _ROW,
         key=row,
@@ -135,7 +135,7 @@ def _statistics(row: MindsporeStatisticsRow, record: Record) -> Statistics:
 
 
 def _named(label: Optional[str]) -> Optional[str]:
-    """The name in numpy of a type that MindSpore writes as Float32, float32, Bool, BFloat16 or Int64."""
+    """Return the name in numpy of a type that MindSpore writes as Float32, float32, Bool, BFloat16 or Int64."""
     import numpy as np
 
     low = (label or "").lower()

@@ -17,7 +17,7 @@ __all__ = ["join"]
 
 
 def join(names: Iterable[NpyName], rows: Iterable[MindsporeStatisticsRow]) -> dict[NpyName, MindsporeStatisticsRow]:
-    """The line of each file that has one.
+    """Return the line of each file that has one.
 
     Without equal timestamps, the n-th line of a tensor is that of its n-th file if there are as many of the ones as of
     the others.

@@ -20,16 +20,16 @@ _MINDSPORE = "mindspore"
 
 
 def overflow_fields(
-    here: CannDirectory, record: OverflowRecord, document: dict[str, Any], around: int
+    directory: CannDirectory, record: OverflowRecord, document: dict[str, Any], around: int
 ) -> dict[str, Any]:
     """Attributes for an overflow record: the document, and the operator of each unit that overflowed.
 
     around: the record's timestamp
     """
-    if here.tasks is None:
-        here.tasks = _files_by_task(here)
+    if directory.tasks is None:
+        directory.tasks = _files_by_task(directory)
     units = [unit for unit in record.units if unit.overflowed] or list(record.units)
-    fields = [_unit(unit, here.tasks.get(unit.task_id, {}), around) for unit in units]
+    fields = [_unit(unit, directory.tasks.get(unit.task_id, {}), around) for unit in units]
     attrs: dict[str, Any] = {"overflow": document, "units": fields}
     if record.problems:
         attrs["problems"] = list(record.problems)
@@ -54,43 +54,43 @@ def _unit(unit: Unit, files: Mapping[DumpName, list[Path]], around: int) -> dict
     return fields
 
 
-def _files_by_task(here: CannDirectory) -> Mapping[int, Mapping[DumpName, list[Path]]]:
-    """The files of each operator run by the id of its task: the dump file alone where it is there, else all.
+def _files_by_task(directory: CannDirectory) -> Mapping[int, Mapping[DumpName, list[Path]]]:
+    """Return the files of each operator run by the id of its task: the dump file alone if it exists, else all.
 
     The directory is listed again, because other dialects read some of the files.
     """
     try:
-        _, names = children(here.path)
+        _, names = children(directory.path)
     except OSError:  # removed since it was listed
         return {}
-    found: dict[int, dict[DumpName, list[Path]]] = {}
+    files_by_task: dict[int, dict[DumpName, list[Path]]] = {}
     whole: set[DumpName] = set()
-    for on_disk, dump, is_whole in _dump_names(here, sorted(names)):
+    for on_disk, dump, is_whole in _dump_names(directory, sorted(names)):
         if dump.task_id is None or dump in whole:
             continue
-        files = found.setdefault(dump.task_id, {}).setdefault(dump, [])
+        files = files_by_task.setdefault(dump.task_id, {}).setdefault(dump, [])
         if is_whole:
             whole.add(dump)
             files.clear()
-        files.append(here.path / on_disk)
-    return found
+        files.append(directory.path / on_disk)
+    return files_by_task
 
 
-def _dump_names(here: CannDirectory, names: list[str]) -> Iterator[tuple[str, DumpName, bool]]:
-    """(name on disk, fields of the dump file, whether it is the dump file itself)."""
+def _dump_names(directory: CannDirectory, names: list[str]) -> Iterator[tuple[str, DumpName, bool]]:
+    """Yield (name on disk, fields of the dump file, True for the dump file itself)."""
     long_names: Optional[dict[str, str]] = None
     for on_disk in names:
         name = on_disk
         if is_hash(on_disk.partition(".")[0]) or RENAMED.fullmatch(on_disk):
-            long_names = here.long_names() if long_names is None else long_names
-            stem, dot, rest = on_disk.partition(".")
-            name = long_names.get(on_disk) or long_names.get(stem, stem) + dot + rest
-        parsed = here.parse(name)
+            long_names = directory.long_names() if long_names is None else long_names
+            stem, dot, suffix = on_disk.partition(".")
+            name = long_names.get(on_disk) or long_names.get(stem, stem) + dot + suffix
+        parsed = directory.parse(name)
         if parsed is not None:
             yield on_disk, parsed[1], not parsed[1].statistics
             continue
         converted = parse_converted(name)
-        parsed = None if converted is None else here.parse(converted.dump)
+        parsed = None if converted is None else directory.parse(converted.dump)
         if parsed is not None:
             yield on_disk, parsed[1], False
             continue

@@ -39,15 +39,15 @@ PT_TENSOR = _PtTensorLoader()
 
 
 def tensor_fields(tensor: PtTensor) -> dict[str, Any]:
-    """The fields of a record for a tensor in a file."""
+    """Return the fields of a record for a tensor in a file."""
     from ascend_dump.reading._npy import dtype_of
 
     nbytes = math.prod(tensor.shape) * dtype_of(tensor.dtype).itemsize
     return {"key": tensor, "dtype": tensor.dtype, "shape": tensor.shape, "format": "ND", "nbytes": nbytes}
 
 
-def items_as_records(path: Path, known: dict[str, Any], fields_of: _Fields) -> Iterator[Record]:
-    """A record for each value in the file. `fields_of` returns its fields by its keys; None leaves it out.
+def items_as_records(path: Path, shared: dict[str, Any], fields_of: _Fields) -> Iterator[Record]:
+    """Yield a record for each value in the file. `fields_of` returns its fields by its keys; None leaves it out.
 
     A file that cannot be read is one record with its error.
     """
@@ -59,12 +59,12 @@ def items_as_records(path: Path, known: dict[str, Any], fields_of: _Fields) -> I
             return
         except (ReadError, NotSupported) as error:
             broken = error if isinstance(error, ReadError) else CorruptDump(str(error), path=path)
-            yield Record(None, path=path, error=broken, **known)
+            yield Record(None, path=path, error=broken, **shared)
             return
         fields = fields_of(keys)
         if fields is None:
             continue
-        merged = {**known, **fields, "attrs": {**known.get("attrs", {}), **fields.get("attrs", {})}}
+        merged = {**shared, **fields, "attrs": {**shared.get("attrs", {}), **fields.get("attrs", {})}}
         if isinstance(value, PtTensor):
             yield Record(PT_TENSOR, path=path, **tensor_fields(value), **merged)
         else:

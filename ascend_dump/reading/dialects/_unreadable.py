@@ -10,7 +10,7 @@ _MOST_LISTED = 1000
 
 
 class UnreadableLines:
-    """Counts the invalid lines of a file; the first thousand are reported, and the last of these tells the limit.
+    """Counts the invalid lines of a file; the first thousand are reported, the last of them with the limit.
 
     broken = UnreadableLines()
     broken.reason("line 3: no number")      # "line 3: no number"; None once a thousand are listed
@@ -21,11 +21,11 @@ class UnreadableLines:
 
     @property
     def are_enough(self) -> bool:
-        """Whether no further line is reported."""
+        """Return True if no further line is reported."""
         return self._count >= _MOST_LISTED
 
     def reason(self, why: str) -> Optional[str]:
-        """The text to report for another line; None after the limit."""
+        """Return the text to report for another line; None after the limit."""
         if self.are_enough:
             return None
         self._count += 1

@@ -2,10 +2,10 @@
 
     worldsize{N}_global_rank{R}/{node}[_device_{index}]_{n}.pt
 
-Sources: torchair 2.13, `_acl_concrete_graph/utils.py`; torch_npu 2.13, `npu/graphs.py`. What to know when reading one:
+Sources: torchair 2.13, `_acl_concrete_graph/utils.py`; torch_npu 2.13, `npu/graphs.py`. For readers:
 
 - Every file is the output of one FX node, or an input of the graph (`arg0_1`, `primals_1`). `op_type` is the name of
-  the node without its number, because nothing else tells it.
+  the node without its number, because no file has the operator.
 - `step` is n, which counts the writes to this name since the start of the process. Two graphs share names, and then
   the counter too: n is the step only while one graph writes to the directory.
 - The pickle in a file is not executed, and torch is not needed.
@@ -81,7 +81,7 @@ class _PtFile(Entry):
     def records(self) -> Iterator[Record]:
         from ascend_dump.reading._pt_file import read_pt
 
-        known: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "path": self.path,
             "op_type": self.op_type,
             "op_name": self.op_name,
@@ -93,16 +93,16 @@ class _PtFile(Entry):
         try:
             tensor = read_pt(self.path)
         except ReadError as error:
-            yield Record(None, error=error, **known)
+            yield Record(None, error=error, **fields)
             return
         except NotSupported as error:
-            yield Record(_Other(error), attrs={"no_tensor": True}, **known)
+            yield Record(_Other(error), attrs={"no_tensor": True}, **fields)
             return
-        yield Record(PT_TENSOR, **tensor_fields(tensor), **known)
+        yield Record(PT_TENSOR, **tensor_fields(tensor), **fields)
 
 
 class _Other:
-    """What the node gave is no tensor, or none that is plain."""
+    """The result of the node is no tensor, or no plain one."""
 
     def __init__(self, error: NotSupported) -> None:
         self._error = error

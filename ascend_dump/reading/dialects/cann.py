@@ -1,11 +1,11 @@
 """Dialect `cann`: dumps that CANN writes; see `native.cann.names` for the layouts of their directories.
 
-What to know when reading one:
+For readers:
 
 - `index` is the position in the file. The device leaves out tensors that live in L1 or UB and those on a
   blacklist, so it may be smaller than the operator's own index.
 - An operator that ran twice in a step, on several devices or ranks, has one file each; `timestamp`, `device` and
-  `rank` tell them apart. In a captured graph all replays go to one file, of which the first is read.
+  `rank` tell them apart. In a captured graph all replays go to one file, and the first of them is read.
 - The file name has `_` for blanks, dots and slashes of the operator's name. `op_name` is the name in the header,
   unless that is another operator's.
 """
@@ -34,20 +34,20 @@ class _CannDialect:
     name = "cann"
 
     def scan(self, directory: Directory) -> tuple[list[Entry], set[str]]:
-        here = CannDirectory(directory)
+        cann_directory = CannDirectory(directory)
         entries: list[Entry] = []
         claimed = set()
         hashes = []
         for name in directory.names:
-            found = here.parse(name)
-            if found is not None:
-                entries.append(_CannFile(here, name, *found))
+            parsed = cann_directory.parse(name)
+            if parsed is not None:
+                entries.append(_CannFile(cann_directory, name, *parsed))
                 claimed.add(name)
             elif is_hash(name):
                 hashes.append(name)
         if hashes:
-            entries += _renamed(here, hashes, claimed)
-        here.files = entries  # type: ignore[assignment]  # the list that the walk wants holds nothing else
+            entries += _renamed(cann_directory, hashes, claimed)
+        cann_directory.files = entries  # type: ignore[assignment]  # the list that the walk wants holds nothing else
         return entries, claimed
 
 
@@ -68,14 +68,14 @@ class _CannFile(CannEntry):
         from ascend_dump.native.cann.dump_file import read_header
 
         path = self.path
-        known = self.known(path)
+        fields = self.shared_fields(path)
         try:
             header = read_header(path)
         except ReadError as error:
-            yield Record(None, error=error, op_name=self.op_name or "", attrs=self.attrs(), **known)
+            yield Record(None, error=error, op_name=self.op_name or "", attrs=self.attrs(), **fields)
             return
-        name, attrs = self._header_says(header, known)
-        common = {**known, "op_name": name}
+        name, attrs = self._header_says(header, fields)
+        common = {**fields, "op_name": name}
         for tensor in header.tensors:
             yield tensor_record(header, tensor, attrs, common)
         for buffer in header.buffers:
@@ -86,16 +86,16 @@ class _CannFile(CannEntry):
             empty = CorruptDump("its header lists no tensor", path=path, offset=8)
             yield Record(None, error=empty, attrs=attrs, **common)
 
-    def _header_says(self, header: DumpFile, known: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """The operator's name and what all records of the file share; completes `known`."""
+    def _header_says(self, header: DumpFile, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Return the operator's name and what all records of the file share; completes `fields`."""
         attrs = self.attrs()
         name = self.name.op_name
         if header.op_name and (not name or sanitize(header.op_name) == sanitize(name)):
             name = header.op_name
         elif header.op_name:
             attrs["header_op_name"] = header.op_name
-        if known["timestamp"] is None and 10**15 <= header.dump_time < 10**16:
-            known["timestamp"] = header.dump_time
+        if fields["timestamp"] is None and 10**15 <= header.dump_time < 10**16:
+            fields["timestamp"] = header.dump_time
         if header.attrs:
             attrs["op_attrs"] = dict(header.attrs)
         if header.dfx_message:
@@ -107,7 +107,7 @@ class _CannFile(CannEntry):
         return name, attrs
 
     def _overflow(self, header: DumpFile) -> dict[str, Any]:
-        """The decoded overflow record, with the operator of each unit that overflowed."""
+        """Return the decoded overflow record, with the operator of each unit that overflowed."""
         from ascend_dump.native.cann.dump_file import payload
         from ascend_dump.native.cann.overflow import decode_overflow
         from ascend_dump.reading.dialects._overflow_fields import overflow_fields
@@ -115,42 +115,42 @@ class _CannFile(CannEntry):
         try:
             # The record is in the only tensor; a longer payload is not a record, and is not read.
             data = payload(header, header.outputs[0])[:4096] if header.outputs else b""
-            found = decode_overflow(bytes(data))
+            record = decode_overflow(bytes(data))
         except ReadError as error:
             return {"problems": [error.message]}
-        return overflow_fields(self._here, found, found.document, self.name.timestamp)
+        return overflow_fields(self._directory, record, record.document, self.name.timestamp)
 
     def _statistics(self) -> Iterator[Record]:
         from ascend_dump.native.cann.statistics_csv import read_statistics
 
         path = self.path
-        known = {**self.known(path), "op_name": self.name.op_name}
+        fields = {**self.shared_fields(path), "op_name": self.name.op_name}
         attrs = self.attrs()
         unreadable = UnreadableLines()
         try:
             for row in read_statistics(path):
                 if not row.problem:
-                    yield statistics_record(row, attrs, known)
+                    yield statistics_record(row, attrs, fields)
                     continue
                 reason = unreadable.reason(f"line {row.line}: {row.problem}")
                 if reason is not None:
                     error = CorruptDump(reason, path=path, hint="the other lines can be read")
-                    yield Record(None, error=error, attrs=attrs, **known)
+                    yield Record(None, error=error, attrs=attrs, **fields)
         except ReadError as error:
-            yield Record(None, error=error, attrs=attrs, **known)
+            yield Record(None, error=error, attrs=attrs, **fields)
 
 
-def _renamed(here: CannDirectory, hashes: list[str], claimed: set[str]) -> Iterator[CannEntry]:
-    """The entries of files whose names are hashes of longer names. Adds to `claimed`."""
-    names = here.long_names()
+def _renamed(directory: CannDirectory, hashes: list[str], claimed: set[str]) -> Iterator[CannEntry]:
+    """Yield the entries of files whose names are hashes of longer names. Adds to `claimed`."""
+    names = directory.long_names()
     for on_disk in hashes:
         long_name = names.get(on_disk)
         parsed = None if long_name is None else parse_name(long_name)
         if parsed is not None:
             claimed.add(MAPPING)
-        elif long_name is None and (here.place.run or here.place.exception):
+        elif long_name is None and (directory.levels.run or directory.levels.exception):
             # Without the mapping of names the header still has the operator's name.
             parsed = UNKNOWN_NAME
         if parsed is not None:
             claimed.add(on_disk)
-            yield _CannFile(here, on_disk, long_name or "", parsed)
+            yield _CannFile(directory, on_disk, long_name or "", parsed)

@@ -1,13 +1,13 @@
-"""Dialect `converted`: what msaccucmp and `ascend-dump convert` made of dump files of CANN.
+"""Dialect `converted`: files that msaccucmp and `ascend-dump convert` made from dump files of CANN.
 
     [{levels of the dump}/]{dump file}.{io}.{index}[.{details}].{npy|npz|pt|bin|txt|csv|json}
 
-See `native.cann.converted` for the names. What to know when reading one:
+See `native.cann.converted` for the names. For readers:
 
 - `op_name` is the name in the file name, which has `_` for blanks, dots and slashes.
-- `format` is the layout where the name has it. Without it the layout is that of the device, or the one asked for.
+- `format` is the layout in the name. Without it the layout is that of the device, or the one passed to the converter.
 - Types that numpy lacks were widened by the converter: bfloat16 is float32 in npy files.
-- Of a tensor in several types one is read, and none where its dump file is there too. The order is npy, npz, pt, bin,
+- Of a tensor in several types one is read, and none if its dump file exists too. The order is npy, npz, pt, bin,
   txt, csv.
 - Text files without type and shape, such as those of `numpy.savetxt`, are records without values.
 - Overflow records are JSON here, and in trees of MindSpore with `file_format` npy.
@@ -33,7 +33,7 @@ _PREFERRED = ("npy", "npz", "pt", "bin", "txt", "csv", "json")
 
 
 class _NamedFile(NamedTuple):
-    """A file on disk, with what its name says. text: the full name of the dump file."""
+    """A file on disk, with the fields of its name. text: the full name of the dump file."""
 
     on_disk: str
     text: str
@@ -45,33 +45,33 @@ class _ConvertedDialect:
     name = "converted"
 
     def scan(self, directory: Directory) -> tuple[list[Entry], set[str]]:
-        here = CannDirectory(directory)
-        found = list(_files_of(here, directory.names))
-        claimed = {file.on_disk for file in found}
+        cann_directory = CannDirectory(directory)
+        files = list(_files_of(cann_directory, directory.names))
+        claimed = {file.on_disk for file in files}
         if claimed and MAPPING in directory.names:
             claimed.add(MAPPING)
-        best = _best_of(found, frozenset(directory.names)) if found else []
-        here.files = [_ConvertedFile(here, file) for file in best]
-        return list(here.files), claimed
+        best = _best_of(files, frozenset(directory.names)) if files else []
+        cann_directory.files = [_ConvertedFile(cann_directory, file) for file in best]
+        return list(cann_directory.files), claimed
 
 
 DIALECT = _ConvertedDialect()
 
 
-def _files_of(here: CannDirectory, names: Any) -> Iterator[_NamedFile]:
+def _files_of(directory: CannDirectory, names: Any) -> Iterator[_NamedFile]:
     long_names: Optional[dict[str, str]] = None
     for on_disk in names:
         name = on_disk
         if RENAMED.fullmatch(on_disk):
-            long_names = here.long_names() if long_names is None else long_names
+            long_names = directory.long_names() if long_names is None else long_names
             name = long_names.get(on_disk, "")
         converted = parse_converted(name)
         if converted is None:
             continue
-        parsed = here.parse(converted.dump)
+        parsed = directory.parse(converted.dump)
         if parsed is None and is_hash(converted.dump):
             # msaccucmp leaves the hash in the name, and the mapping with the dump.
-            long_names = here.long_names() if long_names is None else long_names
+            long_names = directory.long_names() if long_names is None else long_names
             text = long_names.get(converted.dump, converted.dump)
             parsed = text, parse_name(text) or UNKNOWN_NAME
         if parsed is None or parsed[1].statistics or (converted.type == "json") > parsed[1].overflow:
@@ -85,13 +85,13 @@ def _is_plain(name: DumpName) -> bool:
     return name.form == "device" and name.task_type is None and name is not UNKNOWN_NAME
 
 
-def _best_of(found: list[_NamedFile], names: frozenset[str]) -> list[_NamedFile]:
-    """One file of each tensor, none of a dump file that is there itself."""
-    found = sorted((file for file in found if file.converted.dump not in names), key=_preference)
+def _best_of(files: list[_NamedFile], names: frozenset[str]) -> list[_NamedFile]:
+    """Return one file of each tensor, none of an existing dump file."""
+    files = sorted((file for file in files if file.converted.dump not in names), key=_preference)
     types: dict[tuple[str, str, int], str] = {}
     dumps: set[str] = set()
     best = []
-    for file in found:
+    for file in files:
         dump, io, index, kind = file.converted[:4]
         # An npz file has all tensors of an operator. A tensor may be there in several layouts.
         if (dump, "", 0) in types or (dump in dumps if kind == "npz" else types.get((dump, io, index), kind) != kind):
@@ -111,9 +111,9 @@ class _ConvertedFile(CannEntry):
 
     __slots__ = ("_converted",)
 
-    def __init__(self, here: CannDirectory, found: _NamedFile) -> None:
-        super().__init__(here, found.on_disk, found.text, found.dump)
-        self._converted = found.converted
+    def __init__(self, directory: CannDirectory, file: _NamedFile) -> None:
+        super().__init__(directory, file.on_disk, file.text, file.dump)
+        self._converted = file.converted
 
     def records(self) -> Iterator[Record]:
         from ascend_dump.reading.dialects import _converted_values as values
@@ -121,7 +121,7 @@ class _ConvertedFile(CannEntry):
         path, converted = self.path, self._converted
         attrs = self.attrs()
         # A dump file whose name is not known is told apart by its hash.
-        common = {**self.known(path), "op_name": self.name.op_name or converted.dump}
+        common = {**self.shared_fields(path), "op_name": self.name.op_name or converted.dump}
         of_file: dict[str, Any] = {"io": converted.io, "index": converted.index, "format": converted.layout}
         if converted.layout and converted.dtype:
             attrs["data_type"] = converted.dtype
@@ -151,7 +151,7 @@ class _ConvertedFile(CannEntry):
             record = overflow_of(document)
         except CorruptDump as error:
             return Record(None, attrs={**attrs, "problems": [error.message]}, **common)
-        attrs = {**attrs, **overflow_fields(self._here, record, document, self.name.timestamp)}
+        attrs = {**attrs, **overflow_fields(self._directory, record, document, self.name.timestamp)}
         return _record(values.of_overflow(document), attrs, common)
 
 

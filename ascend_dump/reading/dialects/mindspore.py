@@ -1,6 +1,6 @@
 """Dialect `mindspore`: dumps of MindSpore's Dump; see `native.mindspore.names` for the directories.
 
-What to know when reading one:
+For readers:
 
 - `step` is MindSpore's iteration. It is counted over the graphs of a process, not per graph; `model_id` is the graph.
 - `index` is the position among the tensors of the operator. Strings and tuples have no file, so it may have gaps.
@@ -26,15 +26,15 @@ from typing import Any, NamedTuple, Optional
 
 from ascend_dump.errors import CorruptDump, ReadError
 from ascend_dump.native.cann.mapping import MAPPING, read_mapping
-from ascend_dump.native.cann.names import parse_place as parse_cann_place
+from ascend_dump.native.cann.names import parse_levels as parse_cann_levels
 from ascend_dump.native.mindspore.graph import Graph, OperatorsByName, module_of, phase_of, read_graph
 from ascend_dump.native.mindspore.names import (
     AUXILIARY,
     METADATA_DIRECTORY,
     PARAMETER,
     NpyName,
+    parse_levels,
     parse_name,
-    parse_place,
     written,
 )
 from ascend_dump.native.mindspore.statistics_csv import FILE, MindsporeStatisticsRow, read_names, read_statistics
@@ -63,31 +63,31 @@ class _MindSporeDialect:
     name = "mindspore"
 
     def scan(self, directory: Directory) -> tuple[list[Entry], set[str]]:
-        here = _MindsporeDirectory(directory)
+        shared = _MindsporeDirectory(directory)
         entries: list[Entry] = []
         claimed = set()
         renamed = []
         for name in directory.names:
             parsed = parse_name(name)
             if parsed is not None:
-                entries.append(_MindsporeFile(here, name, parsed))
+                entries.append(_MindsporeFile(shared, name, parsed))
                 claimed.add(name)
             elif _RENAMED.fullmatch(name):
                 renamed.append(name)
             elif name.endswith(".npy") and _TEMPLATE.fullmatch(name):
-                entries.append(_Unknown(here, name))
+                entries.append(_Unknown(shared, name))
                 claimed.add(name)
             elif AUXILIARY.fullmatch(name) or (name in _METADATA and directory.parts[-1:] == (METADATA_DIRECTORY,)):
                 claimed.add(name)
-            elif name == FILE and here.is_one:
-                entries.append(_Statistics(here, name))
+            elif name == FILE and shared.is_one:
+                entries.append(_Statistics(shared, name))
                 claimed.add(name)
-            elif here.graph_id is not None and name.endswith(".json") and name.count(".") > 1:
-                here.kernel_args.append(name)
+            elif shared.graph_id is not None and name.endswith(".json") and name.count(".") > 1:
+                shared.kernel_args.append(name)
                 claimed.add(name)
         if renamed:
-            entries += _renamed(here, renamed, claimed)
-        here.files = [entry for entry in entries if isinstance(entry, _MindsporeFile)]
+            entries += _renamed(shared, renamed, claimed)
+        shared.files = [entry for entry in entries if isinstance(entry, _MindsporeFile)]
         return entries, claimed
 
 
@@ -102,38 +102,38 @@ class _MindsporeDirectory:
         self.text = os.fspath(directory.path) + os.sep
         self.files: list[_MindsporeFile] = []
         self.kernel_args: list[str] = []
-        place = parse_place(directory.parts)
+        run_levels = parse_levels(directory.parts)
         self._graph: Optional[Graph] = None
         self._scene: Optional[dict[str, Any]] = None
         self._siblings: Optional[tuple[OperatorsByName, dict[NpyName, int]]] = None
         self._rows: Optional[dict[NpyName, MindsporeStatisticsRow]] = None
         self._args: Optional[dict[str, Any]] = None
         self._described: dict[tuple[str, str], Described] = {}
-        self.constants = place.constants
-        self.graph_id = place.graph
-        self.depth = place.depth
+        self.constants = run_levels.constants
+        self.graph_id = run_levels.graph
+        self.depth = run_levels.depth
         rank = rank_of(directory.parts)
         self.known: dict[str, Any] = {
-            "step": place.iteration,
-            "rank": place.rank if rank is None else rank,
+            "step": run_levels.iteration,
+            "rank": run_levels.rank if rank is None else rank,
             "device": None,
-            "model": place.net,
-            "run": place.run,
+            "model": run_levels.net,
+            "run": run_levels.run,
         }
-        if place.graph is None:
+        if run_levels.graph is None:
             # The levels of GE, which writes the same names up to MindSpore 2.5.
-            own = len(directory.path.parts) - len(directory.root.parts)
-            levels = parse_cann_place(directory.parts, own)
+            depth = len(directory.path.parts) - len(directory.root.parts)
+            levels = parse_cann_levels(directory.parts, depth)
             step = levels.data_index if levels.outer_step is None else levels.outer_step
             self.known.update(step=step, rank=levels.rank, device=levels.device, model=levels.model, run=levels.run)
             self.graph_id = None
             self.model_id = levels.model_id
         else:
-            self.model_id = place.graph
+            self.model_id = run_levels.graph
 
     @property
     def is_one(self) -> bool:
-        """Whether this is certainly a directory of MindSpore, because `statistic.csv` is a common name."""
+        """Return True if this is certainly a directory of MindSpore, because `statistic.csv` is a common name."""
         return self.graph_id is not None or self.known["run"] is not None
 
     @property
@@ -150,12 +150,13 @@ class _MindsporeDirectory:
         """Attributes for each record about the scene of the dump."""
         if self._scene is None:
             above = self.path.parents
-            told = self.graph_id is not None and 2 <= self.depth <= len(above) + 1
-            self._scene = {"scene": "overflow"} if told and has_only_overflows(above[self.depth - 2]) else {}
+            is_below_run = self.graph_id is not None and 2 <= self.depth <= len(above) + 1
+            self._scene = {"scene": "overflow"} if is_below_run and has_only_overflows(above[self.depth - 2]) else {}
         return self._scene
 
     def siblings(self) -> tuple[OperatorsByName, dict[NpyName, int]]:
-        """The operators by the names of files here, and of each file how often its tensor had been written before."""
+        """Return the operators by the names of files here, and of each file how often its tensor had been written
+        before."""
         if self._siblings is None:
             names = sorted((file.name for file in self.files), key=lambda name: name.timestamp)
             before: dict[NpyName, int] = {}
@@ -168,14 +169,14 @@ class _MindsporeDirectory:
         return self._siblings
 
     def described(self, op_type: str, op_name: str) -> Described:
-        """The information of the graph about an operator, computed once for all its tensors."""
-        known = self._described.get((op_type, op_name))
-        if known is None:
-            known = self._described[op_type, op_name] = describe(self.graph, op_type, op_name, self.siblings()[0])
-        return known
+        """Return the information of the graph about an operator, computed once for all its tensors."""
+        described = self._described.get((op_type, op_name))
+        if described is None:
+            described = self._described[op_type, op_name] = describe(self.graph, op_type, op_name, self.siblings()[0])
+        return described
 
     def rows(self) -> dict[NpyName, MindsporeStatisticsRow]:
-        """The lines of `statistic.csv` by the file of their tensor."""
+        """Return the lines of `statistic.csv` by the file of their tensor."""
         if self._rows is None:
             try:
                 self._rows = join([file.name for file in self.files], read_statistics(self.path / FILE))
@@ -184,7 +185,7 @@ class _MindsporeDirectory:
         return self._rows
 
     def arguments(self, name: NpyName) -> Optional[dict[str, Any]]:
-        """The attributes with which the operator was created, if they were saved."""
+        """Return the attributes with which the operator was created, if they were saved."""
         file = f"{name.op_type}.{name.op_name}.json"
         if self._args is None:
             self._args = {}
@@ -204,10 +205,10 @@ class Described(NamedTuple):
 def describe(graph: Graph, op_type: str, op_name: str, operators: OperatorsByName) -> Described:
     if op_type == PARAMETER:
         return Described(graph.parameter(op_name), {"phase": "other"}, {})
-    found = operators.find(op_name)
-    if found is None:
+    match = operators.find(op_name)
+    if match is None:
         return Described(op_name, {}, {})
-    full, operator = found
+    full, operator = match
     attrs: dict[str, Any] = {}
     if operator.position is not None:
         attrs["execution_index"] = operator.position
@@ -221,31 +222,31 @@ def describe(graph: Graph, op_type: str, op_name: str, operators: OperatorsByNam
 class _Plain(Entry):
     """An entry for one file of a directory. Small, because a dump has very many."""
 
-    __slots__ = ("_here", "_on_disk")
+    __slots__ = ("_directory", "_on_disk")
 
-    def __init__(self, here: _MindsporeDirectory, on_disk: str) -> None:
-        self._here = here
+    def __init__(self, directory: _MindsporeDirectory, on_disk: str) -> None:
+        self._directory = directory
         self._on_disk = on_disk
-        known = here.known
+        fields = directory.known
         self.op_type = self.op_name = None
         self.order = 0
-        self.step, self.rank, self.device = known["step"], known["rank"], known["device"]
-        self.model, self.run = known["model"], known["run"]
+        self.step, self.rank, self.device = fields["step"], fields["rank"], fields["device"]
+        self.model, self.run = fields["model"], fields["run"]
 
     @property
     def path(self) -> Path:  # type: ignore[override]  # made when asked for: most files are only listed
-        return self._here.path / self._on_disk
+        return self._directory.path / self._on_disk
 
     @property
     def path_text(self) -> str:
-        return self._here.text + self._on_disk
+        return self._directory.text + self._on_disk
 
     @property
     def scene_is_beside(self) -> bool:
-        return self._here.graph_id is not None
+        return self._directory.graph_id is not None
 
-    def known(self) -> dict[str, Any]:
-        return {"path": self.path, "model_id": self._here.model_id, **self._here.known}
+    def shared_fields(self) -> dict[str, Any]:
+        return {"path": self.path, "model_id": self._directory.model_id, **self._directory.known}
 
 
 class _MindsporeFile(_Plain):
@@ -253,11 +254,11 @@ class _MindsporeFile(_Plain):
 
     __slots__ = ("name",)
 
-    def __init__(self, here: _MindsporeDirectory, on_disk: str, name: NpyName) -> None:
-        super().__init__(here, on_disk)
+    def __init__(self, directory: _MindsporeDirectory, on_disk: str, name: NpyName) -> None:
+        super().__init__(directory, on_disk)
         self.name = name
         self.op_type = name.op_type
-        # With a `_` in it the full name may be another; the graph that tells it is read later.
+        # With a `_` in it the full name may be another; the graph with it is read later.
         self.op_name = None if "_" in name.op_name else name.op_name
         self.order = name.timestamp
 
@@ -266,13 +267,13 @@ class _MindsporeFile(_Plain):
         return self.name.op_name
 
     def records(self) -> Iterable[Record]:
-        here, name = self._here, self.name
-        _, before = here.siblings()
-        told = here.described(name.op_type, name.op_name)
+        directory, name = self._directory, self.name
+        _, before = directory.siblings()
+        described = directory.described(name.op_type, name.op_name)
         common = {
-            **self.known(),
+            **self.shared_fields(),
             "op_type": name.op_type,
-            "op_name": told.op_name,
+            "op_name": described.op_name,
             "io": name.io,
             "index": name.position,
             "task_id": name.task_id,
@@ -280,23 +281,23 @@ class _MindsporeFile(_Plain):
             "timestamp": name.timestamp,
             "format": name.format,
             "nth": before.get(name, 0),
-            **told.fields,
+            **described.fields,
         }
-        attrs = {**told.attrs, **here.scene()}
+        attrs = {**described.attrs, **directory.scene()}
         if before.get(name):
             attrs["occurrence"] = before[name]
-        if here.constants:
+        if directory.constants:
             attrs["constant"] = True
         if name.dtype is not None:
             attrs["data_type"] = name.dtype
-        arguments = here.arguments(name)
+        arguments = directory.arguments(name)
         if arguments is not None:
             attrs["kernel_args"] = arguments
         try:
             header = read_npy_header(self.path, bfloat16=(name.dtype or "").lower() == "bfloat16")
         except CorruptDump as error:
             return [Record(None, error=error, attrs=attrs, **common)]
-        return [npy_record(header, lambda: here.rows().get(name), attrs, common)]
+        return [npy_record(header, lambda: directory.rows().get(name), attrs, common)]
 
 
 class _Unknown(_Plain):
@@ -313,7 +314,7 @@ class _Unknown(_Plain):
         )
         match = _TEMPLATE.fullmatch(self._on_disk)
         assert match is not None, "only such names become this entry"
-        return [Record(None, error=error, op_type=match[1], op_name=match[2], io=match[3], **self.known())]
+        return [Record(None, error=error, op_type=match[1], op_name=match[2], io=match[3], **self.shared_fields())]
 
 
 class _Statistics(_Plain):
@@ -323,43 +324,43 @@ class _Statistics(_Plain):
 
     def records(self) -> Iterator[Record]:
         """Read line by line, so that a large file without tensors beside it is not loaded into memory."""
-        here, known = self._here, self.known()
-        joined = {row.line for row in here.rows().values()} if here.files else set()
-        scene = here.scene()
+        directory, fields = self._directory, self.shared_fields()
+        joined = {row.line for row in directory.rows().values()} if directory.files else set()
+        scene = directory.scene()
         before: Counter[tuple[Any, ...]] = Counter()
         unreadable = UnreadableLines()
         try:
-            operators = here.siblings()[0] if here.files else here.graph.among(read_names(self.path))
+            operators = directory.siblings()[0] if directory.files else directory.graph.among(read_names(self.path))
             for row in read_statistics(self.path):
                 if row.problem:
                     reason = unreadable.reason(f"line {row.line}: {row.problem}")
                     if reason is not None:
                         broken = CorruptDump(reason, path=self.path, hint="the other lines can be read")
-                        yield Record(None, error=broken, **known)
+                        yield Record(None, error=broken, **fields)
                     continue
                 tensor = (row.op_type, row.op_name, row.task_id, row.stream_id, row.io, row.slot)
                 nth = before[tensor]
                 before[tensor] = nth + 1
                 if row.line not in joined:
-                    told = describe(here.graph, row.op_type, written(row.op_name), operators)
-                    name = row.op_name if "/" in row.op_name else told.op_name
-                    attrs = {**told.attrs, **scene}
-                    yield statistics_record(row, attrs, {**known, "op_name": name, "nth": nth, **told.fields})
+                    described = describe(directory.graph, row.op_type, written(row.op_name), operators)
+                    name = row.op_name if "/" in row.op_name else described.op_name
+                    attrs = {**described.attrs, **scene}
+                    yield statistics_record(row, attrs, {**fields, "op_name": name, "nth": nth, **described.fields})
         except ReadError as error:
-            yield Record(None, error=error, **known)
+            yield Record(None, error=error, **fields)
 
 
-def _renamed(here: _MindsporeDirectory, names: list[str], claimed: set[str]) -> Iterator[Entry]:
-    """The entries of files whose names are hashes of longer names. Adds to `claimed`."""
+def _renamed(directory: _MindsporeDirectory, names: list[str], claimed: set[str]) -> Iterator[Entry]:
+    """Yield the entries of files whose names are hashes of longer names. Adds to `claimed`."""
     try:
-        mapping = read_mapping(here.path / MAPPING)
+        mapping = read_mapping(directory.path / MAPPING)
     except ReadError as error:
         log.debug("%s", error)
         return
     for reason in mapping.refused:
-        log.warning("%s: %s", here.path / MAPPING, reason)
+        log.warning("%s: %s", directory.path / MAPPING, reason)
     for on_disk in names:
         parsed = parse_name(mapping.names.get(on_disk, ""))
         if parsed is not None:
             claimed.update((on_disk, MAPPING))
-            yield _MindsporeFile(here, on_disk, parsed)
+            yield _MindsporeFile(directory, on_disk, parsed)

@@ -5,13 +5,13 @@
 
 Sources: SGLang, `srt/debug_utils/dumper.py` (file names `_format_tags`, contents `_dump_single`, names of hooks
 `_NonIntrusiveDumper`); for the hook, whose files are dictionaries of module to tensor or list, descriptions of its
-files. Not tried on dumps of a running SGLang. What to know when reading one:
+files. Not tried on dumps of a running SGLang. For readers:
 
 - `op_name` is the name that the program gave, with the context that the file name has (`x[layer_id=3]`). Names that
   begin with `non_intrusive__` are modules with inputs and outputs, those with `grad__` gradients of phase "backward".
 - Records follow each other by the dump index. With a name that comes again in a step another run of its module begins.
-- `run` is the directory `dump_{time}`, which the dumper makes for each start unless it is told another name.
-- Of the dictionary in a file the value is read, of the hook's every tensor. Values that are none are listed.
+- `run` is the directory `dump_{time}`, made by the dumper for each start unless it gets another name.
+- The value in the dictionary of a file is read, and every tensor of a hook's. Other values are listed.
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ class _Tags(NamedTuple):
     rank: Optional[int]
     number: int
     name: str
-    others: dict[str, str]
+    context_values: dict[str, str]
 
     @classmethod
     def of(cls, file: str) -> Optional[_Tags]:
         if not file.endswith(".pt") or "dump_index=" not in file:
             return None
-        found: dict[str, str] = {}
+        tags: dict[str, str] = {}
         last = ""
         for part in file[: -len(".pt")].split("___"):
             key, separator, value = part.partition("=")
             if separator:
-                found[key], last = value, key
+                tags[key], last = value, key
             elif last:  # of a value that holds the separator
-                found[last] += f"___{part}"
-        index = found.get("dump_index", "")
-        if not found.get("name") or not _NUMBER.fullmatch(index):
+                tags[last] += f"___{part}"
+        index = tags.get("dump_index", "")
+        if not tags.get("name") or not _NUMBER.fullmatch(index):
             return None
-        step, rank = (int(found[key]) if _NUMBER.fullmatch(found.get(key, "")) else None for key in ("step", "rank"))
-        others = {key: value for key, value in found.items() if key not in ("step", "rank", "dump_index", "name")}
-        return cls(step, rank, int(index), found["name"], others)
+        step, rank = (int(tags[key]) if _NUMBER.fullmatch(tags.get(key, "")) else None for key in ("step", "rank"))
+        context = {key: value for key, value in tags.items() if key not in ("step", "rank", "dump_index", "name")}
+        return cls(step, rank, int(index), tags["name"], context)
 
     @property
     def context(self) -> str:
-        listed = (f"{key}={value}" for key, value in self.others.items() if key not in _KNOWN)
-        return f"[{','.join(listed)}]" if self.others.keys() - {*_KNOWN} else ""
+        listed = (f"{key}={value}" for key, value in self.context_values.items() if key not in _KNOWN)
+        return f"[{','.join(listed)}]" if self.context_values.keys() - {*_KNOWN} else ""
 
 
 class _Runs:
@@ -90,16 +90,16 @@ class _SglangDialect:
     def scan(self, directory: Directory) -> tuple[list[Entry], set[str]]:
         process = _PROCESS.fullmatch(directory.parts[-1]) if directory.parts else None
         if process is not None:
-            passes = {name: found for name in directory.names for found in (_PASS.fullmatch(name),) if found}
-            return [_HookedPass(directory, name, process, int(found[1])) for name, found in passes.items()], {*passes}
-        tags = [(found, name) for name in directory.names for found in (_Tags.of(name),) if found is not None]
+            passes = {name: parsed for name in directory.names for parsed in (_PASS.fullmatch(name),) if parsed}
+            return [_HookedPass(directory, name, process, int(parsed[1])) for name, parsed in passes.items()], {*passes}
+        tags = [(parsed, name) for name in directory.names for parsed in (_Tags.of(name),) if parsed is not None]
         tags.sort(key=lambda pair: (pair[0].number, pair[1]))
         run = directory.parts[-1] if directory.parts and directory.parts[-1].startswith("dump_") else None
         counts: dict[tuple[Any, ...], _Runs] = defaultdict(_Runs)
         entries: list[Entry] = []
-        for found, name in tags:
-            runs = counts[found.step, found.rank, _place(found)["op_name"]]
-            entries.append(_DumpedValue(directory, name, found, run, runs.number_for(found)))
+        for parsed, name in tags:
+            runs = counts[parsed.step, parsed.rank, _parsed_name(parsed)["op_name"]]
+            entries.append(_DumpedValue(directory, name, parsed, run, runs.number_for(parsed)))
         return entries, {name for _, name in tags}
 
 
@@ -112,32 +112,32 @@ class _DumpedValue(Entry):
     __slots__ = ("_nth", "_tags")
 
     def __init__(self, directory: Directory, file: str, tags: _Tags, run: Optional[str], nth: int) -> None:
-        place: dict[str, Any] = {"step": tags.step, "rank": tags.rank, "run": run}
-        super().__init__(directory.path / file, op_name=tags.name, order=tags.number, **place)
+        fields: dict[str, Any] = {"step": tags.step, "rank": tags.rank, "run": run}
+        super().__init__(directory.path / file, op_name=tags.name, order=tags.number, **fields)
         self._tags, self._nth = tags, nth
 
     def records(self) -> Iterator[Record]:
         tags = self._tags
-        known: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "step": tags.step,
             "rank": tags.rank,
             "run": self.run,
             "nth": self._nth,
             "io": "output",
-            "attrs": {"dump_index": tags.number, **tags.others},
-            **_place(tags),
+            "attrs": {"dump_index": tags.number, **tags.context_values},
+            **_parsed_name(tags),
         }
-        yield from items_as_records(self.path, known, lambda keys: _fields(keys, known["index"]))
+        yield from items_as_records(self.path, fields, lambda keys: _fields(keys, fields["index"]))
 
 
-def _place(tags: _Tags) -> dict[str, Any]:
-    """Operator, module, side and phase, parsed from a name."""
+def _parsed_name(tags: _Tags) -> dict[str, Any]:
+    """Return operator, module, side and phase, parsed from a name."""
     name = tags.name
     if name.startswith("non_intrusive__"):
-        found = _HOOK.fullmatch(name[len("non_intrusive__") :])
-        if found is not None:
-            module, side, rest = found.groups()
-            first = (rest or "").partition(".")[0]
+        hook = _HOOK.fullmatch(name[len("non_intrusive__") :])
+        if hook is not None:
+            module, side, path = hook.groups()
+            first = (path or "").partition(".")[0]
             return {
                 "op_name": module or "model",
                 "module": module or "",
@@ -150,7 +150,7 @@ def _place(tags: _Tags) -> dict[str, Any]:
 
 
 def _fields(keys: tuple[str, ...], index: int) -> Optional[dict[str, Any]]:
-    """Of the dictionary `{"value": …, "meta": …}`, and of older files that are the value itself."""
+    """Return the fields for a value of `{"value": …, "meta": …}`, or of an older file that is the value itself."""
     if keys[:1] == ("meta",):
         return None
     inner = keys[1:] if keys[:1] == ("value",) else keys
@@ -168,8 +168,8 @@ class _HookedPass(Entry):
         self._parallel = {"tp_rank": int(process[1]), "pp_rank": int(process[2])}
 
     def records(self) -> Iterator[Record]:
-        known = {"step": self.step, "rank": self.rank, "io": "output", "phase": "forward", "attrs": self._parallel}
-        yield from items_as_records(self.path, known, _of_module)
+        fields = {"step": self.step, "rank": self.rank, "io": "output", "phase": "forward", "attrs": self._parallel}
+        yield from items_as_records(self.path, fields, _of_module)
 
 
 def _of_module(keys: tuple[str, ...]) -> Optional[dict[str, Any]]:

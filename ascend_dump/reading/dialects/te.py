@@ -2,14 +2,14 @@
 
     tensor_dumps/rank_{r}/{layer}_{tensor}_iter_{iteration}.pt
 
-Source: Transformer Engine, `debug/features/dump_tensors.py`. Not tried on dumps of a running one. What to know when
-reading one:
+Source: Transformer Engine, `debug/features/dump_tensors.py`. Not tried on dumps of a running program. For
+readers:
 
 - `op_name` is the layer as the file has it, dots replaced by underscores; that of the backward pass ends with
   `/backward`. activation and weight are inputs of a layer, output is its output; gradient is the input of its backward
-  pass, dgrad and wgrad are its outputs. Files do not tell the order of layers: records are sorted by name.
+  pass, dgrad and wgrad are its outputs. No file has the order of layers: records are sorted by name.
 - A file holds the tensor before quantisation (`high_precision`), the quantised one, or both. The latter is a pickled
-  object, which is listed and not read.
+  object: it is listed and not read.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class _TeDialect:
             return [], set()
         entries: list[Entry] = []
         for name in directory.names:
-            found = _FILE.fullmatch(name)
-            if found is not None:
-                entries.append(_LayerTensor(directory, found, int(rank[1])))
+            match = _FILE.fullmatch(name)
+            if match is not None:
+                entries.append(_LayerTensor(directory, match, int(rank[1])))
         return entries, {entry.path.name for entry in entries}
 
 
@@ -80,7 +80,7 @@ class _LayerTensor(Entry):
         return f"{self.op_name}/{[*_ROLES].index(self._tensor)}"
 
     def records(self) -> Iterator[Record]:
-        known: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "op_name": self.op_name,
             "io": self._role.io,
             "index": self._role.index,
@@ -89,7 +89,7 @@ class _LayerTensor(Entry):
             "phase": self._role.phase,
             "attrs": {"tensor": self._tensor},
         }
-        yield from items_as_records(self.path, known, _fields)
+        yield from items_as_records(self.path, fields, _fields)
 
 
 def _fields(keys: tuple[str, ...]) -> Optional[dict[str, Any]]:

@@ -4,14 +4,14 @@
                   /_tfdbg_device_,job_…,replica_0,task_0,device_CPU_0/_tfdbg_graph_hash{hash}_{time}
                                                                     /{scope}/{node}_{slot}_{DebugOp}_{time}[-{k}]
 
-Sources: dumps of TensorFlow 2.15.1; `python/debug/lib/debug_data.py`. What to know when reading one:
+Sources: dumps of TensorFlow 2.15.1; `python/debug/lib/debug_data.py`. For readers:
 
 - Every file is one output of a node. The inputs of a node are outputs of others, by the graph of the device; they are
-  read from the files of those, of several the one that was written last before the node's own.
+  read from the files of those, of several the last one before the node's own.
 - `step` is n, which counts the runs of one wrapper (of a process for hooks). `timestamp` is when the tensor was seen;
-  records are in that order. `_arg_x_0_0` is what was fed for the placeholder x.
+  records are in that order. `_arg_x_0_0` is the value fed for the placeholder x.
 - DebugNumericSummary are recorded statistics, of the finite elements. Where DebugIdentity is beside it, that is the
-  record. What other debug operators computed is listed and cannot be read.
+  record. Results of other debug operators are listed and cannot be read.
 - Strings, resources and tensors that were not initialised have no values.
 """
 
@@ -62,11 +62,11 @@ class _DebugFile(NamedTuple):
 
     @classmethod
     def of(cls, name: str, scope: str = "") -> Optional[_DebugFile]:
-        found = _FILE.fullmatch(name)
-        if found is None:
+        match = _FILE.fullmatch(name)
+        if match is None:
             return None
-        node = f"{scope}/{found[1]}" if scope else found[1]
-        return cls(node, int(found[2]), found[3], int(found[4]), int(found[5] or 0))
+        node = f"{scope}/{match[1]}" if scope else match[1]
+        return cls(node, int(match[2]), match[3], int(match[4]), int(match[5] or 0))
 
     @property
     def moment(self) -> tuple[int, int]:
@@ -77,10 +77,10 @@ class _TfdbgDialect:
     name = "tfdbg"
 
     def scan(self, directory: Directory) -> tuple[list[Entry], set[str]]:
-        at = next((number for number, part in enumerate(directory.parts) if part.startswith(_DEVICE)), None)
-        if at is None:
+        level = next((number for number, part in enumerate(directory.parts) if part.startswith(_DEVICE)), None)
+        if level is None:
             return [], {name for name in directory.names if name.startswith(_BESIDE)}
-        scope = "/".join(directory.parts[at + 1 :])
+        scope = "/".join(directory.parts[level + 1 :])
         files = {name: file for name in directory.names for file in (_DebugFile.of(name, scope),) if file is not None}
         graphs = [name for name in directory.names if _GRAPH.fullmatch(name)]
         if graphs or directory.path == directory.root:  # with one of these each opening begins
@@ -102,7 +102,7 @@ class _TfdbgDialect:
             # The outputs of one run of a node stand together, whatever came between them.
             order = began.setdefault((file.node, nth), file.time)
             first = lowest.setdefault(file.node, file.slot) == file.slot
-            entries.append(_OutputFile(directory, name, file, len(directory.parts) - at - 1, nth, order, first))
+            entries.append(_OutputFile(directory, name, file, len(directory.parts) - level - 1, nth, order, first))
         return entries, {*files, *graphs}
 
 
@@ -118,28 +118,28 @@ class _DeviceOutputs:
     def __init__(self, root: Path, scope: str) -> None:
         self.graph: dict[str, GraphNode] = {}
         self._files: dict[tuple[str, int], list[tuple[tuple[int, int], Path]]] = {}
-        for place, names in walked(root):
-            inner = [scope, *place.parts[len(root.parts) :]]
+        for directory, names in walked(root):
+            inner = [scope, *directory.parts[len(root.parts) :]]
             for name in names:
                 file = _DebugFile.of(name, "/".join(filter(None, inner)))
                 if file is not None and file.debug_op == _IDENTITY:
-                    self._files.setdefault((file.node, file.slot), []).append((file.moment, place / name))
+                    self._files.setdefault((file.node, file.slot), []).append((file.moment, directory / name))
                 elif _GRAPH.fullmatch(name):
                     try:
-                        self.graph.update(read_event_graph(place / name))
+                        self.graph.update(read_event_graph(directory / name))
                     except CorruptDump:  # without it nodes have no types and no inputs
                         continue
-        for found in self._files.values():
-            found.sort()
+        for dumped in self._files.values():
+            dumped.sort()
 
     def inputs(self, node: str, moment: tuple[int, int]) -> Iterator[tuple[int, Path]]:
-        """The number of each input that was dumped, and the file that was the last one before this moment."""
-        known = self.graph.get(node)
-        for index, source in enumerate(known.inputs if known is not None else ()):
-            found = self._files.get(source, [])
-            at = bisect_right(found, (moment, Path()))
-            if at:
-                yield index, found[at - 1][1]
+        """Yield the number of each dumped input, and its last file before this moment."""
+        graph_node = self.graph.get(node)
+        for index, source in enumerate(graph_node.inputs if graph_node is not None else ()):
+            dumped = self._files.get(source, [])
+            position = bisect_right(dumped, (moment, Path()))
+            if position:
+                yield index, dumped[position - 1][1]
 
 
 @functools.lru_cache(maxsize=4)
@@ -148,7 +148,7 @@ def _device(root: Path, scope: str) -> _DeviceOutputs:
 
 
 class _OutputFile(Entry):
-    """One output of one run of a node, and what it read where this is the first of its outputs."""
+    """One output of one run of a node; the first output has the inputs too."""
 
     __slots__ = ("_file", "_is_first", "_nth", "_root", "_scope")
 
@@ -156,15 +156,15 @@ class _OutputFile(Entry):
         self, directory: Directory, name: str, file: _DebugFile, depth: int, nth: int, order: int, is_first: bool
     ) -> None:
         parts = directory.parts
-        runs = [found for part in parts for found in (_RUN.fullmatch(part),) if found]
+        runs = [match for part in parts for match in (_RUN.fullmatch(part),) if match]
         device = parts[len(parts) - 1 - depth][len(_DEVICE) :]
-        place = _NUMBERED.fullmatch(device)
+        numbered = _NUMBERED.fullmatch(device)
         super().__init__(
             directory.path / name,
             op_name=file.node,
             step=int(runs[-1][1]) if runs else None,
-            rank=int(place[1]) if place and ",job_localhost," not in f"{device}," else None,
-            device=int(place[2]) if place and "CPU_" not in device else None,
+            rank=int(numbered[1]) if numbered and ",job_localhost," not in f"{device}," else None,
+            device=int(numbered[2]) if numbered and "CPU_" not in device else None,
             order=order,
         )
         self._file, self._nth, self._is_first = file, nth, is_first
@@ -177,7 +177,7 @@ class _OutputFile(Entry):
     def records(self) -> Iterator[Record]:
         device = _device(self._root, self._scope)
         node = device.graph.get(self._file.node)
-        known: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "op_type": node.op if node is not None else "_Arg" if self._file.node.startswith("_arg_") else "",
             "op_name": self._file.node,
             "step": self.step,
@@ -188,22 +188,22 @@ class _OutputFile(Entry):
         }
         if self._is_first and self._file.debug_op == _IDENTITY:
             for index, path in device.inputs(self._file.node, self._file.moment):
-                yield _record(path, _IDENTITY, {**known, "io": "input", "index": index})
-        yield _record(self.path, self._file.debug_op, {**known, "io": "output", "index": self._file.slot})
+                yield _record(path, _IDENTITY, {**fields, "io": "input", "index": index})
+        yield _record(self.path, self._file.debug_op, {**fields, "io": "output", "index": self._file.slot})
 
 
-def _record(path: Path, debug_op: str, known: dict[str, Any]) -> Record:
+def _record(path: Path, debug_op: str, shared: dict[str, Any]) -> Record:
     try:
         tensor = read_event_tensor(path)
         if debug_op == _SUMMARY:
-            return _of_summary(path, tensor, known)
+            return _of_summary(path, tensor, shared)
         attrs: dict[str, Any] = {}
         if debug_op != _IDENTITY:
             attrs = {"debug_op": debug_op}
-            return Record(_COMPUTED, path=path, key=debug_op, attrs=attrs, **known)
+            return Record(_COMPUTED, path=path, key=debug_op, attrs=attrs, **shared)
         if not tensor.has_numbers:
             attrs = {"no_tensor": True, "skipped": f"a {tensor.dtype} is no array of numbers"}
-            return Record(None, path=path, shape=tensor.shape, attrs=attrs, **known)
+            return Record(None, path=path, shape=tensor.shape, attrs=attrs, **shared)
         fields: dict[str, Any] = {
             "dtype": tensor.dtype,
             "shape": tensor.shape,
@@ -211,10 +211,10 @@ def _record(path: Path, debug_op: str, known: dict[str, Any]) -> Record:
             "nbytes": _nbytes(path, tensor),
         }
         if not tensor.is_whole:
-            return Record(None, path=path, attrs={"skipped": UNINITIALISED}, **fields, **known)
-        return Record(_TENSOR, path=path, key=tensor, **fields, **known)
+            return Record(None, path=path, attrs={"skipped": UNINITIALISED}, **fields, **shared)
+        return Record(_TENSOR, path=path, key=tensor, **fields, **shared)
     except ReadError as error:
-        return Record(None, path=path, error=error, **known)
+        return Record(None, path=path, error=error, **shared)
 
 
 def _nbytes(path: Path, tensor: EventTensor) -> int:
@@ -226,7 +226,7 @@ def _nbytes(path: Path, tensor: EventTensor) -> int:
     return needed
 
 
-def _of_summary(path: Path, tensor: EventTensor, known: dict[str, Any]) -> Record:
+def _of_summary(path: Path, tensor: EventTensor, shared: dict[str, Any]) -> Record:
     if tensor.dtype != "float64" or len(tensor.shape) != 1 or not _FIXED <= tensor.shape[0] <= _FIXED + 254:
         raise CorruptDump(f"its summary is {tensor.dtype}{list(tensor.shape)}, not 14 numbers and the shape", path=path)
     _nbytes(path, tensor)
@@ -239,7 +239,7 @@ def _of_summary(path: Path, tensor: EventTensor, known: dict[str, Any]) -> Recor
         mean = math.nan
     elif neginf or posinf:
         mean = math.inf if posinf else -math.inf
-    found = Statistics(
+    statistics = Statistics(
         count,
         max=math.inf if posinf else high if math.isfinite(high) else -math.inf if neginf else None,
         min=-math.inf if neginf else low if math.isfinite(low) else math.inf if posinf else None,
@@ -251,7 +251,7 @@ def _of_summary(path: Path, tensor: EventTensor, known: dict[str, Any]) -> Recor
     )
     shape = tuple(int(value) for value in numbers[_FIXED:])
     attrs = {"debug_op": _SUMMARY}
-    return Record(_MEASURED, path=path, key=found, shape=shape, attrs=attrs, **known)
+    return Record(_MEASURED, path=path, key=statistics, shape=shape, attrs=attrs, **shared)
 
 
 def _header(tensor: EventTensor) -> NpyHeader:
@@ -275,8 +275,8 @@ class _SummaryLoader:
         )
 
     def statistics(self, record: Record) -> Optional[Statistics]:
-        found: Statistics = record.key
-        return found
+        statistics: Statistics = record.key
+        return statistics
 
 
 class _ComputedLoader:

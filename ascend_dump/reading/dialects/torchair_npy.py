@@ -2,7 +2,7 @@
 
     worldsize{N}_global_rank{R}/{graph}/{step}/{node}-{operator}.{INPUT|OUTPUT}.{i}[.{j}].{UTC time}.npy
 
-Source: torchair 2.13, `fx_dumper.py`. What to know when reading one:
+Source: torchair 2.13, `fx_dumper.py`. For readers:
 
 - `op_name` is the FX node, `op_type` the ATen operator that it calls. `step` counts the calls of one graph.
 - `index` is the position among the files of one side; `attrs` has the number of the argument, and of the item where the
@@ -49,17 +49,17 @@ class _TorchairNpyDialect:
     name = "torchair_npy"
 
     def scan(self, directory: Directory) -> tuple[list[Entry], set[str]]:
-        found = [(parsed, name) for name in directory.names for parsed in (_parse(name),) if parsed is not None]
-        # Items of lists count on: a file does not tell its position, its neighbours do.
-        found.sort(key=lambda pair: (pair[0].timestamp, pair[0].node, pair[0].io, pair[0].argument, pair[0].item or 0))
+        files = [(parsed, name) for name in directory.names for parsed in (_parse(name),) if parsed is not None]
+        # Items of lists count on: the position of a file follows from its neighbours.
+        files.sort(key=lambda pair: (pair[0].timestamp, pair[0].node, pair[0].io, pair[0].argument, pair[0].item or 0))
         entries: list[Entry] = []
         before, index = None, 0
-        for parsed, name in found:
+        for parsed, name in files:
             side = (parsed.timestamp, parsed.node, parsed.operator, parsed.io)
             index = index + 1 if side == before else 0
             before = side
             entries.append(_NpyFile(directory, name, parsed, index))
-        return entries, {name for _, name in found}
+        return entries, {name for _, name in files}
 
 
 DIALECT = _TorchairNpyDialect()
@@ -103,7 +103,7 @@ class _NpyFile(Entry):
         attrs: dict[str, Any] = {"argument" if name.io == "input" else "result": name.argument}
         if name.item is not None:
             attrs["item"] = name.item
-        known: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "path": self.path,
             "op_type": name.operator,
             "op_name": name.node,
@@ -118,14 +118,14 @@ class _NpyFile(Entry):
         try:
             header = read_npy_header(self.path, others=True)
         except ReadError as error:
-            yield Record(None, error=error, **known)
+            yield Record(None, error=error, **fields)
             return
         if not _NUMBER.fullmatch(header.dtype):
             attrs["no_tensor"] = header.dtype
-            yield Record(_OBJECT, shape=header.shape, nbytes=header.nbytes, key=header, **known)
+            yield Record(_OBJECT, shape=header.shape, nbytes=header.nbytes, key=header, **fields)
             return
         dtype = dtype_of(header.dtype).name
-        yield Record(_ARRAY, key=header, dtype=dtype, shape=header.shape, format="ND", nbytes=header.nbytes, **known)
+        yield Record(_ARRAY, key=header, dtype=dtype, shape=header.shape, format="ND", nbytes=header.nbytes, **fields)
 
 
 class _ArrayLoader:

@@ -1,4 +1,4 @@
-"""NaN and Inf: what counts as wrong, told from statistics; masks of -Inf, which programs make on purpose, do not."""
+"""NaN and Inf as errors, judged from statistics; masks of -Inf that programs make on purpose are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What statistics tell of NaN and Inf."""
+"""NaN and Inf in statistics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["has_nan", "is_additive_mask", "is_nonfinite"]
 
 
 def is_nonfinite(statistics: Statistics) -> bool:
-    """Whether these are of a tensor with NaN or Inf in it, as far as they tell."""
+    """Return True if the statistics show NaN or Inf."""
     counts = (statistics.nan, statistics.posinf, statistics.neginf)
     if any(count is not None for count in counts):
         return any(counts)
@@ -20,15 +20,15 @@ def is_nonfinite(statistics: Statistics) -> bool:
 
 
 def has_nan(statistics: Statistics) -> bool:
-    """Whether these are of a tensor with NaN in it, as far as they tell."""
+    """Return True if the statistics show NaN."""
     if statistics.nan is not None:
         return statistics.nan > 0
     computed = (statistics.max, statistics.min, statistics.mean, statistics.l2norm)
     return any(value is not None and math.isnan(value) for value in computed)
 
 
-def is_additive_mask(found: Statistics) -> bool:
-    """Whether the tensor holds nothing but 0 and -Inf, and both."""
-    if found.nan or found.posinf or not found.neginf or not found.zero:
+def is_additive_mask(statistics: Statistics) -> bool:
+    """Return True if the tensor has only 0 and -Inf, and both."""
+    if statistics.nan or statistics.posinf or not statistics.neginf or not statistics.zero:
         return False
-    return found.neginf + found.zero == found.count
+    return statistics.neginf + statistics.zero == statistics.count

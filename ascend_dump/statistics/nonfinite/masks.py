@@ -1,7 +1,7 @@
-"""Operators that make Inf because the program asks for it, or only carry it on: masks are no overflow.
+"""Operators that make Inf because the program requests it, or only pass it on: masks are no overflow.
 
-Attention masks its scores with -Inf on every step, which softmax makes zeros of; a search for the nearest masks its
-distances with +Inf. Names are those of `plain_name`, which are the same for the spellings of all frameworks.
+Attention masks its scores with -Inf on every step, and softmax turns it into zeros; a search for the nearest masks its
+distances with +Inf. Names are those of `plain_name`, equal for the spellings of all frameworks.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ __all__ = ["FILLING", "RULES", "VIEWS", "MaskRule", "Part", "is_mask", "moves", 
 
 
 class MaskRule(NamedTuple):
-    """Operators for which Inf in an output means nothing, and when.
+    """The conditions under which Inf in an output of some operators is no fault.
 
-    spread     whether one Inf that they are given may stand in any number of places: they fill it in
-    unasked    whether they need not be given any to give -Inf
-    turns      whether they make -Inf of +Inf; +Inf of -Inf is none, as that of -log(0)
-    moves      whether elements stay what they are, so that what they give was given to them
+    spread     one Inf in the inputs may fill any number of elements
+    unasked    they may return -Inf without Inf in the inputs
+    turns      they turn +Inf into -Inf; +Inf from -Inf is a fault, as for -log(0)
+    moves      they only move elements, so that outputs consist of elements of the inputs
     """
 
     why: str
@@ -29,7 +29,7 @@ class MaskRule(NamedTuple):
     moves: bool = False
 
 
-#: They may take Inf from a number, which stands in no record.
+#: They may take Inf from a number that is in no record.
 FILLING = frozenset(
     (
         *("maskedfill", "maskedfills", "maskedfillscalar", "where", "select", "selectv2", "indexfill"),
@@ -69,7 +69,7 @@ RULES = (
         unasked=True,
     ),
 )
-#: Operators whose outputs are what they are given, looked at in another way.
+#: Operators whose outputs are views of their inputs.
 VIEWS = frozenset(
     (
         *("t", "view", "detach", "alias", "expand", "permute", "transpose", "unsqueeze", "squeeze", "slice", "select"),
@@ -82,7 +82,7 @@ _BY_NAME = {name: rule for rule in RULES for name in rule.operators}
 
 
 def plain_name(op_type: str) -> str:
-    """An operator without namespace, overload and spelling: `aten::masked_fill_.Scalar` is `maskedfill`."""
+    """Return an operator without namespace, overload and spelling: `aten::masked_fill_.Scalar` is `maskedfill`."""
     name = op_type.rpartition("::")[2].removeprefix("aten.")
     return name.partition(".")[0].replace("_", "").lower()
 
@@ -92,8 +92,8 @@ def rule_of(op_type: str) -> Optional[MaskRule]:
 
 
 class Part(NamedTuple):
-    """What of a tensor the rules look at: its number of elements, and how many of them are -Inf and +Inf; None where
-    NaN is among them, or where nobody can tell."""
+    """The counts of a tensor that the rules use: its elements, and those that are -Inf and +Inf; None if it has NaN, or
+    the counts are unknown."""
 
     elements: int
     negative: Optional[int]
@@ -108,39 +108,39 @@ class Part(NamedTuple):
         return (self.negative or 0) + (self.positive or 0)
 
 
-def is_mask(op_type: str, view: bool, given: Iterable[Part], numbers: bool, made: Sequence[Part]) -> bool:
-    """Whether an operator that gave NaN or Inf only made or carried a mask.
+def is_mask(op_type: str, view: bool, inputs: Iterable[Part], numbers: bool, outputs: Sequence[Part]) -> bool:
+    """Return True if an operator with NaN or Inf in its outputs only made or passed on a mask.
 
-    view     whether its outputs are known to be views of what it was given
-    given    its inputs as it read them, looked at only where a rule asks for them
-    numbers  whether it was given -Inf or +Inf as a number
-    made     its outputs that are not finite
+    view     its outputs are known to be views of its inputs
+    inputs   its inputs before the call, used only by some rules
+    numbers  -Inf or +Inf was an argument that is a number
+    outputs  its outputs that are not finite
     """
     rule = rule_of(op_type) or (_VIEW if view or plain_name(op_type) in VIEWS else None)
-    if rule is None or not all(part.is_known for part in made):
+    if rule is None or not all(part.is_known for part in outputs):
         return False
     if rule.unasked:
-        return not any(part.positive for part in made)
-    parts = list(given)
+        return not any(part.positive for part in outputs)
+    parts = list(inputs)
     if not all(part.is_known for part in parts):
         return False
     if rule.spread:
         return numbers or any(part.infinite for part in parts)
-    return all(_is_given(part, parts, rule) for part in made)
+    return all(_is_from_inputs(part, parts, rule) for part in outputs)
 
 
 def moves(op_type: str) -> bool:
-    """Whether the elements that an operator gives are some of those that it was given, as they were."""
+    """Return True if the outputs of an operator consist of unchanged elements of its inputs."""
     rule = rule_of(op_type)
     return rule.moves if rule is not None else plain_name(op_type) in VIEWS
 
 
-def _is_given(made: Part, given: Sequence[Part], rule: MaskRule) -> bool:
-    """Whether an output has no more Inf than the inputs bring to it, broadcast."""
+def _is_from_inputs(output: Part, inputs: Sequence[Part], rule: MaskRule) -> bool:
+    """Return True if an output has no more Inf than the broadcast inputs."""
 
     negative = positive = 0
-    for one in given:
-        times = -(-made.elements // max(one.elements, 1))
-        negative += (one.infinite if rule.turns else one.negative or 0) * times
-        positive += (one.positive or 0) * times
-    return (made.negative or 0) <= negative and (made.positive or 0) <= positive
+    for part in inputs:
+        times = -(-output.elements // max(part.elements, 1))
+        negative += (part.infinite if rule.turns else part.negative or 0) * times
+        positive += (part.positive or 0) * times
+    return (output.negative or 0) <= negative and (output.positive or 0) <= positive

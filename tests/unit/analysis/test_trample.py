@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ascend_dump.analysis.overwritten_outputs import watch_outputs
 from ascend_dump.cli import Exit, main
 from ascend_dump.native.cann.dump_file import tensor_of, write
-from ascend_dump.native.cann.names import DumpName, Place, build_name, build_place, watch_name
+from ascend_dump.native.cann.names import DumpLevels, DumpName, build_levels, build_name, watch_name
 
 STAMP = 1_700_000_000_000_000
 
@@ -39,7 +39,7 @@ def tree(tmp_path):
         def look(self, array, *, name="c", layer=None, step=0, op_type="MatMul"):
             self.count += 1
             directory = self.root.joinpath(
-                *build_place(Place(run="20261121101112", device=0, model="m", model_id=1, data_index=step))
+                *build_levels(DumpLevels(run="20261121101112", device=0, model="m", model_id=1, data_index=step))
             )
             directory.mkdir(parents=True, exist_ok=True)
             full = name if layer is None else watch_name(layer, name)

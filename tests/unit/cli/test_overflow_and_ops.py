@@ -14,7 +14,7 @@ from places import DATA
 from ascend_dump.cli import Exit, main
 from ascend_dump.dump_format import Line
 from ascend_dump.native.cann.dump_file import tensor_of, write
-from ascend_dump.native.cann.names import Place, build_place
+from ascend_dump.native.cann.names import DumpLevels, build_levels
 from ascend_dump.native.cann.overflow import encode_overflow
 
 OVERFLOW = DATA / "cann" / "in_overflow"
@@ -80,7 +80,7 @@ def write_record(directory, stamp, *, task=57, status=32):
 def test_overflows_of_several_steps_and_devices_come_in_the_order_of_time(run, tmp_path):
     stamp = 1589195081588018
     for number, (device, step) in enumerate([(1, 0), (0, 2), (0, 1)]):
-        place = tmp_path.joinpath(*build_place(Place("20260101010101", device, "m", 1, step)))
+        place = tmp_path.joinpath(*build_levels(DumpLevels("20260101010101", device, "m", 1, step)))
         write_record(place, stamp + number * 10, task=number)
         operator = place / f"Add.op_{number}.{number}.7.{stamp + number * 10 - 1}"
         write(operator, [tensor_of("output", 0, np.ones(2, "f4"), address=1)], op_name=f"op/{number}", dump_time=stamp)

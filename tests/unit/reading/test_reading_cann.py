@@ -17,7 +17,7 @@ import ascend_dump
 from ascend_dump import AscendDumpError, CorruptDump, NotSupported, ReadError, UnknownFormat
 from ascend_dump.native.cann.dump_file import Tensor, tensor_of, write
 from ascend_dump.native.cann.mapping import hashed_name, mapping_line
-from ascend_dump.native.cann.names import DumpName, Place, build_name, build_place, watch_name
+from ascend_dump.native.cann.names import DumpLevels, DumpName, build_levels, build_name, watch_name
 from ascend_dump.native.cann.overflow import encode_overflow
 from ascend_dump.native.cann.statistics_csv import HEADER, format_row, format_statistics
 
@@ -39,8 +39,8 @@ def dump_op(directory, op_name="conv1", *, op_type="Conv2D", header_name=None, a
 
 
 def tree(root, **fields):
-    place = Place(RUN, 0, "ge_default_1", 11, 0)._replace(**fields)
-    return Path(root, *build_place(place))
+    place = DumpLevels(RUN, 0, "ge_default_1", 11, 0)._replace(**fields)
+    return Path(root, *build_levels(place))
 
 
 # the real files
@@ -223,7 +223,7 @@ def test_an_overflow_record_that_cannot_be_decoded_stays_readable(tmp_path):
 
 
 def test_exception_dumps_are_known_by_their_place_and_time(tmp_path):
-    place = tmp_path.joinpath(*build_place(Place(device=3, exception=True)))
+    place = tmp_path.joinpath(*build_levels(DumpLevels(device=3, exception=True)))
     brief = DumpName("brief", "exception_info", "", 20260101123456789, 9, 5)
     dump_op(place, header_name="conv1", **{**brief._asdict(), "op_name": ""})
     record = next(iter(ascend_dump.open(tmp_path)))

@@ -26,7 +26,7 @@ from ascend_dump.native.mindspore.graph import (
     parse_order,
     phase_of,
 )
-from ascend_dump.native.mindspore.names import NpyName, build_name, parse_name, parse_place
+from ascend_dump.native.mindspore.names import NpyName, build_name, parse_levels, parse_name
 from ascend_dump.native.mindspore.statistics_csv import parse_statistics
 from ascend_dump.native.npy import read_npy_header
 
@@ -451,7 +451,7 @@ def test_names_survive_a_round_trip(op_type, op_name, number, side, dtype):
 @given(st.text(max_size=80))
 def test_any_name_is_parsed_or_refused(text):
     parse_name(text + ".npy")
-    parse_place(text.split("/"))
+    parse_levels(text.split("/"))
 
 
 # --- names and graphs ----------------------------------------------------------------------
@@ -542,10 +542,10 @@ def test_other_names_are_left_to_others(name):
 
 
 def test_the_place_of_a_file():
-    assert parse_place(("rank_3", "Net", "1", "7"))[:4] == (3, "Net", 1, 7)
-    assert parse_place(("rank_3", "Net", "1", "constants")).constants
+    assert parse_levels(("rank_3", "Net", "1", "7"))[:4] == (3, "Net", 1, 7)
+    assert parse_levels(("rank_3", "Net", "1", "constants")).constants
     for levels in (("rank_3", "Net", "1", "x"), ("rank_3", "Net"), ("Net", "1", "7"), ("rank_3", "Net", "1", "7", "8")):
-        assert parse_place(levels).graph is None
+        assert parse_levels(levels).graph is None
 
 
 def test_csv_of_the_reader_is_csv():

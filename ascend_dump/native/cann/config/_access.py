@@ -9,30 +9,30 @@ __all__ = ["encode", "items_of", "objects_of", "text_of", "texts_of"]
 
 
 def text_of(holder: Mapping[str, Any], key: str, default: str = "") -> str:
-    """The text at `key`, as adump reads it: the default if it is absent, empty or of another type."""
+    """Return the text at `key`, as adump reads it: the default if it is absent, empty or of another type."""
     value = holder.get(key)
     return value if isinstance(value, str) and value else default
 
 
 def texts_of(holder: Mapping[str, Any], key: str) -> list[str]:
-    """The strings of the array at `key`; empty if it is absent or of another type."""
-    found = holder.get(key)
-    return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
+    """Return the strings of the array at `key`; empty if it is absent or of another type."""
+    items = holder.get(key)
+    return [text for text in items if isinstance(text, str)] if isinstance(items, list) else []
 
 
 def objects_of(holder: Mapping[str, Any], key: str) -> list[tuple[int, dict[str, Any]]]:
-    """The objects in the array at `key`, each with its index."""
-    found = holder.get(key)
+    """Return the objects in the array at `key`, each with its index."""
+    items = holder.get(key)
     return (
-        [(index, item) for index, item in enumerate(found) if isinstance(item, dict)] if isinstance(found, list) else []
+        [(index, item) for index, item in enumerate(items) if isinstance(item, dict)] if isinstance(items, list) else []
     )
 
 
 def items_of(dump: Mapping[str, Any]) -> list[tuple[int, dict[str, Any]]]:
-    """The items of `dump_list` that are objects, each with its index."""
+    """Return the items of `dump_list` that are objects, each with its index."""
     return objects_of(dump, "dump_list")
 
 
 def encode(text: str) -> bytes:
-    """The bytes of a text, as CANN counts them and passes them to the system; works for any Python text."""
+    """Return the bytes of a text, as CANN counts them and passes them to the system; works for any Python text."""
     return text.encode("utf-8", "surrogatepass")

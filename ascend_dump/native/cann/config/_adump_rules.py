@@ -95,10 +95,10 @@ def _path(subject: AdumpSubject) -> Iterator[Hit]:
     dumping(dump_path="1.2.3.4:/a_b"),
 )
 def _path_of_address(subject: AdumpSubject) -> Iterator[Hit]:
-    rest = subject.path.partition(":")[2]
-    if is_ip_path(subject.path) and not has_plain_characters(rest):
+    address_path = subject.path.partition(":")[2]
+    if is_ip_path(subject.path) and not has_plain_characters(address_path):
         hint = "use letters, digits, - _ . / only"
-        yield wrong_value(rest, "dump_path", "The value contains invalid characters", hint)
+        yield wrong_value(address_path, "dump_path", "The value contains invalid characters", hint)
 
 
 @refusal(
@@ -129,16 +129,16 @@ def _path_directory(subject: AdumpSubject) -> Iterator[Hit]:
     path = subject.path
     if not path or is_ip_path(path):
         return
-    place = place_of(path, subject.cwd, subject.planned)
+    directory = place_of(path, subject.cwd, subject.planned)
     try:
-        os.stat(place)
+        os.stat(directory)
     except (OSError, ValueError):
         hint = "create the directory first; ~ and $HOME are not expanded"
         yield wrong_value(path, "dump_path", "The path does not exist", hint)
         return
-    if not os.path.isdir(place):
+    if not os.path.isdir(directory):
         yield wrong_value(path, "dump_path", "The path is not a directory path", "give a directory")
-    elif not os.access(place, os.R_OK | os.W_OK):
+    elif not os.access(directory, os.R_OK | os.W_OK):
         reason = "The value is a path without read and write permissions"
         yield wrong_value(path, "dump_path", reason, "let the running user read and write it")
 
@@ -267,11 +267,11 @@ def _item_no_watcher(subject: AdumpItem) -> Iterator[Hit]:
 )
 def _item_blacklist_size(subject: AdumpItem) -> Iterator[Hit]:
     for key in BLACKLISTS:
-        found = subject.item.get(key)
-        if isinstance(found, list) and len(found) > MAX_BLACKLIST:
+        entries = subject.item.get(key)
+        if isinstance(entries, list) and len(entries) > MAX_BLACKLIST:
             reason = f"The value size exceeds the maximum limit of {MAX_BLACKLIST}"
             hint = f"keep at most {MAX_BLACKLIST} entries"
-            yield wrong_value(str(len(found)), f"{subject.where}.{key}", reason, hint)
+            yield wrong_value(str(len(entries)), f"{subject.where}.{key}", reason, hint)
 
 
 @refusal(
@@ -323,10 +323,10 @@ def _item_range(subject: AdumpItem) -> Iterator[Hit]:
     dumping(dump_data="stats", dump_stats=["Max"]),
 )
 def _stats(subject: AdumpSubject) -> Iterator[Hit]:
-    found = subject.dump.get("dump_stats")
-    if not subject.selects or not isinstance(found, list):
+    statistics = subject.dump.get("dump_stats")
+    if not subject.selects or not isinstance(statistics, list):
         return
-    if not found:
+    if not statistics:
         yield wrong_item("dump_stats", *EMPTY)
     elif text_of(subject.dump, "dump_data", "tensor") == "tensor":
         yield forbidden("dump_stats", "dump_data", "tensor")

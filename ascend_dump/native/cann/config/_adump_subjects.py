@@ -51,9 +51,9 @@ class AdumpSubject(NamedTuple):
 
     @classmethod
     def of(cls, config: Any, cwd: str = "", planned: str = "") -> AdumpSubject:
-        given = config.get("dump", {}) if isinstance(config, dict) else {}
-        dump = given if isinstance(given, dict) else {}
-        return cls(given, dump, text_of(dump, "dump_scene"), text_of(dump, "dump_debug") == "on", cwd, planned)
+        value = config.get("dump", {}) if isinstance(config, dict) else {}
+        dump = value if isinstance(value, dict) else {}
+        return cls(value, dump, text_of(dump, "dump_scene"), text_of(dump, "dump_debug") == "on", cwd, planned)
 
     @classmethod
     def of_example(cls, example: Example) -> AdumpSubject:
@@ -61,7 +61,7 @@ class AdumpSubject(NamedTuple):
 
     @property
     def has_path(self) -> bool:
-        """Whether adump checks the path; for exception scenes it uses another path."""
+        """Return True if adump checks the path; for exception scenes it uses another path."""
         return bool(self.dump) and self.scene not in EXCEPTION_SCENES
 
     @property
@@ -72,7 +72,7 @@ class AdumpSubject(NamedTuple):
 
     @property
     def selects(self) -> bool:
-        """Whether adump checks steps, models and operators."""
+        """Return True if adump checks steps, models and operators."""
         return self.has_path and not self.debug
 
 
@@ -98,12 +98,12 @@ class AdumpItem(NamedTuple):
 
 
 def dumping(**keys: Any) -> Example:
-    """A dump JSON with these keys and an existing path."""
+    """Return a dump JSON with these keys and an existing path."""
     return Example({"dump": {"dump_path": "$DIR", **keys}})
 
 
 def listing(**keys: Any) -> Example:
-    """A dump JSON with an existing path and these keys in its only item of `dump_list`."""
+    """Return a dump JSON with an existing path and these keys in its only item of `dump_list`."""
     return dumping(dump_list=[keys])
 
 
@@ -139,13 +139,13 @@ def wrong_value(value: str, item: str, reason: str, hint: str) -> Hit:
     return Hit(f"dump.{item}", f"{value[:80]!r}: {reason}", hint, native="EP0003", arguments=arguments)
 
 
-def conflict(item: str, value: str, other: str, other_value: str) -> Hit:
-    when = f"When configuration item {other} is set to {other_value}"
+def conflict(item: str, value: str, other_item: str, other_value: str) -> Hit:
+    when = f"When configuration item {other_item} is set to {other_value}"
     return _excluded(item, f"{when}, configuration item {item} cannot be set to {value}")
 
 
-def forbidden(item: str, other: str, value: str, *, unless: bool = False) -> Hit:
-    when = f"When configuration item {other} is {'not ' if unless else ''}set to {value}"
+def forbidden(item: str, other_item: str, value: str, *, unless: bool = False) -> Hit:
+    when = f"When configuration item {other_item} is {'not ' if unless else ''}set to {value}"
     return _excluded(item, f"{when}, configuration item {item} cannot be configured")
 
 

@@ -41,8 +41,8 @@ def _object(subject: AdumpSubject) -> Iterator[Hit]:
 
 def _add_type(key: Key) -> None:
     right: Any = {Kind.TEXT: key.allowed[0] if key.allowed else "a", Kind.TEXTS: list(key.allowed[:1])}[key.kind]
-    more = {"dump_data": "stats"} if key.kind == Kind.TEXTS else {}
-    trips, passes = dumping(**{key.name: 3}), dumping(**{**more, key.name: right})
+    requirement = {"dump_data": "stats"} if key.kind == Kind.TEXTS else {}
+    trips, passes = dumping(**{key.name: 3}), dumping(**{**requirement, key.name: right})
 
     @refusal(TYPES, f"type-{key.name}", f"{key.name} must be of type {key.kind}", key.name, trips, passes)
     def _type(subject: AdumpSubject) -> Iterator[Hit]:
@@ -66,12 +66,12 @@ for _key in DUMP.values():
 def _list_types(subject: AdumpSubject) -> Iterator[Hit]:
     if "dump_list" not in subject.dump:
         return
-    found = subject.dump["dump_list"]
-    if not isinstance(found, list):
+    dump_list = subject.dump["dump_list"]
+    if not isinstance(dump_list, list):
         yield wrong_type("dump_list", "array")
         return
     items = {item.where: item for item in AdumpItem.all_of(subject.dump)}
-    for where in (f"dump_list[{index}]" for index in range(len(found))):
+    for where in (f"dump_list[{index}]" for index in range(len(dump_list))):
         if where in items:
             yield from ITEM_TYPES.hits(items[where])
         else:
@@ -165,8 +165,8 @@ def _kernel_data(subject: AdumpSubject) -> Iterator[Hit]:
     dumping(dump_data="stats", dump_stats=["Max", "Min"]),
 )
 def _statistics(subject: AdumpSubject) -> Iterator[Hit]:
-    found = subject.dump.get("dump_stats")
-    for index, name in enumerate(found) if isinstance(found, list) else ():
+    statistics = subject.dump.get("dump_stats")
+    for index, name in enumerate(statistics) if isinstance(statistics, list) else ():
         if isinstance(name, str):
             yield from _check_value(name, DUMP["dump_stats"].allowed, f"dump_stats[{index}]")
 

@@ -15,9 +15,9 @@ _STOI = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")
 
 
 def is_ip_path(path: str) -> bool:
-    """Whether the text before the first colon is an IPv4 address and there is text after the colon."""
-    address, colon, rest = path.partition(":")
-    if not colon or not rest:
+    """Return True if the text before the first colon is an IPv4 address and there is text after the colon."""
+    address, colon, path_part = path.partition(":")
+    if not colon or not path_part:
         return False
     parts = address.split(".")
     if parts[-1] == "":
@@ -32,12 +32,13 @@ def is_ip_path(path: str) -> bool:
 
 
 def has_plain_characters(path: str) -> bool:
-    """Whether a path has only the characters that GE accepts, and adump in a path after an address."""
+    """Return True if a path has only the characters that GE accepts, and adump in a path after an address."""
     return _WHITELIST.fullmatch(encode(path)) is not None
 
 
 def place_of(path: str, cwd: str, planned: str) -> bytes:
-    """The directory to check for `path`: that path, or, for the planned directory, its nearest existing parent."""
+    """Return the directory to check for `path`: that path, or, for the planned directory, its nearest existing
+    parent."""
     # A C string ends at its first NUL.
     encoded = os.path.join(encode(cwd), encode(path).split(b"\0", 1)[0])
     if path and path == planned:

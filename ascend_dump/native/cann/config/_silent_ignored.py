@@ -37,13 +37,13 @@ def _unknown_key(subject: AclSubject) -> Iterator[Hit]:
         where = f"dump.dump_list[{index}]"
         yield from _unknown(item, ITEM, where)
         for key in (*BLACKLISTS, "opname_range"):
-            known = RANGE_ENTRY if key == "opname_range" else BLACKLIST_ENTRY
-            for place, entry in objects_of(item, key):
-                yield from _unknown(entry, known, f"{where}.{key}[{place}]")
+            keys = RANGE_ENTRY if key == "opname_range" else BLACKLIST_ENTRY
+            for position, entry in objects_of(item, key):
+                yield from _unknown(entry, keys, f"{where}.{key}[{position}]")
 
 
-def _unknown(holder: Mapping[str, Any], known: Iterable[str], where: str) -> Iterator[Hit]:
-    names = list(known)
+def _unknown(holder: Mapping[str, Any], keys: Iterable[str], where: str) -> Iterator[Hit]:
+    names = list(keys)
     for key in holder:
         if key in names:
             continue
@@ -163,7 +163,7 @@ def _item_replaced(subject: AclSubject) -> Iterator[Hit]:
 
 
 def _loses(item: Mapping[str, Any], winner: Mapping[str, Any], key: str) -> bool:
-    """Whether the item selects something under `key` that the item which replaces it does not select."""
+    """Return True if the item selects something under `key` that the item which replaces it does not select."""
     later, earlier = winner.get(key) or [], item.get(key) or []
     # What is no list selects nothing.
     if not isinstance(later, list) or not isinstance(earlier, list) or not later:
@@ -243,8 +243,8 @@ def _blacklist_empty(subject: AclSubject) -> Iterator[Hit]:
 def _layer_not_a_name(subject: AclSubject) -> Iterator[Hit]:
     for index, item in items_of(subject.dump) if subject.selects else ():
         for key in ("layer", "watcher_nodes"):
-            for place, name in enumerate(texts_of(item, key)):
-                where = f"dump.dump_list[{index}].{key}[{place}]"
+            for position, name in enumerate(texts_of(item, key)):
+                where = f"dump.dump_list[{index}].{key}[{position}]"
                 if not name.strip() or name != name.strip():
                     yield Hit(
                         where,
@@ -300,7 +300,7 @@ def _watcher_nodes_unused(subject: AclSubject) -> Iterator[Hit]:
 
 
 def _effective_items(subject: AclSubject) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """The items of `dump_list` that GE uses: index, model name and item."""
+    """Yield the items of `dump_list` that GE uses: index, model name and item."""
     dropped = {index for index, _ in dropped_items(subject.dump)}
     for index, item in items_of(subject.dump) if subject.selects else ():
         if index not in dropped:
@@ -310,5 +310,5 @@ def _effective_items(subject: AclSubject) -> Iterator[tuple[int, str, dict[str, 
 def _blacklist_entries(subject: AclSubject) -> Iterator[tuple[str, dict[str, Any]]]:
     for index, item in items_of(subject.dump) if subject.selects else ():
         for key in BLACKLISTS:
-            for place, entry in objects_of(item, key):
-                yield f"dump.dump_list[{index}].{key}[{place}]", entry
+            for position, entry in objects_of(item, key):
+                yield f"dump.dump_list[{index}].{key}[{position}]", entry

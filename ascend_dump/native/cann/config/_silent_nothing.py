@@ -212,10 +212,11 @@ def _ip_path(subject: AclSubject) -> Iterator[Hit]:
     # (assumption cann.address_path)
     path = text_of(subject.dump, "dump_path")
     if is_ip_path(path) and not subject.exception:
-        rest = path.partition(":")[2]
+        address_path = path.partition(":")[2]
         yield Hit(
             "dump.dump_path",
-            f"the address is removed, and the data is written to {rest!r} below the working directory on this machine",
+            f"the address is removed, and the data is written to {address_path!r} below the working directory on "
+            "this machine",
             "give a plain directory and copy the data afterwards",
         )
 
@@ -232,10 +233,10 @@ def _ip_path(subject: AclSubject) -> Iterator[Hit]:
 def _watcher_same(subject: AclSubject) -> Iterator[Hit]:
     for index, item in items_of(subject.dump) if subject.watcher else ():
         watched = set(texts_of(item, "watcher_nodes"))
-        for place, name in enumerate(texts_of(item, "layer")):
+        for position, name in enumerate(texts_of(item, "layer")):
             if name in watched:
                 yield Hit(
-                    f"dump.dump_list[{index}].layer[{place}]",
+                    f"dump.dump_list[{index}].layer[{position}]",
                     f"{name!r} is to be watched after itself, which writes no file to compare with",
                     "list under layer only operators suspected of overwriting the watched ones",
                 )

@@ -41,9 +41,9 @@ _ONE_DEBUG_MODE = ("Ascend910B", "Ascend910_93")
     trips=Example({"ge.exec.enableDumpDebug": "1", "ge.exec.dumpPath": "$DIR"}),
     passes=Example({"ge.exec.enableDumpDebug": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpDebugMode": "all"}),
 )
-def _debug_without_mode(given: GeSubject) -> Iterator[Hit]:
+def _debug_without_mode(subject: GeSubject) -> Iterator[Hit]:
     # (assumption ge.debug_without_mode)
-    if given.debug and DEBUG_MODE not in given.options:
+    if subject.debug and DEBUG_MODE not in subject.options:
         yield Hit(ENABLE_DEBUG, f"without {DEBUG_MODE} no overflow is detected", f'add "{DEBUG_MODE}": "all"')
 
 
@@ -56,8 +56,8 @@ def _debug_without_mode(given: GeSubject) -> Iterator[Hit]:
     trips=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpDebugMode": "all"}),
     passes=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR"}),
 )
-def _mode_without_debug(given: GeSubject) -> Iterator[Hit]:
-    if not given.debug and given.options.get(DEBUG_MODE):
+def _mode_without_debug(subject: GeSubject) -> Iterator[Hit]:
+    if not subject.debug and subject.options.get(DEBUG_MODE):
         yield Hit(DEBUG_MODE, f"has no effect without {ENABLE_DEBUG}", f'add "{ENABLE_DEBUG}": "1"')
 
 
@@ -74,15 +74,15 @@ def _mode_without_debug(given: GeSubject) -> Iterator[Hit]:
         soc="Ascend910B3"
     ),
 )
-def _debug_mode_platform(given: GeSubject) -> Iterator[Hit]:
+def _debug_mode_platform(subject: GeSubject) -> Iterator[Hit]:
     # (assumption cann.overflow_modes)
-    mode = given.options.get(DEBUG_MODE)
+    mode = subject.options.get(DEBUG_MODE)
     if (
-        given.debug
-        and given.situation.soc.startswith(_ONE_DEBUG_MODE)
+        subject.debug
+        and subject.situation.soc.startswith(_ONE_DEBUG_MODE)
         and mode in ("aicore_overflow", "atomic_overflow")
     ):
-        yield Hit(DEBUG_MODE, f"{given.situation.soc} has no {mode!r} mode", 'give "all"')
+        yield Hit(DEBUG_MODE, f"{subject.situation.soc} has no {mode!r} mode", 'give "all"')
 
 
 @RULES.rule(
@@ -94,14 +94,14 @@ def _debug_mode_platform(given: GeSubject) -> Iterator[Hit]:
     trips=Example({"ge.exec.dumpPath": "$DIR", "ge.exec.dumpStep": "0"}),
     passes=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpStep": "0"}),
 )
-def _without_enable(given: GeSubject) -> Iterator[Hit]:
-    if given.dump:
+def _without_enable(subject: GeSubject) -> Iterator[Hit]:
+    if subject.dump:
         return
-    named = [name for name in _NEEDS_ENABLE if given.options.get(name)]
+    named = [name for name in _NEEDS_ENABLE if subject.options.get(name)]
     for name in named:
-        why = f"ignored with {ENABLE_DEBUG}" if given.debug else f"nothing is dumped without {ENABLE_DUMP}"
-        yield Hit(name, why, "remove it" if given.debug else f'add "{ENABLE_DUMP}": "1"')
-    if not given.debug and not named and given.options.get(DUMP_PATH):
+        why = f"ignored with {ENABLE_DEBUG}" if subject.debug else f"nothing is dumped without {ENABLE_DUMP}"
+        yield Hit(name, why, "remove it" if subject.debug else f'add "{ENABLE_DUMP}": "1"')
+    if not subject.debug and not named and subject.options.get(DUMP_PATH):
         yield Hit(DUMP_PATH, f"nothing is dumped without {ENABLE_DUMP}", f'add "{ENABLE_DUMP}": "1"')
 
 
@@ -114,12 +114,12 @@ def _without_enable(given: GeSubject) -> Iterator[Hit]:
     trips=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpData": "statistics"}),
     passes=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpData": "stats"}),
 )
-def _data_unchecked(given: GeSubject) -> Iterator[Hit]:
+def _data_unchecked(subject: GeSubject) -> Iterator[Hit]:
     # (assumption ge.data_unchecked)
-    if given.dump and given.options.get(DUMP_DATA, "tensor") not in ("tensor", "stats"):
+    if subject.dump and subject.options.get(DUMP_DATA, "tensor") not in ("tensor", "stats"):
         yield Hit(
             DUMP_DATA,
-            f"{given.options[DUMP_DATA]!r} is unknown and has the effect of tensor",
+            f"{subject.options[DUMP_DATA]!r} is unknown and has the effect of tensor",
             'give "tensor" or "stats"',
         )
 
@@ -133,8 +133,8 @@ def _data_unchecked(given: GeSubject) -> Iterator[Hit]:
     trips=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpLayer": "a,b"}),
     passes=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpLayer": "a b"}),
 )
-def _layer_not_a_name(given: GeSubject) -> Iterator[Hit]:
-    layers = given.options.get(DUMP_LAYER, "") if given.dump else ""
+def _layer_not_a_name(subject: GeSubject) -> Iterator[Hit]:
+    layers = subject.options.get(DUMP_LAYER, "") if subject.dump else ""
     if layers and not layers.split():
         yield Hit(DUMP_LAYER, "it contains blanks only and selects every operator", "remove it or name operators")
     for name in layers.split():
@@ -155,12 +155,12 @@ def _layer_not_a_name(given: GeSubject) -> Iterator[Hit]:
         operators=GRAPH
     ),
 )
-def _operator_unknown(given: GeSubject) -> Iterator[Hit]:
-    if not given.dump or given.situation.operators is None:
+def _operator_unknown(subject: GeSubject) -> Iterator[Hit]:
+    if not subject.dump or subject.situation.operators is None:
         return
-    known = given.situation.names()
-    for name in given.options.get(DUMP_LAYER, "").split():
-        if name not in known and not _NO_NAME.search(name):
+    operators = subject.situation.names()
+    for name in subject.options.get(DUMP_LAYER, "").split():
+        if name not in operators and not _NO_NAME.search(name):
             yield Hit(DUMP_LAYER, f"the graph has no operator {name!r}", "take names from the graph: `ascend-dump ops`")
 
 
@@ -173,8 +173,8 @@ def _operator_unknown(given: GeSubject) -> Iterator[Hit]:
     trips=Example({"ge.exec.enable_exception_dump": "on"}),
     passes=Example({"ge.exec.enable_exception_dump": "1"}),
 )
-def _exception_value(given: GeSubject) -> Iterator[Hit]:
-    value = given.options.get(ENABLE_EXCEPTION, "")
+def _exception_value(subject: GeSubject) -> Iterator[Hit]:
+    value = subject.options.get(ENABLE_EXCEPTION, "")
     if value not in ("", "0", "1", "2"):
         yield Hit(ENABLE_EXCEPTION, f"{value!r} turns nothing on", 'give "1" (normal) or "2" (brief)')
 
@@ -188,8 +188,8 @@ def _exception_value(given: GeSubject) -> Iterator[Hit]:
     trips=Example({"ge.exec.enable_exception_dump": "2"}).given(env={"NPU_COLLECT_PATH": "$DIR"}),
     passes=Example({"ge.exec.enable_exception_dump": "2"}).given(env={}),
 )
-def _exception_outranked(given: GeSubject) -> Iterator[Hit]:
-    if given.options.get(ENABLE_EXCEPTION) in ("1", "2") and given.situation.env.get("NPU_COLLECT_PATH"):
+def _exception_outranked(subject: GeSubject) -> Iterator[Hit]:
+    if subject.options.get(ENABLE_EXCEPTION) in ("1", "2") and subject.situation.env.get("NPU_COLLECT_PATH"):
         yield Hit(ENABLE_EXCEPTION, "ignored, because NPU_COLLECT_PATH is set", "unset NPU_COLLECT_PATH")
 
 
@@ -202,9 +202,9 @@ def _exception_outranked(given: GeSubject) -> Iterator[Hit]:
     trips=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.quant_dumpable": "true"}),
     passes=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.quant_dumpable": "1"}),
 )
-def _quant_value(given: GeSubject) -> Iterator[Hit]:
-    if given.options.get(QUANT, "0") not in ("0", "1"):
-        yield Hit(QUANT, f"{given.options[QUANT]!r} is neither 1 nor 0 and turns nothing on", 'give "1"')
+def _quant_value(subject: GeSubject) -> Iterator[Hit]:
+    if subject.options.get(QUANT, "0") not in ("0", "1"):
+        yield Hit(QUANT, f"{subject.options[QUANT]!r} is neither 1 nor 0 and turns nothing on", 'give "1"')
 
 
 @RULES.rule(
@@ -216,9 +216,9 @@ def _quant_value(given: GeSubject) -> Iterator[Hit]:
     trips=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR"}).given(acl_dump=True),
     passes=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR"}).given(acl_dump=False),
 )
-def _outranked(given: GeSubject) -> Iterator[Hit]:
-    if (given.dump or given.debug) and given.situation.acl_dump:
-        name = ENABLE_DUMP if given.dump else ENABLE_DEBUG
+def _outranked(subject: GeSubject) -> Iterator[Hit]:
+    if (subject.dump or subject.debug) and subject.situation.acl_dump:
+        name = ENABLE_DUMP if subject.dump else ENABLE_DEBUG
         yield Hit(name, "ignored, because a dump is configured through acl", "use one of the two")
 
 
@@ -234,8 +234,8 @@ def _outranked(given: GeSubject) -> Iterator[Hit]:
         whole_run=True
     ),
 )
-def _every_step(given: GeSubject) -> Iterator[Hit]:
-    if given.situation.whole_run and given.dump and not given.options.get(DUMP_STEP):
+def _every_step(subject: GeSubject) -> Iterator[Hit]:
+    if subject.situation.whole_run and subject.dump and not subject.options.get(DUMP_STEP):
         message = "it is not set: each execution of a graph adds data to the dump"
         yield Hit(DUMP_STEP, message, 'set it to a few iterations, such as "0|3-5"')
 
@@ -249,9 +249,9 @@ def _every_step(given: GeSubject) -> Iterator[Hit]:
     trips=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dump_step": "0"}),
     passes=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpStep": "0"}),
 )
-def _unknown(given: GeSubject) -> Iterator[Hit]:
+def _unknown(subject: GeSubject) -> Iterator[Hit]:
     lowered = {name.lower(): name for name in GE_OPTIONS}
-    for name in given.options:
+    for name in subject.options:
         if name in GE_OPTIONS or "dump" not in name.lower() or not name.lower().startswith("ge."):
             continue
         near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.85)

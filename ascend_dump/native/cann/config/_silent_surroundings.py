@@ -127,9 +127,9 @@ def _disk_full(subject: AclSubject) -> Iterator[Hit]:
         return
     free = subject.situation.free_bytes
     if free is None:
-        place = place_of(path, subject.situation.cwd, subject.situation.planned)
+        directory = place_of(path, subject.situation.cwd, subject.situation.planned)
         try:
-            free = shutil.disk_usage(place).free
+            free = shutil.disk_usage(directory).free
         except (OSError, ValueError):
             return
     if free < _MEBIBYTE:
@@ -151,14 +151,14 @@ def _operator_unknown(subject: AclSubject) -> Iterator[Hit]:
     if subject.situation.operators is None:
         return
     for where, key, name in _selected_names(subject):
-        found = subject.nodes.get(name, ())
-        if not found:
+        nodes = subject.nodes.get(name, ())
+        if not nodes:
             yield Hit(where, f"the graph has no operator {name!r}", "take names from the graph: `ascend-dump ops`")
-        elif key == "watcher_nodes" and all(one.name != name for one in found):
+        elif key == "watcher_nodes" and all(node.name != name for node in nodes):
             yield Hit(
                 where,
-                f"{name!r} was fused into {found[0].name!r}; the watcher only knows names after fusion",
-                f"write {found[0].name!r}",
+                f"{name!r} was fused into {nodes[0].name!r}; the watcher only knows names after fusion",
+                f"write {nodes[0].name!r}",
             )
 
 
@@ -174,9 +174,9 @@ def _operator_unknown(subject: AclSubject) -> Iterator[Hit]:
 def _never_dumped(subject: AclSubject) -> Iterator[Hit]:
     # (assumption ge.never_dumped)
     for where, _, name in _selected_names(subject):
-        found = subject.nodes.get(name, ())
-        reasons = [why_no_dump(node) for node in found if node.type != _DATA]
-        if found and len(reasons) == len(found) and reasons[0] is not None and None not in reasons:
+        nodes = subject.nodes.get(name, ())
+        reasons = [why_no_dump(node) for node in nodes if node.type != _DATA]
+        if nodes and len(reasons) == len(nodes) and reasons[0] is not None and None not in reasons:
             yield Hit(
                 where,
                 f"{name!r} writes no file: {reasons[0].reason}",
@@ -197,13 +197,13 @@ def _never_dumped(subject: AclSubject) -> Iterator[Hit]:
 def _data_alone(subject: AclSubject) -> Iterator[Hit]:
     for index, item in items_of(subject.dump) if subject.selects else ():
         names = texts_of(item, "layer")
-        found = [(place, name, subject.nodes.get(name, ())) for place, name in enumerate(names)]
-        if any(one.type != _DATA for _, _, ones in found for one in ones):
+        layers = [(position, name, subject.nodes.get(name, ())) for position, name in enumerate(names)]
+        if any(node.type != _DATA for _, _, nodes in layers for node in nodes):
             continue
-        for place, name, ones in found:
-            if ones:
+        for position, name, nodes in layers:
+            if nodes:
                 yield Hit(
-                    f"dump.dump_list[{index}].layer[{place}]",
+                    f"dump.dump_list[{index}].layer[{position}]",
                     f"{name!r} is a graph input; it is dumped only if an operator that reads it is selected",
                     "add the operator that reads it",
                 )
@@ -244,10 +244,10 @@ def _model_unknown(subject: AclSubject) -> Iterator[Hit]:
     ).given(operators=GRAPH),
 )
 def _range_never_runs(subject: AclSubject) -> Iterator[Hit]:
-    order = {one.name: place for place, one in enumerate(subject.situation.operators or ())}
+    order = {node.name: position for position, node in enumerate(subject.situation.operators or ())}
     for index, item in items_of(subject.dump) if order and subject.selects else ():
-        for place, entry in objects_of(item, "opname_range"):
-            where = f"dump.dump_list[{index}].opname_range[{place}]"
+        for position, entry in objects_of(item, "opname_range"):
+            where = f"dump.dump_list[{index}].opname_range[{position}]"
             begin, end = text_of(entry, "begin"), text_of(entry, "end")
             if begin not in order:
                 yield Hit(where, f"the graph has no operator {begin!r}: nothing is dumped", "take names from the graph")
@@ -326,7 +326,7 @@ def _watcher_dynamic(subject: AclSubject) -> Iterator[Hit]:
 )
 def _watcher_collective(subject: AclSubject) -> Iterator[Hit]:
     for where, key, name in _selected_names(subject) if subject.watcher else ():
-        if key == "layer" and any(one.type.startswith("Hcom") for one in subject.nodes.get(name, ())):
+        if key == "layer" and any(node.type.startswith("Hcom") for node in subject.nodes.get(name, ())):
             yield Hit(
                 where,
                 f"{name!r} is a collective operator: no pair is written for it",
@@ -348,13 +348,13 @@ def _watcher_collective(subject: AclSubject) -> Iterator[Hit]:
     ),
 )
 def _suspect_first(subject: AclSubject) -> Iterator[Hit]:
-    order = {one.name: place for place, one in enumerate(subject.situation.operators or ())}
+    order = {node.name: position for position, node in enumerate(subject.situation.operators or ())}
     for index, item in items_of(subject.dump) if subject.watcher and order else ():
         watched = [order[name] for name in texts_of(item, "watcher_nodes") if name in order]
-        for place, name in enumerate(texts_of(item, "layer")):
+        for position, name in enumerate(texts_of(item, "layer")):
             if watched and name in order and order[name] < min(watched):
                 yield Hit(
-                    f"dump.dump_list[{index}].layer[{place}]",
+                    f"dump.dump_list[{index}].layer[{position}]",
                     f"{name!r} runs before every watched operator, when they have no outputs to compare yet",
                     "put operators under layer that run after the watched ones",
                 )
@@ -388,14 +388,14 @@ def _statistics_blank(subject: AclSubject) -> Iterator[Hit]:
 )
 def _not_built(subject: AclSubject) -> Iterator[Hit]:
     if subject.overflow and subject.situation.status_check is not True:
-        known = subject.situation.status_check is False
+        is_without = subject.situation.status_check is False
         yield Hit(
             "dump.dump_debug",
             "the model was converted without --status_check=1 and reports no overflow"
-            if known
+            if is_without
             else "only models converted with --status_check=1 report overflow",
             "convert the model with `atc --status_check=1`",
-            "silent" if known else "warning",
+            "silent" if is_without else "warning",
         )
 
 
@@ -496,5 +496,5 @@ def _selected_names(subject: AclSubject) -> Iterator[tuple[str, str, str]]:
     """Key path, key and name of every operator named in `layer` and `watcher_nodes`."""
     for index, item in items_of(subject.dump) if subject.selects else ():
         for key in ("layer", "watcher_nodes"):
-            for place, name in enumerate(texts_of(item, key)):
-                yield f"dump.dump_list[{index}].{key}[{place}]", key, name
+            for position, name in enumerate(texts_of(item, key)):
+                yield f"dump.dump_list[{index}].{key}[{position}]", key, name

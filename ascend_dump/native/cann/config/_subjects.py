@@ -48,8 +48,8 @@ class AclSubject(NamedTuple):
             verdict = adump.refused(parsed.refusal)
         else:
             verdict = adump.judge(parsed.value, env=env, cwd=situation.cwd, planned=situation.planned)
-        found = parsed.value.get("dump") if isinstance(parsed.value, dict) else None
-        dump = found if isinstance(found, dict) else {}
+        value = parsed.value.get("dump") if isinstance(parsed.value, dict) else None
+        dump = value if isinstance(value, dict) else {}
         return cls(parsed, dump, verdict, ge.judge(parsed.value, verdict, env=env), situation, situation.names())
 
     @classmethod
@@ -75,12 +75,12 @@ class AclSubject(NamedTuple):
 
     @property
     def asks(self) -> bool:
-        """Whether a dump is asked for, even if the configuration is refused for something else."""
+        """Return True if a dump is asked for, even if the configuration is refused for something else."""
         return adump.needs_dump(self.dump)
 
     @property
     def selects(self) -> bool:
-        """Whether `dump_list` decides what is dumped."""
+        """Return True if `dump_list` decides what is dumped."""
         return not self.overflow and not self.exception
 
 
@@ -92,9 +92,9 @@ class GeSubject(NamedTuple):
     situation: Situation
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], situation: Situation) -> GeSubject:
-        texts = {name: value for name, value in given.items() if isinstance(name, str) and isinstance(value, str)}
-        return cls(given, texts, situation)
+    def of(cls, values: Mapping[str, Any], situation: Situation) -> GeSubject:
+        texts = {name: value for name, value in values.items() if isinstance(name, str) and isinstance(value, str)}
+        return cls(values, texts, situation)
 
     @classmethod
     def of_example(cls, example: Example) -> GeSubject:
@@ -110,7 +110,7 @@ class GeSubject(NamedTuple):
 
 
 def situation_of_example(example: Example) -> Situation:
-    """The facts of an example; each operator is given as an object with the fields of `Node`."""
+    """Return the facts of an example; each operator is given as an object with the fields of `Node`."""
     facts = dict(example.facts)
     operators = facts.pop("operators", None)
     if operators is not None:
@@ -118,5 +118,5 @@ def situation_of_example(example: Example) -> Situation:
     return Situation(**facts)
 
 
-def _node(name: str, type: str = "Add", original_names: Sequence[str] = (), **more: Any) -> Node:
-    return Node(name, type, (), "graph", original_names=tuple(original_names), **more)
+def _node(name: str, type: str = "Add", original_names: Sequence[str] = (), **fields: Any) -> Node:
+    return Node(name, type, (), "graph", original_names=tuple(original_names), **fields)

@@ -77,7 +77,7 @@ class Verdict(NamedTuple):
 
 
 def failures(subject: AdumpSubject) -> Iterator[AdumpFailure]:
-    """All errors that adump's checks find, in their order; adump itself stops at the first final error."""
+    """Yield all errors that adump's checks find, in their order; adump itself stops at the first final error."""
     for hit in REFUSALS.hits(subject):
         yield AdumpFailure(hit.native, hit.arguments, hit.where, hit.severity == "error")
 
@@ -115,13 +115,13 @@ def judge(config: Any, *, env: Optional[Mapping[str, str]] = None, cwd: str = ""
 
 
 def refused(refusal: JsonRefusal, config_path: str = "-") -> Verdict:
-    """The verdict on a file that cannot be read or parsed; of these errors adump itself reports EP0004 only."""
+    """Return the verdict on a file that cannot be read or parsed; of these errors adump itself reports EP0004 only."""
     failure = AdumpFailure("EP0004", {"reason": refusal.reason}, "")
     return Verdict(False, refusal.acl_error, (failure,) if refusal.native else ())
 
 
 def needs_dump(dump: Mapping[str, Any]) -> bool:
-    """Whether an object `dump` asks for a dump, be it right or wrong otherwise."""
+    """Return True if an object `dump` asks for a dump, be it right or wrong otherwise."""
     on = text_of(dump, "dump_op_switch") == "on" or text_of(dump, "dump_debug") == "on"
     return bool(dump.get("dump_list")) or on or bool(text_of(dump, "dump_scene"))
 

@@ -76,8 +76,10 @@ def acl_config(
         # adump ignores the steps but GE passes them on; the check reports it.
         dump.update(_steps(request.steps))
         return {"dump": dump}
-    known = None if names is None else list(names)
-    dump["dump_list"] = _watch_list(request, known) if request.scene == "watch" else _dump_list(request, options, known)
+    operators = None if names is None else list(names)
+    dump["dump_list"] = (
+        _watch_list(request, operators) if request.scene == "watch" else _dump_list(request, options, operators)
+    )
     # adump refuses any other mode for the watcher, which writes outputs only.
     dump["dump_mode"] = "output" if request.scene == "watch" else request.mode
     dump["dump_level"] = request.level
@@ -104,7 +106,7 @@ def ge_options(
     """
     options = _options(request, known_options)
     _refuse_json_only(request, options)
-    found: dict[str, str] = {"ge.quant_dumpable": "1"} if request.quant else {}
+    session: dict[str, str] = {"ge.quant_dumpable": "1"} if request.quant else {}
     if request.scene == "exception":
         kinds = {"norm": "1", "brief": "2", "lite": "2"}
         kind = str(options.get("exception", "norm"))
@@ -112,47 +114,47 @@ def ge_options(
             raise NotSupported(
                 f"session options have no exception dump {kind!r}", hint="use norm or brief, or acl.json"
             )
-        return {**found, "ge.exec.enable_exception_dump": kinds[kind]}
-    found["ge.exec.dumpPath"] = os.fspath(request.path)
+        return {**session, "ge.exec.enable_exception_dump": kinds[kind]}
+    session["ge.exec.dumpPath"] = os.fspath(request.path)
     if request.scene == "overflow":
-        found["ge.exec.enableDumpDebug"] = "1"
-        found["ge.exec.dumpDebugMode"] = str(options.get("debug_mode", "all"))
+        session["ge.exec.enableDumpDebug"] = "1"
+        session["ge.exec.dumpDebugMode"] = str(options.get("debug_mode", "all"))
     else:
-        found["ge.exec.enableDump"] = "1"
-        found["ge.exec.dumpMode"] = request.mode
-        found["ge.exec.dumpData"] = _data(request)
+        session["ge.exec.enableDump"] = "1"
+        session["ge.exec.dumpMode"] = request.mode
+        session["ge.exec.dumpData"] = _data(request)
         layers = _names("layers", request.layers, None if names is None else list(names))
         for layer in layers:
             if layer != "".join(layer.split()):
                 raise NotSupported(f"layers={layer!r}: GE separates names by blanks", hint="use acl.json for this name")
         if layers:
-            found["ge.exec.dumpLayer"] = " ".join(layers)
+            session["ge.exec.dumpLayer"] = " ".join(layers)
     if not request.steps.all:
-        found["ge.exec.dumpStep"] = request.steps.to_ge_option()
-    return found
+        session["ge.exec.dumpStep"] = request.steps.to_ge_option()
+    return session
 
 
 def _refuse_json_only(request: DumpRequest, options: Mapping[str, Any]) -> None:
-    asked = {
+    unsupported = {
         "scene='watch'": request.scene == "watch",
         "models": bool(request.models),
         "stats": bool(request.stats),
         "level='kernel'": request.level == "kernel",
         **{f"options[{name!r}]": name in options for name in (*_LISTS, "op_switch", "kernel_data")},
     }
-    for what, given in asked.items():
-        if given:
+    for what, is_requested in unsupported.items():
+        if is_requested:
             raise NotSupported(f"GE session options cannot express {what}", hint="use a dump JSON (acl.json) for it")
 
 
-def _options(request: DumpRequest, known: Iterable[str]) -> Mapping[str, Any]:
+def _options(request: DumpRequest, known_options: Iterable[str]) -> Mapping[str, Any]:
     if request.level == "module":
         raise NotSupported(
             "level='module': CANN dumps operators and kernels, not modules",
             hint="capture a PyTorch model with framework='torch', which records on the host; or select with layers=",
         )
     for name in request.options:
-        if name not in OPTIONS and name not in set(known):
+        if name not in OPTIONS and name not in set(known_options):
             raise ConfigError(f"options: {name!r} is unknown", hint=f"known: {', '.join(OPTIONS)}")
     return request.options
 
@@ -166,7 +168,9 @@ def _exception(options: Mapping[str, Any]) -> str:
     raise ConfigError(f"options['exception']={kind!r}: no such kind", hint=f"give one of {', '.join(_EXCEPTIONS)}")
 
 
-def _dump_list(request: DumpRequest, options: Mapping[str, Any], known: Optional[list[str]]) -> list[dict[str, Any]]:
+def _dump_list(
+    request: DumpRequest, options: Mapping[str, Any], operators: Optional[list[str]]
+) -> list[dict[str, Any]]:
     if _op_switch(options) == "only":
         if request.layers or request.models:
             raise ConfigError(
@@ -177,40 +181,40 @@ def _dump_list(request: DumpRequest, options: Mapping[str, Any], known: Optional
     lists = {name: _objects(options, name) for name in _LISTS if name in options}
     items: list[dict[str, Any]] = []
     for model in request.models or ("",):
-        layers = _names("layers", request.layers_of(model), known)
+        layers = _names("layers", request.layers_of(model), operators)
         named = {"model_name": model} if model else {}
         items.append({**named, **({"layer": layers} if layers else {}), **lists})
     return items
 
 
-def _watch_list(request: DumpRequest, known: Optional[list[str]]) -> list[dict[str, Any]]:
+def _watch_list(request: DumpRequest, operators: Optional[list[str]]) -> list[dict[str, Any]]:
     if not request.watch:
         raise ConfigError("scene='watch' needs watch=", hint="name the operators whose output may be overwritten")
     if request.models:
         raise NotSupported("the watcher covers all models", hint="leave models= out with scene='watch'")
-    item = {"watcher_nodes": _names("watch", request.watch, known)}
-    layers = _names("layers", request.layers, known)
+    item = {"watcher_nodes": _names("watch", request.watch, operators)}
+    layers = _names("layers", request.layers, operators)
     return [{"layer": layers, **item} if layers else item]
 
 
-def _names(field: str, texts: Iterable[str], known: Optional[list[str]]) -> list[str]:
+def _names(field: str, texts: Iterable[str], operators: Optional[list[str]]) -> list[str]:
     """Expand patterns to exact names, because CANN has no patterns."""
-    found: list[str] = []
+    names: list[str] = []
     for text in texts:
         if not text.startswith("re:") and not re.search(r"[*?]|\[.*\]", text):
-            found.append(text)
+            names.append(text)
             continue
-        if known is None:
+        if operators is None:
             raise NotSupported(
                 f"{field}={text!r}: CANN compares exact names and the operators of the graph are not known here",
                 hint="list the names, as `ascend-dump ops` shows them, or give the graph (`config --graph`)",
             )
         matches = text_matcher(text)
-        chosen = [name for name in known if matches(name)]
+        chosen = [name for name in operators if matches(name)]
         if not chosen:
             raise ConfigError(f"{field}={text!r} matches no operator of the graph", hint="see `ascend-dump ops`")
-        found += chosen
-    return list(dict.fromkeys(found))
+        names += chosen
+    return list(dict.fromkeys(names))
 
 
 def _steps(steps: Steps) -> dict[str, str]:

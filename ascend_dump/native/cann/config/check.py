@@ -32,10 +32,10 @@ def check_acl_config(source: Source, *, all: bool = False, situation: Optional[S
     situation: facts about the process that will dump; by default the environment of this process.
     Errors come first, then silent findings, then warnings.
     """
-    here = Situation.here() if situation is None else situation
+    process = Situation.here() if situation is None else situation
     parsed = read_source(source)
-    found = [*_refusals(parsed, here, all), *SILENT.problems(AclSubject.of(parsed, here))]
-    return worst_first(found)
+    problems = [*_refusals(parsed, process, all), *SILENT.problems(AclSubject.of(parsed, process))]
+    return worst_first(problems)
 
 
 def check_ge_file(source: Source, *, all: bool = False, situation: Optional[Situation] = None) -> list[Problem]:
@@ -48,14 +48,14 @@ def check_ge_file(source: Source, *, all: bool = False, situation: Optional[Situ
     return check_ge_options(parsed.value, situation=situation)
 
 
-def _refusals(parsed: Parsed, here: Situation, every: bool) -> Iterator[Problem]:
+def _refusals(parsed: Parsed, process: Situation, all_errors: bool) -> Iterator[Problem]:
     if parsed.refusal is not None:
         code, native, reason = parsed.refusal
         yield Problem(
             "AD110", "error", f"the file is refused: {reason}", _FILE_HINTS[code], "", native or str(int(code))
         )
         return
-    for found in REFUSALS.problems(AdumpSubject.of(parsed.value, here.cwd, here.planned)):
-        yield found
-        if found.severity == "error" and not every:
+    for problem in REFUSALS.problems(AdumpSubject.of(parsed.value, process.cwd, process.planned)):
+        yield problem
+        if problem.severity == "error" and not all_errors:
             return

@@ -57,7 +57,8 @@ class GeSettings(NamedTuple):
     ranges: Mapping[str, tuple[tuple[str, str], ...]] = {}
 
     def wants(self, op_name: str, model: str, om_name: str = "") -> bool:
-        """Whether the normal dump selects this operator, in GE's order of matching; ranges are not considered."""
+        """Return True if the normal dump selects this operator, in GE's order of matching; ranges are not
+        considered."""
         if not self.status:
             return False
         if self.every:
@@ -108,14 +109,15 @@ def judge(config: Any, verdict: Verdict, *, env: Optional[Mapping[str, str]] = N
 
 
 def dropped_items(dump: Mapping[str, Any]) -> list[tuple[int, str]]:
-    """The items of `dump_list` that GE ignores with a warning in its log: index, and the key that is the reason."""
-    found = []
+    """Return the items of `dump_list` that GE ignores with a warning in its log: index, and the key that is the
+    reason."""
+    dropped = []
     for index, item in items_of(dump):
         if item.get("model_name") == "":
-            found.append((index, "model_name"))
+            dropped.append((index, "model_name"))
         elif item.get("layer") == []:
-            found.append((index, "layer"))
-    return found
+            dropped.append((index, "layer"))
+    return dropped
 
 
 def _takes_path(path: str) -> bool:
@@ -172,12 +174,12 @@ def _select(settings: GeSettings, dump: Mapping[str, Any]) -> GeSettings:
     )
 
 
-def _merge_blacklists(found: dict[str, Blacklist], item: Mapping[str, Any], key: str) -> None:
+def _merge_blacklists(by_name: dict[str, Blacklist], item: Mapping[str, Any], key: str) -> None:
     for _, entry in objects_of(item, key):
         name = text_of(entry, "name")
-        places = [match.groups() for match in map(POSITION.fullmatch, texts_of(entry, "pos")) if match]
-        known = found.get(name, Blacklist())
-        found[name] = Blacklist(
-            known.inputs | {int(number[:20]) for side, number in places if side == "input"},
-            known.outputs | {int(number[:20]) for side, number in places if side == "output"},
+        positions = [match.groups() for match in map(POSITION.fullmatch, texts_of(entry, "pos")) if match]
+        blacklist = by_name.get(name, Blacklist())
+        by_name[name] = Blacklist(
+            blacklist.inputs | {int(number[:20]) for side, number in positions if side == "input"},
+            blacklist.outputs | {int(number[:20]) for side, number in positions if side == "output"},
         )

@@ -130,22 +130,22 @@ def _path(subject: GeSubject) -> Iterator[Hit]:
         yield Hit(DUMP_PATH, message, "give an existing directory", native="E10058")
         return
     path = subject.options[DUMP_PATH]
-    place = place_of(path, subject.situation.cwd, subject.situation.planned)
+    directory = place_of(path, subject.situation.cwd, subject.situation.planned)
     try:
         # mmIsDir uses lstat, which follows a link only if the path ends with a slash.
-        mode = os.lstat(place).st_mode
+        mode = os.lstat(directory).st_mode
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         yield Hit(DUMP_PATH, f"{path!r}: {why}", "create it first; ~ and $HOME are not expanded")
         return
     if not path:
         yield Hit(DUMP_PATH, "it is empty", "give an existing directory")
-    elif stat.S_ISLNK(mode) and os.path.isdir(place):
-        hint = f"give {os.path.realpath(place).decode()!r}"
+    elif stat.S_ISLNK(mode) and os.path.isdir(directory):
+        hint = f"give {os.path.realpath(directory).decode()!r}"
         yield Hit(DUMP_PATH, f"{path!r} is a link, which GE does not follow", hint)
     elif not stat.S_ISDIR(mode):
         yield Hit(DUMP_PATH, f"{path!r} is not a directory", "give an existing directory")
-    elif not os.access(place, os.R_OK | os.W_OK):
+    elif not os.access(directory, os.R_OK | os.W_OK):
         yield Hit(DUMP_PATH, f"{path!r} cannot be read and written by this user", "change its permissions")
 
 

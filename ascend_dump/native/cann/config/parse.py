@@ -123,7 +123,7 @@ def _refused(acl_error: int, native: str, reason: str) -> Parsed:
 
 
 def _depths(data: bytes) -> tuple[int, int]:
-    """The greatest depths of objects and of arrays. Brackets inside strings count too, as in acl."""
+    """Return the greatest depths of objects and of arrays. Brackets inside strings count too, as in acl."""
     return _depth(data, b"{}"), _depth(data, b"[]")
 
 
@@ -143,23 +143,23 @@ def _depth(data: bytes, brackets: bytes) -> int:
 def _check_escapes(text: str) -> None:
     """Raise ValueError for half a surrogate pair, which Python's parser accepts."""
     high_ends = -1
-    for found in _ESCAPE.finditer(text):
-        unit = int(found[1], 16) if found[1] else 0
+    for escape in _ESCAPE.finditer(text):
+        unit = int(escape[1], 16) if escape[1] else 0
         low = 0xDC00 <= unit <= 0xDFFF
-        if low != (found.start() == high_ends):
-            raise ValueError(f"half a surrogate pair at character {found.start()}")
-        high_ends = found.end() if 0xD800 <= unit <= 0xDBFF else -1
+        if low != (escape.start() == high_ends):
+            raise ValueError(f"half a surrogate pair at character {escape.start()}")
+        high_ends = escape.end() if 0xD800 <= unit <= 0xDBFF else -1
     if high_ends != -1:
         raise ValueError(f"half a surrogate pair at character {high_ends}")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) == len(pairs):
-        return found
+    values = dict(pairs)
+    if len(values) == len(pairs):
+        return values
     counts = Counter(name for name, _ in pairs)
-    repeated = _Repeated(found)
-    repeated.keys_given_twice = tuple(name for name in found if counts[name] > 1)
+    repeated = _Repeated(values)
+    repeated.keys_given_twice = tuple(name for name in values if counts[name] > 1)
     return repeated
 
 

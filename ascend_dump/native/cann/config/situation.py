@@ -53,20 +53,21 @@ class Situation(NamedTuple):
 
     @classmethod
     def here(cls) -> Situation:
-        """The environment and working directory of this process; all else is unknown."""
+        """Return the environment and working directory of this process; all else is unknown."""
         return cls(env=dict(os.environ), cwd=os.getcwd())
 
     def names(self) -> dict[str, list[Node]]:
-        """The known operators by every name that GE compares: the final name and the names from before fusion."""
-        found: dict[str, list[Node]] = {}
+        """Return the known operators by every name that GE compares: the final name and the names from before
+        fusion."""
+        by_name: dict[str, list[Node]] = {}
         for node in self.operators or ():
             for name in dict.fromkeys((node.name, *node.original_names)):
-                found.setdefault(name, []).append(node)
-        return found
+                by_name.setdefault(name, []).append(node)
+        return by_name
 
 
 def in_container(root: Path = Path("/")) -> bool:
-    """Whether this process runs in a container, judged by the files that container engines create."""
+    """Return True if this process runs in a container, judged by the files that container engines create."""
     if (root / ".dockerenv").exists() or (root / "run" / ".containerenv").exists():
         return True
     if os.environ.get("KUBERNETES_SERVICE_HOST"):

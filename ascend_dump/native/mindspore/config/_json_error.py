@@ -25,18 +25,21 @@ _BEGINS_A_TOKEN = set('{}[]:,"-0123456789tfn')
 
 
 def syntax_error(text: str, error: json.JSONDecodeError) -> str:
-    """The position and the reason, in Python's words if those of nlohmann's parser are not known."""
+    """Return the position and the reason, in Python's words if those of nlohmann's parser are not known."""
     # Python gives the position after a comma or a value, nlohmann's parser that of the unexpected character.
-    at = re.compile(r"[ \t\r\n]*").match(text, error.pos).end()  # type: ignore[union-attr]  # it matches nothing too
-    line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+    position = re.compile(r"[ \t\r\n]*").match(text, error.pos).end()  # type: ignore[union-attr]  # it matches nothing too
+    line, column = text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
     kind = error.msg
     if kind == "Expecting ',' delimiter":
-        kind = f"in {_container(text[:at])}"
-    if at >= len(text) or text[at] in _BEGINS_A_TOKEN or kind not in _CONTEXTS:
+        kind = f"in {_container(text[:position])}"
+    if position >= len(text) or text[position] in _BEGINS_A_TOKEN or kind not in _CONTEXTS:
         return f"at line {error.lineno}, column {error.colno}: {error.msg}"
     context, expected = _CONTEXTS[kind]
-    begins = [found.start() for found in _REMEMBERED.finditer(text, 0, at)]
-    read = "".join(f"<U+{ord(one):04X}>" if one < " " else one for one in text[begins[-1] if begins else 0 : at + 1])
+    begins = [match.start() for match in _REMEMBERED.finditer(text, 0, position)]
+    read = "".join(
+        f"<U+{ord(character):04X}>" if character < " " else character
+        for character in text[begins[-1] if begins else 0 : position + 1]
+    )
     return (
         f"at line {line}, column {column}: syntax error while parsing {context} - invalid literal; "
         f"last read: '{read}'{expected}"
@@ -46,9 +49,9 @@ def syntax_error(text: str, error: json.JSONDecodeError) -> str:
 def _container(text: str) -> str:
     """Whether the end of a text is inside an object or an array."""
     waiting: list[str] = []
-    for found in _STRUCTURE.finditer(text):
-        if found[0] in "[{":
-            waiting.append(found[0])
-        elif found[0] in "]}" and waiting:
+    for bracket in _STRUCTURE.finditer(text):
+        if bracket[0] in "[{":
+            waiting.append(bracket[0])
+        elif bracket[0] in "]}" and waiting:
             waiting.pop()
     return "array" if waiting and waiting[-1] == "[" else "object"

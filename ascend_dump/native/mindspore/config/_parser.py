@@ -72,14 +72,14 @@ class Parser:
                     self._refuse("Dump Json Parse Failed. 'enable' should be boolean type", f"{E2E}.{key}")
         for key in ("stat_calc_mode", "device_stat_precision_mode"):
             words = WORDS[key]
-            given = block.get(key, DEFAULTS[key])
-            if not isinstance(given, str):
+            value = block.get(key, DEFAULTS[key])
+            if not isinstance(value, str):
                 self._refuse(_no_text(key), f"{E2E}.{key}")
-            elif given in words:
-                self._found[key] = given
+            elif value in words:
+                self._found[key] = value
             else:
                 self._refuse(
-                    f"Dump Json parse failed, '{key}' only supports '{words[0]}' or '{words[1]}', but got: {given}. "
+                    f"Dump Json parse failed, '{key}' only supports '{words[0]}' or '{words[1]}', but got: {value}. "
                     f"Please set 'stat_cal_mode' to '{words[0]}' or '{words[1]}'",
                     f"{E2E}.{key}",
                 )
@@ -200,34 +200,34 @@ class Parser:
             return
         if self._found.get("dump_mode") != 1:
             return
-        found: list[str] = []
-        for place, kernel in enumerate(kernels):
+        accepted: list[str] = []
+        for position, kernel in enumerate(kernels):
             text = kernel_text(kernel)
             reason = regex_refusal(text)
             if reason:
-                self._refuse(reason, f"{where}[{place}]")
-            elif text in found:
+                self._refuse(reason, f"{where}[{position}]")
+            elif text in accepted:
                 self._warnings.append(f"Duplicate dump kernel name:{text}")
             else:
-                found.append(text)
-        self._found["kernels"] = tuple(found)
+                accepted.append(text)
+        self._found["kernels"] = tuple(accepted)
 
     def _support_device(self, common: dict[str, Any], where: str) -> None:
         devices = common["support_device"]
         if not isinstance(devices, list):
             self._refuse("Dump config parse failed, support_device should be array type", where)
             return
-        found: list[Any] = []
-        for place, device in enumerate(devices):
+        accepted: list[Any] = []
+        for position, device in enumerate(devices):
             if not isinstance(device, (int, float)):
                 kind = _TYPES.get(type(device), "string")
                 message = f"[json.exception.type_error.302] type must be number, but is {kind}"
-                self._refuse(message, f"{where}[{place}]")
-            elif int(device) in found:
+                self._refuse(message, f"{where}[{position}]")
+            elif int(device) in accepted:
                 self._warnings.append(f"Duplicate support device:{int(device)}")
             else:
-                found.append(int(device))
-        self._found["support_device"] = tuple(found)
+                accepted.append(int(device))
+        self._found["support_device"] = tuple(accepted)
 
     def _op_debug_mode(self, common: dict[str, Any], where: str) -> None:
         if "op_debug_mode" not in common and not self._found["e2e"] and self._runtime.device == "Ascend":
@@ -312,11 +312,11 @@ class Parser:
     def _statistic_category(self, common: dict[str, Any], where: str) -> None:
         if self._found.get("saved_data", "tensor") == "tensor" or "statistic_category" not in common:
             return
-        given = common["statistic_category"]
-        if not isinstance(given, list):
+        category = common["statistic_category"]
+        if not isinstance(category, list):
             self._refuse("Dump config parse failed, statistic_category should be array type", where)
             return
-        wrong = [entry for entry in given if entry not in HOST_STATISTICS]
+        wrong = [entry for entry in category if entry not in HOST_STATISTICS]
         if wrong:
             shown = ", ".join(kernel_text(entry) if not isinstance(entry, str) else entry for entry in wrong)
             self._refuse(
@@ -325,16 +325,16 @@ class Parser:
                 where,
             )
             return
-        self._found["statistic_category"] = tuple(given)
+        self._found["statistic_category"] = tuple(category)
 
     def _file_format(self, common: dict[str, Any], where: str) -> None:
         if not self._async_ascend():
             return
-        given = common.get("file_format", DEFAULTS["file_format"])
-        if given in WORDS["file_format"]:
-            self._found["file_format"] = given
+        value = common.get("file_format", DEFAULTS["file_format"])
+        if value in WORDS["file_format"]:
+            self._found["file_format"] = value
         else:
-            shown = given if isinstance(given, str) else json.dumps(given)
+            shown = value if isinstance(value, str) else json.dumps(value)
             self._refuse(
                 f"Dump Json Parse Failed. 'file_format' should be either 'npy' or 'bin', but got: {shown}", where
             )

@@ -263,9 +263,9 @@ def _sample_number(dump: DumpJson) -> Iterator[Hit]:
     passes=example(op_debug_mode=3),
 )
 def _older_debug_modes(dump: DumpJson) -> Iterator[Hit]:
-    given = dump.common.get("op_debug_mode")
-    if given in (1, 2) and not isinstance(given, bool):
-        yield Hit(_MODE, f"{given} has the effect of 3: only operators with overflow are dumped", "write 3")
+    mode = dump.common.get("op_debug_mode")
+    if mode in (1, 2) and not isinstance(mode, bool):
+        yield Hit(_MODE, f"{mode} has the effect of 3: only operators with overflow are dumped", "write 3")
 
 
 @RULES.rule(

@@ -43,8 +43,8 @@ def _unknown_key(dump: DumpJson) -> Iterator[Hit]:
     message, hint = "MindSpore ignores this key", "correct or remove it"
     value = dump.reading.value
     for block, keys in BLOCKS.items():
-        given = dump.common if block == COMMON else dump.e2e
-        for key in given:
+        settings = dump.common if block == COMMON else dump.e2e
+        for key in settings:
             if key not in keys:
                 yield Hit(f"{block}.{key}", message, hint)
     for key in value if isinstance(value, dict) else ():
@@ -81,16 +81,16 @@ def _no_iteration(dump: DumpJson) -> Iterator[Hit]:
     settings = dump.settings
     if settings.op_debug_mode == 4:
         return
-    given = dump.common["iteration"]
+    iteration = dump.common["iteration"]
     ranges = iteration_ranges(settings.iteration)
     if ranges == []:
-        message = f"{given!r} selects no iteration, so nothing is dumped"
+        message = f"{iteration!r} selects no iteration, so nothing is dumped"
         yield Hit(_ITERATION, message, "write numbers and ascending ranges, such as 0|3-5")
         return
     for part in unused_parts(settings.iteration):
         yield Hit(_ITERATION, f"the part {part!r} selects nothing", "write a range as 5-10")
     if ranges is not None and all(high < settings.initial_iteration for _, high in ranges):
-        message = f"the first iteration is {settings.initial_iteration}, so {given!r} selects no iteration"
+        message = f"the first iteration is {settings.initial_iteration}, so {iteration!r} selects no iteration"
         yield Hit(_ITERATION, message, "count from initial_iteration")
 
 
@@ -156,19 +156,19 @@ def _unmatched_kernel(dump: DumpJson) -> Iterator[Hit]:
         return
     operators = dump.known.operators
     for number, entry in enumerate(dump.settings.kernels):
-        here = f"{_KERNELS}[{number}]"
+        where = f"{_KERNELS}[{number}]"
         if "\\" in entry:
             message = "MindSpore doubles every backslash, so this expression never matches"
-            yield Hit(here, message, "write [0-9] for \\d and [.] for \\.")
+            yield Hit(where, message, "write [0-9] for \\d and [.] for \\.")
         elif entry == "name-regex()":
-            yield Hit(here, "an empty expression matches no name", "write name-regex(.*)")
+            yield Hit(where, "an empty expression matches no name", "write name-regex(.*)")
         elif kernel_kind(entry) == "name" and "/" not in entry:
             message = f"{entry!r} is compared with full names, which begin with a scope such as Default/"
-            yield Hit(here, message, "write the full name, or name-regex(.*/" + entry + ")")
+            yield Hit(where, message, "write the full name, or name-regex(.*/" + entry + ")")
         elif operators is not None and entry and not any(map(KernelSelector([entry]).matches, operators)):
             message = f"{entry!r} matches none of the {len(operators)} known operators"
             hint = "the numbers after -op depend on all graphs of a process: take the name from files of a dump"
-            yield Hit(here, message, hint)
+            yield Hit(where, message, hint)
 
 
 @RULES.rule(
@@ -181,15 +181,15 @@ def _unmatched_kernel(dump: DumpJson) -> Iterator[Hit]:
     passes=example(path="$DIR/new/one"),
 )
 def _path(dump: DumpJson) -> Iterator[Hit]:
-    there = Path(dump.settings.path)
-    while not os.path.lexists(there) and there != there.parent:
-        there = there.parent
-    place = f"{COMMON}.path"
-    if not there.is_dir():
-        yield Hit(place, f"{there} is not a directory, so nothing is written", "give a directory")
-    elif not os.access(there, os.W_OK | os.X_OK) or str(there).startswith("/proc"):
-        message = f"{there} cannot be written: MindSpore logs it and goes on without a dump"
-        yield Hit(place, message, "give a directory in which this user may create files")
+    existing = Path(dump.settings.path)
+    while not os.path.lexists(existing) and existing != existing.parent:
+        existing = existing.parent
+    where = f"{COMMON}.path"
+    if not existing.is_dir():
+        yield Hit(where, f"{existing} is not a directory, so nothing is written", "give a directory")
+    elif not os.access(existing, os.W_OK | os.X_OK) or str(existing).startswith("/proc"):
+        message = f"{existing} cannot be written: MindSpore logs it and goes on without a dump"
+        yield Hit(where, message, "give a directory in which this user may create files")
 
 
 @RULES.rule(

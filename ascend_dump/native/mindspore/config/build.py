@@ -106,34 +106,34 @@ def mindspore_config(
 
 
 def left_out(request: DumpRequest) -> list[Problem]:
-    """The settings of a request that are not in the file, because the scene determines them."""
+    """Return the settings of a request that are not in the file, because the scene determines them."""
     # MindSpore uses the model as the name of a directory, also in these scenes.
     return list(SCENES.problems(request.replace(models=())))
 
 
 def _as_the_scene_has_it(request: DumpRequest) -> DumpRequest:
-    """The same request with the settings that MindSpore uses for its scene; `left_out` reports the others."""
+    """Return the same request with the settings that MindSpore uses for its scene; `left_out` reports the others."""
     if request.scene is None:
         return request
     steps = None if request.scene == "exception" else request.steps
     return request.replace(layers=(), mode="all", data="tensor", stats=(), steps=steps)
 
 
-def _options(request: DumpRequest, known: Iterable[str]) -> Mapping[str, Any]:
+def _options(request: DumpRequest, known_options: Iterable[str]) -> Mapping[str, Any]:
     for name in request.options:
-        if name not in OPTIONS and name not in set(known):
+        if name not in OPTIONS and name not in set(known_options):
             raise ConfigError(f"options: {name!r} is unknown", hint=f"known: {', '.join(OPTIONS)}")
     return request.options
 
 
 def _refuse(request: DumpRequest, where: Runtime) -> None:
-    asked = {
+    unsupported = {
         "scene='watch'": request.scene == "watch",
         "quant=True": request.quant,
         f"level={request.level!r}": request.level != "all",
     }
-    for what, given in asked.items():
-        if given:
+    for what, is_requested in unsupported.items():
+        if is_requested:
             owner = "PyTorch on the host" if what == "level='module'" else "CANN's own dump"
             raise NotSupported(f"MindSpore has no {what}", hint=f"leave it out; it is for {owner}")
     if len(request.models) > 1:
@@ -166,19 +166,19 @@ def _dump_mode(layers: list[str], options: Mapping[str, Any], where: Runtime) ->
     return 2
 
 
-def _kernels(layers: Iterable[str], known: Optional[list[str]]) -> list[str]:
-    found = []
+def _kernels(layers: Iterable[str], operators: Optional[list[str]]) -> list[str]:
+    kernels = []
     for text in layers:
         pattern = text.startswith("re:") or re.search(r"[*?]|\[.*\]", text) is not None
         native = text if not pattern or text.startswith("name-regex(") else f"name-regex({_expression(text)})"
-        if pattern and known is not None and not any(map(text_matcher(text), known)):
+        if pattern and operators is not None and not any(map(text_matcher(text), operators)):
             raise ConfigError(f"layers={text!r} matches no operator of the graph", hint="see `ascend-dump ops`")
         if " " in native or '"' in native:
             raise NotSupported(
                 f"layers={text!r}: MindSpore removes blanks and quotes", hint="write . for any character"
             )
-        found.append(native)
-    return found
+        kernels.append(native)
+    return kernels
 
 
 def _expression(pattern: str) -> str:
@@ -192,35 +192,35 @@ def _expression(pattern: str) -> str:
                 hint="write [0-9] for \\d and [.] for \\.",
             )
         return f".*(?:{body}).*"
-    out, at = "", 0
-    while at < len(pattern):
-        char = pattern[at]
-        end = pattern.find("]", at + 2) if char == "[" else -1
+    out, position = "", 0
+    while position < len(pattern):
+        char = pattern[position]
+        end = pattern.find("]", position + 2) if char == "[" else -1
         if end > 0:
-            inner = pattern[at + 1 : end]
+            inner = pattern[position + 1 : end]
             out += f"[^{inner[1:]}]" if inner.startswith("!") else f"[{inner}]"
-            at = end
+            position = end
         elif char in "*?":
             out += ".*" if char == "*" else "."
         elif char == "\\":
             raise NotSupported(f"layers={pattern!r}: no name contains a backslash", hint="write * or ?")
         else:
             out += "." if char in "^]" else f"[{char}]" if char in _SPECIAL else char
-        at += 1
+        position += 1
     return out
 
 
 def _statistics(request: DumpRequest, options: Mapping[str, Any]) -> list[str]:
     if "statistic_category" in options:
-        given = options["statistic_category"]
-        found = [given] if isinstance(given, str) else list(given)
-        wrong = [name for name in found if name not in HOST_STATISTICS]
+        option = options["statistic_category"]
+        names = [option] if isinstance(option, str) else list(option)
+        wrong = [name for name in names if name not in HOST_STATISTICS]
         if wrong:
             raise ConfigError(
                 f"options['statistic_category']: MindSpore has no statistic {wrong[0]!r}",
                 hint=f"give some of {', '.join(HOST_STATISTICS)}",
             )
-        return found
+        return names
     if request.stats:
         return [_statistic(name) for name in request.stats]
     if options.get("stat_calc_mode") == "device":
@@ -239,11 +239,11 @@ def _statistic(name: str) -> str:
 
 
 def _devices(options: Mapping[str, Any]) -> list[int]:
-    given = options.get("devices", range(8))
-    found = [given] if isinstance(given, int) else given
-    if isinstance(found, (str, bytes)) or not all(isinstance(one, int) and one >= 0 for one in found):
-        raise ConfigError(f"options['devices']={given!r}: expected device ids", hint="such as [0, 1]")
-    return list(found)
+    option = options.get("devices", range(8))
+    devices = [option] if isinstance(option, int) else option
+    if isinstance(devices, (str, bytes)) or not all(isinstance(device, int) and device >= 0 for device in devices):
+        raise ConfigError(f"options['devices']={option!r}: expected device ids", hint="such as [0, 1]")
+    return list(devices)
 
 
 def _e2e(options: Mapping[str, Any], where: Runtime) -> dict[str, Any]:

@@ -66,12 +66,12 @@ def check_mindspore_config(
     if where is None:
         where = _guess(_read(source, Runtime(), facts.env).value)
     reading = _read(source, where, facts.env)
-    found = [_refusal(*one) for one in (reading.refusals if all else reading.refusals[:1])]
+    problems = [_refusal(*refusal) for refusal in (reading.refusals if all else reading.refusals[:1])]
     subject = DumpJson(reading, where, facts)
-    found += KEY_RULES.problems(subject)
+    problems += KEY_RULES.problems(subject)
     if not reading.refusals:
-        found += RULES.problems(subject)
-    return worst_first(found)
+        problems += RULES.problems(subject)
+    return worst_first(problems)
 
 
 def _read(source: Source, runtime: Runtime, env: Optional[Mapping[str, str]]) -> DumpJsonReading:

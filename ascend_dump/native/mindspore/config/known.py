@@ -84,7 +84,7 @@ class DumpJson(NamedTuple):
 
 
 def example(on: str = "ascend", *, e2e: Optional[Mapping[str, Any]] = None, **common: Any) -> Example:
-    """A dump JSON that MindSpore accepts, with these settings; it has no block for kernels run whole (O2)."""
+    """Return a dump JSON that MindSpore accepts, with these settings; it has no block for kernels run whole (O2)."""
     settings = {
         "op_debug_mode": 0,
         "dump_mode": 0,

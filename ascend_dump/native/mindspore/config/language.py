@@ -43,7 +43,9 @@ class MindSporeLanguage(ConfigLanguage):
     def operators(self, graph: Path) -> list[Node]:
         if graph.suffix != ".ir":
             return super().operators(graph)
-        return [Node(found.name, found.type, (), str(graph)) for found in read_ir(graph) if found.has_kernel]
+        return [
+            Node(operator.name, operator.type, (), str(graph)) for operator in read_ir(graph) if operator.has_kernel
+        ]
 
 
 LANGUAGES = (MindSporeLanguage(),)

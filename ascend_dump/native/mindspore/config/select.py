@@ -24,15 +24,15 @@ _FOREIGN_GROUP = re.compile(r"(?<!\\)\(\?(?![:=!])")
 
 
 def iteration_ranges(text: str) -> Optional[list[tuple[int, int]]]:
-    """The selected iterations as inclusive ranges, None for all of them."""
+    """Return the selected iterations as inclusive ranges, None for all of them."""
     if text == "all":
         return None
-    found = (_range(part) for part in text.split("|"))
-    return [one for one in found if one is not None]
+    ranges = (_range(part) for part in text.split("|"))
+    return [limits for limits in ranges if limits is not None]
 
 
 def unused_parts(text: str) -> list[str]:
-    """The parts of `iteration` that select nothing, empty ones left out."""
+    """Return the parts of `iteration` that select nothing, empty ones left out."""
     return [] if text == "all" else [part for part in text.split("|") if part and _range(part) is None]
 
 
@@ -46,22 +46,22 @@ def _range(part: str) -> Optional[tuple[int, int]]:
 
 
 def kernel_text(entry: Any) -> str:
-    """An entry of `kernels` as MindSpore compares it."""
+    """Return an entry of `kernels` as MindSpore compares it."""
     text = json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
     return text.replace('"', "").replace(" ", "")
 
 
 def regex_refusal(entry: str) -> str:
     """Why the expression in `name-regex(…)` does not compile, empty when it does or there is none."""
-    found = _REGEX.fullmatch(entry)
-    if found is None:
+    match = _REGEX.fullmatch(entry)
+    if match is None:
         return ""
-    if _FOREIGN_GROUP.search(found[1]):
+    if _FOREIGN_GROUP.search(match[1]):
         return "Invalid special open parenthesis."
-    if _OPEN_BRACE.search(_SET.sub("", found[1])):
+    if _OPEN_BRACE.search(_SET.sub("", match[1])):
         return "Unexpected end of brace expression."
     try:
-        re.compile(_in_python(found[1]))
+        re.compile(_in_python(match[1]))
     except re.error as error:
         if "character set" in str(error) or "character range" in str(error):
             return "Unexpected character in bracket expression."
@@ -89,9 +89,9 @@ class KernelSelector:
         self._types = [entry.lower() for entry in entries if entry and kernel_kind(entry) == "type"]
         self._regexes = []
         for entry in entries:
-            found = _REGEX.fullmatch(entry)
-            if found is not None and not regex_refusal(entry):
-                self._regexes.append(re.compile(_in_python(found[1])))
+            match = _REGEX.fullmatch(entry)
+            if match is not None and not regex_refusal(entry):
+                self._regexes.append(re.compile(_in_python(match[1])))
 
     def matches(self, full_name: str) -> bool:
         """full_name: with its scope, such as `Default/fc-Dense/MatMul-op0`."""
@@ -101,7 +101,7 @@ class KernelSelector:
             return True
         last = full_name[full_name.rfind("/") + 1 :]
         kind = last[: last.rfind("-")] if "-" in last else last
-        return any(wanted in kind.lower() for wanted in self._types)
+        return any(part in kind.lower() for part in self._types)
 
 
 def kernel_kind(entry: str) -> str:

@@ -23,7 +23,7 @@ class ParameterSubject(NamedTuple):
 
     @property
     def on(self) -> bool:
-        """Whether a dump or overflow detection is turned on."""
+        """Return True if a dump or overflow detection is turned on."""
         return self.given.get("enable_dump") is True or self.given.get("enable_dump_debug") is True
 
 
@@ -64,12 +64,12 @@ def _wrong_field(subject: ParameterSubject) -> Iterator[Hit]:
     passes=Example({"enable_dump": True, "dump_path": "$DIR", "dump_mode": "output"}),
 )
 def _wrong_mode(subject: ParameterSubject) -> Iterator[Hit]:
-    given = subject.given
+    keys = subject.given
     for name, (switch, allowed) in MODES.items():
-        if given.get(switch) is True and isinstance(given.get(name), str) and given[name] not in allowed:
+        if keys.get(switch) is True and isinstance(keys.get(name), str) and keys[name] not in allowed:
             yield Hit(
                 name,
-                f"{name} is {given[name]!r}: the bridge ends the process with a fatal log message",
+                f"{name} is {keys[name]!r}: the bridge ends the process with a fatal log message",
                 f"give one of {', '.join(allowed)}",
             )
 

@@ -23,11 +23,11 @@ def parameters(
     NotSupported.
     """
     options = ge_options(request, names=names, known_options=known_options)
-    found: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     for name, key in KEYS.items():
         if key.ge in options:
             text = options[key.ge]
-            found[name] = text == "1" if key.field == "b" else int(text) if key.field == "i" else text
-    if found.get("dump_data") == "tensor":
-        del found["dump_data"]
-    return found
+            values[name] = text == "1" if key.field == "b" else int(text) if key.field == "i" else text
+    if values.get("dump_data") == "tensor":
+        del values["dump_data"]
+    return values

@@ -21,20 +21,20 @@ def check_parameters(source: Source, *, all: bool = False, situation: Optional[S
     source: a JSON object of keys and values, as text, as a file or decoded: true and false for keys of the field `b`,
     texts for `s`, numbers for `i`. Keys that do not concern a dump are not checked. Errors come first.
     """
-    here = Situation.here() if situation is None else situation
+    process = Situation.here() if situation is None else situation
     parsed = read_source(source)
     if parsed.refusal is not None or not isinstance(parsed.value, dict):
         reason = "it is not an object of keys and values" if parsed.refusal is None else parsed.refusal.reason
         return [Problem("AD110", "error", reason, 'write {"enable_dump": true, "dump_path": "/d"}')]
-    given = parsed.value
-    found = list(RULES.problems(ParameterSubject(given)))
-    values = {name: value for name, value in given.items() if name in KEYS and fits(KEYS[name], value)}
-    found += _of_ge(values, here)
-    return worst_first(found)
+    keys = parsed.value
+    problems = list(RULES.problems(ParameterSubject(keys)))
+    values = {name: value for name, value in keys.items() if name in KEYS and fits(KEYS[name], value)}
+    problems += _of_ge(values, process)
+    return worst_first(problems)
 
 
-def _of_ge(values: Mapping[str, Value], here: Situation) -> Iterator[Problem]:
-    """The problems that GE's rules find, with the names of the bridge's keys."""
+def _of_ge(values: Mapping[str, Value], situation: Situation) -> Iterator[Problem]:
+    """Yield the problems that GE's rules find, with the names of the bridge's keys."""
     # The longest first, because some names are the beginning of others.
     names = {key.ge: name for name, key in sorted(KEYS.items(), key=lambda item: -len(item[1].ge)) if key.ge}
     settled = {name: value for name, value in values.items() if name not in MODES}
@@ -48,7 +48,7 @@ def _of_ge(values: Mapping[str, Value], here: Situation) -> Iterator[Problem]:
         if settled.get(name, values_of[0]) not in values_of:
             del settled[name]
     options = {KEYS[name].ge: _text(value) for name, value in settled.items() if KEYS[name].ge}
-    for problem in check_ge_options(options, situation=here):
+    for problem in check_ge_options(options, situation=situation):
         where = names.get(problem.where, problem.where)
         message, hint = problem.message, problem.hint
         for ge, name in names.items():

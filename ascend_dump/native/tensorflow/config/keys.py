@@ -52,7 +52,7 @@ VALUES: Mapping[str, tuple[Value, ...]] = MappingProxyType(
 
 
 def fits(key: Parameter, value: object) -> bool:
-    """Whether the value has the type of the field from which the key is read."""
+    """Return True if the value has the type of the field from which the key is read."""
     if key.field == "i":
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, bool if key.field == "b" else str)

@@ -36,9 +36,9 @@ def python_lines(values: Mapping[str, Value], style: str, ranks: Steps) -> Itera
     if style == "estimator":
         yield f"dump_config = DumpConfig({_arguments(texts, set(DUMP_KEYS) - set(_OF_RUN_CONFIG))})"
         yield "session_config = tf.ConfigProto(allow_soft_placement=True)"
-        found = {"dump_config": "dump_config", "session_config": "session_config", **texts}
+        assigned = {"dump_config": "dump_config", "session_config": "session_config", **texts}
         names = ("dump_config", "session_config", *_OF_RUN_CONFIG)
-        yield STYLES[style].format(arguments=_arguments(found, names))
+        yield STYLES[style].format(arguments=_arguments(assigned, names))
         yield "# A ported script with tf.estimator.Estimator takes the lines of --style session, and then"
         yield "# npu_run_config_init(run_config=tf.estimator.RunConfig(session_config=session_config))"
         return
@@ -64,9 +64,9 @@ def _literal(value: Value) -> str:
 
 
 def _condition(ranks: Steps) -> str:
-    """The ranks as an expression of `rank`."""
-    found = []
+    """Return the ranks as an expression of `rank`."""
+    conditions = []
     for part in ranks.to_cann().split("|"):
         first, _, last = part.partition("-")
-        found.append(f"{first} <= rank <= {last}" if last else f"rank == {first}")
-    return " or ".join(found)
+        conditions.append(f"{first} <= rank <= {last}" if last else f"rank == {first}")
+    return " or ".join(conditions)

@@ -198,7 +198,7 @@ def _is_slow(steps: str) -> bool:
 
 
 def takes_steps(text: str) -> bool:
-    """Whether torchair accepts this `dump_step`, checked in linear time; it reads "1-23-4" as 1-2 and 3-4."""
+    """Return True if torchair accepts this `dump_step`, checked in linear time; it reads "1-23-4" as 1-2 and 3-4."""
     body = text[:-1] if text.endswith("\n") else text
     if not body:
         return True
@@ -240,8 +240,8 @@ def _layers(subject: OptionsSubject) -> Iterator[Hit]:
 
 def _wrong_letters(layers: str) -> list[str]:
     # `$` in torchair's regular expression accepts a trailing newline, and GE splits names at any white space.
-    found = sorted({letter for letter in layers.rstrip("\n") if not LAYERS.fullmatch(letter)})
-    return found or (["the newline"] if layers.endswith("\n\n") else [])
+    letters = sorted({letter for letter in layers.rstrip("\n") if not LAYERS.fullmatch(letter)})
+    return letters or (["the newline"] if layers.endswith("\n\n") else [])
 
 
 @SILENT.rule(

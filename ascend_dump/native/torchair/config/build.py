@@ -40,7 +40,7 @@ OPTIONS: Mapping[str, str] = MappingProxyType(
 
 
 def needs_json(request: DumpRequest) -> bool:
-    """Whether the options of `config.dump_config` cannot express a request, or it asks for a dump JSON."""
+    """Return True if the options of `config.dump_config` cannot express a request, or it asks for a dump JSON."""
     exact = (layer for layer in request.layers if not layer.startswith("re:") and not re.search(r"[*?]|\[.*\]", layer))
     return (
         bool(request.options.get("json"))
@@ -54,7 +54,8 @@ def needs_json(request: DumpRequest) -> bool:
 
 
 def build_settings(request: DumpRequest, *, names: Optional[Iterable[str]] = None) -> dict[str, Any]:
-    """The options of `config.dump_config`; where these cannot express a request, the dump JSON for `dump_config_path`.
+    """Return the options of `config.dump_config`; where these cannot express a request, the dump JSON for
+    `dump_config_path`.
 
     Raises ConfigError and NotSupported.
     """
@@ -64,7 +65,8 @@ def build_settings(request: DumpRequest, *, names: Optional[Iterable[str]] = Non
 
 
 def build_options(request: DumpRequest, *, names: Optional[Iterable[str]] = None) -> dict[str, Any]:
-    """The options of `config.dump_config` for a request. Raises ConfigError; NotSupported if they cannot express it."""
+    """Return the options of `config.dump_config` for a request. Raises ConfigError; NotSupported if they cannot express
+    it."""
     asked = ge_options(request, names=names, known_options=OPTIONS)
     if asked.get("ge.exec.enableDump") != "1":
         raise NotSupported(

@@ -31,36 +31,39 @@ def check_file(source: Source, *, all: bool = False, situation: Optional[Situati
 
     The object may also hold `mode`, the mode of the CompilerConfig. Arguments as for `check_acl_config`.
     """
-    here = Situation.here() if situation is None else situation
+    process = Situation.here() if situation is None else situation
     parsed = read_source(source)
     if parsed.refusal is not None or not isinstance(parsed.value, dict):
         reason = "it is not an object of options and values" if parsed.refusal is None else parsed.refusal.reason
         return [Problem("AD110", "error", reason, 'write {"enable_dump": true, "dump_path": "/home/dump"}')]
     if "dump" in parsed.value:
-        return check_acl_config(source, all=all, situation=_of_graphs(here))
+        return check_acl_config(source, all=all, situation=_of_graphs(process))
     options = dict(parsed.value)
-    return check_options(options, mode=options.pop("mode", "max-autotune"), situation=here)
+    return check_options(options, mode=options.pop("mode", "max-autotune"), situation=process)
 
 
 def check_options(
     options: Mapping[str, Any], *, mode: str = "max-autotune", situation: Optional[Situation] = None
 ) -> list[Problem]:
-    """All problems of these options, errors first. situation: of the process; by default this one."""
-    here = Situation.here() if situation is None else situation
-    found = list(REFUSED.problems(OptionsSubject(options, mode, here.cwd)))
-    wrong = {problem.where for problem in found}
+    """Return all problems of these options, errors first. situation: of the process; by default this one."""
+    process = Situation.here() if situation is None else situation
+    problems = list(REFUSED.problems(OptionsSubject(options, mode, process.cwd)))
+    wrong = {problem.where for problem in problems}
     usable = {name: value for name, value in options.items() if name not in wrong}
-    subject = OptionsSubject(usable, mode, here.cwd)
-    found += SILENT.problems(subject)
+    subject = OptionsSubject(usable, mode, process.cwd)
+    problems += SILENT.problems(subject)
     if usable.get("dump_config_path") is not None:
-        found += check_acl_config(os.path.join(here.cwd, usable["dump_config_path"]), situation=_of_graphs(here))
+        problems += check_acl_config(
+            os.path.join(process.cwd, usable["dump_config_path"]), situation=_of_graphs(process)
+        )
     if subject.on and mode not in ACLGRAPH:
-        found += _of_ge(usable, here)
-    return worst_first(found)
+        problems += _of_ge(usable, process)
+    return worst_first(problems)
 
 
 def _of_graphs(situation: Situation) -> Situation:
-    """The same for graphs that torchair compiles: no offline models, and GE compiles them with overflow detection."""
+    """Return the same for graphs that torchair compiles: no offline models, and GE compiles them with overflow
+    detection."""
     return situation._replace(container=False, status_check=True)
 
 

@@ -130,7 +130,7 @@ def _eager_selects(subject: RoadSubject) -> Iterator[Hit]:
 
 
 def _selections(request: DumpRequest) -> dict[str, str]:
-    """The selections of a request as text; empty for defaults."""
+    """Return the selections of a request as text; empty for defaults."""
     return {
         "steps": "" if request.steps.all else str(request.steps),
         "data": "" if request.data == "tensor" else request.data,

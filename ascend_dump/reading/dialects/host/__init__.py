@@ -59,8 +59,8 @@ class _HostDialect:
             if (directory.path / INDEX).is_file():  # one shard was opened by itself
                 entries.append(_Index(directory, only=name))
             elif not (directory.path / REMOVED).is_file():  # else it is there for other steps only
-                known = _levels(directory.parts)
-                entries.append(LoneShard(directory.path / name, known, Shards.of(directory.root)))
+                fields = _levels(directory.parts)
+                entries.append(LoneShard(directory.path / name, fields, Shards.of(directory.root)))
         return entries, claimed
 
 
@@ -81,13 +81,13 @@ class _Reading:
         return list(map(self.decode, text[:-1].split(b"\n")))
 
     def call_of(self, line: Line) -> bytes:
-        """The arguments of a line's operator, which are in its first line. Call for consecutive lines."""
+        """Return the arguments of a line's operator, from its first line. Call for consecutive lines."""
         self.last = call_after(line, self.last)
         return self.last.text
 
 
 class _ReadingColumns(_Reading):
-    """One of which the lines become columns, not records. ends: of the lines decoded last."""
+    """A reading of lines as columns instead of records. ends: of the lines decoded last."""
 
     ends: np.ndarray
 
@@ -102,9 +102,9 @@ class _ReadingColumns(_Reading):
 
 
 class _Block(NamedTuple):
-    """What follows in an index: lines, or records of lines among which are some that are none.
+    """The next lines of an index, or their records if some lines are no records.
 
-    offset, text    of the lines: where they begin, and as they stand there; empty where some are left out
+    offset, text    of the lines: their beginning and their text; empty if some are left out
     before          the call of the line before them
     """
 
@@ -114,10 +114,10 @@ class _Block(NamedTuple):
     text: bytes = b""
     before: Call = NO_CALL
 
-    def places(self) -> list[int]:
-        """Where each line begins."""
-        found: list[int] = line_starts(line_ends(self.text), self.offset).tolist()
-        return found
+    def offsets(self) -> list[int]:
+        """Return the offset of each line."""
+        offsets: list[int] = line_starts(line_ends(self.text), self.offset).tolist()
+        return offsets
 
 
 class _Lines(Batch):
@@ -143,12 +143,12 @@ class _Lines(Batch):
         yield from self._index._records(self._lines, self._reading, self._before)
 
     def identities(self) -> Iterator[Optional[Hashable]]:
-        found = map(_identity, self._lines)
+        identities = map(_identity, self._lines)
         if self._first:
             # The first line of an index is also the first line of an operator.
-            head = next(found)
+            head = next(identities)
             yield None if head is None else ("first", head)
-        yield from found
+        yield from identities
 
 
 class _Index(Entry):
@@ -157,9 +157,11 @@ class _Index(Entry):
     __slots__ = ("_known", "_only", "_root", "_shards")
 
     def __init__(self, directory: Directory, *, only: str = "") -> None:
-        known = _levels(directory.parts)
-        super().__init__(directory.path / INDEX, **{name: value for name, value in known.items() if name != "model_id"})
-        self._known = known
+        fields = _levels(directory.parts)
+        super().__init__(
+            directory.path / INDEX, **{name: value for name, value in fields.items() if name != "model_id"}
+        )
+        self._known = fields
         # Lines may refer to shards of earlier steps, so paths are limited to the directory of the steps.
         self._root = directory.path.parent
         self._only = f"{directory.path.name}/{only}" if only else ""
@@ -171,21 +173,23 @@ class _Index(Entry):
             yield from block.records
             yield from self._records(block.lines, reading, block.before)
 
-    def records_at(self, places: Collection[int]) -> Iterator[Record]:
+    def records_at(self, positions: Collection[int]) -> Iterator[Record]:
         reading = _Reading(self)
-        if any(place < 0 for place in places):
+        if any(position < 0 for position in positions):
             # Some lines were read one by one, so all must be read again to find them.
             for block, numbers in self._numbered(reading):
                 records = block.records or self._records(block.lines, reading, block.before)
-                found = zip(records, numbers, block.places() or numbers)
-                yield from (record for record, number, place in found if number in places or place in places)
+                numbered = zip(records, numbers, block.offsets() or numbers)
+                yield from (
+                    record for record, number, position in numbered if number in positions or position in positions
+                )
             return
         try:
             with open_regular(self.path) as file:
-                for place in places:
-                    reading.last = call_before(file, place, reading.decode, reading.last)
-                    file.seek(place)
-                    yield from self._lines(file, place, place + 1, reading)
+                for position in positions:
+                    reading.last = call_before(file, position, reading.decode, reading.last)
+                    file.seek(position)
+                    yield from self._lines(file, position, position + 1, reading)
         except OSError as error:
             yield self._unread(error, 0)
 
@@ -230,7 +234,7 @@ class _Index(Entry):
             yield columns.frame()
 
     def _numbered(self, reading: _Reading) -> Iterator[tuple[_Block, range]]:
-        """The blocks, and of each record minus which one of all it is."""
+        """Yield the blocks, each with the negative ordinals of its records in the index."""
         before = 0
         for block in self._blocks(reading):
             count = len(block.lines) + len(block.records)
@@ -238,7 +242,7 @@ class _Index(Entry):
             before += count
 
     def _blocks(self, reading: _Reading) -> Iterator[_Block]:
-        """Lines that are all records follow each other fast; where one is none, they are read one by one."""
+        """Yield blocks of lines; the lines around an invalid one are read one by one."""
         offset, most = 0, _FIRST_BLOCK
         hole: list[Record] = []
         try:
@@ -271,10 +275,10 @@ class _Index(Entry):
                     file.seek(offset)
                     # At least one line; the last line of a killed writer has no newline.
                     records = self._lines(file, offset, offset + max(end, 1), reading)
-                    some = list(islice(records, _ROWS))
-                    while some:
-                        yield _Block([], some)
-                        some = list(islice(records, _ROWS))
+                    batch = list(islice(records, _ROWS))
+                    while batch:
+                        yield _Block([], batch)
+                        batch = list(islice(records, _ROWS))
                     offset = max(file.tell(), offset + 1)
         except OSError as error:
             yield _Block([], [self._unread(error, offset)])
@@ -282,23 +286,23 @@ class _Index(Entry):
             yield _Block([], hole)
 
     def _of_one_shard(self, lines: Sequence[Line], before: Call) -> list[Line]:
-        """Those of the one shard that was opened, with what stands in others that are left out."""
-        found = []
+        """Return the lines of the opened shard, with the calls that stand in lines of other shards."""
+        selected = []
         for line in lines:
             before = call_after(line, before)
             if line.shard == self._only:
                 line.call = msgspec.Raw(before.text)
-                found.append(line)
-        return found
+                selected.append(line)
+        return selected
 
     def _records(self, lines: Sequence[Line], reading: _Reading, before: Call) -> Iterator[Record]:
-        """The records of lines that follow each other, the first of them after one with this call."""
+        """Yield the records of lines that follow each other, the first of them after one with this call."""
         for line in lines:
             before = call_after(line, before)
             yield self._record(line, reading, 0, before.text)
 
     def _lines(self, file: BinaryIO, offset: int, until: int, reading: _Reading) -> Iterator[Record]:
-        """The records of the lines that begin from `offset`, where the file stands, and before `until`."""
+        """Yield the records of the lines that begin from `offset`, where the file stands, and before `until`."""
         while offset < until:
             try:
                 raw = file.readline(_LONGEST_LINE)
@@ -335,7 +339,7 @@ class _Index(Entry):
             offset += len(raw)
 
     def _is_final(self, file: BinaryIO, end: int) -> bool:
-        """Whether the file ends here for good."""
+        """Return True if the file ends here for good."""
         # The size is asked for last: the run may end while its index is read.
         return is_of_complete_run(self.path) and size_of(file) == end
 
@@ -344,7 +348,7 @@ class _Index(Entry):
         module, source, dtype = line.module, line.source, line.dtype
         line.module, line.source, line.dtype = once(module, module), once(source, source), once(dtype, dtype)
         if bytes(line.call):
-            line.call = msgspec.Raw(call)  # the other one holds on to all that was decoded with it
+            line.call = msgspec.Raw(call)  # the decoded one keeps the whole decoded block alive
         shard = line.shard
         path = reading.paths.get(shard)
         error = None
@@ -379,7 +383,7 @@ class _Index(Entry):
         )
 
     def _unread(self, error: OSError, offset: int) -> Record:
-        """The record that reports an index that cannot be read."""
+        """Return the record that reports an index that cannot be read."""
         removed = why_removed(self.path.parent) if isinstance(error, FileNotFoundError) else None
         removed = error if isinstance(error, StorageError) else removed
         if removed is not None:
@@ -392,7 +396,7 @@ class _Index(Entry):
 
 
 def _regular(reading: _Reading, text: bytes) -> Sequence[Line]:
-    """The lines of a text; none where one of them is no record, or names a shard that is none of this dump."""
+    """Return the lines of a text; none where one of them is no record, or names a shard that is none of this dump."""
     try:
         lines = reading.lines_of(text) if text else []
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -403,9 +407,9 @@ def _regular(reading: _Reading, text: bytes) -> Sequence[Line]:
 
 
 def _is_readable(line: Line) -> bool:
-    """Whether the dump has values or statistics of it, or the reason why it has none."""
-    told = line.shard or line.stats is not None or line.unmeasured
-    return bool(told) or (line.nbytes == 0 and not line.skipped)
+    """Return True if the dump has values or statistics of it, or the reason for none."""
+    evidence = line.shard or line.stats is not None or line.unmeasured
+    return bool(evidence) or (line.nbytes == 0 and not line.skipped)
 
 
 def _identity(line: Line) -> Optional[Hashable]:
@@ -443,19 +447,19 @@ def _attrs(line: Line) -> dict[str, Any]:
         attrs["requires_grad"] = True
     if line.quantization:
         attrs["quantization"] = line.quantization
-    for name, told in (("collective", line.collective), ("placement", line.placement)):
-        if told is not None:
-            attrs[name] = msgspec.to_builtins(told)
+    for name, value in (("collective", line.collective), ("placement", line.placement)):
+        if value is not None:
+            attrs[name] = msgspec.to_builtins(value)
     return attrs
 
 
 def _levels(parts: tuple[str, ...]) -> dict[str, Any]:
-    """What the directories say: `{time}/{device}/{model}/{model_id}/{step}` below that of the rank."""
-    known: dict[str, Any] = {"step": _number(parts[-1]) if parts else None, "rank": rank_of(parts)}
+    """Return the fields in `{time}/{device}/{model}/{model_id}/{step}` below the directory of the rank."""
+    levels: dict[str, Any] = {"step": _number(parts[-1]) if parts else None, "rank": rank_of(parts)}
     if len(parts) < 5 or not _TIME.fullmatch(parts[-5]):
-        return known
+        return levels
     run, device, model, model_id, _ = parts[-5:]
-    return {**known, "run": run, "device": _number(device), "model": model, "model_id": _number(model_id)}
+    return {**levels, "run": run, "device": _number(device), "model": model, "model_id": _number(model_id)}
 
 
 def _number(text: str) -> Optional[int]:

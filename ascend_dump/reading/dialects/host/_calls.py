@@ -30,13 +30,13 @@ def operator_of(line: Line) -> tuple[int, str, int]:
 
 
 def call_after(line: Line, before: Call) -> Call:
-    """The call of a line that follows another one."""
+    """Return the call of a line that follows another one."""
     operator, text = operator_of(line), bytes(line.call)
     return before if not text and operator == before.operator else Call(operator, text)
 
 
 def call_after_all(lines: Sequence[Line], before: Call) -> Call:
-    """The call of the last of some lines that follow another one."""
+    """Return the call of the last of some lines that follow another one."""
     operator = operator_of(lines[-1])
     for line in reversed(lines):
         if operator_of(line) != operator:
@@ -46,27 +46,27 @@ def call_after_all(lines: Sequence[Line], before: Call) -> Call:
     return before if before.operator == operator else Call(operator, b"")
 
 
-def call_before(file: BinaryIO, place: int, decode: Callable[[bytes], Line], last: Call) -> Call:
-    """The call of the line above a place of an index, where the line there needs it.
+def call_before(file: BinaryIO, offset: int, decode: Callable[[bytes], Line], last: Call) -> Call:
+    """Return the call of the line above an offset of an index, if the line at the offset needs it.
 
     last: of the line that was read before, maybe far above.
     """
-    file.seek(place)
+    file.seek(offset)
     try:
         line = decode(file.readline(_LEAST_BACK * 64))
         if bytes(line.call) or operator_of(line) == last.operator:
             return last
         back = _LEAST_BACK
         while True:
-            start = max(place - back, 0)
+            start = max(offset - back, 0)
             file.seek(start)
-            above = file.read(place - start).split(b"\n")[:-1]
+            above = file.read(offset - start).split(b"\n")[:-1]
             for text in reversed(above if start == 0 else above[1:]):
-                other = decode(text)
-                if operator_of(other) != operator_of(line):
+                previous = decode(text)
+                if operator_of(previous) != operator_of(line):
                     return NO_CALL
-                if bytes(other.call):
-                    return Call(operator_of(other), bytes(other.call))
+                if bytes(previous.call):
+                    return Call(operator_of(previous), bytes(previous.call))
             if start == 0 or back >= _MOST_BACK:
                 return NO_CALL
             back *= 8

@@ -71,7 +71,7 @@ _FLOATS = tuple(name for name in Statistics._fields if name not in COUNTS)
 
 
 class _Numbers(dict[Any, int]):
-    """A number for each distinct key, in the order in which they are asked for."""
+    """A number for each distinct key, in the order of the first lookups."""
 
     def __missing__(self, key: Any) -> int:
         self[key] = number = len(self)
@@ -85,9 +85,9 @@ class LineColumns:
     because each takes a fixed time.
     """
 
-    def __init__(self, known: dict[str, Any], index: Path, root: Path) -> None:
+    def __init__(self, shared: dict[str, Any], index: Path, root: Path) -> None:
         """known: fields of all lines, from the names of directories. root: the directory of the steps."""
-        self._known = known
+        self._known = shared
         self._index = index
         self._root = root
         self._clear()
@@ -101,10 +101,10 @@ class LineColumns:
     def __len__(self) -> int:
         return len(self._told["seq"])
 
-    def add(self, lines: Sequence[Line], places: np.ndarray) -> None:
+    def add(self, lines: Sequence[Line], offsets: np.ndarray) -> None:
         """Add lines, as `PlainLine`, whose shards are known to be shards of this dump.
 
-        places: where in the index each of them begins
+        offsets: of the lines in the index
         """
         # One flat list of all values, sliced into columns: one pass over the lines instead of one per column.
         values = list(chain.from_iterable(map(astuple, lines)))
@@ -112,78 +112,81 @@ class LineColumns:
             self._told[name] += values[first :: len(_FIELDS)]
         for name, (numbers, where) in self._lists.items():
             where += map(numbers.__getitem__, values[_FIELDS.index(name) :: len(_FIELDS)])
-        self._places.append(places)
+        self._places.append(offsets)
 
     def frame(self) -> polars.DataFrame:
-        """The columns of the lines added since the last call."""
+        """Return the columns of the lines added since the last call."""
         import numpy as np
         import polars as pl
 
         from ascend_dump.reading.catalog import PLACE, lists, of_columns
 
-        told = self._told
-        paths = {shard: str(self._root / shard) for shard in set(told["shard"])}
+        by_field = self._told
+        paths = {shard: str(self._root / shard) for shard in set(by_field["shard"])}
         if "" in paths:
             paths[""] = str(self._index)
-        shards = [*paths.values()] if len(paths) == 1 else list(map(paths.__getitem__, told["shard"]))
-        columns: dict[str, Any] = {name: told[name] for name in (*_SAME, *_PLACE)}
+        shards = [*paths.values()] if len(paths) == 1 else list(map(paths.__getitem__, by_field["shard"]))
+        columns: dict[str, Any] = {name: by_field[name] for name in (*_SAME, *_PLACE)}
         columns.update({name: lists(name, [*numbers], where) for name, (numbers, where) in self._lists.items()})
-        columns.update(_of_views(told, columns["stride"]))
+        columns.update(_of_views(by_field, columns["stride"]))
         columns.update(self._known)
         columns[PLACE] = pl.Series(PLACE, np.concatenate(self._places), dtype=pl.Int64)
-        columns["nth"] = told["seq"]
-        columns["timestamp"] = told["time"]
-        columns["source"] = told["source"]
-        if "" in told["source"]:
-            columns["source"] = [source or None for source in told["source"]]
-        columns["placed_on"] = told["device"]
+        columns["nth"] = by_field["seq"]
+        columns["timestamp"] = by_field["time"]
+        columns["source"] = by_field["source"]
+        if "" in by_field["source"]:
+            columns["source"] = [source or None for source in by_field["source"]]
+        columns["placed_on"] = by_field["device"]
         columns["path"] = shards[0] if len(paths) == 1 else shards
         columns["format"] = "ND"
         for name in _RARE:
-            columns[name] = [value or None for value in told[name]] if _any_given(name, told[name]) else None
-        packed = {name: told[name] for name in _PACKED if _any_given(name, told[name])}
+            columns[name] = [value or None for value in by_field[name]] if _any_given(name, by_field[name]) else None
+        packed = {name: by_field[name] for name in _PACKED if _any_given(name, by_field[name])}
         if packed:
             rare = ({name: value for name, value in zip(packed, values) if value} for values in zip(*packed.values()))
-            columns["attrs"] = [json.dumps(one, default=msgspec.to_builtins) if one else None for one in rare]
-        columns.update(_of_statistics(told["stats"]))
-        made = of_columns(columns, len(self))
+            columns["attrs"] = [json.dumps(attrs, default=msgspec.to_builtins) if attrs else None for attrs in rare]
+        columns.update(_of_statistics(by_field["stats"]))
+        frame = of_columns(columns, len(self))
         self._clear()
-        return made
+        return frame
 
 
-def _of_views(told: dict[str, list[Any]], strides: polars.Series) -> dict[str, Any]:
-    """The columns of `dump_format.view_of` of all lines. Most have the strides that they are stored with."""
-    blobs, own = told["blob"], told["stored_stride"]
+def _of_views(by_field: dict[str, list[Any]], strides: polars.Series) -> dict[str, Any]:
+    """Return the columns of `dump_format.view_of` of all lines. Most have the strides that they are stored with."""
+    blobs, stored_strides = by_field["blob"], by_field["stored_stride"]
     stored: Any = strides.alias("stored_stride")
-    if own.count(None) < len(own):
+    if stored_strides.count(None) < len(stored_strides):
         # A stride that no column can hold is null in it, and so is this one then.
-        pairs = zip(strides.to_list(), own)
-        stored = [one if one is not None else stride if stride is None else tuple(stride) for stride, one in pairs]
+        pairs = zip(strides.to_list(), stored_strides)
+        stored = [
+            own_stride if own_stride is not None else stride if stride is None else tuple(stride)
+            for stride, own_stride in pairs
+        ]
     if blobs.count(None) == len(blobs):
         return {"blob_offset": 0, "stored_stride": stored}
     begins = [None if blob is None else blob.begin for blob in blobs]
     return {
         "blob": begins,
         "blob_nbytes": [None if blob is None else blob.size for blob in blobs],
-        "blob_offset": [0 if begin is None else offset - begin for begin, offset in zip(begins, told["offset"])],
+        "blob_offset": [0 if begin is None else offset - begin for begin, offset in zip(begins, by_field["offset"])],
         "stored_stride": stored,
     }
 
 
 def _any_given(name: str, values: list[Any]) -> bool:
-    """Whether one of the values of a field is another than its default."""
+    """Return True if one of the values of a field is another than its default."""
     return values.count(_DEFAULTS[name]) < len(values) and any(values)
 
 
 def line_ends(text: bytes) -> np.ndarray:
-    """The places of the newlines in a text."""
+    """Return the places of the newlines in a text."""
     import numpy as np
 
     return np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
 
 
 def line_starts(ends: np.ndarray, offset: int) -> np.ndarray:
-    """The offsets of the lines that end at these places of a text, which begins at `offset`."""
+    """Return the offsets of the lines with these ends in a text that begins at `offset`."""
     import numpy as np
 
     starts = np.full(len(ends), offset, np.int64)
@@ -192,34 +195,39 @@ def line_starts(ends: np.ndarray, offset: int) -> np.ndarray:
 
 
 def are_objects(text: bytes, ends: np.ndarray) -> bool:
-    """Whether all lines begin with `{` and end with `}`.
+    """Return True if all lines begin with `{` and end with `}`.
 
     In JSON `{` cannot follow `}`, and strings have no newlines, so no object spans two of these lines: if there are as
     many objects as lines, each line is one object.
     """
     import numpy as np
 
-    found = np.frombuffer(text, np.uint8)
+    characters = np.frombuffer(text, np.uint8)
     return bool(
         text.startswith(b"{")
         and text.endswith(b"}\n")
-        and (found[ends[:-1] - 1] == ord("}")).all()
-        and (found[ends[:-1] + 1] == ord("{")).all()
+        and (characters[ends[:-1] - 1] == ord("}")).all()
+        and (characters[ends[:-1] + 1] == ord("{")).all()
     )
 
 
 def _of_statistics(rows: list[Any]) -> dict[str, Any]:
-    """The columns of the statistics of all lines; empty if no line has statistics."""
+    """Return the columns of the statistics of all lines; empty if no line has statistics."""
     import polars as pl
 
     without = rows.count(None)
     if without == len(rows):
         return {}
-    every = map(astuple, rows) if not without else (_UNKNOWN if row is None else astuple(row) for row in rows)
-    columns: dict[str, Any] = _by_name(every)
+    all_rows = map(astuple, rows) if not without else (_UNKNOWN if row is None else astuple(row) for row in rows)
+    columns: dict[str, Any] = _by_name(all_rows)
     try:
         columns.update({name: pl.Series(name, columns[name], dtype=pl.Float64, strict=True) for name in _FLOATS})
-    except (TypeError, OverflowError, ValueError, pl.exceptions.PolarsError):  # a text, or what no column can hold
+    except (
+        TypeError,
+        OverflowError,
+        ValueError,
+        pl.exceptions.PolarsError,
+    ):  # a text, or a value too large for a column
         columns = _by_name(_UNKNOWN if row is None else _statistics(astuple(row)) for row in rows)
     return columns
 
@@ -231,5 +239,5 @@ def _by_name(rows: Iterable[tuple[Any, ...]]) -> dict[str, list[Any]]:
 
 def _statistics(stats: tuple[Any, ...]) -> tuple[Any, ...]:
     """Statistics with texts (NaN, Inf) converted to numbers; empty if the loader would refuse them."""
-    found = tuple([_TEXTS.get(value, value) if type(value) is str else value for value in stats])
-    return _UNKNOWN if str in map(type, found) else found
+    numbers = tuple([_TEXTS.get(value, value) if type(value) is str else value for value in stats])
+    return _UNKNOWN if str in map(type, numbers) else numbers

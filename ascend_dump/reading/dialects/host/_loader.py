@@ -46,7 +46,8 @@ Shard = Union[mmap.mmap, "StoredShard"]
 
 
 def why_removed(step: Path) -> Optional[ReadError]:
-    """The error for a missing file of a step that a capture with `keep=` has removed; None if that is not the reason.
+    """Return the error for a missing file of a step that a capture with `keep=` has removed; None if that is not the
+    reason.
 
     step: the directory of the step
     """
@@ -79,7 +80,7 @@ class ShardRegion(NamedTuple):
 
 
 class StoredShard:
-    """A shard in an object store, of which requested parts are read."""
+    """A shard in an object store; requested parts of it are read."""
 
     def __init__(self, path: StoredPath) -> None:
         self._path = path
@@ -105,11 +106,11 @@ class Shards:
 
     @classmethod
     def of(cls, root: Path) -> Shards:
-        """The shards of the dump opened at `root`."""
-        found = cls._of_dump.get(str(root))
-        if found is None:
-            found = cls._of_dump[str(root)] = cls()
-        return found
+        """Return the shards of the dump opened at `root`."""
+        shards = cls._of_dump.get(str(root))
+        if shards is None:
+            shards = cls._of_dump[str(root)] = cls()
+        return shards
 
     def map(self, path: Path) -> Shard:
         """Map a shard, or return the existing mapping if the file has not changed.
@@ -127,14 +128,14 @@ class Shards:
             # As long as it is mapped, its inode number is not reused.
             key = (status.st_dev, status.st_ino)
             with self._lock:
-                found = self._maps.get(key)
+                mapped = self._maps.get(key)
                 # Access to mapped memory beyond the end of the file would kill the process.
-                if found is None or len(found) != status.st_size:
-                    found = self._maps[key] = _map_file(path)
+                if mapped is None or len(mapped) != status.st_size:
+                    mapped = self._maps[key] = _map_file(path)
                     while len(self._maps) > _KEPT:
                         self._maps.popitem(last=False)
                 self._maps.move_to_end(key)
-            return found
+            return mapped
         except FileNotFoundError:
             raise CorruptDump(
                 "the shard is missing",
@@ -164,8 +165,8 @@ def _map_file(path: Path) -> mmap.mmap:
         os.close(fd)
 
 
-def read_array(mapped: Optional[Shard], place: ShardRegion, record: Record) -> np.ndarray:
-    """A read-only array: a copy if it is small, else a view of the mapped file.
+def read_array(mapped: Optional[Shard], region: ShardRegion, record: Record) -> np.ndarray:
+    """Return a read-only array: a copy if it is small, else a view of the mapped file.
 
     Raises CorruptDump if the tensor exceeds its bytes, NotSupported for an unknown dtype.
     """
@@ -173,34 +174,34 @@ def read_array(mapped: Optional[Shard], place: ShardRegion, record: Record) -> n
 
     from ascend_dump.dump_format import numpy_dtype
 
-    dtype = numpy_dtype(place.dtype)
-    shape = place.shape
+    dtype = numpy_dtype(region.dtype)
+    shape = region.shape
     try:
         if 0 in shape:
             return np.empty(shape, dtype)
         # numpy multiplies strides even along axes of one element, which may overflow.
-        strides = tuple(step * dtype.itemsize if n > 1 else dtype.itemsize for n, step in zip(shape, place.strides))
-        last = place.offset + sum((n - 1) * step for n, step in zip(shape, strides)) + dtype.itemsize
-        end = min(place.end, 0 if mapped is None else len(mapped))
-        if len(strides) != len(shape) or min(strides, default=0) < 0 or not 0 <= place.begin <= place.offset:
+        strides = tuple(step * dtype.itemsize if n > 1 else dtype.itemsize for n, step in zip(shape, region.strides))
+        last = region.offset + sum((n - 1) * step for n, step in zip(shape, strides)) + dtype.itemsize
+        end = min(region.end, 0 if mapped is None else len(mapped))
+        if len(strides) != len(shape) or min(strides, default=0) < 0 or not 0 <= region.begin <= region.offset:
             raise CorruptDump(
                 f"{record.label} has impossible strides or offsets",
                 path=record.path,
-                offset=place.offset,
+                offset=region.offset,
                 hint="the index does not belong to the shard, or it is damaged",
             )
         if last > end:
             raise CorruptDump(
                 f"{record.label} reaches to byte {last}, its data ends at {end}",
                 path=record.path,
-                offset=place.offset,
+                offset=region.offset,
                 hint="the file was cut off or the index does not belong to it",
             )
         array: np.ndarray
         if isinstance(mapped, StoredShard):
-            array = np.ndarray(shape, dtype, buffer=mapped[place.offset : last], strides=strides)
+            array = np.ndarray(shape, dtype, buffer=mapped[region.offset : last], strides=strides)
         else:
-            array = np.ndarray(shape, dtype, buffer=mapped, offset=place.offset, strides=strides)
+            array = np.ndarray(shape, dtype, buffer=mapped, offset=region.offset, strides=strides)
         if array.nbytes <= MOST_COPIED:
             array = array.copy("K")
             array.flags.writeable = False
@@ -211,7 +212,7 @@ def read_array(mapped: Optional[Shard], place: ShardRegion, record: Record) -> n
         raise CorruptDump(
             f"{record.label} has an impossible shape: {error}",
             path=record.path,
-            offset=place.offset,
+            offset=region.offset,
             hint="the index is damaged",
         ) from None
 
@@ -286,12 +287,12 @@ class LineLoader:
         values: list[Any] = [_number(value, record) for value in line.stats]
         if not isinstance(values[0], int) or values[0] < 0:
             raise CorruptDump(f"{record.label} has statistics of {values[0]} elements", path=record.path)
-        found = Statistics(*values)
+        statistics = Statistics(*values)
         for name in COUNTS:
-            value = getattr(found, name)
+            value = getattr(statistics, name)
             if value is not None and not isinstance(value, int):
                 raise CorruptDump(f"{record.label} has statistics that count {value} for {name}", path=record.path)
-        return found
+        return statistics
 
 
 def _refuse_packed(record: Record) -> None:

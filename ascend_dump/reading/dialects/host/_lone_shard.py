@@ -44,9 +44,9 @@ class LoneShard(Entry):
 
     __slots__ = ("_known", "_shards")
 
-    def __init__(self, path: Path, known: dict[str, Any], shards: Shards) -> None:
-        super().__init__(path, **{name: value for name, value in known.items() if name != "model_id"})
-        self._known = known
+    def __init__(self, path: Path, fields: dict[str, Any], shards: Shards) -> None:
+        super().__init__(path, **{name: value for name, value in fields.items() if name != "model_id"})
+        self._known = fields
         self._shards = shards
 
     def records(self) -> Iterator[Record]:
@@ -127,8 +127,8 @@ class _LoneShardLoader:
                 path=record.path,
                 offset=start + begin,
             )
-        place = ShardRegion(start + begin, start + end, start + begin, dtype, tensor.shape, row_major(tensor.shape))
-        return read_array(self._shards.map(record.path), place, record)
+        region = ShardRegion(start + begin, start + end, start + begin, dtype, tensor.shape, row_major(tensor.shape))
+        return read_array(self._shards.map(record.path), region, record)
 
     def statistics(self, record: Record) -> Optional[Statistics]:
         return None

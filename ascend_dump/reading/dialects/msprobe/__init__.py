@@ -5,11 +5,11 @@
                                            dump_tensor_data/{record}.{input|output|parameters}.{path}.pt | .npy
 
 Sources: dumps of mindstudio-probe 26.2.0 (PyTorch, tasks statistics, tensor and structure, levels L0, L1, mix and
-debug); its `core/dump` and `pytorch/dump` for what those do not show. What to know when reading one:
+debug); its `core/dump` and `pytorch/dump` for what those do not show. For readers:
 
 - `op_name` is the name of the record as it stands in the file, `Functional.linear.0.forward`, so `Record.label` is the
   row that msprobe's own tables have, as long as no argument is a list of tensors. Records follow each other as in the
-  file: in the order of execution, a module behind what it called.
+  file: in the order of execution, a module after its calls.
 - `index` counts the arguments; each tensor of a list counts. `attrs["argument"]` is msprobe's path: "0", "1.2", "mask",
   "parameters.weight". Parameters of a module are inputs of it, parameters_grad are outputs.
 - `module` is the module that ran the API: levels L0 and mix record that. `stack` is what stack.json has of it,
@@ -17,7 +17,7 @@ debug); its `core/dump` and `pytorch/dump` for what those do not show. What to k
 - `max` and `min` of a tensor with NaN are unknown: msprobe gives NaN there. Its "md5" is the CRC-32 of the bytes, as
   `attrs["hash"]`. The 64 bits of the mode `xor` do not depend on the order of the values: `attrs["xor"]`.
 - `proc{PID}` names a process without a process group: it has no rank. `run` tells several of one step apart.
-- Of a file that is cut off, what is whole is read. Where the index is missing, the tensors are read by their names.
+- Of a file that is cut off, what is whole is read. If the index is missing, the tensors are read by their names.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class _MsprobeDialect:
         # Others write files of these names too.
         if not (_PROCESS.fullmatch((directory.parts or ("",))[-1]) or {_STACK, _MODULES} <= names):
             return [], set()
-        found = [name for name in _INDEXES if name in names]
-        return [_StepIndex(directory, name) for name in found], {
-            *found,
+        indexes = [name for name in _INDEXES if name in names]
+        return [_StepIndex(directory, name) for name in indexes], {
+            *indexes,
             *({_STACK, _MODULES} & names),
-        } if found else set()
+        } if indexes else set()
 
 
 DIALECT = _MsprobeDialect()
@@ -96,8 +96,8 @@ def _tensor_files(directory: Directory) -> tuple[list[Entry], set[str]]:
 
 
 def _levels(directory: Directory) -> dict[str, Any]:
-    """Step, rank and run, as the directories say."""
-    steps = [found for part in directory.parts for found in (_STEP.fullmatch(part),) if found]
+    """Return step, rank and run from the names of directories."""
+    steps = [match for part in directory.parts for match in (_STEP.fullmatch(part),) if match]
     levels = [part for part in directory.parts if _PROCESS.fullmatch(part)]
     process = _PROCESS.fullmatch(levels[-1]) if levels else None
     rank = int(process[1]) if process and process[1] else None
@@ -106,10 +106,10 @@ def _levels(directory: Directory) -> dict[str, Any]:
 
 
 def _has_siblings(directory: Directory, level: str) -> bool:
-    """Whether several processes wrote into one step."""
-    place = next((above for above in (directory.path, *directory.path.parents) if above.name == level), None)
+    """Return True if several processes wrote into one step."""
+    ancestor = next((above for above in (directory.path, *directory.path.parents) if above.name == level), None)
     try:
-        return place is not None and sum(bool(_PROCESS.fullmatch(name)) for name in children(place.parent)[0]) > 1
+        return ancestor is not None and sum(bool(_PROCESS.fullmatch(name)) for name in children(ancestor.parent)[0]) > 1
     except OSError:
         return False
 
@@ -155,17 +155,17 @@ class _StepIndex(Entry):
                 yield Record(None, path=self.path, attrs=attrs, **fields)
 
     def _beside(self, name: str) -> Mapping[str, Any]:
-        """A file that says more of the records; without it, or a part of it, they can be read all the same."""
-        found: dict[str, Any] = {}
+        """Return the content of a file with more facts about the records; they can be read without it."""
+        content: dict[str, Any] = {}
         with contextlib.suppress(CorruptDump):
             for key, value in items_of(self._place / name):
-                found[key] = value
-        return found
+                content[key] = value
+        return content
 
     def _fields(
         self, name: str, number: int, modules: Mapping[str, Any], stacks: Mapping[str, _Stack]
     ) -> dict[str, Any]:
-        """What the tensors of one record have in common."""
+        """Return the fields that the tensors of a record share."""
         parts = MsprobeName.of(name)
         return {
             "op_type": parts.op_type,
@@ -179,8 +179,8 @@ class _StepIndex(Entry):
             "nth": number,
         }
 
-    def _records(self, value: Any, known: dict[str, Any], stacks: Mapping[str, _Stack]) -> Iterator[Record]:
-        name: str = known["op_name"]
+    def _records(self, value: Any, shared: dict[str, Any], stacks: Mapping[str, _Stack]) -> Iterator[Record]:
+        name: str = shared["op_name"]
         call = call_of(name, value)
         for tensor in tensors_of(gradients_of(value) if _GRADIENTS in name else value):
             stored, fields = self._stored(tensor)
@@ -190,11 +190,11 @@ class _StepIndex(Entry):
                 if MsprobeName.of(name).module is not None:
                     fields["attrs"]["level"] = "module"
                 yield Record(
-                    _LOADER, key=stored, path=path, io=tensor.io, index=tensor.index, call=call, **known, **fields
+                    _LOADER, key=stored, path=path, io=tensor.io, index=tensor.index, call=call, **shared, **fields
                 )
 
     def _stored(self, tensor: MsprobeTensor) -> tuple[StoredTensor, dict[str, Any]]:
-        """Where the values are, and the fields that the entry of a tensor says."""
+        """Return the file of the values, and the fields in the entry of a tensor."""
         entry = tensor.entry
         shape = _shape(entry["shape"])
         dtype = entry["dtype"].rpartition(".")[2].lower()
@@ -212,13 +212,13 @@ _LOADER = TensorLoader()
 
 
 def _is_plain(name: str) -> bool:
-    """No path from inside a file leads anywhere else."""
+    """Return True if a path from inside a file stays in its directory."""
     return name not in ("", ".", "..") and not {"/", "\\", "\0"} & set(name)
 
 
-def _shape(given: list[Any]) -> Optional[tuple[int, ...]]:
-    sound = len(given) <= 64 and all(type(size) is int and 0 <= size < 2**63 for size in given)
-    return tuple(given) if sound else None
+def _shape(sizes: list[Any]) -> Optional[tuple[int, ...]]:
+    sound = len(sizes) <= 64 and all(type(size) is int and 0 <= size < 2**63 for size in sizes)
+    return tuple(sizes) if sound else None
 
 
 def _nbytes(dtype: str, shape: Optional[tuple[int, ...]]) -> Optional[int]:
@@ -229,7 +229,7 @@ def _nbytes(dtype: str, shape: Optional[tuple[int, ...]]) -> Optional[int]:
 
 
 class _Stack(NamedTuple):
-    """What led to a record: the line of the user's code, and all functions."""
+    """The call stack of a record: the line of the user's code, and all functions."""
 
     source: Optional[str]
     functions: tuple[str, ...]
@@ -239,22 +239,22 @@ class _Stack(NamedTuple):
         return cls(source_of(lines), stack_of(lines))
 
 
-def _stacks(given: Mapping[str, Any]) -> dict[str, _Stack]:
-    """By record; records that share a stack are listed with it."""
-    found: dict[str, _Stack] = {}
-    for key, value in given.items():
+def _stacks(document: Mapping[str, Any]) -> dict[str, _Stack]:
+    """Return the stack of each record; the file lists records that share a stack together."""
+    stacks: dict[str, _Stack] = {}
+    for key, value in document.items():
         if not isinstance(value, list):
             continue
         if len(value) == 2 and all(isinstance(part, list) for part in value):
             stack = _Stack.of(value[1])
-            found.update((name, stack) for name in value[0] if isinstance(name, str))
+            stacks.update((name, stack) for name in value[0] if isinstance(name, str))
         else:  # of older versions: the lines by record
-            found[key] = _Stack.of(value)
-    return found
+            stacks[key] = _Stack.of(value)
+    return stacks
 
 
 def _stack_of(name: str, stacks: Mapping[str, _Stack]) -> dict[str, Any]:
-    """The attribute `stack` of a record."""
+    """Return the attribute `stack` of a record."""
     return {"stack": stacks[name].functions} if name in stacks and stacks[name].functions else {}
 
 
@@ -269,7 +269,7 @@ class _UnlistedTensor(Entry):
 
     def records(self) -> Iterator[Record]:
         parts = MsprobeName.of(self._file.record)
-        known: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "path": self.path,
             "op_type": parts.op_type,
             "op_name": self.op_name,
@@ -286,14 +286,14 @@ class _UnlistedTensor(Entry):
             dtype, shape = type_and_shape(self.path)
         except (ReadError, NotSupported) as error:
             broken = error if isinstance(error, ReadError) else CorruptDump(str(error), path=self.path)
-            yield Record(None, error=broken, **known)
+            yield Record(None, error=broken, **fields)
             return
         stored = StoredTensor(file=self.path)
-        yield Record(_LOADER, key=stored, dtype=dtype, shape=shape, format="ND", nbytes=_nbytes(dtype, shape), **known)
+        yield Record(_LOADER, key=stored, dtype=dtype, shape=shape, format="ND", nbytes=_nbytes(dtype, shape), **fields)
 
 
 class _TensorFile(NamedTuple):
-    """What the name of a file in dump_tensor_data says."""
+    """The fields in the name of a file in dump_tensor_data."""
 
     name: str
     record: str
@@ -302,25 +302,30 @@ class _TensorFile(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> Optional[_TensorFile]:
-        """None where msprobe does not name files like this."""
-        found = _FILE.fullmatch(name)
-        if found is None:
+        """Return the fields of a file name; None if it is not of msprobe."""
+        match = _FILE.fullmatch(name)
+        if match is None:
             return None
-        record, side, path = found[1], found[2], found[3] or ""
+        record, side, path = match[1], match[2], match[3] or ""
         io = "input" if side in ("input", "parameters") else "output"
         return cls(name, record, io, f"parameters.{path}" if side == "parameters" else path)
 
     @property
     def position(self) -> int:
-        """Of the argument; -1 for one that has a name."""
+        """The position of the argument; -1 for an argument with a name."""
         first = self.argument.partition(".")[0]
         return int(first) if first.isascii() and first.isdecimal() and len(first) < 10 else -1
 
 
 def _unlisted(directory: Directory, files: list[_TensorFile]) -> Iterator[_UnlistedTensor]:
-    """Their numbers as an index would count them: by position, those with names behind them."""
+    """Yield the files with the numbers that an index would have: by position, then the arguments with names."""
     before, number = ("", ""), -1
-    for file in sorted(files, key=lambda one: (one.record, one.io, one.position < 0, one.position, one.argument)):
-        number = max(number + 1, file.position) if (file.record, file.io) == before else max(0, file.position)
-        before = (file.record, file.io)
+    for file in sorted(files, key=_order):
+        side = (file.record, file.io)
+        number = max(number + 1 if side == before else 0, file.position)
+        before = side
         yield _UnlistedTensor(directory, file, number)
+
+
+def _order(file: _TensorFile) -> tuple[Any, ...]:
+    return file.record, file.io, file.position < 0, file.position, file.argument

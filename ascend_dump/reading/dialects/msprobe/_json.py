@@ -32,7 +32,7 @@ def items_of(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def items_of_data(path: Path) -> Iterator[tuple[str, Any]]:
-    """The same for the object under "data" of the file, which is its last item."""
+    """Yield the same for the object under "data" of the file, which is its last item."""
     with _JsonText(path) as text:
         for key in text.object_keys():
             if key == "data" and text.next_is("{"):
@@ -63,10 +63,10 @@ class _JsonText:
         self._file.close()
 
     def next_is(self, mark: str) -> bool:
-        """Skip white space. Returns whether `mark` follows; it is not consumed."""
+        """Skip white space. Return True if `mark` follows; it is not consumed."""
         while True:
-            found = _SPACE.match(self._text, self._at)
-            self._at = found.end() if found else self._at
+            spaces = _SPACE.match(self._text, self._at)
+            self._at = spaces.end() if spaces else self._at
             if self._at < len(self._text) or not self._read_more():
                 return self._text.startswith(mark, self._at)
 
@@ -92,7 +92,7 @@ class _JsonText:
         self.next_is("")
         while True:
             try:
-                found, end = _DECODER.raw_decode(self._text, self._at)
+                value, end = _DECODER.raw_decode(self._text, self._at)
             except RecursionError:
                 raise self._damaged("nested too deep") from None
             except ValueError as error:
@@ -102,7 +102,7 @@ class _JsonText:
             # A number at the end of the buffer may be incomplete.
             if end < len(self._text) or not self._read_more():
                 self._at = end
-                return found
+                return value
 
     def _take(self, mark: str) -> None:
         if not self.next_is(mark):
@@ -114,7 +114,7 @@ class _JsonText:
         if self._is_whole:
             return False
         try:
-            more = self._file.read(max(_BLOCK, len(self._text) - self._at))
+            text = self._file.read(max(_BLOCK, len(self._text) - self._at))
         except UnicodeDecodeError as error:
             raise CorruptDump(f"is no text in UTF-8: {error.reason}", path=self._path) from None
         except StorageError:
@@ -122,14 +122,14 @@ class _JsonText:
         except OSError as error:
             raise CorruptDump(f"cannot be read: {error.strerror}", path=self._path) from None
         # A hole in a file reads as any number of NUL, which end the text.
-        more, hole, _ = more.partition("\0")
+        text, hole, _ = text.partition("\0")
         self._dropped += self._at
-        self._text, self._at = self._text[self._at :] + more, 0
-        self._is_whole = bool(hole) or not more
-        return bool(more)
+        self._text, self._at = self._text[self._at :] + text, 0
+        self._is_whole = bool(hole) or not text
+        return bool(text)
 
     def _damaged(self, what: str) -> CorruptDump:
-        at = self._dropped + self._at
+        position = self._dropped + self._at
         if self._is_whole and not self._text[self._at :].strip():
             what = "the file ends in the middle of its records"
-        return CorruptDump(f"is no JSON from character {at} on: {what}", path=self._path)
+        return CorruptDump(f"is no JSON from character {position} on: {what}", path=self._path)

@@ -38,16 +38,16 @@ class TensorLoader:
                 f"{record} holds no values: msprobe recorded without them",
                 hint='its statistics() may be there; dump with "task": "tensor" to keep values',
             )
-        found = _read(stored.file)
-        if record.shape is not None and found.shape != record.shape:
+        array = _read(stored.file)
+        if record.shape is not None and array.shape != record.shape:
             raise CorruptDump(
-                f"it holds a tensor of shape {list(found.shape)}, its index says {list(record.shape)}", path=stored.file
+                f"it holds a tensor of shape {list(array.shape)}, its index says {list(record.shape)}", path=stored.file
             )
-        return found
+        return array
 
     def statistics(self, record: Record) -> Optional[Statistics]:
-        found: Optional[Statistics] = record.key.statistics
-        return found
+        statistics: Optional[Statistics] = record.key.statistics
+        return statistics
 
     def precision(self, record: Record) -> Precision:
         """msprobe converts integers and float64 to float32; the results of narrower types have these types."""
@@ -95,11 +95,12 @@ def _read(file: Path) -> np.ndarray:
 
 
 def numbers_of(entry: Mapping[str, Any], shape: tuple[int, ...]) -> Optional[Statistics]:
-    """The statistics of an entry; None if it has none. A maximum of NaN is dropped, as it hides the other elements."""
-    found = [entry.get(name) for name in ("Max", "Min", "Mean", "Norm")]
-    if all(value is None for value in found):
+    """Return the statistics of an entry; None if it has none. A maximum of NaN is dropped, as it hides the other
+    elements."""
+    values = [entry.get(name) for name in ("Max", "Min", "Mean", "Norm")]
+    if all(value is None for value in values):
         return None
-    high, low, mean, norm = (value if _is_number(value) else None for value in found)
+    high, low, mean, norm = (value if _is_number(value) else None for value in values)
     high, low = (None if value is None or math.isnan(value) else value for value in (high, low))
     # msprobe gives the element of a tensor without axes as its norm.
     return Statistics(math.prod(shape), max=high, min=low, mean=mean, l2norm=None if norm is None else abs(norm))

@@ -43,22 +43,23 @@ class MsprobeName(NamedTuple):
 
 
 def module_of(parent: object) -> Optional[str]:
-    """The path of the module that is the parent of a record in `construct.json`; None if there is none."""
+    """Return the path of the module that is the parent of a record in `construct.json`; None if there is none."""
     # With a micro step it is a pair.
     name = parent[0] if isinstance(parent, list) and parent else parent
     return MsprobeName.of(name).module if isinstance(name, str) else None
 
 
 def stack_of(lines: Iterable[object]) -> tuple[str, ...]:
-    """The functions of a stack in the form of `Record.stack`, `file:line in function`, including the framework's."""
-    found = (_FRAME.match(line) for line in lines if isinstance(line, str))
-    return tuple(f"{frame[1]}:{frame[2]} in {frame[3].strip()}" for frame in found if frame is not None)
+    """Return the functions of a stack in the form of `Record.stack`, `file:line in function`, including the
+    framework's."""
+    frames = (_FRAME.match(line) for line in lines if isinstance(line, str))
+    return tuple(f"{frame[1]}:{frame[2]} in {frame[3].strip()}" for frame in frames if frame is not None)
 
 
 def source_of(lines: Iterable[object]) -> Optional[str]:
     """`file:line` of the innermost line of a stack outside the framework; None if there is none."""
     for line in lines:
-        found = _FRAME.match(line) if isinstance(line, str) else None
-        if found is not None and not _FRAMEWORK.search(found[1]):
-            return f"{found[1]}:{found[2]}"
+        frame = _FRAME.match(line) if isinstance(line, str) else None
+        if frame is not None and not _FRAMEWORK.search(frame[1]):
+            return f"{frame[1]}:{frame[2]}"
     return None

@@ -22,7 +22,7 @@ _NAMED = {
 
 
 class MsprobeTensor(NamedTuple):
-    """One tensor of a record: its side, its number there, msprobe's path of it, and what is written of it."""
+    """One tensor of a record: its side, its number on that side, msprobe's path, and its entry in the file."""
 
     io: str
     index: int  # type: ignore[assignment]  # it hides tuple.index on purpose, as in Record
@@ -31,7 +31,7 @@ class MsprobeTensor(NamedTuple):
 
 
 def tensors_of(value: Any) -> Iterator[MsprobeTensor]:
-    """Of a record in `data`: those of each side in order, parameters behind the arguments."""
+    """Yield the tensors of a record in `data`, each side in order, parameters after the arguments."""
     if not isinstance(value, dict):
         return
     if _SIDES.keys() & value.keys():
@@ -48,14 +48,14 @@ def tensors_of(value: Any) -> Iterator[MsprobeTensor]:
 
 
 def gradients_of(value: Any) -> Any:
-    """The record of the gradients of parameters, which has a list of one tensor for each, as one of tensors."""
+    """Return the record of the gradients of parameters, which has a list of one tensor for each, as one of tensors."""
     if not isinstance(value, dict):
         return value
-    return {key: one[0] if isinstance(one, list) and len(one) == 1 else one for key, one in value.items()}
+    return {key: item[0] if isinstance(item, list) and len(item) == 1 else item for key, item in value.items()}
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether an entry is that of a tensor, of whatever class."""
+    """Return True if an entry is that of a tensor, of whatever class."""
     return isinstance(value, dict) and isinstance(value.get("dtype"), str) and isinstance(value.get("shape"), list)
 
 
@@ -93,15 +93,15 @@ def _is_value(value: Any) -> bool:
 
 
 def call_of(name: str, value: Any) -> bytes:
-    """What the function was called with, as `dump_format.read_call` takes it; empty for what is no call of one.
+    """Return the arguments of the call as `dump_format.read_call` reads them; empty if it is no call of a function.
 
     msprobe knows no names of positional arguments: these are "0", "1", …
     """
     if not isinstance(value, dict) or not isinstance(value.get("input_args"), list):
         return b""
     numbers = {tensor.path: tensor.index for tensor in tensors_of(value) if tensor.io == "input"}
-    given = [*_items(value["input_args"]), *_items(value.get("input_kwargs"))]
-    texts = (f"{text_of(key)}:{text_of(_value(item, key, numbers, 0))}" for key, item in given)
+    arguments = [*_items(value["input_args"]), *_items(value.get("input_kwargs"))]
+    texts = (f"{text_of(key)}:{text_of(_value(item, key, numbers, 0))}" for key, item in arguments)
     return f'{{"op":{text_of(name)},"args":{{{",".join(texts)}}}}}'.encode()
 
 

@@ -19,13 +19,13 @@ from ascend_dump.native.cann.mapping import (
     std_hash,
 )
 from ascend_dump.native.cann.names import (
+    DumpLevels,
     DumpName,
-    Place,
+    build_levels,
     build_name,
-    build_place,
     loosen_glob,
+    parse_levels,
     parse_name,
-    parse_place,
     sanitize,
     watch_name,
     watch_pairs,
@@ -159,7 +159,7 @@ def test_watch_pairs_lists_every_reading():
 
 
 places = st.builds(
-    Place,
+    DumpLevels,
     run=st.just("20260101010101"),
     device=st.integers(0, 63),
     model=st.none(),
@@ -172,7 +172,7 @@ places = st.builds(
     inner=st.just(()),
 )
 model_places = st.builds(
-    Place,
+    DumpLevels,
     run=st.just("20260101010101"),
     device=st.integers(0, 63),
     model=plain_text.filter(lambda text: not text.isdecimal()),
@@ -188,30 +188,30 @@ model_places = st.builds(
 
 @given(st.one_of(places, model_places))
 def test_place_round_trips_under_any_path(place):
-    assert parse_place(build_place(place)) == place
-    assert parse_place(("/", "home", "user", "dumps", *build_place(place))) == place
+    assert parse_levels(build_levels(place)) == place
+    assert parse_levels(("/", "home", "user", "dumps", *build_levels(place))) == place
 
 
 def test_exception_directory_and_inner_levels():
-    place = Place(device=3, exception=True)
-    assert build_place(place) == ("extra-info", "data-dump", "3")
-    assert parse_place(("d", *build_place(place))) == place
-    captured = parse_place(("20260101010101", "0", "aclnnAdd.model", "layer"))
-    assert captured == Place(run="20260101010101", device=0, inner=("aclnnAdd.model", "layer"))
+    place = DumpLevels(device=3, exception=True)
+    assert build_levels(place) == ("extra-info", "data-dump", "3")
+    assert parse_levels(("d", *build_levels(place))) == place
+    captured = parse_levels(("20260101010101", "0", "aclnnAdd.model", "layer"))
+    assert captured == DumpLevels(run="20260101010101", device=0, inner=("aclnnAdd.model", "layer"))
 
 
 def test_levels_above_the_opened_directory_count_from_the_time_level_on():
     parts = ("data", "3", "20260101010101", "0", "m", "1", "7")
-    assert parse_place(parts, own=6).outer_step == 3
-    assert parse_place(parts, own=5).outer_step is None
-    assert parse_place(parts, own=0).data_index == 7
-    assert parse_place(("home", "m", "1", "7"), own=0) == Place()
-    assert parse_place(("home", "m", "1", "7"), own=3).data_index == 7
+    assert parse_levels(parts, inside=6).outer_step == 3
+    assert parse_levels(parts, inside=5).outer_step is None
+    assert parse_levels(parts, inside=0).data_index == 7
+    assert parse_levels(("home", "m", "1", "7"), inside=0) == DumpLevels()
+    assert parse_levels(("home", "m", "1", "7"), inside=3).data_index == 7
 
 
 @given(st.lists(st.text(max_size=16), max_size=8), st.integers(0, 8))
 def test_any_levels_are_a_place(parts, own):
-    place = parse_place(parts, own)
+    place = parse_levels(parts, own)
     assert place.data_index is None or place.model is not None
 
 
