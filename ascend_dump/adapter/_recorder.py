@@ -139,7 +139,7 @@ class Recorder(Session):
         op         the type of the operator, such as "MatMul"
         inputs, outputs  numpy arrays, numbers, and objects with `__array__` or `__dlpack__`. A tensor whose values
                    cannot be read is recorded without them, with the reason
-        arguments  its other arguments: numbers, texts, lists, types
+        arguments  its other arguments: numbers, texts, lists, types. Inputs in a sequence are the argument `inputs`
         name       its name in the model, which `layers=` selects; `op` by default
         module     the path of the module that called it; source: the line of the program, "train.py:31"
         phase      "forward", "backward", "optimizer" or "other"
@@ -147,6 +147,8 @@ class Recorder(Session):
         name = name or op
         if not self._is_open or os.getpid() != self._process or not self._selects(name, module):
             return
+        if not isinstance(inputs, Mapping):
+            inputs = {"inputs": [*inputs]}
         seq, micros = next(self._operators), time.time_ns() // 1000
         items: list[Item] = []
         for io, tensors in (("input", inputs), ("output", outputs)):
@@ -160,8 +162,7 @@ class Recorder(Session):
                     payload = Payload(data.content, 0, len(data.content), data.dtype, data.shape)
                     items.append(Item(line, None if data.skipped else payload))
         if items:
-            if arguments or isinstance(inputs, Mapping):
-                items[0].line.call = msgspec.Raw(_call_text(op, inputs, arguments or {}).encode())
+            items[0].line.call = msgspec.Raw(_call_text(op, inputs, arguments or {}).encode())
             self._writer.put(items, sum(item.line.nbytes for item in items))
 
     def trigger(self, reason: str) -> None:
@@ -182,7 +183,7 @@ class Recorder(Session):
         if self._unselected:
             names = ", ".join(list(self._unselected)[:_MOST_NAMES])
             return [f"layers= selects none of the operators that ran, such as {names}"]
-        if not self._request.steps.all:
+        if not self._writer.tally().begun:
             return [f"steps={self._request.steps} was not reached: {self._steps_seen} steps ran, counted from 0"]
         return ["no operator was recorded in the steps that ran"]
 
@@ -276,11 +277,11 @@ def _flat(tensors: Tensors) -> Iterator[tuple[str, Any]]:
             yield parameter, value
 
 
-def _call_text(op: str, inputs: Tensors, arguments: Mapping[str, Any]) -> str:
+def _call_text(op: str, inputs: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
     """Return the JSON of `Line.call`, in which inputs are references to their records."""
     values: dict[str, Any] = {}
     indices = itertools.count()
-    for parameter, value in inputs.items() if isinstance(inputs, Mapping) else ():
+    for parameter, value in inputs.items():
         if isinstance(value, (list, tuple)):
             values[parameter] = [TensorOf("input", next(indices)) for _ in value]
         else:

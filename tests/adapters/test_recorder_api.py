@@ -120,6 +120,12 @@ def test_names_and_arguments_are_those_of_the_call(tmp_path: Path) -> None:
     assert (records[0].op_name, records[0].module, records[0].source) == ("block.concat", "block", "train.py:7")
 
 
+def test_inputs_without_names_are_known_to_the_call(tmp_path: Path) -> None:
+    record = recorded(tmp_path, "Log", inputs=[X], outputs=[X], arguments={"base": 2})[0]
+    assert record.arguments is not None
+    assert record.arguments.name_of("input", 0) == "inputs[0]"
+
+
 @pytest.mark.parametrize("mode", ["input", "output", "all"])
 def test_mode_and_data_are_followed(tmp_path: Path, mode: str) -> None:
     records = recorded(tmp_path, "Add", inputs=[X], outputs=[X + 1], settings={"mode": mode, "data": "full"})
@@ -153,6 +159,7 @@ def test_an_empty_dump_has_a_reason(tmp_path: Path) -> None:
         ({}, "ran no step"),
         ({"steps": "5"}, "steps=5 was not reached: 1 steps"),
         ({"layers": "conv*"}, "such as Add"),
+        ({"steps": "0", "mode": "input"}, "no operator was recorded"),
     )
     for number, (settings, reason) in enumerate(settings_and_reasons):
         writer = recorder(tmp_path / str(number), **settings)
