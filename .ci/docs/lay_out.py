@@ -13,19 +13,9 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
 
-#: For users, and for authors of adapters and dialects. A name that several of them have is described with the first.
-MODULES = (
-    "ascend_dump",
-    "ascend_dump.reading",
-    "ascend_dump.analysis.compare",
-    "ascend_dump.analysis.suspects",
-    "ascend_dump.analysis.replay",
-    "ascend_dump.triage_runs",
-    "ascend_dump.statistics",
-    "ascend_dump.adapter",
-    "ascend_dump.testing",
-    "ascend_dump.testing.contract",
-    "ascend_dump.fakes",
+#: The public modules of `ascend-dump help interface`. A name that several of them have is described with the first.
+MODULES = re.findall(
+    r"^\| `(\S+)` \|", (REPOSITORY / "ascend_dump/pages/topics/interface.md").read_text(), re.MULTILINE
 )
 
 #: What the public names take and give without being public names themselves, and the module that describes each.

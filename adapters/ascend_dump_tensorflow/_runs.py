@@ -7,13 +7,13 @@ from typing import Any, Callable, Protocol
 
 from ascend_dump_tensorflow._hook import session_class
 
-__all__ = ["Recorder", "can_replace_runs", "replace_runs"]
+__all__ = ["RunRecorder", "can_replace_runs", "replace_runs"]
 
 _Run = Callable[..., Any]
 _NAMES = ("run", "make_callable", "_make_callable_from_options")
 
 
-class Recorder(Protocol):
+class RunRecorder(Protocol):
     def claims(self, session: Any) -> bool:
         """Whether this run of the session is recorded; called before every run."""
 
@@ -27,7 +27,7 @@ def can_replace_runs() -> bool:
     return all(hasattr(where, name) for name in _NAMES)
 
 
-def replace_runs(recorder: Recorder) -> Callable[[], None]:
+def replace_runs(recorder: RunRecorder) -> Callable[[], None]:
     """Route the runs of claimed sessions through the recorder. Returns a function that undoes it."""
     where = session_class()
     before = {name: getattr(where, name) for name in _NAMES}
@@ -75,7 +75,7 @@ def replace_runs(recorder: Recorder) -> Callable[[], None]:
 class _Callable:
     """A callable of a session. Its C++ implementation supports no debugger, so a recorded call uses `run`."""
 
-    def __init__(self, recorder: Recorder, session: Any, plain: Any, run: _Run, options: Any) -> None:
+    def __init__(self, recorder: RunRecorder, session: Any, plain: Any, run: _Run, options: Any) -> None:
         self._recorder = recorder
         self._session = session
         self._plain = plain

@@ -1,12 +1,13 @@
 """For authors of adapters: the contract, the registry, and what adapters have in common.
 
 An adapter is a class that derives from `Adapter`, registered under the entry point group `ascend_dump.adapters`; its
-`start` returns a `Session`. One that records tensors itself writes them with `HostRun` and `HostWriter`, in the format
-that `ascend_dump.open` reads. Errors to raise are those of `ascend_dump`. `ascend_dump.testing.contract` is the test
-suite.
+`start` returns a `Session`. `Recorder` is a session for adapters that see each operator: they pass its tensors to
+`Recorder.record`. It is built of `HostRun` and `HostWriter`, which write the format that `ascend_dump.open` reads; an
+adapter may use these directly, to save copies. Errors to raise are those of `ascend_dump`.
+`ascend_dump.testing.contract` is the test suite.
 
 Entry points are loaded in any process, so importing this package loads nothing else: every name is fetched when it is
-first used. `HostWriter` and what belongs to it load numpy: import them inside functions.
+first used. `Recorder`, `HostWriter` and what belongs to it load numpy: import them inside functions.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     )
     from ascend_dump.adapter._exit import at_exit
     from ascend_dump.adapter._limits import size_is_unlimited, steps_are_no_directories
+    from ascend_dump.adapter._recorder import Recorder
     from ascend_dump.adapter._session import Session, tell_of_empty
     from ascend_dump.common.counters import Tally
     from ascend_dump.common.paths import (
@@ -61,6 +63,7 @@ __all__ = [
     "Payload",
     "Problem",
     "Rank",
+    "Recorder",
     "Repeats",
     "RunDirectory",
     "Session",
@@ -112,6 +115,7 @@ _HOMES: dict[str, str] = {
         ),
         "adapter._exit": ("at_exit",),
         "adapter._limits": ("size_is_unlimited", "steps_are_no_directories"),
+        "adapter._recorder": ("Recorder",),
         "adapter._session": ("Session", "tell_of_empty"),
         "statistics": ("STATISTIC_NAMES",),
         "writing": ("CHANGED", "HostWriter", "Item", "Line", "Payload", "HostRun", "copy_memory", "sample_of"),

@@ -85,7 +85,7 @@ class Adapter(ABC):
 
     @abstractmethod
     def accepts(self, target: Any) -> bool:
-        """Whether this adapter captures `target` (None: the process). Imports nothing."""
+        """Return True if this adapter captures `target` (None: the process). Imports nothing."""
 
     @abstractmethod
     def check(self, request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
@@ -102,7 +102,7 @@ class Adapter(ABC):
         """
 
     def counts_steps(self, target: Any) -> bool:
-        """Whether the target or its framework counts steps itself; `Capture.step` is refused then."""
+        """Return True if the target or its framework counts steps itself; `Capture.step` is refused then."""
         return target is not None
 
     def launch(self, begin: Begin) -> Optional[Callable[[], str]]:
@@ -122,7 +122,7 @@ class Adapter(ABC):
         """
 
     def only_starts_others(self) -> bool:
-        """Whether this process is a launcher, which starts the processes that run models and runs none itself."""
+        """Return True if this process is a launcher: it starts the processes that run models, and runs none itself."""
         return False
 
     def may_attach(self, request: DumpRequest) -> None:
@@ -147,7 +147,7 @@ class Adapter(ABC):
 
 
 class AdapterInfo(NamedTuple):
-    """One registered adapter, and whether it can be used."""
+    """One registered adapter, usable or with the reason against it."""
 
     name: str
     distribution: str
@@ -158,22 +158,22 @@ class AdapterInfo(NamedTuple):
 
 def adapters() -> list[AdapterInfo]:
     """The registered adapters, each usable or with the reason why not. Loads adapters, but imports no framework."""
-    found = []
+    infos = []
     for name, entry in sorted(_entry_points().items()):
         dist = distribution_of(entry)
         where: tuple[str, str] = (dist.metadata["Name"], dist.version) if dist is not None else ("", "")
         try:
             adapter = load(name)
         except AscendDumpError as error:
-            found.append(AdapterInfo(name, *where, False, error.message))
+            infos.append(AdapterInfo(name, *where, False, error.message))
             continue
         if adapter.framework in sys.modules:
-            found.append(AdapterInfo(name, *where, True, f"{adapter.framework} is imported"))
+            infos.append(AdapterInfo(name, *where, True, f"{adapter.framework} is imported"))
         elif _importable(adapter.framework):
-            found.append(AdapterInfo(name, *where, True, f"{adapter.framework} is installed, not imported yet"))
+            infos.append(AdapterInfo(name, *where, True, f"{adapter.framework} is installed, not imported yet"))
         else:
-            found.append(AdapterInfo(name, *where, False, f"{adapter.framework} is not installed"))
-    return found
+            infos.append(AdapterInfo(name, *where, False, f"{adapter.framework} is not installed"))
+    return infos
 
 
 def registered() -> list[str]:
@@ -237,11 +237,11 @@ def choose(target: Any, framework: Optional[str]) -> Adapter:
         if adapter.framework in sys.modules and adapter.accepts(target):
             candidates.append(adapter)
     if candidates:
-        return max(candidates, key=lambda one: one.priority)
-    known = ", ".join(f"{info.name} ({info.reason})" for info in adapters()) or "none"
+        return max(candidates, key=lambda adapter: adapter.priority)
+    names_and_reasons = ", ".join(f"{info.name} ({info.reason})" for info in adapters()) or "none"
     raise AdapterNotFound(
         f"nothing here captures a {_describe(target)}",
-        hint=f"import the framework first, or name it with framework=; registered: {known}",
+        hint=f"import the framework first, or name it with framework=; registered: {names_and_reasons}",
     )
 
 
@@ -265,8 +265,8 @@ def fresh_adapters() -> Iterator[None]:
 
 def _entry_points() -> dict[str, Any]:
     disabled = {name.strip() for name in os.environ.get("ASCEND_DUMP_DISABLED_ADAPTERS", "").split(",")}
-    found = entry_points_of(GROUP)
-    return {name: entry for name, entry in found.items() if name not in disabled and "*" not in disabled}
+    entries = entry_points_of(GROUP)
+    return {name: entry for name, entry in entries.items() if name not in disabled and "*" not in disabled}
 
 
 def _importable(module: str) -> bool:

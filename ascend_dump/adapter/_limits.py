@@ -1,4 +1,4 @@
-"""Problems for limits that a framework which writes its dumps itself does not support."""
+"""Problems for limits of frameworks that write their dumps themselves."""
 
 from __future__ import annotations
 

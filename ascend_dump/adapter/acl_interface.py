@@ -46,19 +46,19 @@ def claim(owner: object, what: str) -> None:
 
 def release(owner: object) -> None:
     """Release the interface; does nothing if `owner` does not use it."""
-    _holders[:] = [held for held in _holders if held[0] is not owner]
+    _holders[:] = [entry for entry in _holders if entry[0] is not owner]
 
 
 def holder() -> Optional[str]:
-    """What uses the interface, None if no capture does."""
+    """Return a description of the capture that uses the interface, or None."""
     return _holders[-1][1] if _holders else None
 
 
 def refusal(call: str, code: int, words: str = "") -> AscendDumpError:
-    """The typed error for what a call of acl returned. words: CANN's own, where it has some.
+    """Return the typed error for a return code of acl. words: CANN's own, where it has some.
 
     (assumption acl.init_dump_twice)
     """
     kind, ours = _ERRORS.get(code, (AdapterError, "AD200"))
-    said = f"; CANN says: {words.strip()}" if words.strip() else ""
-    return kind(f"{call} returned {describe(code)}{said}", hint=_HINTS[ours], code=ours)
+    message = f"; CANN says: {words.strip()}" if words.strip() else ""
+    return kind(f"{call} returned {describe(code)}{message}", hint=_HINTS[ours], code=ours)

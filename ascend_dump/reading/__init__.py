@@ -2,13 +2,14 @@
 
 For authors of dialects: `Dialect` is the protocol. Its `scan` gets each `Directory` of the tree and returns an `Entry`
 for each file that it can read. `Entry.records` creates a `Record` for each tensor, and the record's `Loader` reads the
-values. `rank_of` finds the rank in a path; `open_regular` and `read_regular` open untrusted files safely. Raise the
-errors of `ascend_dump`. Register a dialect under the entry point group `ascend_dump.dialects`; if it fails, the error
-is reported with its name, and other files are still read.
+values. `rank_of` finds the rank in a path; `open_regular` and `read_regular` open untrusted files safely, `read_npy`
+and `read_pt` read a file with one tensor. Raise the errors of `ascend_dump`. Register a dialect under the entry point
+group `ascend_dump.dialects`; if it fails, the error is reported with its name, and other files are still read.
 """
 
 from __future__ import annotations
 
+from ascend_dump.reading._array_files import read_npy, read_pt
 from ascend_dump.reading._dialect import Batch, Dialect, Directory, Entry, rank_of
 from ascend_dump.reading._dump import Dump
 from ascend_dump.reading._open import open_dump
@@ -35,6 +36,8 @@ __all__ = [
     "open_dump",
     "open_regular",
     "rank_of",
+    "read_npy",
+    "read_pt",
     "read_regular",
     "registered_dialects",
 ]

@@ -24,7 +24,7 @@ from ascend_dump.storage.files import NotRegularFile, open_regular, size_of
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["PtObject", "PtTensor", "read_pt", "read_pt_array", "read_pt_items"]
+__all__ = ["PtObject", "PtTensor", "describe_pt", "read_pt_array", "read_pt_items"]
 
 #: Limits for a file with one tensor, whose pickle has some hundred bytes: bytes of the pickle, members of the archive.
 _LONGEST_PICKLE, _MOST_MEMBERS = 64 * 1024, 64
@@ -82,7 +82,7 @@ class PtObject(NamedTuple):
     name: str
 
 
-def read_pt(path: Path) -> PtTensor:
+def describe_pt(path: Path) -> PtTensor:
     """Read the description of a file's only tensor. Raises CorruptDump; NotSupported if it is not a plain tensor."""
     with _Archive(path, _MOST_MEMBERS) as archive:
         value = _evaluated(path, archive.pickle(_LONGEST_PICKLE))

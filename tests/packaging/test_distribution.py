@@ -78,7 +78,19 @@ class TestFiles:
         adapters = {path.name for path in (REPOSITORY / "adapters").iterdir() if path.name.startswith("ascend_dump_")}
         found = {name.partition("/")[0] for name in names(built.wheel)}
         info = f"ascend_dump-{ascend_dump.__version__}.dist-info"
-        assert found == {"ascend_dump", info, *HOOK_FILES, *adapters}
+        assert found == {"ascend_dump", info, info.replace(".dist-info", ".data"), *HOOK_FILES, *adapters}
+
+    def test_the_examples_that_a_page_for_authors_names_are_in_the_wheel(self, built: Built) -> None:
+        page = (REPOSITORY / "ascend_dump" / "pages" / "topics" / "extend.md").read_text()
+        examples = set(re.findall(r"`(examples/\w+)`", page))
+        assert len(examples) == 2
+        expected = {
+            f"ascend_dump-{ascend_dump.__version__}.data/data/share/ascend-dump/{path.relative_to(REPOSITORY).as_posix()}"
+            for example in examples
+            for path in (REPOSITORY / example).iterdir()
+            if path.name != "__pycache__"
+        }
+        assert {name for name in names(built.wheel) if ".data/" in name} == expected
 
     def test_every_file_of_the_packages_is_in_the_wheel(self, built: Built) -> None:
         expected = set()

@@ -329,6 +329,63 @@ def test_whoever_adds_a_framework_needs_public_names_only(package: Path) -> None
     assert private == []
 
 
+INTERFACE = (CORE / "pages" / "topics" / "interface.md").read_text(encoding="utf-8")
+#: The modules in the table of the page, and the packages in its list: only adapters and examples of this distribution
+#: import these.
+PUBLIC_MODULES = re.findall(r"^\| `(\S+)` \|", INTERFACE, re.MULTILINE)
+SHARED_PACKAGES = tuple(
+    name
+    for line in re.findall(r"^- (`.*?):", INTERFACE, re.MULTILINE)
+    for name in re.findall(r"`(ascend_dump\S*)`", line)
+)
+
+
+@pytest.mark.parametrize("name", PUBLIC_MODULES)
+def test_a_public_module_lists_its_names(name: str) -> None:
+    module = import_module(name)
+    assert module.__all__
+    assert [public for public in module.__all__ if not hasattr(module, public)] == []
+
+
+@pytest.mark.parametrize("name", SHARED_PACKAGES)
+def test_a_shared_package_exists(name: str) -> None:
+    assert import_module(name).__doc__
+
+
+#: Examples that import shared packages, which the page names.
+EXAMPLES_OF_DEVICES = ("03_acl_offline",)
+
+
+@pytest.mark.parametrize(
+    "package",
+    [*adapter_packages(), *sorted((ROOT / "examples").glob("*/")), *sorted(DATA.glob("third_party_*"))],
+    ids=lambda path: path.name,
+)
+def test_extensions_and_examples_import_listed_modules_only(package: Path) -> None:
+    """Imports for type checkers count too."""
+    shared = SHARED_PACKAGES if package.parent == ADAPTERS or package.name in EXAMPLES_OF_DEVICES else ()
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {module}"
+        for path in package.rglob("*.py")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for module in modules_imported(node)
+        if module not in PUBLIC_MODULES and not f"{module}.".startswith(tuple(f"{name}." for name in shared))
+    ]
+    assert wrong == [], "list the module in ascend_dump/pages/topics/interface.md, or import a public name"
+
+
+def modules_imported(node: Union[ast.Import, ast.ImportFrom]) -> list[str]:
+    """Return the modules of ascend_dump that a statement imports, those that it takes from a package too."""
+    names = [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        files = [ROOT.joinpath(*base.split("."), name) for name in names]
+        modules = [f"{base}.{path.name}" for path in files if path.is_dir() or path.with_suffix(".py").is_file()]
+        names = modules if len(modules) == len(names) else [base, *modules]
+    return [name for name in names if name.split(".")[0] == "ascend_dump"]
+
+
 def test_a_test_that_needs_private_modules_says_why() -> None:
     """In a comment before the first such import of a block; most tests use what users use."""
     files, silent = set(), []

@@ -113,9 +113,9 @@ def _of_npy(path: Path, header: NpyHeader) -> StoredArray:
 
 
 def _of_pt(path: Path) -> StoredArray:
-    from ascend_dump.reading._pt_file import read_pt, read_pt_array
+    from ascend_dump.reading._pt_file import describe_pt, read_pt_array
 
-    tensor = read_pt(path)
+    tensor = describe_pt(path)
     nbytes = math.prod(tensor.shape) * dtype_of(tensor.dtype).itemsize
     return StoredArray(tensor.dtype, tensor.shape, nbytes, lambda: read_pt_array(path, tensor))
 

@@ -79,7 +79,7 @@ class _PtFile(Entry):
         )
 
     def records(self) -> Iterator[Record]:
-        from ascend_dump.reading._pt_file import read_pt
+        from ascend_dump.reading._pt_file import describe_pt
 
         fields: dict[str, Any] = {
             "path": self.path,
@@ -91,7 +91,7 @@ class _PtFile(Entry):
             "device": self.device,
         }
         try:
-            tensor = read_pt(self.path)
+            tensor = describe_pt(self.path)
         except ReadError as error:
             yield Record(None, error=error, **fields)
             return

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from interpreters import lay_out, register
-from places import DATA
+from places import DATA, REPOSITORY
 
 import ascend_dump
 from ascend_dump import ReadError
@@ -22,7 +22,7 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The sample dialect installed into this process, and a dump in its format, beside a file of CANN."""
     site = tmp_path / "site"
     site.mkdir()
-    monkeypatch.syspath_prepend(str(lay_out(DATA / "third_party_dialect", site)))
+    monkeypatch.syspath_prepend(str(lay_out(REPOSITORY / "examples" / "14_own_dialect", site)))
     root = tmp_path / "dump"
     place = root / "worldsize2_global_rank1"
     place.mkdir(parents=True)

@@ -71,9 +71,9 @@ def type_and_shape(file: Path) -> tuple[str, tuple[int, ...]]:
 
         header = read_npy_header(file)
         return dtype_of(header.dtype).name, header.shape
-    from ascend_dump.reading._pt_file import read_pt
+    from ascend_dump.reading._pt_file import describe_pt
 
-    tensor = read_pt(file)
+    tensor = describe_pt(file)
     return tensor.dtype, tensor.shape
 
 
@@ -89,9 +89,9 @@ def _read(file: Path) -> np.ndarray:
         from ascend_dump.reading._npy import read_array
 
         return read_array(file, read_npy_header(file))
-    from ascend_dump.reading._pt_file import read_pt, read_pt_array
+    from ascend_dump.reading._pt_file import describe_pt, read_pt_array
 
-    return read_pt_array(file, read_pt(file))
+    return read_pt_array(file, describe_pt(file))
 
 
 def numbers_of(entry: Mapping[str, Any], shape: tuple[int, ...]) -> Optional[Statistics]:
