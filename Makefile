@@ -45,7 +45,7 @@ help:
 	@echo 'make test-all   the same, then without the tests marked thorough under Python $(OLDEST) and $(NEWEST) if found'
 	@echo 'make test-real  the suites that run real frameworks: $(or $(SUITES),none yet)'
 	@echo 'make test-npu   the contracts of the adapters on an Ascend device: NPU=$(NPU), with the frameworks of $(PYTHON)'
-	@echo 'make check      ruff, mypy, and hadolint over docker/'
+	@echo 'make check      ruff, mypy, plain names, and hadolint over docker/'
 	@echo 'make docs       the pages and the reference of the Python interface as HTML, in $(DOCS)'
 	@echo 'make bench      the benchmarks, as ratios within one run'
 	@echo 'make fuzz       mutated files for every reader: MUTANTS=$(MUTANTS) SEED=$(SEED) SECONDS= JOBS='
@@ -108,6 +108,7 @@ check: $(VENV)/stamp
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/python .ci/plain_names.py ascend_dump adapters
 	$(VENV)/bin/hadolint docker/*/Dockerfile
 
 # Ends with an error where a link leads nowhere, in a page or in the reference.

@@ -17,7 +17,7 @@ import ascend_dump
 torch = pytest.importorskip("torch")
 
 # Private: makes parts of the recorder fail, which no program can.
-from ascend_dump_torch import _names, _session  # noqa: E402  (needs torch)
+from ascend_dump_torch import _call_site, _session  # noqa: E402  (needs torch)
 from torch_helpers import call, modes  # noqa: E402
 from torch_helpers import relu_net as net  # noqa: E402
 
@@ -118,7 +118,7 @@ class TestFailures:
     @pytest.fixture
     def broken(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The tracker fails at its 6th operator of all."""
-        place = _names.Tracker.place
+        place = _call_site.Tracker.place
         count = iter(range(1000))
 
         def fail_late(self: Any) -> Any:
@@ -126,7 +126,7 @@ class TestFailures:
                 raise ValueError("planted")
             return place(self)
 
-        monkeypatch.setattr(_names.Tracker, "place", fail_late)
+        monkeypatch.setattr(_call_site.Tracker, "place", fail_late)
 
     def test_our_own_failure_does_not_stop_the_training(
         self, broken: None, dumps: Path, caplog: pytest.LogCaptureFixture
@@ -165,7 +165,7 @@ class TestFailures:
         def fail(*args: Any) -> None:
             raise ValueError("planted")
 
-        monkeypatch.setattr(_names.Tracker, where, fail)
+        monkeypatch.setattr(_call_site.Tracker, where, fail)
         model = net()
         with ascend_dump.capture(model, path=dumps):
             assert call(model).shape == (3, 2)

@@ -146,7 +146,9 @@ def _lines_of(file: IO[bytes], path: _Path) -> Iterator[bytes]:
         if len(raw) >= _LONGEST_LINE:
             raise CorruptDump("a line is too long for a graph", path=path, offset=file.tell() - len(raw))
         if b"\0" in raw:
-            raise CorruptDump("a NUL, which no text has", path=path, offset=file.tell() - len(raw) + raw.index(0))
+            raise CorruptDump(
+                "a NUL byte, which no text file contains", path=path, offset=file.tell() - len(raw) + raw.index(0)
+            )
         yield raw
 
 

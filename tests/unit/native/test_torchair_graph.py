@@ -236,7 +236,7 @@ def test_the_first_node_of_a_line_always_has_it(tmp_path_factory, nodes):
     assert all(found[number] == f"m.py:{line}" for line, number in firsts.items())
 
 
-@pytest.mark.parametrize("text", ["", "print('hello')\n", "\0\xff\n" * 5])
+@pytest.mark.parametrize("text", ["", "print('hello')\n", "\1\xff\n" * 5])
 def test_other_files_are_refused(tmp_path, text):
     path = tmp_path / NAME.format(1, 0)
     path.write_text(text)
@@ -265,7 +265,7 @@ def test_deep_texts_do_no_harm(tmp_path, argument):
     assert one.node.name == "X"
 
 
-@given(st.text(max_size=300))
+@given(st.text(st.characters(exclude_characters="\0"), max_size=300))
 def test_any_text_is_read_or_refused(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("g") / NAME.format(1, 0)
     path.write_bytes((HEAD + text).encode("utf-8", "surrogatepass"))
