@@ -119,7 +119,7 @@ def _write_end(report: OverflowReport, shown: int, dump: Dump) -> None:
 
 
 def _tell(report: OverflowReport, path: str) -> None:
-    """What the list does not show, on stderr."""
+    """Print the findings that the list does not show, on stderr."""
     from ascend_dump.report.tables import counted, escape
 
     if report.followed:

@@ -74,9 +74,9 @@ def user_cache() -> Path:
 
 
 def is_private(status: os.stat_result) -> bool:
-    """Whether it is this user's, and nobody else may write it."""
-    own = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
-    return own and not status.st_mode & 0o022
+    """Return True if it belongs to this user, and nobody else may write it."""
+    is_own = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
+    return is_own and not status.st_mode & 0o022
 
 
 def make_private_directory(path: Path, setting: str = "path=") -> None:

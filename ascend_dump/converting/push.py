@@ -301,7 +301,7 @@ class _Upload:
 
 
 class _Hashes:
-    """Of the bytes of one file: the store's kind of hash, and ours."""
+    """Two hashes of the bytes of one file: the store's kind, and ours."""
 
     def __init__(self) -> None:
         self.begin()

@@ -321,7 +321,7 @@ class Record:
 
     @property
     def precision(self) -> Precision:
-        """How `statistics()` are rounded."""
+        """The rounding of `statistics()`."""
         from ascend_dump.statistics import COMPUTED
 
         find: Optional[Callable[[Record], Precision]] = getattr(self.loader, "precision", None)

@@ -241,7 +241,7 @@ def _row(record: Record, number: int, position: int) -> tuple[Any, ...]:
 
 
 def _statistics(record: Record) -> Optional[Statistics]:
-    """Those that the dump holds; none are computed."""
+    """Return the recorded statistics; none are computed."""
     try:
         return record.recorded_statistics()
     except AscendDumpError:

@@ -32,7 +32,7 @@ class Table(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How kernels read a dtype.
+    """The representation of a dtype in kernels.
 
     name      "float32", "bfloat16", "int64", "complex64", "bool", …; "table" for every other one-byte dtype
     kind      "float", "integer", "complex" or "table"

@@ -1,4 +1,4 @@
-"""How far recorded statistics may be from those of the tensor."""
+"""Bounds of the error of recorded statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much is queued for the writer thread and not in the files yet."""
+"""The amount that is queued for the writer thread and not in the files yet."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ Extents = dict[str, int]
 
 
 class Groups(NamedTuple):
-    """How a grouped convolution is packed: `merged` groups share a block (GE calls it e_mult)."""
+    """The packing of a grouped convolution: `merged` groups share a block (GE calls it e_mult)."""
 
     number: int
     merged: int

@@ -1,1 +1,1 @@
-"""Our own settings as a file: what `--config` and ASCEND_DUMP read."""
+"""Our own settings as a file, for `--config` and ASCEND_DUMP."""
