@@ -25,6 +25,7 @@ MORE = {
         "converting.push.PushedFile",
         "analysis.triage.Cause",
         "analysis.triage.TriageRound",
+        "report.findings.Finding",
     ),
     "ascend_dump.reading": ("dump_format.Arguments",),
     "ascend_dump.analysis.compare": ("analysis.judging.verdict.Noise",),

@@ -397,10 +397,11 @@ def test_ranks_that_the_process_itself_selects_are_told(start: Callable[..., Pro
 def test_a_process_that_does_not_answer_is_told(
     start: Callable[..., Program], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ascend_dump.attach.client._PATIENCE", 0.2)
     program = start()
     os.kill(program.pid, signal.SIGSTOP)
-    code, _, err = attach(program.pid, "--path", tmp_path / "d")
+    with monkeypatch.context() as impatient:
+        impatient.setattr("ascend_dump.attach.client._PATIENCE", 0.2)
+        code, _, err = attach(program.pid, "--path", tmp_path / "d")
     assert (code, "does not answer within 0.2 seconds [AD306]" in err) == (Exit.USAGE, True)
     os.kill(program.pid, signal.SIGCONT)
     assert capture_of(program) is None

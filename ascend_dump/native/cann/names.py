@@ -230,8 +230,7 @@ def parse_levels(parts: Sequence[str], inside: Optional[int] = None) -> DumpLeve
 
 
 def build_levels(fields: DumpLevels) -> tuple[str, ...]:
-    """Return the directory levels of a place, outermost first, below the dump path. (assumption
-    torchair.rank_directory)"""
+    """Return the directory levels below the dump path, outermost first. (assumption torchair.rank_directory)"""
     levels: list[object] = []
     if fields.rank is not None:
         levels.append(f"worldsize{fields.world}_global_rank{fields.rank}")

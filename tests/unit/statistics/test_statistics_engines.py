@@ -197,6 +197,7 @@ class TestEngines:
         assert (done.stdout.strip(), done.stderr) == ("0", "")
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+    @needs_numba
     def test_a_fork_does_not_wait_for_the_compiler_of_another_thread(self) -> None:
         """A slow compilation: that of the first kernel takes until the child has ended."""
         code = (
