@@ -110,7 +110,7 @@ def test_queues_texts_and_checkpoints_stay_on_the_host(on: On) -> None:
 def test_a_sequence_of_feeds_and_fetches_of_every_form(on: On) -> None:
     tf = on.tf
     with tf.Graph().as_default():
-        sparse = tf.sparse_levelsholder(tf.float32, [2, 2], name="sparse")
+        sparse = tf.sparse_placeholder(tf.float32, [2, 2], name="sparse")
         dense = tf.sparse_tensor_dense_matmul(sparse, tf.ones([2, 1]), name="product")
         value = tf.SparseTensorValue(
             np.array([[0, 1]], np.int64), np.array([3.0], np.float32), np.array([2, 2], np.int64)
