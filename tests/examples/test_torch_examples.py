@@ -110,4 +110,4 @@ class TestNumbers:
     def test_the_triage_confirms_it(self, numbers: Walked) -> None:
         assert "cause       blocks.0.attention/mul_0 (aten::mul), step 0" in numbers.printed
         assert "confirm     confirmed: with the reference's output of blocks.0.attention/mul_0" in numbers.printed
-        assert "blocks.1.attention/mul_0, which is a cause of its own" in numbers.printed
+        assert "blocks.1.attention/mul_0, a cause of its own" in numbers.printed
