@@ -25,6 +25,10 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("side by side")
 
 
+#: Set by pytest itself, by mypy that runs within this process, and by PyTorch's compiler.
+_LEFT_BY_TOOLS = dict.fromkeys(("PYTEST_CURRENT_TEST", "MYPY_CONFIG_FILE_DIR", "TORCHINDUCTOR_CACHE_DIR"), "")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Processes of pytest-xdist find in their environment where the servers of all of them are."""
     if preloaded.DIRECTORY not in os.environ:
@@ -39,6 +43,14 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if ran and not reporter.stats.get("passed"):
         reporter.write_line("\nevery test was skipped: the run counts as failed", red=True)
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+@pytest.fixture(autouse=True)
+def unchanged_environment() -> Iterator[None]:
+    """A variable that a test leaves behind changes the programs that later tests of its process start."""
+    before = {**os.environ, **_LEFT_BY_TOOLS}
+    yield
+    assert {**os.environ, **_LEFT_BY_TOOLS} == before
 
 
 @pytest.fixture(scope="session")

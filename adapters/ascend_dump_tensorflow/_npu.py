@@ -159,10 +159,10 @@ class NpuSession(Session):
 
     def _settle_environment(self, default: Path) -> None:
         before, self.graphs = settle_environment(default)
+        self._undo.append(lambda: _restore_environment(before))
         if self.graphs == default:
             make_private_directory(default)
             self._undo.append(lambda: _remove_if_empty(default))
-        self._undo.append(lambda: _restore_environment(before))
 
     def _arm(self, target: Any) -> None:
         kind = kind_of(target)

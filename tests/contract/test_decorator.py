@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import os
 import re
 import weakref
 from collections.abc import Iterator
@@ -209,6 +210,7 @@ def test_a_disk_that_fails_in_the_first_call_ends_no_program(
     program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     target, _ = program.before(tmp_path)
+    environment = dict(os.environ)
     disk = FailingDisk(monkeypatch)
     failures = 0
     while disk.count >= disk.fails:
@@ -225,6 +227,8 @@ def test_a_disk_that_fails_in_the_first_call_ends_no_program(
         reports = [text for text in caplog.messages if "No space left" in text or "is full" in text]
         assert len(reports) <= 1
         failures += len(reports)
+        run.capture.stop()
+        assert dict(os.environ) == environment
     assert failures >= 5
 
 
