@@ -15,7 +15,7 @@
     ├── WriteError (OSError)                 AD5xx  the dump cannot be written
     └── WorkerLost (RuntimeError)            AD601  a process that worked on one of many ranks is gone
 
-`code` is stable and has a page: `ascend-dump explain AD101`.
+`code` is stable; `ascend-dump explain AD101` explains it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _Path = Union[str, "os.PathLike[str]"]
 
 
 class AscendDumpError(Exception):
-    """The base of all errors. `code` is the name of a help page, `hint` the next thing to do."""
+    """The base of all errors. `code` names its explanation, `hint` the next thing to do."""
 
     default_code = "AD000"
 

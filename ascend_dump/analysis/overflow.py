@@ -41,7 +41,8 @@ _GRAPH_INPUTS = ("data", "placeholder", "placeholderwithdefault", "iteratorgetne
 #: Characters of an argument that are shown.
 _LONGEST = 80
 
-_Place = tuple[Any, ...]
+#: The run, the rank and the device of a record.
+_DeviceKey = tuple[Any, ...]
 
 
 class Overflow(NamedTuple):
@@ -125,13 +126,13 @@ def find_overflows(
     """
     reader = _OverflowReader()
     overflows: list[Overflow] = []
-    reported: set[_Place] = set()
+    reported: set[_DeviceKey] = set()
     if any(str(name).lower() == "opdebug" for name in dump.known_values("op_type")):
         for record in dump.select(op_type=_OPDEBUG):
             units = list(_of_device(record, reader))
             overflows += units
             if units:
-                reported.add(_place(record))
+                reported.add(_device_key(record))
     # A report of the device cannot be read: normal values do not replace it.
     unknown = bool(reader.errors)
     ranks = _giving_ranks(dump)
@@ -155,8 +156,8 @@ def find_overflows(
         if beside is not None:
             beside(members, reader.statistics)
         if first.attrs.get("scene") == "overflow":
-            overflows += [_of_mindspore(members, reader)] if _place(first) not in reported else []
-        elif _place(first) not in reported:
+            overflows += [_of_mindspore(members, reader)] if _device_key(first) not in reported else []
+        elif _device_key(first) not in reported:
             overflows += values.look_at(members)
         unread += reader.misses > before
     overflows = sorted(overflows, key=_time) if ranks is None else _of_ranks(overflows, ranks.end())
@@ -265,7 +266,7 @@ def _empty(dump: Dump) -> Iterator[str]:
         yield f"{dump.root} holds no record {f'with {chosen}' if chosen else 'of an operator'}"
 
 
-def _place(record: Record) -> _Place:
+def _device_key(record: Record) -> _DeviceKey:
     return (record.run, record.rank, record.device)
 
 
@@ -387,16 +388,16 @@ class _ValueJudge:
         self._ranks = ranks
         self.followed = self.masks = 0
         self._reader = reader
-        self._rooted: set[_Place] = set()
-        self._masked: set[_Place] = set()
-        self._known: dict[_Place, set[str]] = {}
-        self._modules: dict[_Place, ModuleCalls] = {}
+        self._rooted: set[_DeviceKey] = set()
+        self._masked: set[_DeviceKey] = set()
+        self._known: dict[_DeviceKey, set[str]] = {}
+        self._modules: dict[_DeviceKey, ModuleCalls] = {}
 
     def look_at(self, members: list[Record]) -> Iterator[Overflow]:
         nonfinite = classify(members, self._reader.statistics)
         if self._ranks is not None:
             self._ranks.look_at(members, nonfinite)
-        device = _place(members[0])
+        device = _device_key(members[0])
         marked = [record for record in members if record.attrs.get("origin")]
         if marked and (nonfinite is None or nonfinite.kind not in ("mask", "origin")):
             # The recorder looked at the inputs before the operator wrote into them, and at what it did not store.
@@ -427,14 +428,14 @@ class _ValueJudge:
             self._rooted.add(device)
             yield overflow
 
-    def _follows_in_modules(self, nonfinite: NonFiniteOperator, device: _Place) -> bool:
+    def _follows_in_modules(self, nonfinite: NonFiniteOperator, device: _DeviceKey) -> bool:
         """Return whether NaN or Inf of a module may come from an earlier call of a module with NaN or Inf."""
         calls = self._modules.setdefault(device, ModuleCalls())
         earlier_calls = calls.of_output(nonfinite.record)
         calls.end(nonfinite.record, {0})  # any number will do
         return bool(earlier_calls)
 
-    def _is_of_masks(self, nonfinite: NonFiniteOperator, device: _Place) -> bool:
+    def _is_of_masks(self, nonfinite: NonFiniteOperator, device: _DeviceKey) -> bool:
         """Return whether all non-finite inputs come from masks."""
         if device not in self._masked:
             return False

@@ -13,7 +13,7 @@ import pytest
 from places import REPOSITORY
 
 import ascend_dump
-from ascend_dump.report.pages import all_pages, all_topics
+from ascend_dump.cli.shared.help_texts import explanations, topics
 
 DOCS = REPOSITORY / ".ci" / "docs"
 
@@ -41,10 +41,10 @@ def test_what_is_said_of_functions_holds(module: ModuleType) -> None:
 def test_every_page_and_public_name_is_in_the_reference(lay_out: ModuleType, tmp_path: Path) -> None:
     pytest.importorskip("typing_extensions", reason="types of settings are made with it")
     lay_out.main(tmp_path)
-    for page in all_pages():
+    for page in explanations():
         assert f"\n{page.code}\n" in (tmp_path / "errors.md").read_text()
     index = (tmp_path / "index.md").read_text()
-    for topic in all_topics():
+    for topic in topics():
         assert f"\ntopics/{topic.code}\n" in index
     described = (tmp_path / "api" / "ascend_dump.md").read_text()
     for name in set(ascend_dump.__all__) - {"__version__"}:
@@ -53,10 +53,10 @@ def test_every_page_and_public_name_is_in_the_reference(lay_out: ModuleType, tmp
 
 def test_readme_names_topics_that_exist() -> None:
     text = (REPOSITORY / "README.md").read_text()
-    topics = {topic.code for topic in all_topics()}
-    assert set(re.findall(r"`ascend-dump help ([a-z]+)`", text)) <= topics
+    codes = {topic.code for topic in topics()}
+    assert set(re.findall(r"`ascend-dump help ([a-z]+)`", text)) <= codes
     table = text.partition("| topic | |\n")[2]
-    assert set(re.findall(r"`([a-z]+)`", "".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)))) == topics
+    assert set(re.findall(r"`([a-z]+)`", "".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)))) == codes
 
 
 def test_readme_links_to_nothing_beside_it() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import ascend_dump
 from ascend_dump import AscendDumpError, ConfigError, CorruptDump, ReadError
-from ascend_dump.report.pages import all_pages, page
+from ascend_dump.cli.shared.help_texts import explanation, explanations
 
 ROOT = Path(ascend_dump.__file__).parents[1]
 CLASSES = [
@@ -95,12 +95,12 @@ def codes_in_sources() -> dict[str, str]:
 
 def test_every_code_has_a_page_and_every_page_a_code() -> None:
     used = codes_in_sources()
-    pages = {one.code for one in all_pages()}
+    pages = {one.code for one in explanations()}
     assert {code: where for code, where in used.items() if code not in pages} == {}, "codes without a page"
     assert pages - used.keys() == set(), "pages of codes that nothing uses"
 
 
-@pytest.mark.parametrize("one", all_pages(), ids=lambda one: one.code)
+@pytest.mark.parametrize("one", explanations(), ids=lambda one: one.code)
 def test_a_page_has_a_title_symptom_cause_and_fix(one: object) -> None:
     code, title, text = one  # type: ignore[misc]  # a Page, which parametrize hides
     lines = text.splitlines()
@@ -111,9 +111,9 @@ def test_a_page_has_a_title_symptom_cause_and_fix(one: object) -> None:
 
 
 def test_a_page_is_found_in_any_case_and_a_wrong_code_gets_the_nearest() -> None:
-    assert page("ad102").code == "AD102"
+    assert explanation("ad102").code == "AD102"
     with pytest.raises(ConfigError, match="AD10"):
-        page("AD10")
+        explanation("AD10")
     for hostile in ("", "../__init__", "AD101.md", "AD101/../AD102", "\0"):
         with pytest.raises(ConfigError, match="no error has the code"):
-            page(hostile)
+            explanation(hostile)

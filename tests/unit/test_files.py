@@ -113,7 +113,7 @@ OTHER_WAYS = {
     "cli/config.py": "our own module for TensorFlow 1.15",
     "cli/demo.py": "our own example, and the file beside it that is compared with it",
     "native/tensorflow/tf1_dump.py": "a settings file of the user, in a module that stands alone",
-    "report/pages.py": "our own pages",
+    "cli/shared/help_texts.py": "our own texts",
     "native/cann/config/situation.py": "a file of the kernel below /proc",
     "converting/_outputs.py": "the mapping that this conversion writes",
     "report/page/_write.py": "our own script and style",

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ascend_dump import NotSupported
-from ascend_dump.fakes.tensorflow._checks import check_types
 from ascend_dump.fakes.tensorflow._graph import DType, Tensor, TensorShape, as_dtype
+from ascend_dump.fakes.tensorflow._input_types import check_types
 
 if TYPE_CHECKING:
     import numpy as np

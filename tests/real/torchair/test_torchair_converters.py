@@ -10,7 +10,7 @@ import converter_table
 import pytest
 from conftest import CONVERTERS, read_json
 
-from ascend_dump.report.pages import topic_page
+from ascend_dump.cli.shared.help_texts import topic_text
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +23,7 @@ def reports(run_program: Callable[[str, str], Path]) -> Mapping[str, Any]:
 
 def test_the_page_says_what_is_measured(reports: Mapping[str, Any]) -> None:
     wanted = converter_table.page(reports)
-    assert wanted == topic_page("converters").text, "write the page anew: see converter_table.py"
+    assert wanted == topic_text("converters").text, "write the page anew: see converter_table.py"
 
 
 def test_every_core_operator_that_torchair_converts_is_simulated(reports: Mapping[str, Any]) -> None:

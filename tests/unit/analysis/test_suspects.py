@@ -10,7 +10,7 @@ from suspect_dumps import write_rows
 
 import ascend_dump
 from ascend_dump.analysis.suspects import RULES, Row, find_suspects
-from ascend_dump.report.pages import all_topics
+from ascend_dump.cli.shared.help_texts import topics
 from ascend_dump.statistics import Statistics
 
 
@@ -37,7 +37,7 @@ def test_of_two_ranks_that_differ_from_the_start_only_their_comparison_tells(tmp
     assert find_suspects(write_rows(tmp_path, rows)).suspects == ()
     ranks = [tmp_path / f"worldsize4_global_rank{rank}" for rank in range(2)]
     assert [one.op_name for one in ascend_dump.compare(*ranks).origins] == ["fc/t_0"]
-    (told,) = (page.text for page in all_topics() if page.code == "ranks")
+    (told,) = (page.text for page in topics() if page.code == "ranks")
     assert "Of two ranks whose weights differ from the start nothing tells" in told
 
 

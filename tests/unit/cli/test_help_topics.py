@@ -11,7 +11,7 @@ from contextlib import redirect_stderr, redirect_stdout
 import pytest
 
 from ascend_dump.cli import Exit, main
-from ascend_dump.report.pages import all_topics
+from ascend_dump.cli.shared.help_texts import topics
 
 
 def shell(*words: str) -> tuple[int, str, str]:
@@ -24,11 +24,11 @@ def shell(*words: str) -> tuple[int, str, str]:
 def test_topics_are_listed_and_shown() -> None:
     code, out, _ = shell("help")
     assert code == Exit.OK
-    for one in all_topics():
+    for one in topics():
         assert any(line.split() == [one.code, *one.title.split()] for line in out.splitlines())
         assert shell("help", one.code) == (Exit.OK, one.text.rstrip() + "\n", "")
     pages = json.loads(shell("help", "--json")[1])["pages"]
-    assert [page["code"] for page in pages] == [one.code for one in all_topics()]
+    assert [page["code"] for page in pages] == [one.code for one in topics()]
 
 
 def test_a_verb_has_its_own_help() -> None:
@@ -41,7 +41,7 @@ def test_an_unknown_topic_names_the_nearest() -> None:
 
 
 def commands() -> Iterator[str]:
-    for one in all_topics():
+    for one in topics():
         assert one.text.startswith(f"# {one.code}: ")
         yield from (line.strip() for line in one.text.splitlines() if line.startswith("    ascend-dump "))
 

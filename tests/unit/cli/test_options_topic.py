@@ -10,13 +10,13 @@ from ascend_dump_torch import OPTIONS as TORCH
 from ascend_dump_torch_npu import OPTIONS as TORCH_NPU
 
 from ascend_dump.cli import Exit, main
+from ascend_dump.cli.shared.help_texts import topic_text
 from ascend_dump.native.cann.config.build import OPTIONS as CANN
 from ascend_dump.native.languages import languages
 from ascend_dump.native.mindspore.config.build import OPTIONS as MINDSPORE
 from ascend_dump.native.mindspore.runtime import RUNTIMES, Runtime
 from ascend_dump.native.tensorflow.options import OPTIONS as TENSORFLOW
 from ascend_dump.native.torchair.config.build import OPTIONS as TORCHAIR
-from ascend_dump.report.pages import topic_page
 
 TABLES: Mapping[str, Mapping[str, str]] = {
     "PyTorch on the host": {name: text for name, text in TORCH.items() if not name.startswith("outline")},
@@ -37,13 +37,13 @@ def table_of(options: Mapping[str, str]) -> str:
 
 @pytest.mark.parametrize("heading", TABLES)
 def test_the_page_has_the_table_of_the_adapter(heading: str) -> None:
-    _, found, section = topic_page("options").text.partition(f"\n## {heading}\n")
+    _, found, section = topic_text("options").text.partition(f"\n## {heading}\n")
     assert found, "the section is missing"
     assert table_of(TABLES[heading]) in section.partition("\n## ")[0]
 
 
 def test_the_page_has_no_other_sections() -> None:
-    headings = [line[3:] for line in topic_page("options").text.splitlines() if line.startswith("## ")]
+    headings = [line[3:] for line in topic_text("options").text.splitlines() if line.startswith("## ")]
     assert headings == list(TABLES)
 
 

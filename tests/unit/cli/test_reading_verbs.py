@@ -12,7 +12,7 @@ import pytest
 from tiny_dialect import install, write
 
 from ascend_dump.cli import Exit, main
-from ascend_dump.report.pages import all_pages
+from ascend_dump.cli.shared.help_texts import explanations
 
 
 class Outcome(NamedTuple):
@@ -363,7 +363,7 @@ def test_explain_prints_a_page(shell: Shell) -> None:
 def test_explain_lists_every_code(shell: Shell) -> None:
     seen = shell("explain")
     assert seen.code == Exit.OK
-    assert [row[0] for row in seen.rows] == [one.code for one in all_pages()]
+    assert [row[0] for row in seen.rows] == [one.code for one in explanations()]
     assert len(seen.rows) >= 14
     assert len(shell("explain", "--json").document["pages"]) == len(seen.rows)
 

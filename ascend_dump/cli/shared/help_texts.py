@@ -1,0 +1,71 @@
+"""Help texts shipped with the package: explanations of error codes, and topics with advice for a situation."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import TYPE_CHECKING, NamedTuple
+
+from ascend_dump.common.suggest import did_you_mean
+from ascend_dump.errors import ConfigError
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
+
+__all__ = ["HelpText", "explanation", "explanations", "topic_text", "topics"]
+
+_TOPICS = "topics"
+
+
+class HelpText(NamedTuple):
+    """Markdown whose first line is `# CODE: title`; the code of a topic is its name."""
+
+    code: str
+    title: str
+    text: str
+
+
+def explanations() -> list[HelpText]:
+    """Return the explanations of all error codes, sorted by code."""
+    return [_read(code) for code in _codes()]
+
+
+def explanation(code: str) -> HelpText:
+    """Return the explanation of an error code in upper or lower case. Raises ConfigError naming the nearest code."""
+    name, codes = code.strip().upper(), _codes()
+    # Compared before it becomes part of a path: a code is user input.
+    if name not in codes:
+        guess = did_you_mean(name, codes, cutoff=0.5)
+        raise ConfigError(f"no error has the code {code!r}", hint=f"{guess}`ascend-dump explain` lists all codes")
+    return _read(name)
+
+
+def topics() -> list[HelpText]:
+    """Return all topics, sorted by name."""
+    return [_read(name, _TOPICS) for name in _codes(_TOPICS)]
+
+
+def topic_text(topic: str) -> HelpText:
+    """Return the text of a topic. Raises ConfigError naming the nearest topic."""
+    name, names = topic.strip().lower(), _codes(_TOPICS)
+    if name not in names:
+        guess = did_you_mean(name, names, cutoff=0.5)
+        raise ConfigError(f"there is no topic {topic!r}", hint=f"{guess}topics: {', '.join(names)}")
+    return _read(name, _TOPICS)
+
+
+def _read(code: str, *subdirectory: str) -> HelpText:
+    text = (_directory(*subdirectory) / f"{code}.md").read_text(encoding="utf-8")
+    title = text.partition("\n")[0].lstrip("# ").partition(":")[2].strip()
+    return HelpText(code, title, text)
+
+
+def _codes(*subdirectory: str) -> list[str]:
+    names = (entry.name for entry in _directory(*subdirectory).iterdir())
+    return sorted(name[: -len(".md")] for name in names if name.endswith(".md"))
+
+
+def _directory(*subdirectory: str) -> Traversable:
+    directory = files("ascend_dump") / "pages"
+    for name in subdirectory:
+        directory = directory / name
+    return directory
