@@ -1,4 +1,4 @@
-"""The pages that explain error codes and say what to do in a situation, shipped with the package."""
+"""Help texts in the package: explanations of error codes, and topics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Page", "all_pages", "all_topics", "page", "topic_page"]
 
 
 class Page(NamedTuple):
-    """One page: Markdown whose first line is `# CODE: title`; of a topic its name is the code."""
+    """A help text in Markdown. Its first line is `# CODE: title`; the code of a topic is its name."""
 
     code: str
     title: str
@@ -23,33 +23,31 @@ class Page(NamedTuple):
 
 
 def all_pages() -> list[Page]:
-    """Every page, by code."""
+    """Return the explanations of all error codes, sorted by code."""
     return [page(code) for code in _codes()]
 
 
 def page(code: str) -> Page:
-    """The page of a code, upper or lower case. Raises ConfigError naming the nearest code."""
-    wanted = code.strip().upper()
-    codes = _codes()
-    # Compared before it becomes part of a path: a code is user input.
-    if wanted not in codes:
-        guess = did_you_mean(wanted, codes, cutoff=0.5)
+    """Return the explanation of an error code in upper or lower case. Raises ConfigError with the nearest code."""
+    key, codes = code.strip().upper(), _codes()
+    if key not in codes:  # checked before it is part of a path: a code is user input
+        guess = did_you_mean(key, codes, cutoff=0.5)
         raise ConfigError(f"no error has the code {code!r}", hint=f"{guess}`ascend-dump explain` lists all codes")
-    return _read(wanted)
+    return _read(key)
 
 
 def all_topics() -> list[Page]:
-    """Every page of what to do in a situation, by name."""
+    """Return all topics, sorted by name."""
     return [_read(name, _TOPICS) for name in _codes(_TOPICS)]
 
 
 def topic_page(name: str) -> Page:
-    """The page of a topic. Raises ConfigError naming the nearest one."""
-    wanted, names = name.strip().lower(), _codes(_TOPICS)
-    if wanted not in names:
-        guess = did_you_mean(wanted, names, cutoff=0.5)
+    """Return a topic. Raises ConfigError with the nearest name."""
+    key, names = name.strip().lower(), _codes(_TOPICS)
+    if key not in names:
+        guess = did_you_mean(key, names, cutoff=0.5)
         raise ConfigError(f"there is no topic {name!r}", hint=f"{guess}topics: {', '.join(names)}")
-    return _read(wanted, _TOPICS)
+    return _read(key, _TOPICS)
 
 
 _TOPICS = "topics"
@@ -62,12 +60,12 @@ def _read(code: str, *below: str) -> Page:
 
 
 def _codes(*below: str) -> list[str]:
-    found = (item.name for item in _directory(*below).iterdir())
-    return sorted(name[: -len(".md")] for name in found if name.endswith(".md"))
+    names = (item.name for item in _directory(*below).iterdir())
+    return sorted(name[: -len(".md")] for name in names if name.endswith(".md"))
 
 
 def _directory(*below: str) -> Traversable:
-    found = files("ascend_dump") / "pages"
+    directory = files("ascend_dump") / "pages"
     for name in below:
-        found = found / name
-    return found
+        directory = directory / name
+    return directory
