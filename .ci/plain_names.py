@@ -57,8 +57,6 @@ NOT_YET = frozenset(
         "ascend_dump/native/tensorflow/config",
         "ascend_dump/native/torchair",
         "ascend_dump/native/torchair/config",
-        "ascend_dump/report",
-        "ascend_dump/report/page",
         "ascend_dump/selftest",
         "ascend_dump/selftest/programs",
         "ascend_dump/startup/site",

@@ -68,12 +68,14 @@ def of_triage(triage: ShownTriage) -> PageContent:
     confirmed = ((LABELS["confirmation"], triage.confirmation),) if triage.confirmation else ()
     if triage.comparison is not None:
         content = triage.comparison.to_page()
-        unmade = (*content.unmade, *(f"not checked: {text}" for text in triage.reasons))
-        return replace(content, facts=content.facts + confirmed, unmade=unmade, made=(*content.made, *rounds))
+        unchecked = (*content.unchecked, *(f"not checked: {text}" for text in triage.reasons))
+        return replace(
+            content, facts=content.facts + confirmed, unchecked=unchecked, provenance=(*content.provenance, *rounds)
+        )
     dump = triage.records if triage.records is not None else open_dump(triage.dump)
     findings = triage.suspect_findings()
     nothing = sentence_case(nothing_wrong(is_complete=not triage.reasons))
-    made = [("dump", str(triage.dump)), *run_facts(dump)]
+    provenance = [("dump", str(triage.dump)), *run_facts(dump)]
     return PageContent(
         title=str(triage.dump),
         rows=(PageRow(record, None) for record in dump),
@@ -82,8 +84,8 @@ def of_triage(triage: ShownTriage) -> PageContent:
         facts=(*findings[0].headline(), *confirmed) if findings else (),
         command=_next_command(triage, dump),
         findings=tuple(PageFinding.of(finding, suspect.record) for finding, suspect in zip(findings, triage.suspects)),
-        unmade=tuple(f"not checked: {text}" for text in (*triage.reasons, *triage.notes)),
-        made=(*made, *rounds),
+        unchecked=tuple(f"not checked: {text}" for text in (*triage.reasons, *triage.notes)),
+        provenance=(*provenance, *rounds),
     )
 
 

@@ -1,1 +1,1 @@
-"""What people and programs see: tables, JSON documents, pages, histograms."""
+"""Output: tables, JSON documents, HTML pages, histograms."""

@@ -10,14 +10,14 @@ from typing import Any, TextIO
 
 __all__ = ["plain", "write_document"]
 
-#: Raised by one when a field of a document changes its meaning or goes away.
+#: Increased when the meaning of a field changes or a field is removed.
 VERSION = 1
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON can hold it: NaN and Inf as text, paths as text, complex as [re, im].
+    """Return the value in the types of JSON: NaN, Inf and paths as text, complex numbers as [re, im].
 
-    JSON has no NaN: `"NaN"`, `"Infinity"` and `"-Infinity"` are what float() reads back.
+    float() reads "NaN", "Infinity" and "-Infinity" back.
     """
     if value is None or isinstance(value, (str, bool)):
         return value
@@ -39,10 +39,9 @@ def plain(value: Any) -> Any:
 
 
 def write_document(out: TextIO, verb: str, fields: Mapping[str, Any]) -> None:
-    """Write one document; an iterator among the fields is written item by item, as it comes.
+    """Write a document. Items of an iterator are written as they arrive.
 
-    Fields are written in the order given, so totals that are known only after a stream may be
-    a function, which is called when its turn comes.
+    Fields are written in order: a total that depends on an earlier iterator is passed as a function.
     """
     out.write(f'{{"schema": "ascend-dump/{verb}/{VERSION}"')
     for name, value in fields.items():

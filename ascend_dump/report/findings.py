@@ -1,7 +1,6 @@
 """Findings as text: origins, suspects, causes, changed calls, for terminals, pages, notebooks and the demo.
 
-The analyses fill in a `Finding` with plain values. Its labels, the meanings of kinds and rules, the title, the sentence
-and the sentences about a comparison without origins are defined in this file only.
+Analyses build a `Finding` of plain values. Labels, meanings, titles and sentences are defined in this file only.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = [
 #: Meanings of the kinds of origins; "made" and "given" are those of a comparison of indexes.
 KINDS = {
     "structure": "an operator, an argument, a type or a shape differs between the programs",
-    "input": "data that came from outside the recorded operators differ",
+    "input": "data from outside the recorded operators differ",
     "parameter": "a parameter or a buffer differs when it is first read",
     "compute": "the output differs although the inputs are equal, or equal up to rounding",
     "amplification": "the operator enlarged a difference that was within rounding",
@@ -63,7 +62,7 @@ RULES = {
 ANSWERS = {
     "origin": "an operator made NaN or Inf of finite inputs, or the device reported it",
     "nan-made": "an operator made NaN of inputs without NaN: softmax of -Inf, 0*Inf, Inf-Inf",
-    "outside": "it came from an input, a parameter, a number of the program, another rank or an operator that is not "
+    "outside": "it entered by an input, a parameter, a number of the program, another rank or an operator that is not "
     "recorded",
     "none": "everything was checked and nothing was found",
     "unchecked": 'nothing was found, but not everything could be checked; "reasons" say why',
@@ -220,7 +219,7 @@ def agreement(verdict: str, counts: Mapping[str, int]) -> str:
 
 
 def nothing_wrong(*, is_complete: bool) -> str:
-    """Return the sentence about a dump without suspects. is_complete: whether everything could be checked."""
+    """Return the sentence about a dump without suspects. is_complete: everything could be checked."""
     return "nothing looks wrong by itself" if is_complete else "nothing looks wrong in what could be checked"
 
 
@@ -270,8 +269,8 @@ def comparison_notes(compared: HasNotes) -> Iterator[str]:
         )
     pairs = [f"{pair.actual} with {pair.reference} ({pair.how})" for pair in compared.crossings]
     if pairs:
-        more = f" and {len(pairs) - _MOST_NAMED} more" if len(pairs) > _MOST_NAMED else ""
-        yield f"paired by weak evidence, across the order of other pairs: {'; '.join(pairs[:_MOST_NAMED])}{more}"
+        further = f" and {len(pairs) - _MOST_NAMED} more" if len(pairs) > _MOST_NAMED else ""
+        yield f"paired by weak evidence, across the order of other pairs: {'; '.join(pairs[:_MOST_NAMED])}{further}"
     yield from (f"not used: {text}" for text in unused[:_MOST_NAMED])
     if len(unused) > _MOST_NAMED:
         yield f"not used: {len(unused) - _MOST_NAMED} more (--json lists all)"

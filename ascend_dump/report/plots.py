@@ -1,4 +1,4 @@
-"""Plots: values counted in bins, drawn as text."""
+"""Histograms: counts of values in bins, and bars as text."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Bins", "bins_of", "histogram", "is_number", "value_limits"]
 
-#: Elements looked at in one go, so that a large mapped tensor is not copied as a whole.
+#: Elements of a chunk, so that a large mapped tensor is not copied as a whole.
 _CHUNK = 1 << 20
 
 
 class Bins(NamedTuple):
-    """Values counted in bins of equal width.
+    """Counts of values in bins of equal width.
 
-    edges, counts  one edge more than counts; the last bin holds its upper edge too; both empty without a finite value
-    finite, size   number of finite values, and of all
+    edges, counts  one edge more than counts; the last bin includes its upper edge; both empty without a finite value
+    finite, size   number of finite values, and of all values
     """
 
     edges: tuple[float, ...]
@@ -28,34 +28,33 @@ class Bins(NamedTuple):
 
 
 def histogram(array: np.ndarray, *, bins: int = 16, width: int = 50) -> list[str]:
-    """Lines of a horizontal histogram of the finite values, complex ones by their magnitude.
+    """Return the lines of a horizontal histogram of the finite values; complex values by their magnitude.
 
-    Bars are in proportion to the fullest bin; a bin that is not empty shows at least one mark.
+    Bars are in proportion to the fullest bin; a bin that is not empty has at least one mark.
     """
-
     if not is_number(array.dtype):
         return [f"no histogram of {array.dtype} values"]
-    found = bins_of(array, bins)
-    if not found.finite:
-        return [f"no finite value among {found.size}"]
-    edges, counts = found.edges, found.counts
+    filled = bins_of(array, bins)
+    if not filled.finite:
+        return [f"no finite value among {filled.size}"]
+    edges, counts = filled.edges, filled.counts
     top = max(counts)
     labels = [f"{edge:.4g}" for edge in edges]
     pad = max(map(len, labels))
     lines = [
-        f"{labels[at].rjust(pad)} .. {labels[at + 1].rjust(pad)} |{_bar(count, top, width)} {count}"
-        for at, count in enumerate(counts)
+        f"{labels[index].rjust(pad)} .. {labels[index + 1].rjust(pad)} |{_bar(count, top, width)} {count}"
+        for index, count in enumerate(counts)
     ]
-    if found.finite < found.size:
-        lines.append(f"{found.size - found.finite} of {found.size} values are NaN or Inf")
+    if filled.finite < filled.size:
+        lines.append(f"{filled.size - filled.finite} of {filled.size} values are NaN or Inf")
     return lines
 
 
 def bins_of(array: np.ndarray, bins: int, limits: Optional[tuple[float, float]] = None) -> Bins:
-    """Count the finite values of an array of numbers in bins of equal width; complex ones by their magnitude.
+    """Count the finite values of an array of numbers in bins of equal width; complex values by their magnitude.
 
-    limits: the lower end of the first bin and the upper end of the last, which must hold all values; by default the
-    least and the largest value.
+    limits: the lower end of the first bin and the upper end of the last, with all values between them; by default
+    the least and the largest value.
     """
     import numpy as np
 
@@ -73,18 +72,18 @@ def bins_of(array: np.ndarray, bins: int, limits: Optional[tuple[float, float]] 
     counts = np.zeros(bins, dtype=np.int64)
     for values in _finite_chunks(flat):
         if scale is None:
-            places = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, bins - 1)
+            indices = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, bins - 1)
         else:  # several times as fast
-            places = np.clip(((values / 2 - low / 2) * scale).astype(np.int64), 0, bins - 1)
+            indices = np.clip(((values / 2 - low / 2) * scale).astype(np.int64), 0, bins - 1)
             # The product is rounded: the edges decide.
-            places -= (values < edges[places]) & (places > 0)
-            places += (values >= edges[places + 1]) & (places < bins - 1)
-        counts += np.bincount(places, minlength=bins)
+            indices -= (values < edges[indices]) & (indices > 0)
+            indices += (values >= edges[indices + 1]) & (indices < bins - 1)
+        counts += np.bincount(indices, minlength=bins)
     return Bins(tuple(edges.tolist()), tuple(counts.tolist()), int(counts.sum()), flat.size)
 
 
 def value_limits(arrays: Iterable[np.ndarray]) -> tuple[float, float]:
-    """The least and the largest finite value; (Inf, -Inf) where there is none."""
+    """Return the least and the largest finite value; (Inf, -Inf) if no value is finite."""
     low, high = float("inf"), float("-inf")
     for array in arrays:
         for values in _finite_chunks(array.reshape(-1)):
@@ -93,12 +92,12 @@ def value_limits(arrays: Iterable[np.ndarray]) -> tuple[float, float]:
 
 
 def is_number(dtype: np.dtype[Any]) -> bool:
-    """Whether values of this type can be counted in bins."""
+    """Return True if values of this type can be counted in bins."""
     import numpy as np
 
     if dtype.kind == "O":
         return False
-    try:  # the only question that bfloat16 and raw bytes, both of kind V, answer differently
+    try:  # both are of kind V: bfloat16 can be converted, raw bytes cannot
         np.zeros(1, dtype).astype(np.complex128)
     except (TypeError, ValueError):
         return False

@@ -1,4 +1,4 @@
-"""Files that a user names for results: what they may be called, and how it is told that one cannot be written."""
+"""Result files that a user names: checks of their suffixes, and errors of writing."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["check_suffix", "save_bytes", "writing"]
 
 
 def check_suffix(target: Path, suffixes: Sequence[str], what: str) -> None:
-    """Raise ConfigError for a name that does not end as one of the formats does."""
+    """Raise ConfigError if the target has none of the suffixes. what: a noun for the message."""
     if target.suffix.lower() not in suffixes:
-        *others, last = suffixes
+        *first, last = suffixes
         raise ConfigError(
-            f"{target.name!r}: the name of {what} must end in {', '.join(others)} or {last}",
+            f"{target.name!r}: the name of {what} must end in {', '.join(first)} or {last}",
             hint=f"name it {target.stem or 'result'}{suffixes[0]}",
         )
 
 
 def save_bytes(target: Path, content: bytes, what: str) -> None:
-    """Write a file, which only its owner can read if it is a new one. Raises WriteError."""
+    """Write a file; a new file is readable by its owner only. Raises WriteError."""
     with writing(target, what):
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
         with os.fdopen(descriptor, "wb") as file:

@@ -1,7 +1,7 @@
-"""A page that is served on this machine: it shows the tensor of any of its rows, because the dump is at hand.
+"""A page served on this machine, with the tensor of each row.
 
-Only this machine is listened to, every address begins with a random token, and nothing can be changed or run. Requests
-name rows by their number on the page, so no path of a file comes from outside.
+The server listens on the local address only, every URL begins with a random token, and requests change and run nothing.
+Requests name rows by their number on the page, so they contain no file path.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 from ascend_dump.common.log import log
 from ascend_dump.errors import AscendDumpError, ConfigError
 from ascend_dump.report.page import BuiltPage, PageContent, PageRow, build_page
-from ascend_dump.report.page.tensors import heat_map, value_histogram
+from ascend_dump.report.page.tensors import titled_heat_map, value_histogram
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 __all__ = ["PageServer", "parse_slice", "tensor_parts"]
 
 _ADDRESS = "127.0.0.1"
-#: Elements that are looked at before all of them, in blocks from all over the tensor.
+#: Elements of the first histogram of a large tensor, and the number of blocks they are read in.
 _SAMPLE, _BLOCKS = 1 << 20, 64
-#: Tensors that are read side by side.
+#: Tensors that are read at the same time.
 _READERS = 2
-#: Seconds until a client that sends or takes nothing is given up.
+#: Seconds until a silent client is disconnected.
 _PATIENCE = 30
 #: Characters of values that are shown as text.
 _MOST_TEXT = 20_000
-#: What reads a dump keeps files open, and is not made for several threads.
+#: Readers of dumps keep files open and are not thread-safe.
 _READING = threading.Lock()
 _ROW = re.compile(r"tensor/([0-9]{1,9})")
 _PART = re.compile(r"(-?[0-9]{1,18})?(:(-?[0-9]{1,18})?)?(:(-?[0-9]{1,18})?)?")
@@ -52,9 +52,9 @@ _HEADERS = {
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves one page until it is shut down.
+    """A server of one page.
 
-    address   what to open, with the token in it
+    address   the URL of the page, with the token
     built     the page
 
     >>> with PageServer(PageContent("t", (), "equal", "Both dumps are the same.")) as server:
@@ -68,16 +68,16 @@ class PageServer(ThreadingHTTPServer):
     def __init__(
         self, content: PageContent, port: int = 0, *, sources: Union[str, os.PathLike[str], None] = None
     ) -> None:
-        """Listen, and build the page; port 0 takes a free one. sources: as of `write_page`.
-
-        Raises ConfigError where the port is taken."""
+        """Listen and build the page. Port 0: any free port. sources: see `write_page`. Raises ConfigError."""
         self.token = secrets.token_urlsafe(24)
         self.readers = threading.Semaphore(_READERS)
         try:
             super().__init__((_ADDRESS, port), _PageRequest)
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise ConfigError(f"port {port} cannot be listened to: {reason}", hint="give another port, or 0") from error
+            raise ConfigError(
+                f"cannot listen on port {port}: {reason}", hint="use another port, or 0 for a free one"
+            ) from error
         try:
             self.built: BuiltPage = build_page(content, sources=sources, live=True)
         except BaseException:
@@ -87,7 +87,7 @@ class PageServer(ThreadingHTTPServer):
         self.address = f"http://{_ADDRESS}:{self.server_port}/{self.token}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is no error; anything else is told to those who debug."""
+        """Log the error for debugging: clients may disconnect at any time."""
         log.debug("a request to the page failed", exc_info=True)
 
 
@@ -104,31 +104,30 @@ class _PageRequest(BaseHTTPRequestHandler):
         self._answer(with_body=False)
 
     def _answer(self, *, with_body: bool) -> None:
-        # A name of another site may be made to lead to this machine: then the browser sends that name.
+        # DNS of a foreign site may point to this machine (rebinding): the browser then sends the name of that site.
         if self.headers.get("Host") not in self.server.hosts:
             return self._refuse(HTTPStatus.MISDIRECTED_REQUEST)
         if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             return self._refuse(HTTPStatus.FORBIDDEN)
         parts = urlsplit(self.path)
-        token, _, place = parts.path.lstrip("/").partition("/")
-        given = token.encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(given, self.server.token.encode()):
+        token, _, path = parts.path.lstrip("/").partition("/")
+        if not hmac.compare_digest(token.encode("utf-8", "surrogateescape"), self.server.token.encode()):
             return self._refuse(HTTPStatus.NOT_FOUND)
-        if place == "":
+        if path == "":
             html = self.server.built.html.encode("utf-8", "backslashreplace")
             return self._send(HTTPStatus.OK, "text/html; charset=utf-8", iter([html] if with_body else []))
-        found = _ROW.fullmatch(place)
-        if found is None or int(found[1]) >= len(self.server.built.rows):
+        match = _ROW.fullmatch(path)
+        if match is None or int(match[1]) >= len(self.server.built.rows):
             return self._refuse(HTTPStatus.NOT_FOUND)
         query = parse_qs(parts.query)
-        asked = {name: query.get(name, [""])[0] for name in ("side", "slice")}
-        row = self.server.built.rows[int(found[1])]
+        chosen = {name: query.get(name, [""])[0] for name in ("side", "slice")}
+        row = self.server.built.rows[int(match[1])]
         with self.server.readers:
-            lines = tensor_parts(row, asked["side"], asked["slice"])
+            lines = tensor_parts(row, chosen["side"], chosen["slice"])
             try:
                 first = next(lines)
             except AscendDumpError as error:
-                return self._refuse(HTTPStatus.BAD_REQUEST, _said(error))
+                return self._refuse(HTTPStatus.BAD_REQUEST, _message(error))
             body = (json.dumps(line).encode() + b"\n" for line in _with(first, lines))
             return self._send(HTTPStatus.OK, "application/x-ndjson", body if with_body else iter(()))
 
@@ -143,33 +142,33 @@ class _PageRequest(BaseHTTPRequestHandler):
                 self.wfile.write(part)
                 self.wfile.flush()
         except (BrokenPipeError, ConnectionResetError, TimeoutError):
-            pass  # nobody looks any more
+            pass  # the client disconnected
 
     def _refuse(self, status: HTTPStatus, reason: str = "") -> None:
         text = json.dumps({"error": reason or status.phrase}).encode()
         self._send(status, "application/json", iter([text]))
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the addresses hold the token."""
+        """Log nothing: the URLs contain the token."""
 
 
-def _with(first: dict[str, Any], rest: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _with(first: dict[str, Any], later: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     yield first
     try:
-        yield from rest
+        yield from later
     except AscendDumpError as error:
-        yield {"note": _said(error)}
+        yield {"note": _message(error)}
 
 
-def _said(error: AscendDumpError) -> str:
+def _message(error: AscendDumpError) -> str:
     return f"{error.message}; {error.hint}" if error.hint else error.message
 
 
 def tensor_parts(row: PageRow, side: str = "", text: str = "") -> Iterator[dict[str, Any]]:
-    """What a page draws of the tensor of a row, a first look before the whole: dicts that replace one another's keys.
+    """Yield the drawings of the tensor of a row: dicts whose keys replace earlier ones, first of a sample.
 
-    side: "actual", "reference", or "" for both where there are two. text: a slice such as `0, :, 10:20`. Raises
-    ConfigError for what the row does not have, and what reading raises.
+    side: "actual", "reference", or "" for both if there are two. text: a slice such as `0, :, 10:20`. Raises
+    ConfigError for a side or slice that the row does not have, and the errors of reading.
     """
     import numpy as np
 
@@ -179,65 +178,63 @@ def tensor_parts(row: PageRow, side: str = "", text: str = "") -> Iterator[dict[
         arrays = {name: np.asarray(array[index]) for name, array in arrays.items()}
     except (IndexError, ValueError) as error:
         shapes = " and ".join(str(list(array.shape)) for array in arrays.values())
-        raise ConfigError(f"{text!r} is no slice of {shapes}: {error}", hint="write one such as 0, :, 10:20") from None
+        raise ConfigError(
+            f"{text!r} is no slice of {shapes}: {error}", hint="write a slice such as 0, :, 10:20"
+        ) from None
     actual, reference = arrays.get("actual"), arrays.get("reference")
     shown = next(iter(arrays.values()))
     size = shown.size
-    what = f"{shown.dtype}{list(shown.shape)}, {size} elements"
-    begin: dict[str, Any] = {"note": what, "values_text": _as_text(shown)}
+    described = f"{shown.dtype}{list(shown.shape)}, {size} elements"
+    begin: dict[str, Any] = {"note": described, "values_text": _as_text(shown)}
     if size > _SAMPLE:
         sample = {name: _sample(array) for name, array in arrays.items()}
         begin["values"] = value_histogram(sample.get("actual"), sample.get("reference"))
-        begin["note"] = f"{what}; a histogram of {_SAMPLE} of them, all follow"
+        begin["note"] = f"{described}; a histogram of {_SAMPLE} of them, all follow"
         yield begin
-        begin = {"note": what}
-    begin["values"] = value_histogram(*(None if one is None else one.ravel(order="K") for one in (actual, reference)))
+        begin = {"note": described}
+    sides = (None if side is None else side.ravel(order="K") for side in (actual, reference))
+    begin["values"] = value_histogram(*sides)
     yield begin
-    heat = None
-    if actual is not None and reference is not None and actual.shape == reference.shape:
-        heat, title = heat_map(actual, reference), "|actual − reference|"
-    else:
-        heat, title = heat_map(shown), "|value|"
+    heat = titled_heat_map(actual, reference)
     if heat is not None:
-        yield {"heat": {"what": title, **heat}}
+        yield {"heat": heat}
 
 
 def _arrays(row: PageRow, side: str) -> dict[str, np.ndarray]:
     if side not in ("", "both", "actual", "reference"):
-        raise ConfigError(f"{side!r} is no side of a comparison", hint='give "actual", "reference" or "both"')
+        raise ConfigError(f"{side!r} is no side of a comparison", hint='use "actual", "reference" or "both"')
     records = {"actual": row.actual, "reference": row.reference}
     names = [side] if side in records else list(records)
-    found = {name: records[name] for name in names}
     with _READING:
-        arrays = {name: record.numpy() for name, record in found.items() if record is not None}
+        arrays = {name: record.numpy() for name in names if (record := records[name]) is not None}
     if not arrays:
-        raise ConfigError(f"the row has no {side or 'tensor'}", hint="look at the other side")
+        raise ConfigError(f"the row has no {side or 'tensor'}", hint="choose the other side")
     return arrays
 
 
 def parse_slice(text: str) -> tuple[Any, ...]:
-    """A slice as numpy writes it, without brackets: `0, :, 10:20`, `...`, or nothing for all. Raises ConfigError."""
-    found: list[Any] = []
+    """Parse a slice of numpy without brackets: `0, :, 10:20`, `...`, or "" for everything. Raises ConfigError."""
+    index: list[Any] = []
     for part in text.split(",") if text.strip() else []:
         word = part.strip()
         if word == "...":
-            found.append(Ellipsis)
+            index.append(Ellipsis)
             continue
         matched = _PART.fullmatch(word)
-        if matched is None or not word or found.count(Ellipsis) > 1 or len(found) > 64:
-            raise ConfigError(f"{text!r} is no slice", hint="write one such as 0, :, 10:20")
-        numbers = [None if one is None else int(one) for one in matched.group(1, 3, 5)]
+        if matched is None or not word or index.count(Ellipsis) > 1 or len(index) > 64:
+            raise ConfigError(f"{text!r} is no slice", hint="write a slice such as 0, :, 10:20")
+        numbers = [None if digits is None else int(digits) for digits in matched.group(1, 3, 5)]
         if ":" not in word:
-            found.append(numbers[0])
+            index.append(numbers[0])
         elif numbers[2] == 0:
-            raise ConfigError(f"{text!r}: the step of a slice is not 0", hint="write one such as 0:100:10")
+            raise ConfigError(f"{text!r}: the step of the slice is 0", hint="write a positive step such as 0:100:10")
         else:
-            found.append(slice(*numbers))
-    return tuple(found)
+            index.append(slice(*numbers))
+    return tuple(index)
 
 
 def _sample(array: np.ndarray) -> np.ndarray:
-    """Blocks of elements from all over the tensor, so that few pages of its file are read."""
+    """Return blocks of elements spread over the tensor, so that few pages of its file are read."""
     import numpy as np
 
     flat = array.ravel(order="K")

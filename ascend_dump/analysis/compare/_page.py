@@ -68,10 +68,10 @@ def of_comparison(compared: ShownComparison) -> PageContent:
     """Return the page of a comparison."""
     usual = type(compared.rules)().to_dict()
     rules = {name: value for name, value in compared.rules.to_dict().items() if value != usual.get(name)}
-    unmade = list(comparison_notes(compared))
+    unchecked = list(comparison_notes(compared))
     allowed = compared.counts.get("allowed", 0)
     if allowed:
-        unmade.append(f"{counted(allowed, 'record')} of operators that may be missing on one side: not compared")
+        unchecked.append(f"{counted(allowed, 'record')} of operators that may be missing on one side: not compared")
     findings = [origin_finding(origin, compared) for origin in compared.origins]
     sentence = findings[0].sentence if findings else sentence_case(agreement(compared.verdict, compared.counts))
     return PageContent(
@@ -89,8 +89,8 @@ def of_comparison(compared: ShownComparison) -> PageContent:
             PageFinding.of(changed_finding(call, several_ranks=compared.several_ranks), call.pair.record)
             for call in compared.changed
         ),
-        unmade=tuple(unmade),
-        made=(
+        unchecked=tuple(unchecked),
+        provenance=(
             ("actual", str(compared.actual)),
             *_runs_of(compared.actual, "actual"),
             ("reference", str(compared.reference)),

@@ -1,7 +1,7 @@
-"""The report: one HTML file that opens anywhere and asks no network for anything.
+"""The report: one HTML file, without requests to a network.
 
-`PageContent` says what is on it, `write_page` writes it. What its script and style are made of lies beside this file.
-Names come from dumps: they reach the page as text only, and its content policy runs nothing but its own script.
+`write_page` writes a `PageContent`. The sources of script and style are in this folder. Names from dumps are inserted
+as text only, and the content policy allows the script of the page alone.
 
 >>> from ascend_dump.report.page import PageContent, PageRow, build_page
 >>> page = build_page(PageContent("two dumps", rows=(), verdict="equal", sentence="Both dumps are the same."))

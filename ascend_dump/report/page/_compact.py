@@ -12,10 +12,10 @@ from ascend_dump.report.page.rows import RowTable
 
 __all__ = ["compact"]
 
-#: Findings that are told, and columns of the strip.
+#: Findings that are listed, and columns of the strip.
 _MOST = 5
 _COLUMNS = 240
-#: Bytes that are read for it: the cell of a notebook is to be there at once.
+#: Bytes that are read for it: the cell of a notebook has to appear at once.
 _MOST_READ = 64 << 20
 _HEIGHT, _RIBBON = 48, 6
 _COLOURS = {
@@ -33,22 +33,23 @@ _FORWARD, _BACKWARD, _OTHER = "#0072b2", "#e69f00", "#7f8b98"
 
 
 def compact(content: PageContent) -> str:
-    """HTML for the cell of a notebook."""
-    # The strip needs magnitudes where nothing is compared.
+    """Return the page as HTML for the cell of a notebook."""
+    # Without a comparison the strip shows magnitudes.
     most_read = 0 if content.compared else _MOST_READ
-    table = RowTable(content.rows, [one.record for one in content.findings], most_read=most_read)
+    table = RowTable(content.rows, [finding.record for finding in content.findings], most_read=most_read)
     counts = Counter[int]()
     for state, covers in zip(table.state, table.covers):
         counts[state] += covers
-    told = ", ".join(f"{counts[state]} {STATES[state].name}" for state in sorted(counts, reverse=True))
+    summary = ", ".join(f"{counts[state]} {STATES[state].name}" for state in sorted(counts, reverse=True))
     facts = "".join(f"<br>{text(name)}: {text(value)}" for name, value in content.facts)
-    found = "".join(_item(one.title, dict(one.lines)) for one in content.findings[:_MOST])
-    more = len(content.findings) - _MOST
+    items = "".join(_item(finding.title, dict(finding.lines)) for finding in content.findings[:_MOST])
+    further = len(content.findings) - _MOST
+    note = f"<div>and {further} more</div>" if further > 0 else ""
     command = f"<div>run next: <code>{text(content.command)}</code></div>" if content.command else ""
     return (
-        f"<div><div><b>{text(content.verdict)}</b> ({text(told)})<br>{text(content.sentence)}{facts}</div>"
+        f"<div><div><b>{text(content.verdict)}</b> ({text(summary)})<br>{text(content.sentence)}{facts}</div>"
         f"{_strip(table, content.compared)}"
-        f"{f'<ol>{found}</ol>' if found else ''}{f'<div>and {more} more</div>' if more > 0 else ''}{command}</div>"
+        f"{f'<ol>{items}</ol>' if items else ''}{note}{command}</div>"
     )
 
 
@@ -57,18 +58,18 @@ def _item(title: str, lines: dict[str, str]) -> str:
 
 
 def _strip(table: RowTable, compared: bool) -> str:
-    """Each column shows the worst of its rows, as on the page."""
+    """Return the strip as SVG. Each column shows the worst of its rows, as on the page."""
     rows = len(table.rows)
     if not rows:
         return ""
     wide = min(rows, _COLUMNS)
-    columns = [range(at * rows // wide, (at + 1) * rows // wide) for at in range(wide)]
+    columns = [range(index * rows // wide, (index + 1) * rows // wide) for index in range(wide)]
     heights = [max((_height(table, row, compared) for row in column), default=0.0) for column in columns]
-    known = [math.log10(one) for one in heights if 0 < one < math.inf]
-    low, high = (min(known), max(known)) if known else (0.0, 1.0)
+    logarithms = [math.log10(height) for height in heights if 0 < height < math.inf]
+    low, high = (min(logarithms), max(logarithms)) if logarithms else (0.0, 1.0)
     low, high = max(low, high - 12) - 0.5, max(high, low + 1)
     parts = []
-    for at, (column, height) in enumerate(zip(columns, heights)):
+    for index, (column, height) in enumerate(zip(columns, heights)):
         worst = max(column, key=lambda row: table.state[row])
         phase = table.rows[worst].record.phase
         colour = _FORWARD if phase == "forward" else _BACKWARD if phase == "backward" else _OTHER
@@ -76,21 +77,21 @@ def _strip(table: RowTable, compared: bool) -> str:
             share = 1.0 if height == math.inf else (max(math.log10(height), low) - low) / (high - low)
             tall = max(1.0, share * _HEIGHT)
             parts.append(
-                f'<rect x="{at}" y="{_HEIGHT - tall:.1f}" width="1" height="{tall:.1f}" fill="{colour}"></rect>'
+                f'<rect x="{index}" y="{_HEIGHT - tall:.1f}" width="1" height="{tall:.1f}" fill="{colour}"></rect>'
             )
         shade = _COLOURS.get(STATES[table.state[worst]].name, _QUIET_COLOUR)
-        parts.append(f'<rect x="{at}" y="{_HEIGHT + 2}" width="1" height="{_RIBBON}" fill="{shade}"></rect>')
+        parts.append(f'<rect x="{index}" y="{_HEIGHT + 2}" width="1" height="{_RIBBON}" fill="{shade}"></rect>')
     what = "relative error" if compared else "root mean square"
     return (
         f'<svg viewBox="0 0 {wide} {_HEIGHT + 2 + _RIBBON}" width="640" height="96" preserveAspectRatio="none" '
         f'role="img" aria-label="{what} in the order they ran"><title>{what}, logarithmic, in the order they ran; '
-        f"the band below is what was found</title>{''.join(parts)}</svg>"
+        f"the band below shows the states</title>{''.join(parts)}</svg>"
     )
 
 
 def _height(table: RowTable, row: int, compared: bool) -> float:
-    found = _error_of(table.rows[row]) if compared else table.root_mean_square(row)
-    return 0.0 if found is None else math.inf if math.isnan(found) else abs(found)
+    value = _error_of(table.rows[row]) if compared else table.root_mean_square(row)
+    return 0.0 if value is None else math.inf if math.isnan(value) else abs(value)
 
 
 def _error_of(row: PageRow) -> float:

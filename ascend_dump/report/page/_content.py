@@ -1,4 +1,4 @@
-"""What a page shows, as values: rows in the order they ran, findings, and what is said of how it was made."""
+"""The content of a page as values: rows in the order of the run, findings, and facts about the comparison."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["STATES", "PageContent", "PageError", "PageFinding", "PageRow", "Page
 
 
 class PageState(NamedTuple):
-    """What a row can be: its name, the sign that stands for it beside its colour, and what it means."""
+    """A state of a row: its name, its sign beside its colour, and its meaning."""
 
     name: str
     sign: str
     meaning: str
 
 
-#: Every state of a row, the best first: those of pairs, and those of records without a partner to compare with.
+#: The states of a row, the best first: those of pairs, and those of records that are not compared.
 STATES = (
     PageState("nothing found", "·", "no rule of triage names it, and all its values are finite"),
     PageState("equal", "=", "bit for bit the same"),
@@ -29,7 +29,7 @@ STATES = (
     PageState("undecided", "?", "statistics agree, which proves nothing"),
     PageState("unmatched", "○", "the other dump has no such tensor"),
     PageState("structure", "▤", "type or shape differ"),
-    PageState("non-finite", "∞", "holds NaN or Inf"),
+    PageState("non-finite", "∞", "contains NaN or Inf"),
     PageState("suspect", "▲", "a rule of triage names it"),
     PageState("different", "≠", "differs by more than rounding"),
     PageState("unreadable", "✕", "the file cannot be read"),
@@ -37,7 +37,7 @@ STATES = (
 
 
 class PageError(NamedTuple):
-    """How far the two sides of a row are apart; the fields are those of a comparison's `Measure`."""
+    """The distance between the two sides of a row, with the fields of a comparison's `Measure`."""
 
     rel_l2: float
     max_abs: float
@@ -47,15 +47,15 @@ class PageError(NamedTuple):
     unequal: int
     count: int  # type: ignore[assignment]  # it hides tuple.count on purpose, as in Statistics
     nonfinite: int
-    at: Optional[tuple[int, ...]]
+    position: Optional[tuple[int, ...]]
     ulp: tuple[int, ...]
 
 
 class PageRow(NamedTuple):
-    """One record, or one of each side that are compared.
+    """A record, or a pair of records.
 
-    state      one of STATES; "" for a record alone: its values say it
-    how        how the two were paired, and how sure that is in percent
+    state      the name of a state; "" for a single record, whose values decide
+    how        the evidence of the pairing, and its certainty in percent
     """
 
     actual: Optional[Record]
@@ -69,9 +69,9 @@ class PageRow(NamedTuple):
 
     @property
     def record(self) -> Record:
-        found = self.actual if self.actual is not None else self.reference
-        assert found is not None, "a row has at least one side"
-        return found
+        record = self.actual if self.actual is not None else self.reference
+        assert record is not None, "a row has at least one side"
+        return record
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class PageFinding:
 
     @classmethod
     def of(cls, finding: Finding, record: Record) -> PageFinding:
-        """Return a finding as it is shown on the page: the texts of one label stand below each other."""
+        """Return a finding as the page shows it: the texts of a label are joined."""
         texts: dict[str, list[str]] = {}
         for label, text in finding.lines():
             texts.setdefault(label, []).append(text)
@@ -97,17 +97,17 @@ class PageFinding:
 
 @dataclass(frozen=True)
 class PageContent:
-    """All that a page says.
+    """The content of a page.
 
-    rows       in the order they ran; gone through once
-    verdict    of STATES, of a comparison, or "not all checked"
-    sentence   what is wrong, in one sentence
-    facts      what belongs to it: kind, source line
-    command    the one command to run next
-    compared   whether rows have two sides
-    changed    operators that are called differently behind a finding
-    unmade     what was not looked at and why
-    made       how it was made: name and text
+    rows         in the order of the run; read once
+    verdict      the name of a state, a verdict of a comparison, or "not all checked"
+    sentence     the result in one sentence
+    facts        facts about it: kind, source line
+    command      the command to run next
+    compared     rows have two sides
+    changed      operators that are called with other arguments after a finding
+    unchecked    what was not checked, with the reason
+    provenance   facts about dumps and comparison: name and text
     """
 
     title: str
@@ -118,12 +118,12 @@ class PageContent:
     command: str = ""
     compared: bool = False
     findings: tuple[PageFinding, ...] = ()
-    unmade: tuple[str, ...] = ()
-    made: tuple[tuple[str, str], ...] = ()
+    unchecked: tuple[str, ...] = ()
+    provenance: tuple[tuple[str, str], ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     changed: tuple[PageFinding, ...] = ()
 
     @property
     def named(self) -> tuple[PageFinding, ...]:
-        """All that is named with its place."""
+        """The findings, then the changed calls."""
         return (*self.findings, *self.changed)

@@ -1,4 +1,4 @@
-"""What a page says without its script: verdict, findings, the first rows, what was not looked at, how it was made."""
+"""The parts of a page in HTML that need no script: verdict, findings, first rows, unmatched records, provenance."""
 
 from __future__ import annotations
 
@@ -10,43 +10,42 @@ from ascend_dump.report.page._content import STATES, PageContent, PageFinding
 from ascend_dump.report.page.rows import RowTable
 from ascend_dump.report.tables import counted, escape_lines
 
-__all__ = ["FIRST_ROWS", "findings", "first_rows", "made", "text", "unmatched", "verdict"]
+__all__ = ["FIRST_ROWS", "findings", "first_rows", "provenance", "text", "unmatched", "verdict"]
 
-#: Rows that are readable without the script, and findings and lines of what has no partner.
+#: Rows without the script, and listed findings and unmatched records.
 FIRST_ROWS = 40
 _MOST_NAMED = 200
-#: Findings that are open; the others are folded.
+#: Findings that are open; later ones are folded.
 _OPEN = 3
 _LONGEST = 12_000
 _FINE = {"equal", "noise", "nothing found"}
-#: Those of a comparison are states; "not all checked" is the verdict of one dump alone.
+#: Verdicts of a comparison are states; "not all checked" is a verdict of a single dump.
 _OPEN_VERDICTS = {"undecided", "unmatched", "not all checked"}
 
 
 def text(value: object) -> str:
-    """Text for a page: nothing in it is markup, and characters that draw nothing are spelled out."""
-    found = str(value)
-    if len(found) > _LONGEST:
-        found = f"{found[:_LONGEST]}… ({len(found)} characters)"
-    return markup_escape(escape_lines(found))
+    """Return the value as text for a page: markup is escaped, and control characters are spelled out."""
+    shown = str(value)
+    if len(shown) > _LONGEST:
+        shown = f"{shown[:_LONGEST]}… ({len(shown)} characters)"
+    return markup_escape(escape_lines(shown))
 
 
 def verdict(content: PageContent, counts: Sequence[tuple[int, int]]) -> str:
-    """counts: number of a state and of its rows."""
+    """Return the verdict. counts: the number of each state in STATES, and of its rows."""
     kind = "fine" if content.verdict in _FINE else "open" if content.verdict in _OPEN_VERDICTS else "wrong"
     sign = next((state.sign for state in STATES if state.name == content.verdict), "?" if kind == "open" else "▲")
-    told = ", ".join(f"{count} {STATES[number].name}" for number, count in counts)
+    summary = ", ".join(f"{count} {STATES[number].name}" for number, count in counts)
     command = f"<p>Run next:</p>\n<code class='command'>{text(content.command)}</code>" if content.command else ""
     return (
         f"<div class='state-{kind}'><span class='badge'>{sign} {text(content.verdict)}</span>"
-        f"<span class='counts'>{text(told)}</span>\n"
+        f"<span class='counts'>{text(summary)}</span>\n"
         f"<p class='sentence'>{text(content.sentence)}</p>\n{_facts(content.facts)}{command}</div>"
     )
 
 
 def findings(content: PageContent, numbers: Sequence[Optional[int]]) -> str:
-    """numbers: of the row where each finding was seen, and what is named beside them; None where it is not on the
-    page."""
+    """Return the findings. numbers: the rows of `content.named`; None if the row is not on the page."""
     beside = _named("Called with other arguments", content.changed, numbers[len(content.findings) :])
     what = "Origins" if content.compared else "Suspects"
     if not content.findings:
@@ -58,27 +57,27 @@ def findings(content: PageContent, numbers: Sequence[Optional[int]]) -> str:
 def _named(what: str, named: Sequence[PageFinding], numbers: Sequence[Optional[int]]) -> str:
     if not named:
         return ""
-    shown = [_finding(one, number) for one, number in zip(named[:_MOST_NAMED], numbers)]
-    rest = ""
+    shown = [_finding(finding, number) for finding, number in zip(named[:_MOST_NAMED], numbers)]
+    folded = ""
     if len(shown) > _OPEN:
-        rest = f"<details><summary>and {len(shown) - _OPEN} more</summary>\n{''.join(shown[_OPEN:])}</details>"
-    left = len(named) - len(shown)
-    more = f"<p>{left} more are not told here: the table shows them all.</p>" if left else ""
+        folded = f"<details><summary>and {len(shown) - _OPEN} more</summary>\n{''.join(shown[_OPEN:])}</details>"
+    hidden = len(named) - len(shown)
+    note = f"<p>{hidden} more are not listed here: the table shows all.</p>" if hidden else ""
     count = f"<span class='soft'>{len(named)}</span>"
-    return f"<h2>{what} {count}</h2>\n{''.join(shown[:_OPEN])}{rest}{more}"
+    return f"<h2>{what} {count}</h2>\n{''.join(shown[:_OPEN])}{folded}{note}"
 
 
-def _finding(one: PageFinding, number: Optional[int]) -> str:
+def _finding(finding: PageFinding, number: Optional[int]) -> str:
     button = "" if number is None else f"<button type='button' class='go' data-row='{number}' hidden>Show</button>"
     return (
-        f"<article class='finding'><h3><span class='name'>{text(one.title)}</span>{button}</h3>\n"
-        f"{_facts(one.lines)}</article>\n"
+        f"<article class='finding'><h3><span class='name'>{text(finding.title)}</span>{button}</h3>\n"
+        f"{_facts(finding.lines)}</article>\n"
     )
 
 
 def first_rows(table: RowTable, chosen: Sequence[int], compared: bool) -> str:
-    """Some rows, for browsers without scripts and for paper."""
-    names = ["", "step", "rank", "tensor", "operator", "type and shape", "found"]
+    """Return the chosen rows, for browsers without scripts and for print."""
+    names = ["", "step", "rank", "tensor", "operator", "type and shape", "state"]
     names += ["rel. error", "max |d|"] if compared else ["rms", "max", "min"]
     lines = []
     for number in chosen:
@@ -93,10 +92,13 @@ def first_rows(table: RowTable, chosen: Sequence[int], compared: bool) -> str:
         if compared:
             numbers = (None, None) if row.error is None else (row.error.rel_l2, row.error.max_abs)
         else:
-            found = table.statistics(number)
-            numbers = (table.root_mean_square(number), *((None, None) if found is None else (found.max, found.min)))
-        cells += ["" if one is None else f"{one:.4g}" for one in numbers]
-        shown = "".join(f"<td{_CELLS.get(at, '')}>{cell}</td>" for at, cell in enumerate(cells))
+            statistics = table.statistics(number)
+            numbers = (
+                table.root_mean_square(number),
+                *((None, None) if statistics is None else (statistics.max, statistics.min)),
+            )
+        cells += ["" if number is None else f"{number:.4g}" for number in numbers]
+        shown = "".join(f"<td{_CELLS.get(column, '')}>{cell}</td>" for column, cell in enumerate(cells))
         lines.append(f"<tr>{shown}</tr>\n")
     if not lines:
         return "<p>No rows.</p>"
@@ -107,7 +109,7 @@ def first_rows(table: RowTable, chosen: Sequence[int], compared: bool) -> str:
     return f"{note}<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>"
 
 
-#: Classes of cells by their place.
+#: Classes of cells by column.
 _CELLS = {3: " class=name", 4: " class=text", 5: " class=text"}
 
 
@@ -116,7 +118,7 @@ def _cell(value: Optional[int]) -> str:
 
 
 def unmatched(alone: Sequence[str], unreadable: Sequence[tuple[str, str]], compared: bool) -> str:
-    """alone: what has no partner, and why, one line each."""
+    """Return the unmatched and the unreadable records. alone: unmatched records with the reason."""
     parts = [f"<h2>{'Unmatched and unreadable' if compared else 'Unreadable'}</h2>\n"]
     if compared:
         parts.append(_list(alone, "Every record has a partner on the other side.", "has no partner"))
@@ -129,18 +131,18 @@ def _list(lines: Sequence[str], nothing: str, title: str) -> str:
     if not lines:
         return f"<p class='soft'>{nothing}</p>\n"
     items = "".join(f"<li class='name'>{text(line)}</li>\n" for line in lines[:_MOST_NAMED])
-    more = f"<li>and {len(lines) - _MOST_NAMED} more</li>\n" if len(lines) > _MOST_NAMED else ""
+    further = f"<li>and {len(lines) - _MOST_NAMED} more</li>\n" if len(lines) > _MOST_NAMED else ""
     opened = " open" if len(lines) <= 20 else ""
     verb = title.replace("has", "have") if len(lines) > 1 else title
     summary = f"{counted(len(lines), 'record')} {verb}"
-    return f"<details{opened}><summary>{summary}</summary><ul>\n{items}{more}</ul></details>\n"
+    return f"<details{opened}><summary>{summary}</summary><ul>\n{items}{further}</ul></details>\n"
 
 
-def made(facts: Sequence[tuple[str, str]], left_out: Sequence[str]) -> str:
-    """How the page was made, and what is not on it."""
+def provenance(facts: Sequence[tuple[str, str]], left_out: Sequence[str]) -> str:
+    """Return the facts about the page, and the list of what is not on it."""
     notes = "".join(f"<li>{text(note)}</li>\n" for note in left_out)
-    said = f"<h4>Left out</h4>\n<ul>\n{notes}</ul>\n" if notes else "<p class='soft'>Nothing was left out.</p>"
-    return f"<h2>How this page was made</h2>\n{_facts(facts)}{said}"
+    omissions = f"<h4>Left out</h4>\n<ul>\n{notes}</ul>\n" if notes else "<p class='soft'>Nothing was left out.</p>"
+    return f"<h2>How this page was made</h2>\n{_facts(facts)}{omissions}"
 
 
 def _facts(facts: Iterable[tuple[str, str]]) -> str:

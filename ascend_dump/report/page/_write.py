@@ -1,4 +1,4 @@
-"""A page as one file: its parts put together under a content policy that lets nothing but its own script run."""
+"""A page as one file: its parts, under a content policy that allows only its own script."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _Path = Union[str, os.PathLike[str]]
 
 
 class BuiltPage(NamedTuple):
-    """A page, the rows on it, whose numbers are those in its addresses, and how many records cannot be read."""
+    """A page, its rows in the order of their numbers, and the number of unreadable records."""
 
     html: str
     rows: list[PageRow]
@@ -37,14 +37,14 @@ class BuiltPage(NamedTuple):
 
 
 def write_page(content: PageContent, path: _Path, *, sources: Optional[_Path] = None) -> BuiltPage:
-    """Write a page to a file that only its owner can read; one that is there is replaced at once and as a whole.
+    """Write a page to a file that only its owner can read. An existing file is replaced as a whole.
 
-    sources: lines of Python files below this directory are shown where rows name them. Raises WriteError.
+    sources: directory of Python files, for excerpts of the source. Raises WriteError.
     """
     built = build_page(content, sources=sources)
     target = Path(path)
     with writing(target, "the page"):
-        # 0600 and beside the target, which is never half a page.
+        # 0600, in the folder of the target: the rename is atomic.
         descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:80]}.", dir=target.parent)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
@@ -57,7 +57,7 @@ def write_page(content: PageContent, path: _Path, *, sources: Optional[_Path] = 
 
 
 def save_page(content: PageContent, path: _Path, what: str, sources: Optional[_Path]) -> Path:
-    """`write_page`. Raises ConfigError for a name that does not end as a page does, and WriteError."""
+    """Write a page after checking the suffix of its name. Raises ConfigError and WriteError."""
     target = Path(path)
     check_suffix(target, (".html", ".htm"), what)
     write_page(content, target, sources=sources)
@@ -65,18 +65,17 @@ def save_page(content: PageContent, path: _Path, what: str, sources: Optional[_P
 
 
 def build_page(content: PageContent, *, sources: Optional[_Path] = None, live: bool = False) -> BuiltPage:
-    """The page as text. sources: as of `write_page`. live: it is served, and may ask its server for tensors."""
-    table = RowTable(content.rows, [one.record for one in content.named])
-    order = _worst_first(table)
-    numbers = _places(content, table)
-    wanted = list(dict.fromkeys([*(one for one in numbers if one is not None), *order]))
+    """Return the page as text. sources: see `write_page`. live: a server answers requests for tensors."""
+    table = RowTable(content.rows, [finding.record for finding in content.named])
+    numbers = _rows_of_findings(content, table)
+    order = list(dict.fromkeys([*(number for number in numbers if number is not None), *_worst_first(table)]))
     dull = {STATE_NUMBER[name] for name in ("no values", "unmatched", "unreadable")}
-    notable = [at for at in wanted if table.state[at] > _QUIET and table.state[at] not in dull]
+    notable = [number for number in order if table.state[number] > _QUIET and table.state[number] not in dull]
     details, without = details_of(table.rows, notable)
     excerpts = excerpts_of((row.record.source for row in table.rows if row.record.source), sources)
     pack = ColumnPack()
     table.pack(pack)
-    left_out = [*content.unmade, *table.notes, *_without_drawings(details, 0 if live else without)]
+    left_out = [*content.unchecked, *table.notes, *_without_drawings(details, 0 if live else without)]
     records = [row.record for row in table.rows]
     head = {
         "rows": len(table.rows),
@@ -84,7 +83,7 @@ def build_page(content: PageContent, *, sources: Optional[_Path] = None, live: b
         "live": live,
         "quiet": STATE_NUMBER["undecided"],
         "finding": _first_finding(content, table),
-        "first": next((one for one in [*numbers, *order[:1]] if one is not None), -1),
+        "first": next(iter(order), -1),
         "states": [state._asdict() for state in STATES],
         "steps": len({record.step for record in records if record.step is not None}),
         "ranks": len({record.rank for record in records if record.rank is not None}),
@@ -95,7 +94,11 @@ def build_page(content: PageContent, *, sources: Optional[_Path] = None, live: b
     for state, covers in zip(table.state, table.covers):
         counts[state] += covers
     alone = [_why_alone(row) for row in table.rows if row.state == "unmatched"]
-    facts = (("made by", f"ascend-dump {__version__}"), *content.made, ("rows", f"{len(table.rows)} of {table.count}"))
+    facts = (
+        ("made by", f"ascend-dump {__version__}"),
+        *content.provenance,
+        ("rows", f"{len(table.rows)} of {table.count}"),
+    )
     script, style = _script(), _asset("style.css")
     html = Template(_asset("page.html")).substitute(
         policy=_policy(script, style, live=live),
@@ -111,25 +114,25 @@ def build_page(content: PageContent, *, sources: Optional[_Path] = None, live: b
             if content.compared
             else "Height: root mean square of the values, logarithmic."
         ),
-        first_rows=_static.first_rows(table, wanted[: _static.FIRST_ROWS], content.compared),
+        first_rows=_static.first_rows(table, order[: _static.FIRST_ROWS], content.compared),
         unmatched=_static.unmatched(alone, table.unreadable, content.compared),
-        made=_static.made(facts, left_out),
+        made=_static.provenance(facts, left_out),
         data=pack.packed(head),
     )
     return BuiltPage(html, table.rows, len(table.unreadable))
 
 
 def _without_drawings(details: Mapping[Any, Mapping[str, Any]], without: int) -> Iterator[str]:
-    """Why rows have no histograms and heat maps. without: the number of rows whose details were left out."""
-    drawn = sum("values" in one for one in details.values())
+    """Yield the reason if rows have no histograms and heat maps. without: number of rows without details."""
+    drawn = sum("values" in detail for detail in details.values())
     if details and not drawn:
         yield "histograms and heat maps: no values are recorded of the rows to look at first"
     elif without:
-        yield f"histograms and heat maps of {without} rows: they are kept for the {drawn} to look at first"
+        yield f"histograms and heat maps of {without} rows: they are drawn for the {drawn} to look at first"
 
 
 def _policy(script: str, style: str, *, live: bool) -> str:
-    """The Content-Security-Policy: nothing is loaded or run but the page's own parts. live: it may ask its server."""
+    """Return the Content-Security-Policy: only the parts of the page are loaded. live: also its server."""
     return (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
         f"{'connect-src ' + chr(39) + 'self' + chr(39) + '; ' if live else ''}base-uri 'none'; form-action 'none'"
@@ -137,33 +140,32 @@ def _policy(script: str, style: str, *, live: bool) -> str:
 
 
 def _worst_first(table: RowTable) -> list[int]:
-    def size(at: int) -> float:
-        error = table.rows[at].error
+    def size(number: int) -> float:
+        error = table.rows[number].error
         return 0.0 if error is None else float("inf") if error.nonfinite else error.rel_l2
 
-    def key(at: int) -> tuple[Any, ...]:
-        quiet = table.state[at] <= _QUIET
-        return (quiet, table.rows[at].explained, -table.state[at], -size(at) if not quiet else 0.0, at)
+    def key(number: int) -> tuple[Any, ...]:
+        quiet = table.state[number] <= _QUIET
+        return (quiet, table.rows[number].explained, -table.state[number], -size(number) if not quiet else 0.0, number)
 
     return sorted(range(len(table.rows)), key=key)
 
 
 def _first_finding(content: PageContent, table: RowTable) -> int:
-    """The mildest state that "next finding" stops at."""
+    """Return the mildest state that "next finding" selects."""
     if content.compared:
         return STATE_NUMBER["unmatched"]
     suspect = STATE_NUMBER["suspect"]
     return suspect if suspect in table.state else STATE_NUMBER["non-finite"]
 
 
-def _places(content: PageContent, table: RowTable) -> list[Optional[int]]:
-    """The row of each finding, and of what is named beside them."""
-    wanted = {one.record for one in content.named}
-    rows = enumerate(table.rows)
-    found = {
-        side: at for at, row in rows for side in (row.actual, row.reference) if side is not None and side in wanted
-    }
-    return [found.get(one.record) for one in content.named]
+def _rows_of_findings(content: PageContent, table: RowTable) -> list[Optional[int]]:
+    """Return the row of each finding and of each changed call; None if it is not on the page."""
+    records = [finding.record for finding in content.named]
+    distinct = set(records)
+    sides = ((number, side) for number, row in enumerate(table.rows) for side in (row.actual, row.reference))
+    numbers = {side: number for number, side in sides if side is not None and side in distinct}
+    return [numbers.get(record) for record in records]
 
 
 def _why_alone(row: PageRow) -> str:
@@ -179,7 +181,7 @@ def _asset(name: str) -> str:
 
 @cache
 def _script() -> str:
-    """Its files in the order of their numbers, as one scope of its own."""
+    """Return the script: its files in the order of their numbers, in a function of its own."""
     folder = files("ascend_dump.report.page") / "script"
     names = sorted(item.name for item in folder.iterdir() if item.name.endswith(".js"))
     parts: Sequence[str] = [(folder / name).read_text(encoding="utf-8") for name in names]

@@ -1,10 +1,10 @@
-"""Columns as a page carries them: texts front-coded, numbers in planes of bytes, all of it packed by gzip.
+"""Columns in the data of a page: texts front-coded, numbers in planes of bytes, packed by gzip.
 
-Layout of the bytes before they are packed: the length of the head as uint32, the head as JSON in UTF-8, then the
-columns one after the other. The head names each column, its kind and its number of bytes:
+Layout before packing: the length of the head as uint32, the head as JSON in UTF-8, then the columns. The head lists the
+name, the kind and the number of bytes of each column:
 
-    texts       a JSON list [common, rest, common, rest, …]: each text is the first `common` characters of the one
-                before it (UTF-16 units) and `rest`
+    texts       a JSON list [common, suffix, common, suffix, …]: each text is the first `common` characters (UTF-16
+                units) of the text before it, and `suffix`
     u1 u2 u4    unsigned numbers, the lowest bytes of all of them, then the next bytes …
     f4          float32 in planes; null is 0x7fa00000
     f8          float64 in planes; null is -1
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = ["NULL", "ColumnPack", "TextTable", "front_coded"]
 
-#: A signalling NaN that no value has, where a number is not known.
+#: A signalling NaN for unknown numbers: no value is encoded so.
 NULL = 0x7FA00000
-#: Characters of a name that a page keeps.
+#: Characters of a name on a page.
 LONGEST_TEXT = 12_000
 
 
 class TextTable:
-    """Distinct texts in the order they are first seen; number 0 is the empty one."""
+    """Distinct texts in the order of their first use; number 0 is the empty text."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {"": 0}
@@ -39,13 +39,13 @@ class TextTable:
     def number(self, text: Optional[str]) -> int:
         if not text:
             return 0
-        found = self._numbers.get(text)
-        if found is None:
+        number = self._numbers.get(text)
+        if number is None:
             if len(text) > LONGEST_TEXT:
                 self.cut += 1
                 return self.number(f"{text[: LONGEST_TEXT - 20]}… ({len(text)} characters)")
-            found = self._numbers[text] = len(self._numbers)
-        return found
+            number = self._numbers[text] = len(self._numbers)
+        return number
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -55,7 +55,7 @@ class TextTable:
 
 
 def front_coded(texts: Iterable[str]) -> list[Any]:
-    """The texts as [common, rest, …], see the head of this file."""
+    """Return the texts as [common, suffix, …], as described at the top of this file."""
     out: list[Any] = []
     before = ""
     for text in texts:
@@ -65,22 +65,22 @@ def front_coded(texts: Iterable[str]) -> list[Any]:
     return out
 
 
-def _common(one: str, other: str) -> int:
-    """How many characters both begin with; none beyond U+D7FF, where a character may be two units of UTF-16."""
-    low, high = 0, min(len(one), len(other))
+def _common(first: str, second: str) -> int:
+    """Return the length of the common prefix up to U+D7FF: later characters may be two units of UTF-16."""
+    low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
+        if first[low:middle] == second[low:middle]:
             low = middle
         else:
             high = middle - 1
-    if not one[:low].isascii():
-        return next((at for at, character in enumerate(one[:low]) if character > "\ud7ff"), low)
+    if not first[:low].isascii():
+        return next((index for index, character in enumerate(first[:low]) if character > "\ud7ff"), low)
     return low
 
 
 class ColumnPack:
-    """Collects the columns of a page."""
+    """The columns of a page."""
 
     def __init__(self) -> None:
         self._columns: list[dict[str, Any]] = []
@@ -90,7 +90,7 @@ class ColumnPack:
         self._add(name, "texts", json.dumps(front_coded(texts), separators=(",", ":")).encode())
 
     def numbers(self, name: str, values: Sequence[int]) -> None:
-        """Numbers from 0 to 2**32 - 1, in as many bytes as the largest needs."""
+        """Add numbers from 0 to 2**32 - 1, in as many bytes as the largest needs."""
         import numpy as np
 
         array = np.asarray(values, dtype=np.uint32)
@@ -99,26 +99,26 @@ class ColumnPack:
         self._add(name, f"u{width}", _planes(array.astype(f"<u{width}")))
 
     def floats(self, name: str, values: Sequence[Optional[float]]) -> None:
-        """Numbers as float32; None: not known."""
+        """Add numbers as float32; None: unknown."""
         import numpy as np
 
-        known = np.array([one is not None for one in values], dtype=bool)
+        is_known = np.array([value is not None for value in values], dtype=bool)
         with np.errstate(all="ignore"):
-            array = np.array([0.0 if one is None else one for one in values], dtype=np.float64).astype("<f4")
+            array = np.array([0.0 if value is None else value for value in values], dtype=np.float64).astype("<f4")
         bits = array.view("<u4")
         bits[np.isnan(array)] = 0x7FC00000
-        bits[~known] = NULL
+        bits[~is_known] = NULL
         self._add(name, "f4", _planes(array))
 
     def doubles(self, name: str, values: Sequence[Optional[float]]) -> None:
-        """Exact numbers from 0 on; None: not known."""
+        """Add exact numbers from 0 up; None: unknown."""
         import numpy as np
 
-        array = np.array([-1.0 if one is None else float(one) for one in values], dtype="<f8")
+        array = np.array([-1.0 if value is None else float(value) for value in values], dtype="<f8")
         self._add(name, "f8", _planes(array))
 
     def packed(self, head: dict[str, Any]) -> str:
-        """All of it, as base64."""
+        """Return head and columns as base64."""
         text = json.dumps({**head, "columns": self._columns}, separators=(",", ":"), allow_nan=False).encode()
         content = b"".join((len(text).to_bytes(4, "little"), text, *self._parts))
         return base64.b64encode(gzip.compress(content, 6, mtime=0)).decode("ascii")

@@ -1,4 +1,4 @@
-"""The rows of a page as columns: names, states, numbers of both sides, and which row made what another one reads."""
+"""The rows of a page as columns: names, states, numbers of both sides, and producers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ascend_dump.report.tables import size
 from ascend_dump.statistics import Statistics
 from ascend_dump.statistics.nonfinite import is_nonfinite
 
-__all__ = ["MOST_READ", "MOST_ROWS", "RowTable", "TensorReader"]
+__all__ = ["MOST_ROWS", "STATE_NUMBER", "RowTable"]
 
-#: Rows on a page; of more, neighbours without a finding are shown as one.
+#: Rows on a page. Of more rows, neighbours without a finding are joined.
 MOST_ROWS = 100_000
 #: Bytes of tensors that are read for statistics that a dump did not record.
 MOST_READ = 2 << 30
 
 STATE_NUMBER = {state.name: number for number, state in enumerate(STATES)}
-#: Up to this state nothing has to be looked at.
+#: The worst state that needs no attention.
 _QUIET = STATE_NUMBER["noise"]
 _TEXTS = ("name", "type", "module", "scope", "source", "stack", "phase", "io", "model", "run", "dtype", "shape")
 _OF_PAIRS = ("reason", "how", "transformation", "partner")
@@ -33,42 +33,42 @@ _MOST_FRAMES, _LONGEST_FRAME = 40, 280
 _NUMBERS = ("step", "rank", "device", "index")
 
 
-class TensorReader:
-    """Statistics of records: as the dump recorded them, else computed as long as not too much has been read."""
+class _StatisticsReader:
+    """Statistics of records: recorded in the dump, or computed up to a number of bytes."""
 
     def __init__(self, most: int) -> None:
-        self._left = most
-        self._known: dict[Any, Statistics] = {}
+        self._budget = most
+        self._computed: dict[Any, Statistics] = {}
         self.left_out = 0
 
     def statistics(self, record: Record) -> Optional[Statistics]:
-        """None where there are none, or no more is to be read. Raises what reading raises but for these."""
-        found = record.recorded_statistics()
-        if found is not None:
-            return found
+        """Return None if there are none or the limit is reached. Raises the errors of reading."""
+        statistics = record.recorded_statistics()
+        if statistics is not None:
+            return statistics
         content = record.content
-        if content is not None and content in self._known:
-            return self._known[content]
+        if content is not None and content in self._computed:
+            return self._computed[content]
         nbytes = record.nbytes or 0
-        if nbytes > self._left:
+        if nbytes > self._budget:
             self.left_out += 1
             return None
-        found = record.statistics()
-        self._left -= nbytes
+        statistics = record.statistics()
+        self._budget -= nbytes
         if content is not None:
-            self._known[content] = found
-        return found
+            self._computed[content] = statistics
+        return statistics
 
 
 class RowTable:
-    """Goes through the rows once and keeps what the page needs of each.
+    """The rows of a page, with the data of its columns.
 
-    rows      those that are shown
-    state     of each the number in STATES, and in `covers` how many rows it stands for
-    operator  of each the number of the run of an operator that it belongs to
-    producer  of each the row that made what it reads, -1 where none is known
-    count     how many rows there are, those that are not shown too
-    notes     what was left out, in sentences
+    rows      the rows that are shown
+    state     number in STATES of each row; covers: the number of rows joined in it
+    operator  number of the operator run of each row
+    producer  the row that made the tensor that each row reads, -1 if unknown
+    count     number of rows before joining and leaving out
+    notes     omissions, in sentences
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class RowTable:
         most: int = MOST_ROWS,
         most_read: int = MOST_READ,
     ) -> None:
-        """most_read: bytes of tensors that are read for statistics, those of findings and their operators first."""
+        """Read the rows. most_read: bytes of tensors read for statistics, first for operators with findings."""
         self.rows: list[PageRow] = []
         self.state: list[int] = []
         self.covers: list[int] = []
         self.notes: list[str] = []
         self.unreadable: list[tuple[str, str]] = []
-        self._reader = TensorReader(most_read)
+        self._reader = _StatisticsReader(most_read)
         self._suspects = set(suspects)
         self._texts = {name: TextTable() for name in (*_TEXTS, *_OF_PAIRS)}
         self._sides: list[tuple[Optional[Statistics], Optional[Statistics]]] = []
@@ -97,11 +97,11 @@ class RowTable:
         if self._reader.left_out:
             self.notes.append(
                 f"statistics of {self._reader.left_out} tensors: the dump did not record them, and no more than "
-                f"{size(most_read)} are read for them, first those of what is to be looked at"
+                f"{size(most_read)} are read for them, first for operators with findings"
             )
 
     def _collect(self, rows: Iterable[PageRow]) -> None:
-        makers = _Producers()
+        producers = _Producers()
         last: Any = None
         operator = -1
         for number, row in enumerate(rows):
@@ -111,7 +111,7 @@ class RowTable:
                 operator, last = operator + 1, key
             self.rows.append(row)
             self.operator.append(operator)
-            self.producer.append(makers.maker_of(record, number))
+            self.producer.append(producers.producer_of(record, number))
         self.count = len(self.rows)
         self.covers = [1] * self.count
         self.state = [0] * self.count
@@ -120,86 +120,88 @@ class RowTable:
             self._sides[number], self.state[number] = self._look_at(self.rows[number])
 
     def _findings_first(self) -> Iterator[int]:
-        """All rows, those of operators with a finding first."""
-        found = {
+        """Yield the numbers of all rows, first those of operators with a finding."""
+        operators = {
             operator
             for row, operator in zip(self.rows, self.operator)
             if row.record in self._suspects or (row.state and STATE_NUMBER[row.state] > _QUIET)
         }
-        for wanted in (True, False):
-            yield from (number for number, operator in enumerate(self.operator) if (operator in found) is wanted)
+        for has_finding in (True, False):
+            yield from (
+                number for number, operator in enumerate(self.operator) if (operator in operators) is has_finding
+            )
 
     def _look_at(self, row: PageRow) -> tuple[tuple[Optional[Statistics], Optional[Statistics]], int]:
-        found: list[Optional[Statistics]] = []
+        sides: list[Optional[Statistics]] = []
         broken = row.state == "unreadable"
         for record in (row.actual, row.reference):
-            one = None
-            # Equal bytes have equal statistics: the page takes those of the other side.
-            if record is not None and not (row.state == "equal" and found and found[0] is not None):
+            statistics = None
+            # Equal bytes have equal statistics: the page copies those of actual.
+            if record is not None and not (row.state == "equal" and sides and sides[0] is not None):
                 try:
-                    one = None if record.error is not None else self._reader.statistics(record)
+                    statistics = None if record.error is not None else self._reader.statistics(record)
                     if record.error is not None:
                         raise record.error
-                except NotImplementedError:  # NotSupported: no values here
+                except NotImplementedError:  # NotSupported: no values
                     pass
                 except AscendDumpError as error:
                     broken = True
                     self.unreadable.append((record.label, f"{error.message} [{error.code}]"))
-            found.append(one)
-        return (found[0], found[1]), self._state(row, found[0], broken)
+            sides.append(statistics)
+        return (sides[0], sides[1]), self._state(row, sides[0], broken)
 
-    def _state(self, row: PageRow, found: Optional[Statistics], broken: bool) -> int:
+    def _state(self, row: PageRow, statistics: Optional[Statistics], broken: bool) -> int:
         if row.state:
             return STATE_NUMBER[row.state]
         if broken:
             return STATE_NUMBER["unreadable"]
         if row.record in self._suspects:
             return STATE_NUMBER["suspect"]
-        if found is None:
+        if statistics is None:
             return STATE_NUMBER["no values"]
-        return STATE_NUMBER["non-finite" if is_nonfinite(found) else "nothing found"]
+        return STATE_NUMBER["non-finite" if is_nonfinite(statistics) else "nothing found"]
 
     def _shorten(self, most: int) -> None:
-        """Of too many rows, runs of those without a finding become one row each; then the best are left out."""
+        """Join neighbours without a finding if there are too many rows, then leave out the best rows."""
         if self.count <= most:
             return
-        kept: list[int] = []
+        shown: list[int] = []
         last: Any = None
         for number, (row, state) in enumerate(zip(self.rows, self.state)):
             key = (row.record.step, row.record.rank, state) if state <= _QUIET else None
             if key is not None and key == last:
-                self.covers[kept[-1]] += 1
+                self.covers[shown[-1]] += 1
                 continue
             last = key
-            kept.append(number)
-        joined = self.count - len(kept)
+            shown.append(number)
+        joined = self.count - len(shown)
         if joined:
             self.notes.append(
                 f"{joined} of {self.count} rows without a finding are joined with the row before them, to keep the "
                 f"page at {most} rows"
             )
-        if len(kept) > most:
-            kept = sorted(sorted(kept, key=lambda at: (-self.state[at], at))[:most])
-            shown = sum(self.covers[at] for at in kept)
-            self.notes.append(f"{self.count - shown} rows that show the least: a page has at most {most}")
-        place = {old: new for new, old in enumerate(kept)}
-        self.rows = [self.rows[at] for at in kept]
-        self.state = [self.state[at] for at in kept]
-        self.covers = [self.covers[at] for at in kept]
-        self.operator = [self.operator[at] for at in kept]
-        self.producer = [place.get(self.producer[at], -1) for at in kept]
-        self._sides = [self._sides[at] for at in kept]
+        if len(shown) > most:
+            shown = sorted(sorted(shown, key=lambda number: (-self.state[number], number))[:most])
+            covered = sum(self.covers[number] for number in shown)
+            self.notes.append(f"{self.count - covered} rows with the best states: a page has at most {most}")
+        position = {old: new for new, old in enumerate(shown)}
+        self.rows = [self.rows[number] for number in shown]
+        self.state = [self.state[number] for number in shown]
+        self.covers = [self.covers[number] for number in shown]
+        self.operator = [self.operator[number] for number in shown]
+        self.producer = [position.get(self.producer[number], -1) for number in shown]
+        self._sides = [self._sides[number] for number in shown]
 
     def statistics(self, row: int) -> Optional[Statistics]:
-        """Of the values of a row, those of actual where it has two sides."""
+        """Return the statistics of the values of a row, of actual if it has two sides."""
         return self._sides[row][0]
 
     def root_mean_square(self, row: int) -> Optional[float]:
-        """The same of its values."""
+        """Return the root mean square of the values of a row, of actual if it has two sides."""
         return _statistic(self._sides[row][0], "rms")
 
     def pack(self, pack: ColumnPack) -> None:
-        """Put the columns into the pack."""
+        """Add the columns to the pack."""
         for name in _TEXTS:
             table = self._texts[name]
             pack.numbers(name, [table.number(_text(row.record, name)) for row in self.rows])
@@ -215,7 +217,7 @@ class RowTable:
         pack.numbers("state", self.state)
         pack.numbers("covers", self.covers)
         pack.numbers("operator", self.operator)
-        pack.numbers("producer", [at + 1 for at in self.producer])
+        pack.numbers("producer", [number + 1 for number in self.producer])
         pack.numbers("explained", [int(row.explained) for row in self.rows])
         for name in _NUMBERS:
             pack.doubles(name, [_natural(getattr(row.record, name)) for row in self.rows])
@@ -230,28 +232,28 @@ class RowTable:
 
 
 class _Producers:
-    """Which row made a tensor: by its place in memory, else by its content, within one step of one rank."""
+    """The rows that made tensors, by address or else by content, within one step of one rank."""
 
     def __init__(self) -> None:
         self._step: Any = None
-        self._made: dict[Any, int] = {}
+        self._numbers: dict[Any, int] = {}
 
-    def maker_of(self, record: Record, number: int) -> int:
-        """The row that made what an input reads, -1 where none is known; an output is noted."""
+    def producer_of(self, record: Record, number: int) -> int:
+        """Return the row that made an input, -1 if unknown; note the row of an output."""
         step = (record.run, record.rank, record.device, record.model, record.step)
         if step != self._step:
-            self._step, self._made = step, {}
+            self._step, self._numbers = step, {}
         attrs = record.attrs
         storage, version = attrs.get("storage"), attrs.get("version")
         keys: list[tuple[Any, ...]] = [("at", storage, version)] if storage is not None and storage >= 0 else []
-        # Small tensors have equal bytes by chance, as flags and counters have.
+        # Small tensors such as flags and counters have equal bytes by chance.
         content = record.content if not keys and (record.nbytes or 0) >= 64 else None
         keys += [("content", content)] if content is not None else []
         if record.io != "input":
             for key in keys:
-                self._made[key] = number
+                self._numbers[key] = number
             return -1
-        return next((self._made[key] for key in keys if key in self._made), -1)
+        return next((self._numbers[key] for key in keys if key in self._numbers), -1)
 
 
 def _text(record: Record, name: str) -> str:
@@ -286,33 +288,33 @@ def _natural(value: Optional[int]) -> Optional[float]:
 def _error(error: Optional[PageError], name: str) -> Optional[float]:
     if error is None:
         return None
-    if name == "cosine":  # its distance from 1, which has digits where the cosine has only nines
+    if name == "cosine":  # its distance from 1: a cosine near 1 has only nines
         return None if error.cosine is None else max(1.0 - error.cosine, 0.0)
     if name == "unequal":
         return error.unequal / error.count if error.count else 0.0
     return float(getattr(error, name))
 
 
-def _statistic(found: Optional[Statistics], name: str) -> Optional[float]:
-    if found is None:
+def _statistic(statistics: Optional[Statistics], name: str) -> Optional[float]:
+    if statistics is None:
         return None
     if name == "rms":
-        if not found.count or found.l2norm is None:
+        if not statistics.count or statistics.l2norm is None:
             return None
-        return float(found.l2norm) / math.sqrt(found.count)
+        return float(statistics.l2norm) / math.sqrt(statistics.count)
     if name == "zero":
-        return None if found.zero is None or not found.count else found.zero / found.count
-    value = getattr(found, name)
+        return None if statistics.zero is None or not statistics.count else statistics.zero / statistics.count
+    value = getattr(statistics, name)
     try:
         return None if value is None else float(value)
     except OverflowError:
         return None
 
 
-def _nonfinite(found: Optional[Statistics], name: str) -> Optional[float]:
-    if found is None:
+def _nonfinite(statistics: Optional[Statistics], name: str) -> Optional[float]:
+    if statistics is None:
         return None
     if name == "nan":
-        return found.nan
-    known = [one for one in (found.posinf, found.neginf) if one is not None]
-    return float(sum(known)) if known else None
+        return statistics.nan
+    counts = [count for count in (statistics.posinf, statistics.neginf) if count is not None]
+    return float(sum(counts)) if counts else None

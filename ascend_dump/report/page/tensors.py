@@ -1,4 +1,4 @@
-"""What a page shows of the values of a tensor: a histogram, and a map of 64 x 64 cells at most."""
+"""Drawings of the values of a tensor: a histogram, and a heat map of at most 64 x 64 cells."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ascend_dump.reading import Record
 
-__all__ = ["BINS", "heat_map", "read_tensor", "value_histogram"]
+__all__ = ["BINS", "heat_map", "read_tensor", "titled_heat_map", "value_histogram"]
 
 #: Bins of a histogram.
 BINS = 48
@@ -22,41 +22,39 @@ BINS = 48
 CELLS = 64
 #: Powers of ten between the faintest and the strongest colour.
 _DECADES = 12.0
-#: What stands for NaN and Inf among the cells, and for the strongest finite one.
+#: Cells for NaN and Inf, and for the largest finite value.
 _NONFINITE, _STRONGEST = 255, 254
 #: Elements that are pooled together, so that a large mapped tensor is not copied as a whole.
 _BLOCK = 1 << 20
 
 
 def read_tensor(record: Record) -> Optional[np.ndarray]:
-    """The values of a record, None where it has none or cannot be read."""
+    """Return the values of a record, or None if it has none or cannot be read."""
     try:
-        found: np.ndarray = record.numpy()
+        return record.numpy()
     except AscendDumpError:  # NotSupported among them
         return None
-    return found
 
 
 def value_histogram(actual: Optional[np.ndarray], reference: Optional[np.ndarray]) -> Optional[dict[str, Any]]:
-    """Counts of the finite values of both sides in the same bins; None where these are no numbers."""
+    """Return the counts of the finite values of both sides in the same bins, or None for no numbers."""
     sides = {"actual": actual, "reference": reference}
     arrays = {name: array for name, array in sides.items() if array is not None and is_number(array.dtype)}
     limits = value_limits(arrays.values())
     if not arrays or not limits[0] <= limits[1]:
         return None
-    found: dict[str, Any] = {"low": limits[0], "high": limits[1]}
+    histogram: dict[str, Any] = {"low": limits[0], "high": limits[1]}
     for name, array in arrays.items():
         bins = bins_of(array, BINS, limits)
-        found[name] = {"counts": list(bins.counts), "nonfinite": bins.size - bins.finite}
-    return found
+        histogram[name] = {"counts": list(bins.counts), "nonfinite": bins.size - bins.finite}
+    return histogram
 
 
 def heat_map(actual: np.ndarray, reference: Optional[np.ndarray] = None) -> Optional[dict[str, Any]]:
-    """The largest |actual - reference|, or |actual| alone, of each cell, on a logarithmic scale.
+    """Return the largest |actual - reference|, or |actual| alone, of each cell, on a logarithmic scale.
 
-    The tensor is laid out as rows of its last axis; one of a single row is folded. Cells are bytes: 0 zero, 1 to 254
-    from `low` to `high`, 255 where NaN or Inf stands in one side only, or in a tensor without a partner. None where
-    there are no numbers, or the shapes differ.
+    The tensor is laid out as rows of its last axis; a single row is folded. Cells are bytes: 0 zero, 1 to 254 from
+    `low` to `high`, 255 for NaN or Inf on one side only, or without a reference. None: no numbers, or different shapes.
     """
     import numpy as np
 
@@ -84,8 +82,8 @@ def heat_map(actual: np.ndarray, reference: Optional[np.ndarray] = None) -> Opti
         span = math.log(most / least) if least and most > least else 0.0
         positive = np.isfinite(high) & (high > 0)
         with np.errstate(all="ignore"):
-            place = np.log(high[positive] / least) / span if span else np.ones(int(positive.sum()))
-        cells[positive] = 1 + np.round(np.clip(place, 0, 1) * (_STRONGEST - 1)).astype(np.uint8)
+            level = np.log(high[positive] / least) / span if span else np.ones(int(positive.sum()))
+        cells[positive] = 1 + np.round(np.clip(level, 0, 1) * (_STRONGEST - 1)).astype(np.uint8)
     cells[~np.isfinite(high)] = _NONFINITE
     return {
         "rows": int(high.shape[0]),
@@ -97,8 +95,24 @@ def heat_map(actual: np.ndarray, reference: Optional[np.ndarray] = None) -> Opti
     }
 
 
+def titled_heat_map(
+    actual: Optional[np.ndarray], reference: Optional[np.ndarray], *, comparable: bool = True
+) -> Optional[dict[str, Any]]:
+    """Return the heat map of the difference of two sides if their elements correspond, else of one side alone."""
+    shown, title = actual, "|actual|"
+    if actual is None or reference is None:
+        shown, title = (reference if actual is None else actual), "|value|"
+        reference = None
+    elif comparable and actual.shape == reference.shape:
+        title = "|actual − reference|"
+    else:
+        reference = None
+    heat = None if shown is None else heat_map(shown, reference)
+    return heat and {"what": title, **heat}
+
+
 def _table(array: np.ndarray) -> np.ndarray:
-    """The tensor in two dimensions: rows of the last axis, a single row folded into about as many rows as columns."""
+    """Return the tensor in two dimensions: rows of the last axis. A single row is folded into a square."""
     import numpy as np
 
     columns = array.shape[-1] if array.ndim else 1
@@ -114,16 +128,16 @@ def _table(array: np.ndarray) -> np.ndarray:
 
 
 def _sizes(actual: np.ndarray, reference: Optional[np.ndarray] = None) -> np.ndarray:
-    """|actual - reference|; infinite where NaN or Inf stand in one of them, 0 where in both alike."""
+    """Return |actual - reference|: infinite for NaN or Inf on one side, 0 for the same of both."""
     import numpy as np
 
     wide = np.complex128 if actual.dtype.kind == "c" else np.float64
     a = actual.astype(wide)
     if reference is None:
-        found = np.abs(a)
+        sizes = np.abs(a)
     else:
         b = reference.astype(wide)
-        found = np.abs(a - b)
-        found[(a == b) | (np.isnan(a) & np.isnan(b))] = 0
-    found[~np.isfinite(found)] = np.inf
-    return np.asarray(found, dtype=np.float64)
+        sizes = np.abs(a - b)
+        sizes[(a == b) | (np.isnan(a) & np.isnan(b))] = 0
+    sizes[~np.isfinite(sizes)] = np.inf
+    return np.asarray(sizes, dtype=np.float64)

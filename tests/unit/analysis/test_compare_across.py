@@ -130,7 +130,7 @@ def test_each_operator_is_compared_or_counted(
     assert found.left_out[0] > 0
     assert len(in_pairs) + found.inside[0] + found.left_out[0] == len(names)
     assert found.to_dict()["left_out"] == {"actual": found.left_out[0], "reference": found.left_out[1]}
-    assert any(f"{found.left_out[0]} operators of actual" in line for line in found.to_page().unmade)
+    assert any(f"{found.left_out[0]} operators of actual" in line for line in found.to_page().unchecked)
     main(["compare", str(actual), str(reference)])
     assert f"left out: {found.left_out[0]} operators of actual and {found.left_out[1]} of" in capsys.readouterr().out
 

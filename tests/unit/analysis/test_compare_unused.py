@@ -38,7 +38,7 @@ def test_names_that_are_not_used(mapping: dict[str, str], told: list[str], dump:
     found = ascend_dump.compare(dump, dump, mapping=mapping)
     assert list(found.unused) == told
     assert found.to_dict()["unused"] == told
-    assert all(text in found.to_page().unmade[0] for text in told)
+    assert all(text in found.to_page().unchecked[0] for text in told)
 
 
 def test_names_of_operators_that_were_not_selected_are_no_mistake(dump: str) -> None:

@@ -199,7 +199,7 @@ class TestManyRows:
         html = build_page(PageContent("t", rows, "different", "s", compared=True, findings=findings)).html
         assert "finding 199" in html
         assert "finding 200" not in html
-        assert "100 more are not told here" in html
+        assert "100 more are not listed here" in html
         assert "<dd>1200 of 1200</dd>" in html
         assert re.search(r"The 40 of 1200 rows", html)
 
@@ -220,7 +220,7 @@ class TestManyRows:
 
 
 def _left_out(note: str) -> int:
-    found = re.match(r"(\d+) rows that show the least", note)
+    found = re.match(r"(\d+) rows with the best states", note)
     return int(found[1]) if found else 0
 
 
@@ -340,7 +340,7 @@ class TestFiles:
         compared = ascend_dump.compare(tmp_path / "a", tmp_path / "b").to_page()
         alone = ascend_dump.triage(tmp_path / "a").to_page()
         for content, names in ((compared, ("actual run 1", "reference run 1")), (alone, ("run 1",))):
-            made = dict(content.made)
+            made = dict(content.provenance)
             for name in names:
                 assert made[name].endswith(": complete")
             assert "steps='0-1'" in made[f"{names[0]}, request"]

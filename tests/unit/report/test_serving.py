@@ -127,7 +127,7 @@ class TestWhoGetsWhat:
         assert ask(server, f"/{server.token}/{place}")[0] == 404
 
     def test_a_port_that_is_taken(self, server: PageServer) -> None:
-        with pytest.raises(ConfigError, match="cannot be listened to"):
+        with pytest.raises(ConfigError, match="cannot listen on"):
             PageServer(PageContent("t", (), "equal", "s"), server.server_port)
 
 
