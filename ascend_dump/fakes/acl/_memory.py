@@ -9,12 +9,11 @@ from __future__ import annotations
 import ctypes
 from bisect import bisect_right
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from ascend_dump.native.cann.acl_codes import AclError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 __all__ = ["DEVICE", "HOST", "Memory", "RtError"]
 

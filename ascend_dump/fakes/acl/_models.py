@@ -6,13 +6,13 @@ import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
+import numpy as np
+
 from ascend_dump import AscendDumpError
 from ascend_dump.fakes.acl._memory import DEVICE, RtError
 from ascend_dump.native.cann.acl_codes import AclError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ascend_dump.fakes.acl.process import AclProcess
     from ascend_dump.fakes.device.offline_model import OfflineModel
 
@@ -46,15 +46,11 @@ class TensorInfo(NamedTuple):
 
     @property
     def size(self) -> int:
-        import numpy as np
-
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
     @property
     def data_type(self) -> int:
         """The aclDataType, which has GE's numbers and not those of a dump file."""
-        import numpy as np
-
         from ascend_dump.native.cann import dtypes
 
         number, _ = dtypes.encode(np.zeros(1, self.dtype))
@@ -288,15 +284,12 @@ class Models:
         return [self._process.get(handle, "buffer") or DeviceBuffer(0, 0) for handle in handles]
 
     def _read(self, info: TensorInfo, buffer: DeviceBuffer) -> np.ndarray[Any, Any]:
-        import numpy as np
-
         raw = np.frombuffer(self._process.memory.device_bytes(buffer.address, info.size), np.uint8)
         return raw.view(info.dtype).reshape(info.shape)
 
 
 def _describe(graph: OfflineModel) -> _Loaded:
     import ml_dtypes  # noqa: F401  (numpy knows its types by name from here on)
-    import numpy as np
 
     from ascend_dump.fakes.device.graph import output_specs
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ascend_dump.fakes.acl._memory import DEVICE, HOST, RtError
 from ascend_dump.native.cann.acl_codes import AclError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import numpy as np
 
     from ascend_dump.fakes.acl.process import AclProcess
 
@@ -120,8 +120,6 @@ class Util:
         return self._memory.lend_array(array)
 
     def ptr_to_numpy(self, ptr: int, shape: Sequence[int], data_type: int) -> np.ndarray[Any, Any]:
-        import numpy as np
-
         known = {np.dtype(char).num: np.dtype(char) for char in _TYPES}
         if data_type not in known:
             raise ValueError(f"data_type={data_type!r}: expected numpy's number of a type, such as 11 for float32")

@@ -10,6 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
+import numpy as np
+
 from ascend_dump.native.cann import dtypes
 from ascend_dump.native.cann.dump_file import OriginalOp, Tensor, tensor_of
 from ascend_dump.native.cann.formats import format_name, format_number
@@ -24,8 +26,6 @@ from ascend_dump.native.cann.overflow import MAGIC, NOT_APPLICABLE, PAYLOAD_SIZE
 from ascend_dump.native.cann.statistics_csv import HEADER, format_row, format_statistics, format_tensor
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ascend_dump.fakes.device.disk import Disk
     from ascend_dump.native.cann.graph import Node
 
@@ -205,8 +205,6 @@ def _chosen_row(tensor: Tensor, data: Any, columns: Sequence[str], l2norm: bool)
     (assumption cann.stats_chosen)
     """
     import math
-
-    import numpy as np
 
     kind = dtypes.data_type(tensor.data_type)
     values = dtypes.decode(np.frombuffer(data, np.uint8), tensor.data_type, tensor.shape).reshape(-1)

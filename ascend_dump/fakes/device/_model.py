@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
+import numpy as np
+
 from ascend_dump.fakes.device._arming import Arming
 from ascend_dump.fakes.device.select import StepRanges, leave_out, parse_steps, select
 from ascend_dump.native.cann.graph import Node
 from ascend_dump.native.cann.names import DumpLevels, build_levels
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ascend_dump.fakes.device._files import KernelCall
 
 __all__ = ["LoadedModel"]

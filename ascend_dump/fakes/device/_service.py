@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 
+import numpy as np
+
 from ascend_dump.fakes.device._arming import Arming, ExceptionDump
 from ascend_dump.fakes.device._files import (
     Addresses,
@@ -21,8 +23,6 @@ from ascend_dump.native.cann.graph import Node
 from ascend_dump.native.cann.names import DumpName, watch_name
 
 if TYPE_CHECKING:
-    import numpy as np
-
     _Array = np.ndarray[Any, Any]
 
 __all__ = ["DumpService", "Producers", "TrampleFault"]
@@ -210,8 +210,6 @@ class DumpService:
 
 
 def _overwrite(array: _Array, offset: int, data: bytes) -> None:
-    import numpy as np
-
     memory = array.reshape(-1).view(np.uint8)
     part = memory[offset : offset + len(data)]
     part[:] = np.frombuffer(data, np.uint8)[: part.size]
@@ -224,8 +222,6 @@ def _converts_to_half(call: KernelCall) -> bool:
 
 def _went_out_of_range(call: KernelCall) -> bool:
     # (assumption cann.overflow_condition)
-    import numpy as np
-
     def finite(array: _Array) -> bool:
         return not array.dtype.name.startswith(_FLOATS) or bool(np.isfinite(array).all())
 

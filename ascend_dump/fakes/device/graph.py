@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from ascend_dump import ConfigError
 from ascend_dump.fakes.device.offline_model import find_dtype
 from ascend_dump.fakes.kernels.npu_ops import compute
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ascend_dump.fakes.device.offline_model import OfflineModel
 
     _Array = np.ndarray[Any, Any]
@@ -70,8 +70,6 @@ def run_graph(
 
 def output_specs(graph: OfflineModel) -> list[tuple[str, tuple[int, ...], np.dtype[Any]]]:
     """Name, shape and type of every output, found by computing the graph on ones. Raises as `run_graph`."""
-    import numpy as np
-
     values = _feed(graph, {spec.name: np.ones(spec.shape, find_dtype(spec.dtype)) for spec in graph.inputs})
     for node in graph.nodes:
         inputs = [_value(values, port) for port in node.inputs]
@@ -82,8 +80,6 @@ def output_specs(graph: OfflineModel) -> list[tuple[str, tuple[int, ...], np.dty
 
 
 def _feed(graph: OfflineModel, feeds: Mapping[str, _Array]) -> dict[str, tuple[_Array, ...]]:
-    import numpy as np
-
     values: dict[str, tuple[_Array, ...]] = {}
     for spec in graph.inputs:
         if spec.name not in feeds:

@@ -33,6 +33,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 
+import numpy as np
+
 from ascend_dump import ConfigError
 from ascend_dump.fakes.device._arming import (
     Answer,
@@ -53,8 +55,6 @@ from ascend_dump.native.cann.acl_codes import AclError
 from ascend_dump.native.cann.graph import Node
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ascend_dump.fakes.device.offline_model import OfflineModel
 
     _Array = np.ndarray[Any, Any]

@@ -28,12 +28,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
+import numpy as np
+
 from ascend_dump import ConfigError, CorruptDump, DumpNotFound, NotSupported, ReadError
 from ascend_dump.fakes.device.select import NodeInfo
 
 if TYPE_CHECKING:
-    import numpy as np
-
     _Array = np.ndarray[Any, Any]
 
 __all__ = ["OfflineModel", "OfflineNode", "TensorSpec", "check", "find_dtype", "load", "save"]
@@ -134,8 +134,6 @@ def check(document: Any) -> OfflineModel:
 
 def find_dtype(name: str, where: str = "a tensor") -> np.dtype[Any]:
     """The numpy or ml_dtypes type of that name. Raises ConfigError where CANN has no such type."""
-    import numpy as np
-
     from ascend_dump.native.cann import dtypes
 
     for number in range(43):
@@ -208,8 +206,6 @@ def _node(found: Mapping[str, Any], where: str) -> OfflineNode:
 
 
 def _const(found: Mapping[str, Any], where: str) -> _Array:
-    import numpy as np
-
     dtype, shape = find_dtype(_text(found, "dtype", where), where), _shape(found, where)
     count = math.prod(shape)
     try:

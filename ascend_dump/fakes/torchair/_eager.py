@@ -10,6 +10,8 @@ import os
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ascend_dump.fakes.torchair._config import rank_level
 from ascend_dump.fakes.torchair._graph import GraphRunner, as_array
 
@@ -31,7 +33,6 @@ class NpyDumper(GraphRunner):
         self._step = 0
 
     def call(self, node: Any, args: Any, kwargs: Any, *, values: dict[Any, Any]) -> Any:
-        import numpy as np
         import torch
 
         kept = node if self._filter is None else self._filter(node)

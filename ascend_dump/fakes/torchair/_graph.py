@@ -10,14 +10,14 @@ import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
+import numpy as np
+
 from ascend_dump.fakes.device.npu import NodeInfo
 from ascend_dump.fakes.torchair._lowering import Constant, Inner, LoweredOp, Namer, lower
 from ascend_dump.fakes.torchair._scope import reads_scope
 from ascend_dump.fakes.torchair._text import write_graph
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ascend_dump.fakes.torchair._config import CompilerConfig
     from ascend_dump.fakes.torchair._engine import TorchairEngine
 
@@ -210,7 +210,6 @@ def _port(each: Any, siblings: Sequence[LoweredOp], plans: dict[Any, _Plan]) -> 
 
 def as_array(tensor: Any) -> _Array:
     """The tensor's memory as numpy sees it; bfloat16 by its bits."""
-    import numpy as np
     import torch
 
     kept = tensor.detach().cpu() if isinstance(tensor, torch.Tensor) else torch.tensor(tensor)
