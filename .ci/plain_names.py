@@ -42,7 +42,6 @@ NOT_YET = frozenset(
         "ascend_dump/dump_format",
         "ascend_dump/fakes",
         "ascend_dump/fakes/acl",
-        "ascend_dump/fakes/device",
         "ascend_dump/fakes/mindspore",
         "ascend_dump/fakes/npu_bridge",
         "ascend_dump/fakes/npu_device",
