@@ -28,10 +28,8 @@ class Importer:
         self._fills = fills
 
     def insert(self) -> None:
-        index = next(
-            (number for number, finder in enumerate(sys.meta_path) if finder is PathFinder), len(sys.meta_path)
-        )
-        sys.meta_path.insert(index, self)
+        finders = sys.meta_path
+        finders.insert(finders.index(PathFinder) if PathFinder in finders else len(finders), self)
 
     def remove(self) -> None:
         if self in sys.meta_path:

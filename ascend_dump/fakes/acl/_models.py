@@ -243,11 +243,9 @@ class Models:
                 message = f"the model has {len(infos)} {side}s, the data set {len(buffers)}"
                 return process.fail(GeError.PARAM_INVALID, message)
             for info, buffer in zip(infos, buffers):
-                fits = buffer.size >= info.size and process.memory.side(buffer.address, buffer.size) == DEVICE
-                if not fits:
-                    message = (
-                        f"{side} {info.name} needs {info.size} bytes of device memory, its buffer has {buffer.size}"
-                    )
+                size = buffer.size
+                if size < info.size or process.memory.side(buffer.address, size) != DEVICE:
+                    message = f"{side} {info.name} needs {info.size} bytes of device memory, its buffer has {size}"
                     return process.fail(GeError.PARAM_INVALID, message)
         feeds = {info.name: self._read(info, buffer) for info, buffer in zip(model.inputs, input_buffers)}
         try:
