@@ -1,14 +1,14 @@
-"""What stands in for hardware and what proves adapters, for this project's tests and for users'.
+"""Stand-ins for hardware and frameworks, for this project's tests and for users' tests.
 
-    with ascend_dump.fakes.install("acl") as npu:      # one simulated device behind every fake named
-        import acl                                     # the fake, for as long as the block lasts
+    with ascend_dump.fakes.install("acl") as npu:      # one simulated device for all fakes of the call
+        import acl                                     # the fake, inside the block
         npu.overflow("Add_1")
 
-A fake is a module of this package with the function `modules(npu) -> Mapping[str, ModuleType]`: the modules to
-put into `sys.modules`, made anew for each installation and bound to that device. `FAKES` names them. What it changes
-elsewhere, such as attributes of a real framework, it does in a second function that it may have,
-`patches(npu, modules) -> ContextManager`: entered when the modules are in place, left before they go.
-In place of a module it may give a function `fill(module)`, which is called when the program imports that module.
+A fake is a module of this package, listed in `FAKES`, with the function `modules(npu) -> Mapping[str, ModuleType]`:
+new modules for `sys.modules` for each installation, bound to that device. The optional function
+`patches(npu, modules) -> ContextManager` makes other changes, such as attributes of a real framework: entered after
+the modules are installed, left before they are removed. In place of a module, `modules` may return a function
+`fill(module)`, called when the program imports that module.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FAKES", "MARK", "install", "installed_device"]
 
-#: What can be installed -> the module of the fake.
+#: Name of a fake -> its module.
 FAKES: Mapping[str, str] = MappingProxyType(
     {
         "acl": "ascend_dump.fakes.acl.module",
@@ -40,12 +40,12 @@ FAKES: Mapping[str, str] = MappingProxyType(
         "torchair_native": "ascend_dump.fakes.torchair.native_module",
     }
 )
-#: Of the installations that last, the latest one last.
+#: Devices of the active installations, newest last.
 _devices: list[Npu] = []
 
 
 def installed_device() -> Npu:
-    """The device behind the fakes that were installed last. Raises ConfigError where none are.
+    """Return the device of the newest installation. Raises ConfigError if no fakes are installed.
 
     >>> with install("acl", soc="Ascend310P3"):
     ...     installed_device().soc
@@ -60,11 +60,11 @@ def installed_device() -> Npu:
 
 @contextlib.contextmanager
 def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **device: Any) -> Iterator[Npu]:
-    """Put fakes into `sys.modules` for the length of a `with` block, and yield the device behind them.
+    """Install fakes in `sys.modules` for the duration of a `with` block, and yield their device.
 
-    names: of `FAKES`. npu: the device to use; by default a new one, made with the arguments `device`.
-    Whatever the block imports below the fakes' names is forgotten at its end, and what was there before is back.
-    Raises ConfigError for an unknown name, for two fakes of the same module, and where a real module of that name is
+    names: of `FAKES`. npu: the device to use; by default a new `Npu(**device)`.
+    At the end the modules below the fakes' names are removed, and the earlier modules are restored.
+    Raises ConfigError for an unknown name, for two fakes of the same module, and if a real module of that name is
     loaded or could be imported, unless `force` is set.
     """
     from importlib import import_module
@@ -74,52 +74,52 @@ def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **devic
 
     unknown = [name for name in names if name not in FAKES]
     if unknown or not names:
-        what = f"there is no fake {unknown[0]!r}" if unknown else "install() needs the name of a fake"
-        raise ConfigError(what, hint=f"known: {', '.join(FAKES)}")
+        problem = f"there is no fake {unknown[0]!r}" if unknown else "install() needs the name of a fake"
+        raise ConfigError(problem, hint=f"known: {', '.join(FAKES)}")
     if npu is not None and device:
         raise ConfigError(
             f"install(npu=…) does not take {', '.join(device)}: the device exists already",
             hint="give the arguments to Npu(...)",
         )
-    used = _make_device(device) if npu is None else npu
+    target_device = _make_device(device) if npu is None else npu
     makers = [import_module(FAKES[name]) for name in dict.fromkeys(names)]
-    made: dict[str, Union[ModuleType, Fill]] = {}
+    modules: dict[str, Union[ModuleType, Fill]] = {}
     for maker in makers:
-        more = maker.modules(used)
+        more_modules = maker.modules(target_device)
         # Fakes may share a module.
-        twice = {name for name in made.keys() & more.keys() if made[name] is not more[name]}
+        twice = {name for name in modules.keys() & more_modules.keys() if modules[name] is not more_modules[name]}
         if twice:
             raise ConfigError(f"two of {', '.join(names)} stand in for {min(twice)}", hint="install one of them")
-        made.update(more)
-    roots = {name for name in made if not any(parent in made for parent in _parents(name))}
+        modules.update(more_modules)
+    roots = {name for name in modules if not any(parent in modules for parent in _parents(name))}
     for root in sorted(roots):
         if not force and _is_real(root):
             raise ConfigError(
                 f"the real {root} is installed here, the fake would hide it",
                 hint="run where it is not installed, or use install(..., force=True)",
             )
-    importer = Importer({name: fill for name, fill in made.items() if not isinstance(fill, ModuleType)})
-    before = {name: sys.modules[name] for name in _modules_below(roots)}
-    _devices.append(used)
+    importer = Importer({name: fill for name, fill in modules.items() if not isinstance(fill, ModuleType)})
+    replaced = {name: sys.modules[name] for name in _modules_below(roots)}
+    _devices.append(target_device)
     try:
         _forget(roots)
-        for name, module in made.items():
+        for name, module in modules.items():
             if isinstance(module, ModuleType):
-                _place(name, module)
+                _install(name, module)
         importer.insert()
         with contextlib.ExitStack() as patched:
             for maker in makers:
                 if hasattr(maker, "patches"):
-                    patched.enter_context(maker.patches(used, made))
-            _tell_import_hooks(made)
-            yield used
+                    patched.enter_context(maker.patches(target_device, modules))
+            _run_import_hooks(modules)
+            yield target_device
     finally:
-        _devices.remove(used)
-        # A process that ends inside the block closes it when Python has taken its own lists of modules down.
+        _devices.remove(target_device)
+        # At the end of a process inside the block, Python has already cleared its lists of modules.
         if not sys.is_finalizing():
             importer.remove()
             _forget(roots)
-            sys.modules.update(before)
+            sys.modules.update(replaced)
 
 
 def _make_device(arguments: dict[str, Any]) -> Npu:
@@ -134,9 +134,9 @@ def _parents(name: str) -> list[str]:
 
 
 def _modules_below(roots: set[str]) -> list[str]:
-    """The loaded modules of these names and below them; there are thousands to look through."""
+    """Return the loaded modules of these names and their submodules."""
     below = tuple(f"{root}." for root in roots)
-    # A list first: a thread of the program may be importing.
+    # Copy the names first: a thread of the program may be importing.
     return [name for name in list(sys.modules) if name in roots or name.startswith(below)]
 
 
@@ -148,18 +148,18 @@ def _is_real(root: str) -> bool:
     loaded = sys.modules.get(root)
     if loaded is not None:
         return not getattr(loaded, MARK, False)
-    # None in sys.modules blocks the import. The part of a package cannot be looked for without importing the package.
+    # None in sys.modules blocks the import. find_spec would import the parent package of a submodule.
     spec = None if root in sys.modules or "." in root else find_spec(root)
-    # A directory of that name in the import path is no framework; as a package it has no file of its own.
+    # A directory of that name in the import path is a package without a file, not a framework.
     return spec is not None and spec.origin is not None and not isinstance(spec.loader, Importer)
 
 
-def _place(name: str, module: ModuleType) -> None:
+def _install(name: str, module: ModuleType) -> None:
     from importlib.machinery import ModuleSpec
 
     setattr(module, MARK, True)
     if module.__spec__ is None:
-        # find_spec raises for a loaded module without a specification.
+        # find_spec raises ValueError for a loaded module without a specification.
         module.__spec__ = ModuleSpec(name, None, is_package=hasattr(module, "__path__"))
     sys.modules[name] = module
     parent, _, last = name.rpartition(".")
@@ -167,10 +167,10 @@ def _place(name: str, module: ModuleType) -> None:
         setattr(sys.modules[parent], last, module)
 
 
-def _tell_import_hooks(made: Mapping[str, object]) -> None:
-    """Let hooks that wait for an import run: no finder finds what is put into `sys.modules`."""
+def _run_import_hooks(modules: Mapping[str, object]) -> None:
+    """Run the hooks of imports: no finder runs for modules that are added to `sys.modules`."""
     wrapt: Any = sys.modules.get("wrapt")
-    for module in made.values():
+    for module in modules.values():
         if wrapt is not None and isinstance(module, ModuleType):
             wrapt.notify_module_loaded(module)
 

@@ -1,6 +1,6 @@
 """`python -m ascend_dump.fakes torch_npu -- train.py …`: run a program on the simulated device.
 
-Several fakes are named with commas between them. The program sees its own arguments, as `python train.py …` gives them.
+Separate several fakes by commas. The program's arguments are those of `python train.py …`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ascend_dump.fakes import FAKES, install
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run the program that the command line names. Raises ConfigError for a command line that names none."""
+    """Run the program in the command line. Raises ConfigError for a command line without a program."""
     if len(arguments) < 3 or arguments[1] != "--":
         raise ConfigError(
             f"python -m ascend_dump.fakes needs fakes, `--` and a program, not {' '.join(arguments)!r}",

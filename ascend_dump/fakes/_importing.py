@@ -1,4 +1,4 @@
-"""Modules of a fake that are filled when the program imports them, as those of a real framework run then."""
+"""Modules of a fake that are filled at the import, as modules of a real framework run at the import."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Callable, Optional
 
 __all__ = ["MARK", "Fill", "Importer"]
 
-#: The attribute that tells a fake module from a real one.
+#: The attribute of fake modules.
 MARK = "__ascend_dump_fake__"
 
-#: Gives a new module its content.
+#: Fills a new module.
 Fill = Callable[[ModuleType], None]
 
 
 class Importer:
     """A finder and loader: name -> the function that fills the module.
 
-    It is placed directly before the finder of files, after those that watch imports, so that hooks
-    which wait for a framework's import are called for its fake too.
+    `insert` adds it directly before the finder of files and after the finders of import hooks, so that hooks of a
+    framework's import run for its fake too.
     """
 
     def __init__(self, fills: Mapping[str, Fill]) -> None:
         self._fills = fills
 
     def insert(self) -> None:
-        place = next((at for at, finder in enumerate(sys.meta_path) if finder is PathFinder), len(sys.meta_path))
-        sys.meta_path.insert(place, self)
+        finders = sys.meta_path
+        finders.insert(finders.index(PathFinder) if PathFinder in finders else len(finders), self)
 
     def remove(self) -> None:
         if self in sys.meta_path:
@@ -40,7 +40,7 @@ class Importer:
     ) -> Optional[ModuleSpec]:
         if name not in self._fills:
             return None
-        packages = {known.rpartition(".")[0] for known in self._fills}
+        packages = {module_name.rpartition(".")[0] for module_name in self._fills}
         return ModuleSpec(name, self, is_package=name in packages)  # type: ignore[arg-type]  # a loader by its methods
 
     def create_module(self, spec: ModuleSpec) -> Optional[ModuleType]:

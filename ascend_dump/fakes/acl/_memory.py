@@ -1,7 +1,7 @@
 """Memory of the fake `acl`: real addresses, with the rules about host and device enforced.
 
-Where the device would fault or the process would crash, the fake returns a code or raises, so that a
-program with such a mistake fails here too.
+The fake returns a code or raises if a device would fault or a process would crash, so that a program with such a
+mistake fails here too.
 """
 
 from __future__ import annotations
@@ -9,20 +9,19 @@ from __future__ import annotations
 import ctypes
 from bisect import bisect_right
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from ascend_dump.native.cann.acl_codes import AclError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 __all__ = ["DEVICE", "HOST", "Memory", "RtError"]
 
 HOST, DEVICE = "host", "device"
-#: aclrtMemcpyKind: which side the destination and the source must be on. Source: acl_rt.h.
+#: aclrtMemcpyKind -> the sides of the destination and the source. Source: acl_rt.h.
 _KINDS = {0: (HOST, HOST), 1: (DEVICE, HOST), 2: (HOST, DEVICE), 3: (DEVICE, DEVICE)}
-#: How many bytes objects handed over as pointers are kept alive.
-_KEPT = 64
+#: The number of objects behind pointers that stay alive.
+_MAX_LENT = 64
 
 
 class RtError:
@@ -36,17 +35,17 @@ class RtError:
 
 
 class Memory:
-    """Allocations by address; device memory is host memory that only the device may look at."""
+    """Allocations by address; device memory is host memory that only the device may read."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._used = 0
         self._starts: list[int] = []
         self._blocks: dict[int, tuple[Any, int, str]] = {}
-        self._lent: deque[object] = deque(maxlen=_KEPT)
+        self._lent: deque[object] = deque(maxlen=_MAX_LENT)
 
     def allocate(self, size: int, side: str) -> tuple[int, int]:
-        """(address, code); address 0 when there is none."""
+        """Return (address, code); address 0 after a failure."""
         if not _is_count(size) or size == 0:
             return 0, AclError.INVALID_PARAM
         if self._used + size > self._limit:
@@ -66,11 +65,11 @@ class Memory:
         return AclError.SUCCESS
 
     def side(self, address: int, size: int) -> str:
-        """Which side a range is on, "" where it leaves its allocation. Unknown addresses are the program's own."""
-        at = bisect_right(self._starts, address) - 1
-        if at < 0:
+        """Return the side of a range, "" if it exceeds its allocation. Unknown addresses are the program's memory."""
+        index = bisect_right(self._starts, address) - 1
+        if index < 0:
             return HOST
-        start = self._starts[at]
+        start = self._starts[index]
         _, length, side = self._blocks[start]
         if address >= start + length:
             return HOST
@@ -95,7 +94,7 @@ class Memory:
         return AclError.SUCCESS
 
     def device_bytes(self, address: int, size: int) -> bytes:
-        """What the device reads. Raises ValueError where the range is not device memory."""
+        """Return bytes of device memory. Raises ValueError for other memory."""
         self._require(address, size, DEVICE)
         return ctypes.string_at(address, size)
 
@@ -104,19 +103,19 @@ class Memory:
         ctypes.memmove(address, data, len(data))
 
     def host_view(self, address: int, size: int) -> Any:
-        """The bytes of host memory, shared. Raises ValueError for an address that the host cannot read."""
+        """Return a view of host memory. Raises ValueError for an address that the host cannot read."""
         self._require(address, size, HOST)
         kind = ctypes.c_char * size
-        at = bisect_right(self._starts, address) - 1
-        if at >= 0:
-            block, length, _ = self._blocks[self._starts[at]]
-            if address < self._starts[at] + length:
+        index = bisect_right(self._starts, address) - 1
+        if index >= 0:
+            block, length, _ = self._blocks[self._starts[index]]
+            if address < self._starts[index] + length:
                 # An array made from the view must not outlive the memory.
-                return kind.from_buffer(block, address - self._starts[at])
+                return kind.from_buffer(block, address - self._starts[index])
         return kind.from_address(address)
 
     def lend(self, data: bytes) -> int:
-        """The address of a bytes object, which is kept alive for a while."""
+        """Return the address of a bytes object, and keep the object alive for a while."""
         self._lent.append(data)
         return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0
 

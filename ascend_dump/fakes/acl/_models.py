@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from functools import partialmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+import numpy as np
 
 from ascend_dump import AscendDumpError
 from ascend_dump.fakes.acl._memory import DEVICE, RtError
 from ascend_dump.native.cann.acl_codes import AclError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ascend_dump.fakes.acl.process import AclProcess
     from ascend_dump.fakes.device.offline_model import OfflineModel
 
@@ -20,12 +21,12 @@ __all__ = ["DeviceBuffer", "GeError", "Models", "TensorInfo"]
 
 #: aclFormat: stand-ins have no layout.
 _ND = 2
-#: What the runtime returns for an operator that failed. Source: rt_error_codes.h.
+#: The runtime's code for a failed operator. Source: rt_error_codes.h.
 _AICORE_EXCEPTION = 507015
 
 
 class GeError:
-    """Codes of GE that programs meet. Source: ge_error_codes.h."""
+    """Codes of GE. Source: ge_error_codes.h."""
 
     PARAM_INVALID = 145000
     MODEL_PATH_INVALID = 145002
@@ -46,15 +47,11 @@ class TensorInfo(NamedTuple):
 
     @property
     def size(self) -> int:
-        import numpy as np
-
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
     @property
     def data_type(self) -> int:
-        """The aclDataType, which has GE's numbers and not those of a dump file."""
-        import numpy as np
-
+        """The aclDataType: GE's number of the type, not that of a dump file."""
         from ascend_dump.native.cann import dtypes
 
         number, _ = dtypes.encode(np.zeros(1, self.dtype))
@@ -66,7 +63,7 @@ class TensorInfo(NamedTuple):
 
 
 class _Loaded:
-    """A loaded model; `executions` is its step counter, which GE makes anew for each load."""
+    """A loaded model; `executions` is its step counter, a new one for each load."""
 
     def __init__(self, graph: OfflineModel, inputs: list[TensorInfo], outputs: list[TensorInfo]) -> None:
         self.graph = graph
@@ -82,17 +79,9 @@ class Models:
         self._process = process
         self._loaded: dict[int, _Loaded] = {}
         process.unload_models = self._unload_all
-
-    # Dump.
-
-    def init_dump(self) -> int:
-        return self._process.init_dump()
-
-    def set_dump(self, dump_cfg_path: Optional[str]) -> int:
-        return self._process.set_dump(dump_cfg_path)
-
-    def finalize_dump(self) -> int:
-        return self._process.finalize_dump()
+        self.init_dump = process.init_dump
+        self.set_dump = process.set_dump
+        self.finalize_dump = process.finalize_dump
 
     # Loading.
 
@@ -147,83 +136,67 @@ class Models:
         return self._process.add(("desc", []))
 
     def get_desc(self, model_desc: int, model_id: int) -> int:
-        place = self._process.get(model_desc, "desc")
-        if place is None:
+        models = self._process.get(model_desc, "desc")
+        if models is None:
             return AclError.INVALID_PARAM
         if model_id not in self._loaded:
             return self._process.fail(GeError.MODEL_ID_INVALID, f"no model {model_id} is loaded")
-        place[:] = [self._loaded[model_id]]
+        models[:] = [self._loaded[model_id]]
         return AclError.SUCCESS
 
     def destroy_desc(self, model_desc: int) -> int:
         return self._process.remove(model_desc, "desc")
 
-    def get_num_inputs(self, model_desc: int) -> int:
-        return len(self._tensors(model_desc, "inputs"))
+    def _tensors(self, side: str, model_desc: int) -> list[TensorInfo]:
+        models = self._process.get(model_desc, "desc")
+        return getattr(models[0], side) if models else []
 
-    def get_num_outputs(self, model_desc: int) -> int:
-        return len(self._tensors(model_desc, "outputs"))
+    def _tensor(self, side: str, model_desc: int, index: int) -> Optional[TensorInfo]:
+        tensors = self._tensors(side, model_desc)
+        return tensors[index] if 0 <= index < len(tensors) else None
 
-    def get_input_size_by_index(self, model_desc: int, index: int) -> int:
-        found = self._tensor(model_desc, "inputs", index)
-        return 0 if found is None else found.size
+    def _count(self, side: str, model_desc: int) -> int:
+        return len(self._tensors(side, model_desc))
 
-    def get_output_size_by_index(self, model_desc: int, index: int) -> int:
-        found = self._tensor(model_desc, "outputs", index)
-        return 0 if found is None else found.size
+    def _size(self, side: str, model_desc: int, index: int) -> int:
+        tensor = self._tensor(side, model_desc, index)
+        return 0 if tensor is None else tensor.size
 
-    def get_input_dims(self, model_desc: int, index: int) -> tuple[dict[str, Any], int]:
-        return self._dims(model_desc, "inputs", index)
+    def _dims(self, side: str, model_desc: int, index: int) -> tuple[dict[str, Any], int]:
+        tensor = self._tensor(side, model_desc, index)
+        return ({}, AclError.INVALID_PARAM) if tensor is None else (tensor.dims, AclError.SUCCESS)
 
-    def get_output_dims(self, model_desc: int, index: int) -> tuple[dict[str, Any], int]:
-        return self._dims(model_desc, "outputs", index)
+    def _name(self, side: str, model_desc: int, index: int) -> str:
+        tensor = self._tensor(side, model_desc, index)
+        return "" if tensor is None else tensor.name
 
-    # The stand-ins have static shapes: what is current is what was described.
-    get_cur_output_dims = get_output_dims
-
-    def get_input_name_by_index(self, model_desc: int, index: int) -> str:
-        found = self._tensor(model_desc, "inputs", index)
-        return "" if found is None else found.name
-
-    def get_output_name_by_index(self, model_desc: int, index: int) -> str:
-        found = self._tensor(model_desc, "outputs", index)
-        return "" if found is None else found.name
-
-    def get_input_index_by_name(self, model_desc: int, name: str) -> tuple[int, int]:
-        return self._index(model_desc, "inputs", name)
-
-    def get_output_index_by_name(self, model_desc: int, name: str) -> tuple[int, int]:
-        return self._index(model_desc, "outputs", name)
-
-    def get_input_data_type(self, model_desc: int, index: int) -> int:
-        found = self._tensor(model_desc, "inputs", index)
-        return -1 if found is None else found.data_type
-
-    def get_output_data_type(self, model_desc: int, index: int) -> int:
-        found = self._tensor(model_desc, "outputs", index)
-        return -1 if found is None else found.data_type
-
-    def get_input_format(self, model_desc: int, index: int) -> int:
-        return -1 if self._tensor(model_desc, "inputs", index) is None else _ND
-
-    def get_output_format(self, model_desc: int, index: int) -> int:
-        return -1 if self._tensor(model_desc, "outputs", index) is None else _ND
-
-    def _tensors(self, model_desc: int, side: str) -> list[TensorInfo]:
-        place = self._process.get(model_desc, "desc")
-        return getattr(place[0], side) if place else []
-
-    def _tensor(self, model_desc: int, side: str, index: int) -> Optional[TensorInfo]:
-        found = self._tensors(model_desc, side)
-        return found[index] if 0 <= index < len(found) else None
-
-    def _dims(self, model_desc: int, side: str, index: int) -> tuple[dict[str, Any], int]:
-        found = self._tensor(model_desc, side, index)
-        return ({}, AclError.INVALID_PARAM) if found is None else (found.dims, AclError.SUCCESS)
-
-    def _index(self, model_desc: int, side: str, name: str) -> tuple[int, int]:
-        names = [one.name for one in self._tensors(model_desc, side)]
+    def _index(self, side: str, model_desc: int, name: str) -> tuple[int, int]:
+        names = [tensor.name for tensor in self._tensors(side, model_desc)]
         return (names.index(name), AclError.SUCCESS) if name in names else (0, AclError.INVALID_PARAM)
+
+    def _data_type(self, side: str, model_desc: int, index: int) -> int:
+        tensor = self._tensor(side, model_desc, index)
+        return -1 if tensor is None else tensor.data_type
+
+    def _format(self, side: str, model_desc: int, index: int) -> int:
+        return -1 if self._tensor(side, model_desc, index) is None else _ND
+
+    get_num_inputs = partialmethod(_count, "inputs")
+    get_num_outputs = partialmethod(_count, "outputs")
+    get_input_size_by_index = partialmethod(_size, "inputs")
+    get_output_size_by_index = partialmethod(_size, "outputs")
+    get_input_dims = partialmethod(_dims, "inputs")
+    get_output_dims = partialmethod(_dims, "outputs")
+    #: The stand-ins have static shapes: the current dimensions are those of the description.
+    get_cur_output_dims = get_output_dims
+    get_input_name_by_index = partialmethod(_name, "inputs")
+    get_output_name_by_index = partialmethod(_name, "outputs")
+    get_input_index_by_name = partialmethod(_index, "inputs")
+    get_output_index_by_name = partialmethod(_index, "outputs")
+    get_input_data_type = partialmethod(_data_type, "inputs")
+    get_output_data_type = partialmethod(_data_type, "outputs")
+    get_input_format = partialmethod(_format, "inputs")
+    get_output_format = partialmethod(_format, "outputs")
 
     # Data sets.
 
@@ -264,23 +237,23 @@ class Models:
         model = self._loaded.get(model_id)
         if model is None:
             return process.fail(GeError.MODEL_ID_INVALID, f"no model {model_id} is loaded")
-        given, taken = self._buffers(inputs), self._buffers(outputs)
-        for what, infos, buffers in (("input", model.inputs, given), ("output", model.outputs, taken)):
+        input_buffers, output_buffers = self._buffers(inputs), self._buffers(outputs)
+        for side, infos, buffers in (("input", model.inputs, input_buffers), ("output", model.outputs, output_buffers)):
             if len(infos) != len(buffers):
-                said = f"the model has {len(infos)} {what}s, the data set {len(buffers)}"
-                return process.fail(GeError.PARAM_INVALID, said)
+                message = f"the model has {len(infos)} {side}s, the data set {len(buffers)}"
+                return process.fail(GeError.PARAM_INVALID, message)
             for info, buffer in zip(infos, buffers):
-                fits = buffer.size >= info.size and process.memory.side(buffer.address, buffer.size) == DEVICE
-                if not fits:
-                    said = f"{what} {info.name} needs {info.size} bytes of device memory, its buffer has {buffer.size}"
-                    return process.fail(GeError.PARAM_INVALID, said)
-        feeds = {info.name: self._read(info, buffer) for info, buffer in zip(model.inputs, given)}
+                size = buffer.size
+                if size < info.size or process.memory.side(buffer.address, size) != DEVICE:
+                    message = f"{side} {info.name} needs {info.size} bytes of device memory, its buffer has {size}"
+                    return process.fail(GeError.PARAM_INVALID, message)
+        feeds = {info.name: self._read(info, buffer) for info, buffer in zip(model.inputs, input_buffers)}
         try:
-            found = process.npu.execute_graph(model.graph, feeds, model_id=model_id, step=next(model.executions))
+            results = process.npu.execute_graph(model.graph, feeds, model_id=model_id, step=next(model.executions))
         except OperatorFailed as error:
             return process.fail(_AICORE_EXCEPTION, str(error))
-        for info, buffer in zip(model.outputs, taken):
-            process.memory.device_write(buffer.address, found[info.name].tobytes())
+        for info, buffer in zip(model.outputs, output_buffers):
+            process.memory.device_write(buffer.address, results[info.name].tobytes())
         return AclError.SUCCESS
 
     def _buffers(self, dataset: int) -> list[DeviceBuffer]:
@@ -288,17 +261,14 @@ class Models:
         return [self._process.get(handle, "buffer") or DeviceBuffer(0, 0) for handle in handles]
 
     def _read(self, info: TensorInfo, buffer: DeviceBuffer) -> np.ndarray[Any, Any]:
-        import numpy as np
-
         raw = np.frombuffer(self._process.memory.device_bytes(buffer.address, info.size), np.uint8)
         return raw.view(info.dtype).reshape(info.shape)
 
 
 def _describe(graph: OfflineModel) -> _Loaded:
     import ml_dtypes  # noqa: F401  (numpy knows its types by name from here on)
-    import numpy as np
 
     from ascend_dump.fakes.device.graph import output_specs
 
-    inputs = [TensorInfo(one.name, one.shape, np.dtype(one.dtype)) for one in graph.inputs]
-    return _Loaded(graph, inputs, [TensorInfo(*found) for found in output_specs(graph)])
+    inputs = [TensorInfo(spec.name, spec.shape, np.dtype(spec.dtype)) for spec in graph.inputs]
+    return _Loaded(graph, inputs, [TensorInfo(*output) for output in output_specs(graph)])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ascend_dump.fakes.acl._memory import DEVICE, HOST, RtError
 from ascend_dump.native.cann.acl_codes import AclError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import numpy as np
 
     from ascend_dump.fakes.acl.process import AclProcess
 
@@ -18,21 +18,24 @@ __all__ = ["AclRuntime", "Util"]
 
 #: aclrtRunMode: the program runs on the host.
 _RUN_MODE_HOST = 1
-#: The characters of numpy's own types, whose numbers `ptr_to_numpy` takes.
+#: The characters of numpy's own types: `ptr_to_numpy` takes their numbers.
 _TYPES = "?bBhHiIlLqQefdgFDG"
 
 
 class AclRuntime:
-    """Devices, contexts, streams and memory; every function returns a code, alone or last."""
+    """Devices, contexts, streams and memory; functions return a code, alone or last."""
 
     def __init__(self, process: AclProcess) -> None:
         self._process = process
-
-    def set_device(self, device_id: int) -> int:
-        return self._process.set_device(device_id)
-
-    def reset_device(self, device_id: int) -> int:
-        return self._process.reset_device(device_id)
+        self.set_device = process.set_device
+        self.reset_device = process.reset_device
+        self.create_context = process.create_context
+        self.set_context = process.set_context
+        self.get_context = process.get_context
+        self.destroy_context = process.destroy_context
+        self.create_stream = process.create_stream
+        self.synchronize_stream = process.synchronize_stream
+        self.synchronize_device = process.synchronize_device
 
     def get_device(self) -> tuple[int, int]:
         if not self._process.context:
@@ -40,35 +43,14 @@ class AclRuntime:
         return self._process.npu.device_id, AclError.SUCCESS
 
     def get_device_count(self) -> tuple[int, int]:
-        # Devices before the simulated one exist, but are somebody else's.
+        # Devices with a lower number exist, but another process uses them.
         return self._process.npu.device_id + 1, AclError.SUCCESS
 
     def get_run_mode(self) -> tuple[int, int]:
         return _RUN_MODE_HOST, AclError.SUCCESS
 
-    def create_context(self, device_id: int) -> tuple[int, int]:
-        return self._process.create_context(device_id)
-
-    def set_context(self, context: int) -> int:
-        return self._process.set_context(context)
-
-    def get_context(self) -> tuple[int, int]:
-        return self._process.get_context()
-
-    def destroy_context(self, context: int) -> int:
-        return self._process.destroy_context(context)
-
-    def create_stream(self) -> tuple[int, int]:
-        return self._process.create_stream()
-
     def destroy_stream(self, stream: int) -> int:
         return self._process.remove(stream, "stream")
-
-    def synchronize_stream(self, stream: int) -> int:
-        return self._process.synchronize_stream(stream)
-
-    def synchronize_device(self) -> int:
-        return self._process.synchronize_device()
 
     def malloc(self, size: int, policy: int) -> tuple[int, int]:
         if not self._process.context:
@@ -101,7 +83,7 @@ class AclRuntime:
 
 
 class Util:
-    """Between Python objects and addresses of the host. Raises ValueError where a process would crash."""
+    """Conversions between Python objects and host addresses. Raises ValueError if a process would crash."""
 
     def __init__(self, process: AclProcess) -> None:
         self._memory = process.memory
@@ -116,15 +98,13 @@ class Util:
 
     def numpy_to_ptr(self, array: np.ndarray[Any, Any]) -> int:
         if not array.flags.c_contiguous:
-            raise ValueError("the array is not contiguous: its address says nothing; use numpy.ascontiguousarray")
+            raise ValueError("the array is not contiguous, and its address has no strides: use numpy.ascontiguousarray")
         return self._memory.lend_array(array)
 
     def ptr_to_numpy(self, ptr: int, shape: Sequence[int], data_type: int) -> np.ndarray[Any, Any]:
-        import numpy as np
-
-        known = {np.dtype(char).num: np.dtype(char) for char in _TYPES}
-        if data_type not in known:
+        types = {np.dtype(char).num: np.dtype(char) for char in _TYPES}
+        if data_type not in types:
             raise ValueError(f"data_type={data_type!r}: expected numpy's number of a type, such as 11 for float32")
-        dtype = known[data_type]
+        dtype = types[data_type]
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         return np.frombuffer(self._memory.host_view(ptr, size), dtype=dtype).reshape(tuple(shape))

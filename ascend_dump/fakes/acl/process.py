@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 __all__ = ["AclProcess", "process_of"]
 
 _MEMORY = 1 << 34
-#: Handles look like addresses; nothing may be read behind them.
+#: Handles look like addresses, but are not readable memory.
 _FIRST_HANDLE, _STEP = 0x7F0000000000, 0x40
 
 
 class AclProcess:
-    """What acl remembers in one process, around one simulated device."""
+    """acl's state of one process, around one simulated device."""
 
     def __init__(self, npu: Npu) -> None:
         self.npu = npu
@@ -60,7 +60,7 @@ class AclProcess:
     def finalize(self) -> int:
         if self._finalised:
             return self.fail(AclError.REPEAT_FINALIZE, "acl.finalize has been called already")
-        # One that was never initialised is not refused, and nothing happens.
+        # Before an initialisation the call succeeds and does nothing.
         if self.initialised:
             self.npu.disarm_acl()
             self.unload_models()
@@ -121,7 +121,7 @@ class AclProcess:
         return code
 
     def recent_message(self) -> str:
-        """The message of the last failure, once."""
+        """Return and clear the message of the last failure."""
         message, self._message = self._message, ""
         return message
 
@@ -129,9 +129,9 @@ class AclProcess:
 
     @property
     def context(self) -> int:
-        """The context of this thread, 0 for none: each thread has its own."""
-        found: int = getattr(self._thread, "context", 0)
-        return found
+        """The context of this thread, 0 for none."""
+        context: int = getattr(self._thread, "context", 0)
+        return context
 
     def set_device(self, device: int) -> int:
         if device != self.npu.device_id:
@@ -169,7 +169,7 @@ class AclProcess:
         return self.add(("stream", [])), AclError.SUCCESS
 
     def enqueue(self, stream: int, work: Callable[[], int]) -> int:
-        """Let work wait for the synchronization, as on a device; 0 is the default stream."""
+        """Delay work until the synchronization, as a device does; 0 is the default stream."""
         if not self.context:
             return RtError.CONTEXT_NULL
         if not stream:
@@ -203,9 +203,9 @@ class AclProcess:
         return handle
 
     def get(self, handle: int, kind: str) -> Any:
-        """The object of a handle, None when there is none of this kind."""
-        found, value = self._objects.get(handle, ("", None))
-        return value if found == kind else None
+        """Return the object of a handle, None for an object of another kind."""
+        actual_kind, value = self._objects.get(handle, ("", None))
+        return value if actual_kind == kind else None
 
     def remove(self, handle: int, kind: str) -> int:
         if self._objects.get(handle, ("", None))[0] != kind:
@@ -215,15 +215,15 @@ class AclProcess:
 
 
 def process_of(npu: Npu) -> AclProcess:
-    """The process around this device: fakes that share a device share what acl remembers."""
+    """Return the process around this device: fakes that share a device share acl's state."""
     if npu.process is None:
         npu.process = AclProcess(npu)
-    found: AclProcess = npu.process
-    return found
+    process: AclProcess = npu.process
+    return process
 
 
 def _path(config: object) -> str:
-    """As an extension module would take it. Raises TypeError for a Path."""
+    """Return a path of text. Raises TypeError for a Path, as an extension module does."""
     if not isinstance(config, str):
         raise TypeError(f"argument must be str, not {type(config).__name__}")
     return config

@@ -1,7 +1,7 @@
-"""How the simulated device's dump service is switched on: the dump JSON, session options, the environment.
+"""Settings of the simulated device's dump service, from the dump JSON, session options and the environment.
 
-What is accepted and refused is decided by `cann.config`; here is what follows from it. Sources: acl dump.cpp
-(return codes), adump dump_manager and dump_setting, GE dump_callback and dump_properties.
+`cann.config` decides if a configuration is valid. Sources: acl dump.cpp (return codes), adump dump_manager and
+dump_setting, GE dump_callback and dump_properties.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ONE_DEBUG_MODE = ("Ascend910B", "Ascend910_93")
 
 
 class ArmingError(NamedTuple):
-    """Why a configuration was refused: CANN's code (EP0001, E10001, …), its text and the key concerned."""
+    """An error of a refused configuration: CANN's code (EP0001, E10001, …), its text and the key."""
 
     code: str
     message: str
@@ -36,14 +36,15 @@ class ArmingError(NamedTuple):
 
 
 class Arming(NamedTuple):
-    """What the service is set to.
+    """The settings of the dump service.
 
     root        text of `<dump path>/<time>`, absolute
-    ge          what GE dumps of models; None where GE refused or is not asked
-    kernels, single_ops  whether kernels called one by one, and single-operator calls, are dumped
-    overflow    single operators report overflow
-    by_options  it comes from session options
-    stats       statistics chosen, in CANN's words; () for the usual six
+    ge          GE's settings for models; None if GE refused the configuration or takes no part
+    kernels     True to dump kernels that are called outside of models
+    single_ops  True to dump single-operator calls
+    overflow    True if single operators report overflow
+    by_options  True for settings from session options
+    stats       names of the chosen statistics in CANN; () for the usual six
     """
 
     root: str
@@ -59,19 +60,19 @@ class Arming(NamedTuple):
 
     @property
     def models(self) -> bool:
-        """Whether GE does anything with models."""
+        """True if GE dumps or checks models."""
         return self.ge is not None and (self.ge.status or self.ge.debug)
 
 
 class ExceptionDump(NamedTuple):
-    """kind: "brief", "norm" or "detail". path: the text of the directory it was given."""
+    """kind: "brief", "norm" or "detail". path: the directory, as in the settings."""
 
     kind: str
     path: str
 
 
 class Answer(NamedTuple):
-    """The return code, and what is switched on. `log`: what only CANN's own log tells."""
+    """The return code and the new settings. `log`: lines for CANN's own log only."""
 
     code: int
     errors: tuple[ArmingError, ...] = ()
@@ -81,14 +82,13 @@ class Answer(NamedTuple):
 
 
 def read_acl(path: str, *, env: Mapping[str, str], cwd: str, time: str) -> Answer:
-    """What aclInit and aclmdlSetDump do with a dump JSON. time: the name of the time directory."""
+    """Read a dump JSON as aclInit and aclmdlSetDump do. time: the name of the time directory."""
     parsed = read_config(os.path.join(cwd, path))
     if parsed.empty:
         return Answer(AclError.SUCCESS)
     if parsed.refusal is not None:
         verdict = refused(parsed.refusal, path)
-        found = _errors(verdict, path) or (ArmingError("", parsed.refusal.reason),)
-        return Answer(verdict.acl_error, found)
+        return Answer(verdict.acl_error, _errors(verdict, path) or (ArmingError("", parsed.refusal.reason),))
     verdict = judge(parsed.value, env=env, cwd=cwd)
     errors = _errors(verdict, path)
     if not verdict.accepted or verdict.settings is None:
@@ -128,16 +128,20 @@ def _arming(
 
 
 def read_options(options: Mapping[str, str], *, env: Mapping[str, str], cwd: str, soc: str, time: str) -> Answer:
-    """What GE does with the options of a session; code 0 or -1. (assumption cann.overflow_modes)"""
+    """Read the options of a session as GE does; code 0 or -1. (assumption cann.overflow_modes)"""
     problems = check_ge_options(options, situation=Situation(env=env, cwd=cwd, soc=soc))
-    errors = tuple(ArmingError(each.native, each.message, each.where) for each in problems if each.severity == "error")
+    errors = tuple(
+        ArmingError(problem.native, problem.message, problem.where)
+        for problem in problems
+        if problem.severity == "error"
+    )
     if errors:
         return Answer(-1, errors)
     exception = None
     kind = {"1": "norm", "2": "brief"}.get(options.get(keys.ENABLE_EXCEPTION, ""))
     if kind and not env.get("NPU_COLLECT_PATH"):
         exception = ExceptionDump(kind, _absolute(env.get("ASCEND_WORK_PATH") or "./", cwd))
-    log = tuple(f"{each.where}: {each.message}" for each in problems)
+    log = tuple(f"{problem.where}: {problem.message}" for problem in problems)
     dump, debug = options.get(keys.ENABLE_DUMP) == "1", options.get(keys.ENABLE_DEBUG) == "1"
     mode = options.get(keys.DEBUG_MODE, "")
     debug = debug and bool(mode) and (mode == "all" or not soc.startswith(_ONE_DEBUG_MODE))
@@ -161,7 +165,7 @@ def read_options(options: Mapping[str, str], *, env: Mapping[str, str], cwd: str
 
 
 def read_environment(env: Mapping[str, str], cwd: str) -> Optional[ExceptionDump]:
-    """The exception dump that the environment alone turns on, before anything is configured.
+    """Return the exception dump that the environment turns on before any configuration.
 
     (assumption cann.exception_environment)
     """
@@ -174,7 +178,7 @@ def read_environment(env: Mapping[str, str], cwd: str) -> Optional[ExceptionDump
 
 
 def _absolute(path: str, cwd: str) -> str:
-    """The directory the host's writer uses: an address is cut off, the rest and relative paths go below `cwd`.
+    """Return the directory of the host's writer: below `cwd` for a relative path, and for a path behind an address.
 
     (assumption cann.address_path)
     """

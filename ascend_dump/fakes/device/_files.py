@@ -1,4 +1,4 @@
-"""What the simulated device writes about one executed operator: names, headers, statistics, overflow records.
+"""Dump files of one executed operator: names, headers, statistics, overflow records.
 
 Sources: aicpu_schedule dump_task (device writer), adump dump_stream_info (captured streams) and exception_dumper,
 adx_dump_record (chosen statistics), GE data_dumper (header, Opdebug).
@@ -6,9 +6,12 @@ adx_dump_record (chosen statistics), GE data_dumper (header, Opdebug).
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+import numpy as np
 
 from ascend_dump.native.cann import dtypes
 from ascend_dump.native.cann.dump_file import OriginalOp, Tensor, tensor_of
@@ -24,8 +27,6 @@ from ascend_dump.native.cann.overflow import MAGIC, NOT_APPLICABLE, PAYLOAD_SIZE
 from ascend_dump.native.cann.statistics_csv import HEADER, format_row, format_statistics, format_tensor
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ascend_dump.fakes.device.disk import Disk
     from ascend_dump.native.cann.graph import Node
 
@@ -36,7 +37,7 @@ __all__ = ["Addresses", "KernelCall", "exception_file", "opdebug_file", "operato
 #: The header's attribute that describes the slices of FFTS+; the device writes no other.
 _SLICES = "_sgt_json_info"
 _BASE, _ALIGNMENT = 0x12C040000000, 512
-#: The columns in the order in which the host prints them, and where `format_statistics` has them.
+#: The columns in the host's order -> their index in `format_statistics`.
 _CHOSEN = {"Max": 0, "Min": 1, "Avg": 2, "Nan": 4, "Negative Inf": 5, "Positive Inf": 6}
 _TITLES = {"Nan": "Nan Count", "Negative Inf": "Negative Inf Count", "Positive Inf": "Positive Inf Count"}
 _MAGIC_SOCS = ("Ascend910B", "Ascend910_93", "Ascend950")
@@ -44,19 +45,19 @@ _UINT8, _ND = 4, 2
 
 
 class Addresses:
-    """Device addresses: an operator's tensor keeps its own for as long as its size."""
+    """Device addresses. An operator's tensor has the same address while its size is the same."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], int] = {}
+        self._addresses: dict[tuple[object, ...], int] = {}
         self._next = _BASE
 
     def find(self, nbytes: int, *owner: object) -> int:
-        """The address of a tensor, by its owner (model, operator, side, index)."""
+        """Return the address of a tensor, by its owner (model, operator, side, index)."""
         key = (*owner, nbytes)
-        if key not in self._known:
-            self._known[key] = self._next
+        if key not in self._addresses:
+            self._addresses[key] = self._next
             self._next += (nbytes + _ALIGNMENT) // _ALIGNMENT * _ALIGNMENT
-        return self._known[key]
+        return self._addresses[key]
 
 
 class KernelCall(NamedTuple):
@@ -74,23 +75,23 @@ class KernelCall(NamedTuple):
 
 
 def tensors_of(call: KernelCall, side: str, addresses: Addresses) -> list[tuple[Tensor, Any]]:
-    """The tensors of one side ("input" or "output") as headers describe them, with their bytes.
+    """Return the tensors of one side ("input" or "output") in the form of headers, with their bytes.
 
     (assumption cann.original_dtype)
     """
-    found = []
+    tensors = []
     names = call.node.original_names
     for index, array in enumerate(call.inputs if side == "input" else call.outputs):
-        place = f"{side}{index}"
-        layout = format_number(call.formats.get(place, "ND"))
-        tensor, data = tensor_of(side, index, array, format=layout, original_shape=call.original_shapes.get(place))
+        position = f"{side}{index}"
+        layout = format_number(call.formats.get(position, "ND"))
+        tensor, data = tensor_of(side, index, array, format=layout, original_shape=call.original_shapes.get(position))
         if side == "output" and names:
             # GE stores its own number of the type here.
             origin = OriginalOp(names[-1], index, dtypes.to_ge(tensor.data_type), layout)
             tensor = tensor._replace(original_op=origin)
-        address = addresses.find(tensor.size, call.model_id, call.node.name, place)
-        found.append((tensor._replace(address=address), data))
-    return found
+        address = addresses.find(tensor.size, call.model_id, call.node.name, position)
+        tensors.append((tensor._replace(address=address), data))
+    return tensors
 
 
 def operator_file(
@@ -104,9 +105,9 @@ def operator_file(
     stats: Sequence[str] = (),
     attrs: Mapping[str, Any] = {},
 ) -> None:
-    """Write an operator's file, or its statistics. An operator without a byte of data gets none.
+    """Write an operator's file, or its statistics; nothing for an operator without a byte of data.
 
-    Tensors are numbered anew: what a blacklist leaves out has no index.
+    Tensors are numbered without those of a blacklist.
 
     (assumption cann.file_name)
     (assumption cann.one_header_in_a_file)
@@ -159,7 +160,7 @@ def opdebug_file(
 def exception_file(
     disk: Disk, path: str, device: int, kind: str, call: KernelCall, addresses: Addresses, now: float
 ) -> None:
-    """Write what the host saves of an operator that failed: brief or norm, named with the local time.
+    """Write the host's file of a failed operator: brief or norm, named with the local time.
 
     (assumption cann.exception_names)
     """
@@ -182,11 +183,11 @@ def exception_file(
 def _renumber(tensors: Sequence[tuple[Tensor, Any]]) -> list[tuple[Tensor, Any]]:
     # (assumption cann.compact_indices)
     counts = {"input": 0, "output": 0}
-    found = []
+    numbered = []
     for tensor, data in tensors:
-        found.append((tensor._replace(index=counts[tensor.io]), data))
+        numbered.append((tensor._replace(index=counts[tensor.io]), data))
         counts[tensor.io] += 1
-    return found
+    return numbered
 
 
 def _statistics(tensors: Sequence[tuple[Tensor, Any]], chosen: Sequence[str]) -> str:
@@ -200,14 +201,10 @@ def _statistics(tensors: Sequence[tuple[Tensor, Any]], chosen: Sequence[str]) ->
 
 
 def _chosen_row(tensor: Tensor, data: Any, columns: Sequence[str], l2norm: bool) -> str:
-    """The line that the host prints of what the AI Core computed; NA where it did not.
+    """Return the host's line of the statistics that the AI Core computed; NA for other types.
 
     (assumption cann.stats_chosen)
     """
-    import math
-
-    import numpy as np
-
     kind = dtypes.data_type(tensor.data_type)
     values = dtypes.decode(np.frombuffer(data, np.uint8), tensor.data_type, tensor.shape).reshape(-1)
     texts = ["NA"] * (len(columns) + l2norm)

@@ -1,9 +1,11 @@
-"""A model loaded on the simulated device: what of it is dumped is settled when it is loaded."""
+"""A model loaded on the simulated device, with the dump settings at the time of loading."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Optional
+
+import numpy as np
 
 from ascend_dump.fakes.device._arming import Arming
 from ascend_dump.fakes.device.select import StepRanges, leave_out, parse_steps, select
@@ -11,22 +13,20 @@ from ascend_dump.native.cann.graph import Node
 from ascend_dump.native.cann.names import DumpLevels, build_levels
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ascend_dump.fakes.device._files import KernelCall
 
 __all__ = ["LoadedModel"]
 
-#: After a collective operator the watched outputs are not written a second time.
+#: The prefix of collective operators: the watched outputs are not written again after them.
 _COLLECTIVE = "Hcom"
 
 
 class LoadedModel:
-    """One loaded model with the settings it was loaded under; later ones do not reach it.
+    """One loaded model with the settings at the time of loading; later settings do not apply.
 
-    step          the step address's value; None when there is none
-    memory        what is watched or trampled over: operator name -> its execution, with the outputs on the device
-    log           what only CANN's log tells
+    step          the value of the step counter; None without a counter
+    memory        watched and trampled operators: operator name -> its execution, with the outputs on the device
+    log           lines for CANN's log only
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class LoadedModel:
         self.name = name
         self.om_name = om_name
         self.nodes = {node.name: node for node in ops}
-        self.places = {node.name: index for index, node in enumerate(ops)}
+        self.tasks = {node.name: index for index, node in enumerate(ops)}
         self.arming = arming
         self.session = session
         self.step: Optional[int] = None
@@ -69,22 +69,22 @@ class LoadedModel:
         self._selected = {node.name: node.name in chosen for node in ops}
 
     def find_node(self, op_type: str, name: str, original_names: Sequence[str], *, no_task: bool) -> Node:
-        """The operator of that name; one the model was not loaded with is taken in."""
+        """Return the operator of that name; a new one is added to the model."""
         node = self.nodes.get(name)
         if node is None:
             node = Node(name, op_type, (), "", original_names=tuple(original_names), no_task=no_task)
             self.nodes[name] = node
-            self.places[name] = len(self.places)
+            self.tasks[name] = len(self.tasks)
             if self.arming is not None and self.arming.ge is not None:
                 self._selected[name] = name in select(self.arming.ge, [node], self.name, self.om_name)
         return node
 
     def outputs_of(self, name: str) -> tuple[np.ndarray[Any, Any], ...]:
-        """An operator's outputs as they are on the device now, () when they are not kept."""
+        """Return an operator's current outputs on the device, () unless they are watched or trampled."""
         return self.memory[name].outputs if name in self.memory else ()
 
     def dumps(self, node: Node, step: Optional[int]) -> bool:
-        """Whether this execution of an operator is dumped whole. With steps set and no step address: never.
+        """Return True to dump this execution of an operator. With steps set and no step counter: never.
 
         (assumption cann.no_step_counter)
         """
@@ -99,7 +99,7 @@ class LoadedModel:
 
     @property
     def detects(self) -> bool:
-        """Whether overflow detection is on. The model must be built for it."""
+        """True if overflow detection is on. The model must be built for it."""
         ge = None if self.arming is None else self.arming.ge
         return ge is not None and ge.debug and not ge.status and self._status_check
 
@@ -108,7 +108,7 @@ class LoadedModel:
         return self.arming is not None and self.arming.watcher
 
     def is_watched(self, node: Node, step: Optional[int]) -> bool:
-        """Whether this operator's output is watched: only names after fusion count, only in static graphs.
+        """Return True for a watched operator: only names after fusion count, only in static graphs.
 
         (assumption cann.watch_static)
         (assumption cann.watch_final_names)
@@ -117,20 +117,20 @@ class LoadedModel:
         return self.watches and ge is not None and node.name in ge.watched and self._static_shape and self.at_step(step)
 
     def is_suspect(self, node: Node) -> bool:
-        """Whether watched outputs are written again after this operator. (assumption cann.watch_collective)"""
+        """Return True to write watched outputs again after this operator. (assumption cann.watch_collective)"""
         ge = None if self.arming is None else self.arming.ge
         if not self.watches or ge is None or node.type.startswith(_COLLECTIVE) or not self._static_shape:
             return False
         return ge.every or not ge.unnamed or node.name in ge.unnamed
 
     def leave_out(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Inputs and outputs without the blacklisted ones."""
+        """Return inputs and outputs without those on a blacklist."""
         if self.arming is None or self.arming.ge is None:
             return list(inputs), list(outputs)
         return leave_out(self.arming.ge, node, self.name, self.om_name, inputs, outputs)
 
     def folder(self, step: Optional[int]) -> tuple[str, ...]:
-        """The levels model / model id / step; the offline file's name where the list names it by that.
+        """Return the levels model / model id / step. The model is the offline file's name if the settings name that.
 
         (assumption torchair.levels)
         """

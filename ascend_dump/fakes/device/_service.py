@@ -1,9 +1,11 @@
-"""What follows from an executed operator: which files the simulated dump service writes."""
+"""The simulated dump service: choose the files to write for an executed operator."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
+
+import numpy as np
 
 from ascend_dump.fakes.device._arming import Arming, ExceptionDump
 from ascend_dump.fakes.device._files import (
@@ -21,8 +23,6 @@ from ascend_dump.native.cann.graph import Node
 from ascend_dump.native.cann.names import DumpName, watch_name
 
 if TYPE_CHECKING:
-    import numpy as np
-
     _Array = np.ndarray[Any, Any]
 
 __all__ = ["DumpService", "Producers", "TrampleFault"]
@@ -31,12 +31,12 @@ _DATA = "Data"
 _FLOATS = ("float", "bfloat", "complex")
 _FLOAT_OVERFLOW, _CONVERSION_OVERFLOW = 0x20, 0x100
 
-#: The operators behind the inputs of another, None where that is not known.
+#: The operators that produced the inputs of an operator, None if unknown.
 Producers = Optional[Sequence[Union[NodeInfo, Node, None]]]
 
 
 class TrampleFault(NamedTuple):
-    """A fault: `layer` writes `data` over output 0 of `watched`, from byte `offset` on."""
+    """A fault: `layer` overwrites output 0 of `watched` with `data`, from byte `offset` on."""
 
     layer: str
     watched: str
@@ -45,7 +45,7 @@ class TrampleFault(NamedTuple):
 
 
 class DumpService:
-    """Writes the files of one device. overflows (operator name -> status, unit) and tramples are the faults set."""
+    """Writes the files of one device. overflows (operator name -> status, unit) and tramples are faults."""
 
     def __init__(self, device_id: int, soc: str, clock: Callable[[], float], disk: Disk) -> None:
         self.disk = disk
@@ -60,7 +60,7 @@ class DumpService:
     def run_in_model(
         self, call: KernelCall, model: LoadedModel, step: Optional[int], producers: Producers, *, on: bool
     ) -> None:
-        """Dump, watch or check one operator of a model, as it was loaded for. on: the dump server runs."""
+        """Dump, watch or check one operator by the settings of its model. on: True while the dump server runs."""
         node, arming = call.node, model.arming
         self._remember(call, model)
         if arming is None or arming.ge is None or not on:
@@ -78,7 +78,7 @@ class DumpService:
             self._watch(call, model, step, folder, arming)
 
     def _remember(self, call: KernelCall, model: LoadedModel) -> None:
-        """Keep outputs that are looked at later, and let this operator trample over others."""
+        """Copy the outputs of a watched operator, and overwrite the outputs that this operator tramples."""
         name = call.node.name
         ge = None if model.arming is None else model.arming.ge
         watched = {trample.watched for trample in self.tramples} | (frozenset() if ge is None else ge.watched)
@@ -98,9 +98,9 @@ class DumpService:
         for name, watched in model.memory.items():
             if name == call.node.name or not model.is_watched(watched.node, step):
                 continue
-            seen = watched._replace(task=call.task, stream=call.stream)
-            tensors = tensors_of(seen, "output", self._addresses)
-            self._write(seen, folder, tensors, arming, name=watch_name(call.node.name, name))
+            copy = watched._replace(task=call.task, stream=call.stream)
+            tensors = tensors_of(copy, "output", self._addresses)
+            self._write(copy, folder, tensors, arming, name=watch_name(call.node.name, name))
 
     def _write_producers(
         self,
@@ -110,7 +110,7 @@ class DumpService:
         producers: Producers,
         arming: Arming,
     ) -> None:
-        """An extra file for each Data operator behind an input, under the consumer's task.
+        """Write an extra file for each Data operator that produced an input, under the consumer's task.
 
         (assumption cann.data_operators)
         """
@@ -123,7 +123,7 @@ class DumpService:
                 self._write(data, folder, tensors_of(data, "output", self._addresses), arming)
 
     def run_single(self, call: KernelCall, arming: Optional[Arming], *, kernel: bool) -> None:
-        """Dump or check an operator that belongs to no model.
+        """Dump or check an operator outside of models.
 
         (assumption cann.single_operators)
         (assumption torch_npu.no_model_levels)
@@ -137,46 +137,48 @@ class DumpService:
             self._write(call, self._base(arming), [*inputs, *outputs], arming)
 
     def capture(self, node: Node, task: int, stream: int, arming: Optional[Arming], graph: str) -> None:
-        """Settle what replays of an operator in a captured stream write, by the settings of this moment.
+        """Fix the file of replays of an operator in a captured stream, by the current settings.
 
-        The host writes it; overflow and statistics are skipped.
+        The host writes the file; overflow and statistics are skipped.
 
         (assumption cann.captured_name)
         (assumption cann.captured_characters)
         (assumption cann.captured_scenes)
         """
-        found = None
+        target = None
         if arming is not None and arming.kernels and arming.data != "stats":
             name = DumpName("aclgraph", node.type, node.name, self._now(), task, stream)
-            number = sum(known is not None for known in self._captured.values())
-            found = self._base(arming).rstrip("/"), arming.mode, name._replace(dump_number=number)
-        self._captured[(graph, stream, task, node.name)] = found
+            number = sum(settled is not None for settled in self._captured.values())
+            target = self._base(arming).rstrip("/"), arming.mode, name._replace(dump_number=number)
+        self._captured[(graph, stream, task, node.name)] = target
 
     def run_captured(self, call: KernelCall, arming: Optional[Arming], graph: str) -> None:
-        """Dump an operator in a captured stream, each replay to the same file."""
+        """Dump an operator in a captured stream. All replays append to the same file."""
         key = (graph, call.stream, call.task, call.node.name)
         if key not in self._captured:
             self.capture(call.node, call.task, call.stream, arming, graph)
-        found = self._captured[key]
-        if arming is not None and found is not None:
-            folder, mode, name = found
+        target = self._captured[key]
+        if arming is not None and target is not None:
+            folder, mode, name = target
             inputs, outputs = self._sides(call, mode)
             operator_file(self.disk, folder, name, call.node.name, [*inputs, *outputs])
 
     def _report_overflow(self, call: KernelCall, folder: str, arming: Arming) -> None:
         # (assumption cann.overflow_operator)
-        found = self.overflows.get(call.node.name)
-        if found is None and _went_out_of_range(call):
-            found = (_CONVERSION_OVERFLOW if _converts_to_half(call) else _FLOAT_OVERFLOW, "AIC")
-        if found is None:
+        overflow = self.overflows.get(call.node.name)
+        if overflow is None and _went_out_of_range(call):
+            overflow = (_CONVERSION_OVERFLOW if _converts_to_half(call) else _FLOAT_OVERFLOW, "AIC")
+        if overflow is None:
             return
         inputs, outputs = self._sides(call, "all")
         self._write(call, folder, [*inputs, *outputs], arming)
         address = self._addresses.find(0, call.model_id, "overflow buffer")
-        opdebug_file(self.disk, folder, call, address, status=found[0], unit=found[1], soc=self._soc, stamp=self._now())
+        opdebug_file(
+            self.disk, folder, call, address, status=overflow[0], unit=overflow[1], soc=self._soc, stamp=self._now()
+        )
 
     def report_failure(self, call: KernelCall, exception: Optional[ExceptionDump]) -> None:
-        """Write what an exception dump saves of a failed operator."""
+        """Write the exception dump of a failed operator."""
         if exception is None:
             return
         exception_file(self.disk, exception.path, self.device_id, exception.kind, call, self._addresses, self._clock())
@@ -200,7 +202,7 @@ class DumpService:
         return inputs, outputs
 
     def _base(self, arming: Arming) -> str:
-        # The device joins a text that ends in a slash: the doubled one counts in the hash of a long name.
+        # The device appends to a path that ends in a slash: the doubled slash counts in the hash of a long name.
         # (assumption cann.device_directory)
         return f"{arming.root}/{self.device_id}/"
 
@@ -210,8 +212,6 @@ class DumpService:
 
 
 def _overwrite(array: _Array, offset: int, data: bytes) -> None:
-    import numpy as np
-
     memory = array.reshape(-1).view(np.uint8)
     part = memory[offset : offset + len(data)]
     part[:] = np.frombuffer(data, np.uint8)[: part.size]
@@ -224,8 +224,6 @@ def _converts_to_half(call: KernelCall) -> bool:
 
 def _went_out_of_range(call: KernelCall) -> bool:
     # (assumption cann.overflow_condition)
-    import numpy as np
-
     def finite(array: _Array) -> bool:
         return not array.dtype.name.startswith(_FLOATS) or bool(np.isfinite(array).all())
 

@@ -1,4 +1,4 @@
-"""The host's disk writer behind the simulated device: appends, drops on a full disk, renames what is too long.
+"""The host's disk writer of the simulated device: appends, drops files on a full disk, renames long names.
 
 Sources: adump file_utils (O_APPEND, permissions, the limit of 1 MiB, ENAMETOOLONG) and adx_dump_record.
 """
@@ -20,14 +20,14 @@ __all__ = ["Disk"]
 
 #: Below this much free space nothing is written.
 _LEAST_FREE = 1 << 20
-#: The device sends files in slices, and each one writes its line of the mapping.
+#: The device sends files in slices, and each slice writes a line of the mapping.
 _SLICE = 128 << 20
 
 
 class Disk:
-    """Where dump files go. `files` are those written, `log` what CANN would only write to its log.
+    """The disk of dump files. `files` are the written files, `log` the lines for CANN's log only.
 
-    free: bytes free where a path is; by default those of the file system.
+    free: the free bytes at a path; by default those of the file system.
     """
 
     def __init__(self, free: Optional[Callable[[Path], int]] = None) -> None:
@@ -38,33 +38,33 @@ class Disk:
         self._left: Optional[int] = None
 
     def fill(self, free_bytes: int) -> None:
-        """Leave so many bytes free; what is written from now on uses them up."""
+        """Limit the free bytes; new files use them up."""
         self._left = free_bytes
 
     def room(self, directory: Path) -> int:
-        """Bytes that are free for what is written there."""
+        """Return the free bytes for files in a directory."""
         return self._free(directory) if self._left is None else self._left
 
     def take(self, size: int) -> None:
-        """Use up room: another writer of the host has written so much."""
+        """Use up bytes for the file of another writer of the host."""
         if self._left is not None:
             self._left -= size
 
     def write_dump(self, path: str, tensors: Sequence[Any], *, exception: bool = False, **header: Any) -> None:
-        """Append a dump file. path: the whole text of it as CANN builds it, doubled slashes included."""
+        """Append a dump file. path: the text that CANN builds, doubled slashes included."""
 
-        def put(place: Path) -> None:
-            write(place, tensors, append=True, host=exception, **header)
+        def put(file: Path) -> None:
+            write(file, tensors, append=True, host=exception, **header)
 
-        # The header counts too, but it is small against the limits.
+        # The header is not counted: it is small compared with the limits.
         self._put(path, sum(tensor.size for tensor, _ in tensors), put, exception)
 
     def write_text(self, path: str, text: str) -> None:
         """Append a statistics file."""
         data = text.encode()
 
-        def put(place: Path) -> None:
-            with open(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE), "ab") as file:
+        def put(target: Path) -> None:
+            with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE), "ab") as file:
                 file.write(data)
 
         self._put(path, len(data), put, False)
@@ -81,20 +81,20 @@ class Disk:
             if free < _LEAST_FREE or size > free:
                 self.log.append(f"the disk is full ({free} bytes free), dropped: {path}")
                 return
-            place = directory / name
+            file = directory / name
             if needs_mapping(name):
-                place = directory / hashed_name(path, exception=exception)
-                self._append_mapping(directory, mapping_line(place.name, name) * (size // _SLICE + 1))
-            start = place.stat().st_size if place.exists() else 0
-            put(place)
+                file = directory / hashed_name(path, exception=exception)
+                self._append_mapping(directory, mapping_line(file.name, name) * (size // _SLICE + 1))
+            start = file.stat().st_size if file.exists() else 0
+            put(file)
             if self.cut_after is not None:
-                os.truncate(place, min(place.stat().st_size, start + self.cut_after))
+                os.truncate(file, min(file.stat().st_size, start + self.cut_after))
         except (OSError, WriteError) as error:
-            # The process that dumps learns of nothing.
+            # The dumping process gets no error.
             self.log.append(f"cannot write {path}: {error}")
             return
-        self.take(place.stat().st_size - start)
-        self.files.append(place)
+        self.take(file.stat().st_size - start)
+        self.files.append(file)
 
     def _append_mapping(self, directory: Path, lines: str) -> None:
         # (assumption cann.long_names)

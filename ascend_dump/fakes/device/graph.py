@@ -2,51 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ascend_dump import ConfigError
 from ascend_dump.fakes.device.offline_model import find_dtype
 from ascend_dump.fakes.kernels.npu_ops import compute
 
 if TYPE_CHECKING:
-    import numpy as np
-
+    from ascend_dump.fakes.device.npu import Npu
     from ascend_dump.fakes.device.offline_model import OfflineModel
 
     _Array = np.ndarray[Any, Any]
 
 __all__ = ["output_specs", "run_graph"]
 
-#: What brings values into a graph or out of it runs as no operator.
+#: Types for the inputs, constants and outputs of a graph: the device does not run them.
 _NO_OPERATOR = ("Const", "Constant", "Data", "NetOutput")
 
 
-class _OperatorRunner(Protocol):
-    """What a graph needs of the device that runs it."""
+def run_graph(npu: Npu, graph: OfflineModel, feeds: Mapping[str, _Array], model_id: int) -> dict[str, _Array]:
+    """Compute a loaded graph, report its operators to the device, and return the outputs by `name:output`.
 
-    def run_op(
-        self,
-        op_type: str,
-        name: str,
-        inputs: Sequence[_Array],
-        outputs: Sequence[_Array],
-        *,
-        model_id: int,
-        original_names: Sequence[str],
-        attrs: Mapping[str, Any],
-    ) -> None: ...
-
-    def device_memory(self, model_id: int) -> Mapping[str, tuple[_Array, ...]]: ...
-
-
-def run_graph(
-    npu: _OperatorRunner, graph: OfflineModel, feeds: Mapping[str, _Array], model_id: int
-) -> dict[str, _Array]:
-    """Compute a loaded graph, telling the device of each operator; the outputs by `name:output`.
-
-    What an operator tramples over is what later operators read. Raises ConfigError for feeds that do not fit,
-    NotSupported for an operator the device does not have.
+    Later operators read trampled outputs. Raises ConfigError for wrong feeds, NotSupported for an operator that the
+    device lacks.
     """
     values = _feed(graph, feeds)
     for node in graph.nodes:
@@ -69,9 +50,7 @@ def run_graph(
 
 
 def output_specs(graph: OfflineModel) -> list[tuple[str, tuple[int, ...], np.dtype[Any]]]:
-    """Name, shape and type of every output, found by computing the graph on ones. Raises as `run_graph`."""
-    import numpy as np
-
+    """Return name, shape and type of the outputs, by computing the graph on ones. Raises as `run_graph`."""
     values = _feed(graph, {spec.name: np.ones(spec.shape, find_dtype(spec.dtype)) for spec in graph.inputs})
     for node in graph.nodes:
         inputs = [_value(values, port) for port in node.inputs]
@@ -82,8 +61,6 @@ def output_specs(graph: OfflineModel) -> list[tuple[str, tuple[int, ...], np.dty
 
 
 def _feed(graph: OfflineModel, feeds: Mapping[str, _Array]) -> dict[str, tuple[_Array, ...]]:
-    import numpy as np
-
     values: dict[str, tuple[_Array, ...]] = {}
     for spec in graph.inputs:
         if spec.name not in feeds:
@@ -107,5 +84,5 @@ def _value(values: Mapping[str, tuple[_Array, ...]], port: str) -> _Array:
     name, _, index = port.rpartition(":")
     outputs = values[name]
     if int(index) >= len(outputs):
-        raise ConfigError(f"{name!r} has {len(outputs)} outputs, {port!r} asks for another", hint="count from 0")
+        raise ConfigError(f"{name!r} has {len(outputs)} outputs, {port!r} is not one of them", hint="count from 0")
     return outputs[int(index)]

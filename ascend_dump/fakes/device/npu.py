@@ -1,8 +1,8 @@
 """One simulated device with CANN's dump service.
 
-It takes the settings of the real service and the operators that ran, and writes what CANN writes, which is nothing
-where CANN silently writes nothing. Sources beside the modules it is made of: GE davinci_model,
-data_dumper and dump_op (models), adump operator_dumper (single kernels), aicpu_schedule dump_task (writer).
+It takes the settings of the real service and the executed operators, and writes the files of CANN; nothing if CANN
+silently writes nothing. Sources beside those of its modules: GE davinci_model, data_dumper and dump_op (models),
+adump operator_dumper (single kernels), aicpu_schedule dump_task (writer).
 
     npu = Npu()
     npu.arm_acl("acl.json")
@@ -10,17 +10,17 @@ data_dumper and dump_op (models), adump operator_dumper (single kernels), aicpu_
     npu.begin_step(model, 0)
     npu.run_op("Conv2D", "conv", [x], [y], model_id=model)
 
-Known differences from a device:
+Differences from a device:
 
-- Tensors have exactly the bytes of their shape, in the layout they are given in; none lives in L1 or UB, there are no
-  workspaces, no FFTS+ threads, and addresses only tell tensors apart.
-- Overflow is found by a fault set with `overflow`, or where finite floating inputs give a non-finite output.
+- Tensors have exactly the bytes of their shape, in the caller's layout. No tensor is in L1 or UB, there are no
+  workspaces and no FFTS+ threads, and addresses only distinguish tensors.
+- An operator overflows if `overflow` is set for it, or if its inputs are finite and an output is not.
   The payload's addresses and core numbers are 0, its file is named after task 0.
   (assumption cann.overflow_condition) (assumption cann.overflow_task)
 - Kernels print nothing: `dump_kernel_data` has no effect. The scene `aic_err_detail_dump` fails as on a
   platform without it.
-- Whether a configuration that asks for nothing takes back an earlier one is not known; here it stays. Steps, models
-  and layers do not limit single operators. (assumption cann.nothing_asked) (assumption cann.single_operators)
+- An empty configuration leaves an earlier one in force; the device's behaviour is unknown. Steps, models and layers
+  do not limit single operators. (assumption cann.nothing_asked) (assumption cann.single_operators)
 - A file is one write; the memory limit of the host's queue is not simulated.
 """
 
@@ -32,6 +32,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
+
+import numpy as np
 
 from ascend_dump import ConfigError
 from ascend_dump.fakes.device._arming import (
@@ -53,15 +55,13 @@ from ascend_dump.native.cann.acl_codes import AclError
 from ascend_dump.native.cann.graph import Node
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ascend_dump.fakes.device.offline_model import OfflineModel
 
     _Array = np.ndarray[Any, Any]
 
 __all__ = ["Executed", "NodeInfo", "Npu", "OperatorFailed"]
 
-#: Ids of 16 bits are what the files hold.
+#: The files store ids of 16 bits.
 _ID_MASK = 0xFFFF
 
 _Node = Union[NodeInfo, Node]
@@ -79,11 +79,11 @@ class Executed(NamedTuple):
 
 
 class OperatorFailed(RuntimeError):
-    """An operator that `Npu.fail` named was executed."""
+    """An operator failed: `Npu.fail` is set for it, or the caller reported a failure."""
 
 
 class _FromModel:
-    """Stands for "as the model's step counter says"."""
+    """The default of `step`: the model's step counter."""
 
 
 _FROM_MODEL = _FromModel()
@@ -92,9 +92,9 @@ _FROM_MODEL = _FromModel()
 class Npu(Faults):
     """One simulated device.
 
-    soc: as acl.get_soc_name returns it. clock: seconds since the epoch. disk: bytes free where a path is. environ,
-    cwd: of the process that dumps. `executed` is what ran, `files` what was written, `errors` why the last
-    arming was refused, `log` what only CANN's own log would tell.
+    soc: the name that acl.get_soc_name returns. clock: seconds since the epoch. disk: the free bytes at a path.
+    environ, cwd: of the dumping process. `executed` are the operators that ran, `files` the written files, `errors`
+    those of the last arming, `log` the lines for CANN's own log only.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Npu(Faults):
         self.device_id = device_id
         self.soc = soc
         self.errors: list[ArmingError] = []
-        #: What acl remembers of the process: kept for the fakes that share this device, made by the first of them.
+        #: acl's state of the process, for the fakes that share this device. The first of them creates it.
         self.process: Any = None
         self.executed: list[Executed] = []
         self._clock = clock or time.time
@@ -121,7 +121,7 @@ class Npu(Faults):
         #: By GE session, the latest last.
         self._ge: dict[int, Arming] = {}
         self._exception: Optional[ExceptionDump] = None
-        self._looked = False
+        self._environment_read = False
         self._models: dict[int, LoadedModel] = {}
         self._running: set[int] = set()
         self._ids = itertools.count(1)
@@ -137,12 +137,12 @@ class Npu(Faults):
 
     @property
     def disk(self) -> Disk:
-        """The host's disk, for what the host writes beside CANN."""
+        """The host's disk, for files that the host writes beside CANN."""
         return self._service.disk
 
     @property
     def dump_root(self) -> Optional[Path]:
-        """The time directory of the dump that is on, which need not exist yet; None when none is."""
+        """The time directory of the current dump, which need not exist yet; None if no dump is on."""
         arming = self._acl or next(reversed(list(self._ge.values())), None)
         return None if arming is None else Path(arming.root)
 
@@ -153,34 +153,34 @@ class Npu(Faults):
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """The variables of the process that dumps."""
-        return self._env()
+        """The variables of the dumping process."""
+        return dict(os.environ) if self._environ is None else self._environ
 
     def use_device(self, device_id: int) -> None:
-        """Be the device of this number from here on; the dump's directories follow."""
+        """Change the device number, and the dump's directories with it."""
         self.device_id = self._service.device_id = device_id
 
     @property
     def working_directory(self) -> str:
-        return self._directory()
+        return os.getcwd() if self._cwd is None else os.fspath(self._cwd)
 
     @property
     def now(self) -> float:
-        """What the clock shows, in seconds since the epoch."""
+        """The time, in seconds since the epoch."""
         return self._clock()
 
     @property
     def in_model(self) -> bool:
-        """Whether a model is between `begin_step` and `end_step`: what runs then is part of it."""
+        """True while a model is between `begin_step` and `end_step`: operators then are part of it."""
         return bool(self._running)
 
     # Arming
 
     def arm_acl(self, config_path: Union[str, os.PathLike[str], None]) -> int:
-        """Do what aclInit and aclmdlSetDump do with a dump JSON; models loaded afterwards follow it.
+        """Configure a dump by a dump JSON, as aclInit and aclmdlSetDump do, for models loaded afterwards.
 
         Returns 0 or the acl error (100003 no such file, 100006 nested too deep, 100009 a refused configuration,
-        500000). None configures nothing.
+        500000). None changes nothing.
 
         (assumption cann.nothing_asked)
         (assumption cann.set_again)
@@ -188,28 +188,29 @@ class Npu(Faults):
         self.errors = []
         if config_path is None:
             return int(AclError.SUCCESS)
-        answer = read_acl(os.fspath(config_path), env=self._env(), cwd=self._directory(), time=self._time_directory())
+        answer = read_acl(
+            os.fspath(config_path), env=self.environ, cwd=self.working_directory, time=self._time_directory()
+        )
         self._acl = answer.arming or self._acl
         return self._take(answer)
 
     def disarm_acl(self) -> None:
-        """End the dump set through acl, as aclmdlFinalizeDump does; loaded models write nothing from here on.
+        """End acl's dump, as aclmdlFinalizeDump does; loaded models write nothing afterwards.
 
         (assumption acl.loaded_models_stop)
         """
         self._acl = None
 
     def arm_ge(self, options: Mapping[str, str], *, session: int = 0) -> int:
-        """Do what a GE session does with its options `ge.exec.*`: 0, or -1 when it refuses them.
+        """Configure a dump by the options `ge.exec.*` of a GE session. Returns 0, or -1 for refused options.
 
-        A dump set through acl outranks them. session: tells the sessions of a process apart, each has a time
-        directory of its own.
+        acl's dump outranks them. session: the number of a session in the process; each has its time directory.
 
         (assumption ge.time_of_session)
         """
         self.errors = []
         answer = read_options(
-            options, env=self._env(), cwd=self._directory(), soc=self.soc, time=self._time_directory()
+            options, env=self.environ, cwd=self.working_directory, soc=self.soc, time=self._time_directory()
         )
         self._ge.pop(session, None)
         if answer.arming is not None:
@@ -224,22 +225,23 @@ class Npu(Faults):
         # (assumption cann.exception_first)
         self.errors.extend(answer.errors)
         self.log.extend(answer.log)
-        wanted = answer.exception
-        if wanted is None:
+        exception = answer.exception
+        if exception is None:
             return int(answer.code)
         if self._exception_dump() is not None:
             self.log.append("an exception dump is on already, the new one is ignored")
-        elif wanted.kind == "detail":
+        elif exception.kind == "detail":
             self.errors.append(ArmingError("", f"{self.soc} (simulated) has no detailed exception dump"))
             return int(AclError.INTERNAL_ERROR)
         else:
-            self._exception = wanted
+            self._exception = exception
         return int(answer.code)
 
     def _exception_dump(self) -> Optional[ExceptionDump]:
-        """The one that is on: that of the environment as it is when this is asked first, or the first that is set."""
-        if not self._looked:
-            self._looked, self._exception = True, read_environment(self._env(), self._directory())
+        """Return the current exception dump: that of the environment at the first call, or the first that is set."""
+        if not self._environment_read:
+            self._environment_read = True
+            self._exception = read_environment(self.environ, self.working_directory)
         return self._exception
 
     # Models
@@ -255,10 +257,10 @@ class Npu(Faults):
         static_shape: bool = True,
         session: int = 0,
     ) -> int:
-        """Load a model under the settings of this moment, and return its id.
+        """Load a model under the current settings, and return its id.
 
-        om_name: the name of its file without the suffix. ops: in execution order. status_check: it was built
-        with `--status_check=1`, without which it reports no overflow. session: the GE session that loads it.
+        om_name: the name of its file without the suffix. ops: in execution order. status_check: True for a model
+        built with `--status_check=1`, required to report overflow. session: the GE session that loads it.
 
         (assumption acl.set_before_load)
         (assumption ge.acl_outranks_options)
@@ -281,18 +283,18 @@ class Npu(Faults):
         return used
 
     def unload_model(self, model_id: int) -> None:
-        """Forget a model. Raises ConfigError for an id that is not loaded."""
+        """Remove a model. Raises ConfigError for an id that is not loaded."""
         self._model(model_id)
         del self._models[model_id]
         self._running.discard(model_id)
 
     def begin_step(self, model_id: int, step: Optional[int]) -> None:
-        """Set the model's step counter; None is a model without one, where a dump with steps drops everything."""
+        """Set the model's step counter. None: the model has no counter, and a dump with steps drops all its files."""
         self._model(model_id).step = step if self._counts_steps else None
         self._running.add(model_id)
 
     def end_step(self, model_id: int) -> None:
-        """Leave the step; the counter keeps its value until the next one begins."""
+        """Leave the step; the counter keeps its value until the next step."""
         self._model(model_id).memory.clear()
         self._running.discard(model_id)
 
@@ -318,14 +320,14 @@ class Npu(Faults):
         captured: str = "",
         fails: str = "",
     ) -> None:
-        """Tell the device of one executed operator: of a model, or a single one where model_id is None.
+        """Report one executed operator to the device: of a model, or a single operator if model_id is None.
 
-        step: by default what the model's counter says. task: by default the operator's place in its model.
-        formats, original_shapes: by position ("input0", "output1"); else ND and the shape itself. attrs: `_no_task`
-        counts, `_sgt_json_info` is written. producers: the operators behind the inputs, by default those
-        of the model. kernel: a single operator is a kernel of its own (aclnn), not a single-operator model.
-        captured: the graph (aclgraph) in whose stream a single operator was captured; without `capture_op` its first
-        execution counts as the capture. fails: why it fails. Raises OperatorFailed for it, and for one named to `fail`.
+        step: by default the model's counter. task: by default the operator's index in its model.
+        formats, original_shapes: by position ("input0", "output1"); by default ND and the array's shape. attrs:
+        `_no_task` is read, `_sgt_json_info` is written. producers: the operators that produced the inputs, by default
+        those of the model. kernel: True for a kernel (aclnn), False for a single-operator model.
+        captured: the graph (aclgraph) of a captured single operator; without `capture_op` its first execution counts
+        as the capture. fails: the reason of a failure. Raises OperatorFailed for a failure here or by `fail`.
         """
         model = None if model_id is None else self._model(model_id)
         if model is None:
@@ -333,14 +335,14 @@ class Npu(Faults):
             number = next(self._tasks) if task is None else task
         else:
             node = model.find_node(op_type, name, original_names, no_task=bool(attrs.get("_no_task")))
-            number = model.places[name] if task is None else task
-        now = (None if model is None else model.step) if isinstance(step, _FromModel) else step
-        now = now if self._counts_steps else None
+            number = model.tasks[name] if task is None else task
+        current_step = (None if model is None else model.step) if isinstance(step, _FromModel) else step
+        current_step = current_step if self._counts_steps else None
         number, stream = number & _ID_MASK, stream & _ID_MASK
         call = KernelCall(
             node, tuple(inputs), tuple(outputs), number, stream, model_id, formats, original_shapes, attrs
         )
-        self.executed.append(Executed(op_type, name, model_id, now, number, stream))
+        self.executed.append(Executed(op_type, name, model_id, current_step, number, stream))
         if name in self._failing or fails:
             self._service.report_failure(call, self._exception_dump())
             raise OperatorFailed(f"{op_type} {name!r} failed on the simulated device{fails and f': {fails}'}")
@@ -352,11 +354,12 @@ class Npu(Faults):
             by_options = model.arming is not None and model.arming.by_options
             # Settings stay with the model, but the dump server stops when the dump is ended.
             on = (self._ge.get(model.session) if by_options else self._acl) is not None
-            self._service.run_in_model(call, model, now, producers, on=on)
+            self._service.run_in_model(call, model, current_step, producers, on=on)
 
     def capture_op(self, op_type: str, name: str, *, captured: str, stream: int = 0) -> int:
-        """Take a single operator into a graph (aclgraph), and return its task. It runs when `run_op` tells of it, with
-        the same `captured` and that task; what it writes then is settled now.
+        """Capture a single operator in a graph (aclgraph), and return its task.
+
+        `run_op` replays it, with the same `captured` and that task. The current settings apply to its replays.
         """
         task = next(self._tasks) & _ID_MASK
         self._service.capture(Node(name, op_type, (), ""), task, stream & _ID_MASK, self._acl, captured)
@@ -365,10 +368,10 @@ class Npu(Faults):
     def execute_graph(
         self, graph: OfflineModel, feeds: Mapping[str, _Array], *, model_id: Optional[int] = None, step: int = 0
     ) -> dict[str, _Array]:
-        """Compute an offline model and tell the device of every operator; returns the outputs by name.
+        """Compute an offline model and report its operators to the device; returns the outputs by name.
 
-        Without model_id the graph is loaded for this one step. Raises NotSupported for an operator that
-        `_npu_ops` lacks, ConfigError for feeds that do not fit.
+        Without model_id the graph is loaded for this step only. Raises NotSupported for an operator that
+        `npu_ops` lacks, ConfigError for wrong feeds.
         """
         from ascend_dump.fakes.device.graph import run_graph
 
@@ -384,7 +387,7 @@ class Npu(Faults):
                 self.unload_model(used)
 
     def device_memory(self, model_id: int) -> dict[str, tuple[_Array, ...]]:
-        """By operator, the outputs in this step that are watched or trampled over, as they are on the device now."""
+        """Return the current outputs of watched and trampled operators of this step, by operator."""
         return {name: call.outputs for name, call in self._model(model_id).memory.items()}
 
     def _model(self, model_id: int) -> LoadedModel:
@@ -395,9 +398,3 @@ class Npu(Faults):
     def _time_directory(self) -> str:
         # (assumption cann.time_directory)
         return time.strftime("%Y%m%d%H%M%S", time.localtime(self._clock()))
-
-    def _env(self) -> Mapping[str, str]:
-        return dict(os.environ) if self._environ is None else self._environ
-
-    def _directory(self) -> str:
-        return os.getcwd() if self._cwd is None else os.fspath(self._cwd)

@@ -1,7 +1,7 @@
 """Offline models for the simulated device: a JSON stand-in for the `.om` files that atc makes.
 
     {
-      "model": "net",                       # the name below which its dump stands
+      "model": "net",                       # the directory of its dump
       "inputs":  [{"name": "x", "shape": [1, 4], "dtype": "float32"}],
       "nodes": [
         {"name": "w",    "type": "Const",  "const": {"dtype": "float32", "shape": [4, 2], "values": [...]}},
@@ -28,12 +28,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
+import numpy as np
+
 from ascend_dump import ConfigError, CorruptDump, DumpNotFound, NotSupported, ReadError
 from ascend_dump.fakes.device.select import NodeInfo
 
 if TYPE_CHECKING:
-    import numpy as np
-
     _Array = np.ndarray[Any, Any]
 
 __all__ = ["OfflineModel", "OfflineNode", "TensorSpec", "check", "find_dtype", "load", "save"]
@@ -41,7 +41,7 @@ __all__ = ["OfflineModel", "OfflineNode", "TensorSpec", "check", "find_dtype", "
 _Path = Union[str, "os.PathLike[str]"]
 
 _MAX_BYTES = 1 << 30
-#: No tensor of a stand-in needs more, and running it allocates them.
+#: The largest tensor of a stand-in: running it allocates all tensors.
 _MAX_ELEMENTS = 1 << 28
 _HINT = "the form is described in ascend_dump.fakes.device.offline_model"
 
@@ -76,23 +76,23 @@ class OfflineModel(NamedTuple):
     status_check: bool = False
 
     def node_infos(self) -> tuple[NodeInfo, ...]:
-        """The operators in the form that `Npu.load_model` takes; inputs are operators of type Data."""
+        """Return the operators for `Npu.load_model`; inputs are operators of type Data."""
         data = [NodeInfo(spec.name, "Data") for spec in self.inputs]
         nodes = [NodeInfo(node.name, node.type, node.inputs, node.original_names, node.no_task) for node in self.nodes]
         return (*data, *nodes)
 
 
 def save(model: OfflineModel, path: _Path) -> None:
-    """Write a model. Raises ConfigError for one that could not be loaded."""
+    """Write a model. Raises ConfigError for a model that cannot be loaded."""
     document = _document(model)
     check(document)
     Path(path).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def load(source: Union[_Path, bytes]) -> OfflineModel:
-    """Read a model from a file, or from the content of one.
+    """Read a model from a file, or from its content.
 
-    Raises DumpNotFound, ReadError when it cannot be read, CorruptDump when it is no such model.
+    Raises DumpNotFound, ReadError for an unreadable file, CorruptDump for an invalid model.
     """
     path = None if isinstance(source, bytes) else os.fspath(source)
     data = source if isinstance(source, bytes) else _read(source)
@@ -107,25 +107,25 @@ def load(source: Union[_Path, bytes]) -> OfflineModel:
 
 
 def check(document: Any) -> OfflineModel:
-    """The model a decoded JSON document describes. Raises ConfigError naming the first thing wrong in it.
+    """Return the model in a decoded JSON document. Raises ConfigError for the first error in it.
 
-    Whether the operators exist is found when they run.
+    The types of operators are checked when they run.
     """
     root = _mapping(document, "the document")
     name = _text(root, "model", "the document")
-    inputs = tuple(_input(_mapping(each, "an input"), f"inputs[{at}]") for at, each in _items(root, "inputs"))
-    nodes = tuple(_node(_mapping(each, "a node"), f"nodes[{at}]") for at, each in _items(root, "nodes"))
-    outputs = tuple(_port(each, f"outputs[{at}]") for at, each in _items(root, "outputs"))
-    known: set[str] = set()
+    inputs = tuple(_input(_mapping(item, "an input"), f"inputs[{index}]") for index, item in _items(root, "inputs"))
+    nodes = tuple(_node(_mapping(item, "a node"), f"nodes[{index}]") for index, item in _items(root, "nodes"))
+    outputs = tuple(_port(item, f"outputs[{index}]") for index, item in _items(root, "outputs"))
+    names: set[str] = set()
     for spec in inputs:
-        _add(known, spec.name, "inputs")
+        _add(names, spec.name, "inputs")
     for node in nodes:
         for port in node.inputs:
-            if port.rpartition(":")[0] not in known:
+            if port.rpartition(":")[0] not in names:
                 raise _wrong(f"node {node.name!r} takes {port!r}, which nothing before it gives")
-        _add(known, node.name, "nodes")
+        _add(names, node.name, "nodes")
     for port in outputs:
-        if port.rpartition(":")[0] not in known:
+        if port.rpartition(":")[0] not in names:
             raise _wrong(f"the output {port!r} is given by nothing")
     if not outputs:
         raise _wrong("it has no outputs")
@@ -133,19 +133,17 @@ def check(document: Any) -> OfflineModel:
 
 
 def find_dtype(name: str, where: str = "a tensor") -> np.dtype[Any]:
-    """The numpy or ml_dtypes type of that name. Raises ConfigError where CANN has no such type."""
-    import numpy as np
-
+    """Return the numpy or ml_dtypes type of that name. Raises ConfigError for a type that CANN lacks."""
     from ascend_dump.native.cann import dtypes
 
     for number in range(43):
         kind = dtypes.data_type(number)
         if kind.numpy == name and kind.bits >= 8:
             try:
-                found: np.dtype[Any] = dtypes.decode(np.empty(0, np.uint8), number, (0,)).dtype
+                dtype: np.dtype[Any] = dtypes.decode(np.empty(0, np.uint8), number, (0,)).dtype
             except NotSupported as error:
                 raise _wrong(f"{where}: {error.message}") from None
-            return found
+            return dtype
     raise _wrong(f"{where} has the type {name!r}, which CANN has not; write float32, float16, int32, …")
 
 
@@ -165,14 +163,14 @@ def _read(path: _Path) -> bytes:
 def _document(model: OfflineModel) -> dict[str, Any]:
     nodes = []
     for node in model.nodes:
-        one: dict[str, Any] = {"name": node.name, "type": node.type, "inputs": list(node.inputs)}
-        one.update({"attrs": dict(node.attrs)} if node.attrs else {})
-        one.update({"original_names": list(node.original_names)} if node.original_names else {})
-        one.update({"no_task": True} if node.no_task else {})
+        entry: dict[str, Any] = {"name": node.name, "type": node.type, "inputs": list(node.inputs)}
+        entry.update({"attrs": dict(node.attrs)} if node.attrs else {})
+        entry.update({"original_names": list(node.original_names)} if node.original_names else {})
+        entry.update({"no_task": True} if node.no_task else {})
         if node.const is not None:
             data = base64.b64encode(node.const.tobytes()).decode()
-            one["const"] = {"dtype": node.const.dtype.name, "shape": list(node.const.shape), "data": data}
-        nodes.append(one)
+            entry["const"] = {"dtype": node.const.dtype.name, "shape": list(node.const.shape), "data": data}
+        nodes.append(entry)
     return {
         "model": model.model,
         "inputs": [{"name": name, "shape": list(shape), "dtype": dtype} for name, shape, dtype in model.inputs],
@@ -182,43 +180,41 @@ def _document(model: OfflineModel) -> dict[str, Any]:
     }
 
 
-def _input(found: Mapping[str, Any], where: str) -> TensorSpec:
-    dtype = _text(found, "dtype", where)
+def _input(entry: Mapping[str, Any], where: str) -> TensorSpec:
+    dtype = _text(entry, "dtype", where)
     find_dtype(dtype, where)
-    return TensorSpec(_text(found, "name", where), _shape(found, where), dtype)
+    return TensorSpec(_text(entry, "name", where), _shape(entry, where), dtype)
 
 
-def _node(found: Mapping[str, Any], where: str) -> OfflineNode:
-    name, kind = _text(found, "name", where), _text(found, "type", where)
+def _node(entry: Mapping[str, Any], where: str) -> OfflineNode:
+    name, kind = _text(entry, "name", where), _text(entry, "type", where)
     const = None
     if kind in ("Const", "Constant"):
-        const = _const(_mapping(found.get("const"), f"{where}.const"), f"{where}.const")
-    originals = tuple(each for _, each in _items(found, "original_names", required=False))
-    if not all(isinstance(each, str) for each in originals):
+        const = _const(_mapping(entry.get("const"), f"{where}.const"), f"{where}.const")
+    originals = tuple(item for _, item in _items(entry, "original_names", required=False))
+    if not all(isinstance(item, str) for item in originals):
         raise _wrong(f"{where}.original_names holds something else than texts")
     return OfflineNode(
         name,
         kind,
-        tuple(_port(each, f"{where}.inputs[{at}]") for at, each in _items(found, "inputs", required=False)),
-        _mapping(found.get("attrs", {}), f"{where}.attrs"),
+        tuple(_port(item, f"{where}.inputs[{index}]") for index, item in _items(entry, "inputs", required=False)),
+        _mapping(entry.get("attrs", {}), f"{where}.attrs"),
         const,
         originals,
-        found.get("no_task") is True,
+        entry.get("no_task") is True,
     )
 
 
-def _const(found: Mapping[str, Any], where: str) -> _Array:
-    import numpy as np
-
-    dtype, shape = find_dtype(_text(found, "dtype", where), where), _shape(found, where)
+def _const(entry: Mapping[str, Any], where: str) -> _Array:
+    dtype, shape = find_dtype(_text(entry, "dtype", where), where), _shape(entry, where)
     count = math.prod(shape)
     try:
-        if "data" in found:
-            raw = base64.b64decode(_text(found, "data", where), validate=True)
+        if "data" in entry:
+            raw = base64.b64decode(_text(entry, "data", where), validate=True)
             if len(raw) != count * dtype.itemsize:
                 raise _wrong(f"{where}.data has {len(raw)} bytes, the shape needs {count * dtype.itemsize}")
             return np.frombuffer(raw, dtype).reshape(shape)
-        values = [value for _, value in _items(found, "values")]
+        values = [value for _, value in _items(entry, "values")]
         if len(values) != count:
             raise _wrong(f"{where}.values has {len(values)} numbers, the shape needs {count}")
         return np.array(values, dtype).reshape(shape)
@@ -228,8 +224,8 @@ def _const(found: Mapping[str, Any], where: str) -> _Array:
         raise _wrong(f"{where}: {error}") from None
 
 
-def _shape(found: Mapping[str, Any], where: str) -> tuple[int, ...]:
-    dims = tuple(dim for _, dim in _items(found, "shape"))
+def _shape(entry: Mapping[str, Any], where: str) -> tuple[int, ...]:
+    dims = tuple(dim for _, dim in _items(entry, "shape"))
     if not all(isinstance(dim, int) and not isinstance(dim, bool) and dim >= 0 for dim in dims) or len(dims) > 25:
         raise _wrong(f"{where}.shape is no list of at most 25 sizes")
     if math.prod(dims) > _MAX_ELEMENTS:
@@ -237,38 +233,38 @@ def _shape(found: Mapping[str, Any], where: str) -> tuple[int, ...]:
     return dims
 
 
-def _port(found: Any, where: str) -> str:
-    if isinstance(found, str):
-        name, colon, index = found.rpartition(":")
+def _port(value: Any, where: str) -> str:
+    if isinstance(value, str):
+        name, colon, index = value.rpartition(":")
         if colon and name and index.isascii() and index.isdecimal() and len(index) < 6:
-            return found
-    raise _wrong(f"{where} is {found!r}, not `name:output`")
+            return value
+    raise _wrong(f"{where} is {value!r}, not `name:output`")
 
 
-def _items(found: Mapping[str, Any], key: str, *, required: bool = True) -> list[tuple[int, Any]]:
-    value = found.get(key, None if required else [])
+def _items(entry: Mapping[str, Any], key: str, *, required: bool = True) -> list[tuple[int, Any]]:
+    value = entry.get(key, None if required else [])
     if not isinstance(value, list):
-        raise _wrong(f"{key!r} is {'missing' if key not in found else 'no list'}")
+        raise _wrong(f"{key!r} is {'missing' if key not in entry else 'no list'}")
     return list(enumerate(value))
 
 
-def _mapping(found: Any, what: str) -> Mapping[str, Any]:
-    if not isinstance(found, dict):
-        raise _wrong(f"{what} is no object")
-    return found
+def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise _wrong(f"{where} is no object")
+    return value
 
 
-def _text(found: Mapping[str, Any], key: str, where: str) -> str:
-    value = found.get(key)
+def _text(entry: Mapping[str, Any], key: str, where: str) -> str:
+    value = entry.get(key)
     if not isinstance(value, str) or not value:
         raise _wrong(f"{where} has no text {key!r}")
     return value
 
 
-def _add(known: set[str], name: str, where: str) -> None:
-    if name in known:
+def _add(names: set[str], name: str, where: str) -> None:
+    if name in names:
         raise _wrong(f"two of {where} are called {name!r}")
-    known.add(name)
+    names.add(name)
 
 
 def _wrong(message: str) -> ConfigError:

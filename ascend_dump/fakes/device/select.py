@@ -1,4 +1,4 @@
-"""Which operators, tensors and steps a model's dump takes: GE decides at load, the device at each step.
+"""The operators, tensors and steps in a model's dump: GE selects them at load, the device at each step.
 
 Sources: GE dump_properties (order of matching, ranges as a state machine over the execution order), GE
 data_dumper (blacklists), aicpu_schedule dump_task_manager (how the device reads steps).
@@ -25,7 +25,7 @@ StepRanges = Optional[tuple[tuple[int, int], ...]]
 
 
 class NodeInfo(NamedTuple):
-    """One operator of a model as GE knows it; fields as in `cann.graph.Node`, which may be given instead."""
+    """One operator of a model in GE. Its fields are those of `cann.graph.Node`, an alternative to it."""
 
     name: str
     type: str
@@ -45,9 +45,9 @@ class NodeInfo(NamedTuple):
 
 
 def parse_steps(text: str) -> StepRanges:
-    """Read `dump_step` as the device does, looser than the host. Raises ValueError where its load fails.
+    """Read `dump_step` as the device does, with looser rules than the host's. Raises ValueError if its load fails.
 
-    Empty parts are dropped, blanks allowed, reversed intervals turned round.
+    Empty parts are dropped, blanks are allowed, reversed intervals are swapped.
 
     (assumption cann.steps_on_the_device)
     """
@@ -67,9 +67,9 @@ def parse_steps(text: str) -> StepRanges:
 
 
 def select(settings: GeSettings, ops: Iterable[Node], model: str, om_name: str) -> frozenset[str]:
-    """The names of the operators of a model whose task gets dump information.
+    """Return the names of a model's operators with dump information.
 
-    A `layer` matches the final name or any name from before fusion. What never runs as a task is not in it.
+    A `layer` matches the final name or any name from before fusion. Operators without a task are left out.
 
     (assumption cann.layer_of_fused)
     """
@@ -89,14 +89,14 @@ def select(settings: GeSettings, ops: Iterable[Node], model: str, om_name: str) 
 def leave_out(
     settings: GeSettings, node: Node, model: str, om_name: str, inputs: Sequence[_Item], outputs: Sequence[_Item]
 ) -> tuple[list[_Item], list[_Item]]:
-    """Inputs and outputs without those on a blacklist of the operator's type or name."""
+    """Return inputs and outputs without those on a blacklist of the operator's type or name."""
     key = _matched(settings, model, om_name)
-    found = (
+    blacklists = (
         settings.types.get(key, {}).get(node.type, Blacklist()),
         settings.names.get(key, {}).get(node.name, Blacklist()),
     )
-    without_inputs = frozenset[int]().union(*(each.inputs for each in found))
-    without_outputs = frozenset[int]().union(*(each.outputs for each in found))
+    without_inputs = frozenset[int]().union(*(blacklist.inputs for blacklist in blacklists))
+    without_outputs = frozenset[int]().union(*(blacklist.outputs for blacklist in blacklists))
     return (
         [item for index, item in enumerate(inputs) if index not in without_inputs],
         [item for index, item in enumerate(outputs) if index not in without_outputs],
@@ -104,14 +104,14 @@ def leave_out(
 
 
 def _matched(settings: GeSettings, model: str, om_name: str) -> str:
-    """The model name under which the settings for a model are kept: one without a name decides alone."""
+    """Return the model name of the settings for a model. Settings without a name apply to all models."""
     if settings.unnamed is not None:
         return ""
     return om_name if om_name in settings.models else model
 
 
 def _ranged(nodes: Sequence[Node], ranges: Iterable[tuple[str, str]]) -> set[str]:
-    found: set[str] = set()
+    selected: set[str] = set()
     for begin, end in ranges:
         state = "idle"
         for node in nodes:
@@ -120,7 +120,7 @@ def _ranged(nodes: Sequence[Node], ranges: Iterable[tuple[str, str]]) -> set[str
             elif (state == "idle" and node.name == end) or (state == "stopped" and node.name == begin):
                 break  # the end came first, or it starts again: GE adds no more
             if state == "running":
-                found.add(node.name)
+                selected.add(node.name)
                 if node.name == end:
                     state = "stopped"
-    return found
+    return selected

@@ -1,1 +1,1 @@
-"""What operators compute on the simulated NPU."""
+"""Kernels of the simulated NPU."""

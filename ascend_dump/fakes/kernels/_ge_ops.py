@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Optional
+from typing import Any, Callable, Optional
+
+import torch
+from torch.nn import functional
 
 from ascend_dump.fakes.kernels._ge_table import OPERATORS, Operator, operator
 from ascend_dump.fakes.kernels.ge_model import GeOp
@@ -11,11 +14,10 @@ from ascend_dump.fakes.kernels.ge_values import constant, torch_dtype
 
 __all__: list[str] = []
 
-# One function of torch each.
-
+# Operators that are one function of torch.
 _LOWER_CASE = (
     *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atan2", "Atanh", "Ceil", "Cos", "Cosh", "Erf"),
-    *("Erfc", "Erfinv", "Expm1", "Floor", "Greater", "IsInf", "IsNan", "Less", "Log1p", "Real", "Reciprocal"),
+    *("Erfc", "Erfinv", "Expm1", "Floor", "Greater", "IsInf", "IsNan", "Lerp", "Less", "Log1p", "Real", "Reciprocal"),
     *("Round", "Rsqrt", "Sign", "Sin", "Sinh", "Square", "Tan", "Trunc"),
 )
 _NAMED = {
@@ -43,17 +45,20 @@ _NAMED = {
 }
 
 
-def _of_torch(name: str) -> Operator:
-    def call(op: GeOp, *inputs: Any) -> Any:
-        import torch
-
-        return getattr(torch, name)(*inputs)
-
-    return call
+def _of_torch(function: Callable[..., Any]) -> Operator:
+    return lambda op, *inputs: function(*inputs)
 
 
 for _type, _name in _NAMED.items():
-    OPERATORS[_type] = _of_torch(_name)
+    OPERATORS[_type] = _of_torch(getattr(torch, _name))
+for _type, _function in {
+    "HardSwish": functional.hardswish,
+    "HardSwishGrad": torch.ops.aten.hardswish_backward,
+    "LogSigmoid": functional.logsigmoid,
+    "Mish": functional.mish,
+    "PReluGrad": torch.ops.aten._prelu_kernel_backward,
+}.items():
+    OPERATORS[_type] = _of_torch(_function)
 
 
 @operator("Const", "Constant")
@@ -73,9 +78,9 @@ def _truncate_div(op: GeOp, x: Any, y: Any) -> Any:
 
 @operator("Log")
 def _log(op: GeOp, x: Any) -> Any:
-    base, scale, shift = (op.attrs.get(*each) for each in (("base", -1.0), ("scale", 1.0), ("shift", 0.0)))
-    found = x.log() if (scale, shift) == (1.0, 0.0) else (x * scale + shift).log()
-    return found if base == -1.0 else found / math.log(base)
+    base, scale, shift = (op.attrs.get(*attribute) for attribute in (("base", -1.0), ("scale", 1.0), ("shift", 0.0)))
+    result = x.log() if (scale, shift) == (1.0, 0.0) else (x * scale + shift).log()
+    return result if base == -1.0 else result / math.log(base)
 
 
 @operator("Muls")
@@ -103,23 +108,9 @@ def _sxpy(op: GeOp, x: Any, y: Any, alpha: Optional[Any] = None) -> Any:
     return x - y if alpha is None else x - y * alpha
 
 
-@operator("Addcmul")
-def _addcmul(op: GeOp, x: Any, one: Any, other: Any, value: Any) -> Any:
-    import torch
-
-    return torch.addcmul(x, one, other, value=value.item())
-
-
-@operator("Addcdiv")
-def _addcdiv(op: GeOp, x: Any, one: Any, other: Any, value: Any) -> Any:
-    import torch
-
-    return torch.addcdiv(x, one, other, value=value.item())
-
-
-@operator("Lerp")
-def _lerp(op: GeOp, start: Any, end: Any, weight: Any) -> Any:
-    return start.lerp(end, weight)
+@operator("Addcmul", "Addcdiv")
+def _add_scaled(op: GeOp, x: Any, first: Any, second: Any, value: Any) -> Any:
+    return getattr(torch, op.type.lower())(x, first, second, value=value.item())
 
 
 @operator("ClipByValue", "ClipByValueV2")
@@ -168,28 +159,12 @@ def _swish_grad(op: GeOp, gradient: Any, x: Any, y: Any) -> Any:
 
 @operator("GeluGrad")
 def _gelu_grad(op: GeOp, gradient: Any, x: Any, y: Any) -> Any:
-    import torch
-
     return torch.ops.aten.gelu_backward(gradient, x, approximate="tanh")
-
-
-@operator("HardSwish")
-def _hard_swish(op: GeOp, x: Any) -> Any:
-    from torch.nn import functional
-
-    return functional.hardswish(x)
 
 
 @operator("HardSigmoid")
 def _hard_sigmoid(op: GeOp, x: Any) -> Any:
     return (x * op.attrs.get("alpha", 1 / 6) + op.attrs.get("beta", 0.5)).clamp(0, 1)
-
-
-@operator("HardSwishGrad")
-def _hard_swish_grad(op: GeOp, gradient: Any, x: Any) -> Any:
-    import torch
-
-    return torch.ops.aten.hardswish_backward(gradient, x)
 
 
 @operator("HardSigmoidGrad")
@@ -207,15 +182,11 @@ def _hardtanh_grad(op: GeOp, x: Any, gradient: Any) -> Any:
 
 @operator("Elu")
 def _elu(op: GeOp, x: Any) -> Any:
-    import torch
-
     return torch.ops.aten.elu(x, *_elu_attributes(op))
 
 
 @operator("EluGradV2")
 def _elu_grad(op: GeOp, gradient: Any, activations: Any) -> Any:
-    import torch
-
     result = op.attrs.get("is_result", False)
     return torch.ops.aten.elu_backward(gradient, *_elu_attributes(op), result, activations)
 
@@ -227,13 +198,6 @@ def _elu_attributes(op: GeOp) -> list[float]:
 @operator("PRelu")
 def _prelu(op: GeOp, x: Any, weight: Any) -> Any:
     return x.where(x > 0, x * weight)
-
-
-@operator("PReluGrad")
-def _prelu_grad(op: GeOp, gradient: Any, x: Any, weight: Any) -> Any:
-    import torch
-
-    return torch.ops.aten._prelu_kernel_backward(gradient, x, weight)
 
 
 @operator("ThresholdV2")
@@ -248,27 +212,9 @@ def _threshold_grad(op: GeOp, gradient: Any, x: Any) -> Any:
 
 @operator("GLU")
 def _glu(op: GeOp, x: Any) -> Any:
-    import torch
-
     return torch.ops.aten.glu(x, op.attrs.get("dim", -1))
 
 
 @operator("GLUGrad")
 def _glu_grad(op: GeOp, gradient: Any, x: Any) -> Any:
-    import torch
-
     return torch.ops.aten.glu_backward(gradient, x, op.attrs.get("dim", -1))
-
-
-@operator("LogSigmoid")
-def _log_sigmoid(op: GeOp, x: Any) -> Any:
-    from torch.nn import functional
-
-    return functional.logsigmoid(x)
-
-
-@operator("Mish")
-def _mish(op: GeOp, x: Any) -> Any:
-    from torch.nn import functional
-
-    return functional.mish(x)

@@ -1,4 +1,4 @@
-"""GE's 2D and 3D convolutions that are computed with torch: transposed ones and gradients.
+"""GE's 2D and 3D convolutions in torch: 3D and transposed convolutions, and gradients.
 
 Images are NCHW or NCDHW, weights OIHW or OIDHW, as torchair writes them.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Optional
+
+import torch
 
 from ascend_dump import NotSupported
 from ascend_dump.fakes.kernels._ge_table import integers, operator
@@ -28,7 +30,7 @@ class _Convolution:
             )
         before, after = op.attrs["pads"][::2], op.attrs["pads"][1::2]
         if before != after:
-            raise NotSupported(f"{op.type} {op.name!r} pads its sides differently, which torch has no operator for")
+            raise NotSupported(f"{op.type} {op.name!r} pads its sides differently: torch has no operator for it")
         self.stride = op.attrs["strides"][2:]
         self.padding = before
         self.dilation = op.attrs.get("dilations", [1] * 5)[2:][: len(before)]
@@ -36,15 +38,11 @@ class _Convolution:
         self.groups = op.attrs.get("groups", 1)
 
     def forward(self, x: Any, weight: Any, bias: Optional[Any], *, transposed: bool) -> Any:
-        import torch
-
         added = self.output_padding if transposed else [0] * len(self.padding)
         settings = (self.stride, self.padding, self.dilation, transposed, added, self.groups)
         return torch.ops.aten.convolution(x, weight, bias, *settings)
 
     def gradients(self, gradient: Any, x: Any, weight: Any, mask: Sequence[bool]) -> Any:
-        import torch
-
         settings = (self.stride, self.padding, self.dilation, False, [0] * len(self.padding), self.groups)
         return torch.ops.aten.convolution_backward(gradient, x, weight, None, *settings, list(mask))
 
@@ -58,14 +56,11 @@ def _conv3d(op: GeOp, x: Any, weight: Any, bias: Optional[Any] = None, offset: O
 def _transposed(
     op: GeOp, size: Any, x: Any, weight: Any, bias: Optional[Any] = None, offset: Optional[Any] = None
 ) -> Any:
-    """Transposed convolution.
-
-    `size` has to be the one that follows from the attributes, as the device's shape check requires.
-    """
-    found = _Convolution(op).forward(x, weight, bias, transposed=True)
-    if list(found.shape) != integers(size):
-        raise ValueError(f"input_size is {integers(size)}, the attributes give {list(found.shape)}")
-    return found
+    """Compute a transposed convolution of the output `size` that the attributes imply, as the device checks."""
+    result = _Convolution(op).forward(x, weight, bias, transposed=True)
+    if list(result.shape) != integers(size):
+        raise ValueError(f"input_size is {integers(size)}, the attributes give {list(result.shape)}")
+    return result
 
 
 @operator("Conv2DBackpropInput", "Conv3DBackpropInput")
@@ -77,5 +72,5 @@ def _input_gradient(op: GeOp, size: Any, weight: Any, gradient: Any) -> Any:
 @operator("Conv2DBackpropFilter", "Conv3DBackpropFilter")
 def _weight_gradient(op: GeOp, x: Any, size: Any, gradient: Any) -> Any:
     weight = gradient.new_zeros(integers(size))
-    # The device accumulates, and gives, float32.
+    # The device accumulates in float32 and returns it.
     return _Convolution(op).gradients(gradient, x, weight, (False, True, False))[1].float()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+import torch
+
 from ascend_dump import NotSupported
 from ascend_dump.fakes.kernels._ge_table import integers, operator
 from ascend_dump.fakes.kernels.ge_model import GeOp
@@ -13,26 +15,22 @@ __all__: list[str] = []
 
 def _asymmetric(op: GeOp) -> None:
     """Raise NotSupported for coordinate modes other than torchair's: index times scale, rounded down."""
-    asked = [name for name in ("align_corners", "half_pixel_centers") if op.attrs.get(name, False)]
-    if asked:
+    modes = [name for name in ("align_corners", "half_pixel_centers") if op.attrs.get(name, False)]
+    if modes:
         raise NotSupported(
-            f"{op.type} {op.name!r} has {', '.join(asked)}, which the simulated device does not do",
+            f"{op.type} {op.name!r} has {', '.join(modes)}, which the simulated device does not support",
             hint="it takes the nearest neighbour as PyTorch's `nearest` does",
         )
 
 
 @operator("ResizeNearestNeighborV2")
 def _resize_nearest(op: GeOp, x: Any, size: Any) -> Any:
-    import torch
-
     _asymmetric(op)
     return torch.ops.aten.upsample_nearest2d(x, integers(size))
 
 
 @operator("ResizeNearestNeighborV2Grad")
 def _resize_nearest_gradient(op: GeOp, gradient: Any, size: Any) -> Any:
-    import torch
-
     _asymmetric(op)
     shape = [*gradient.shape[:2], *integers(size)]
     return torch.ops.aten.upsample_nearest2d_backward(gradient, list(gradient.shape[2:]), shape)
@@ -50,54 +48,46 @@ def _sampling(op: GeOp) -> tuple[int, int, bool]:
 
 @operator("GridSampler2D")
 def _sample_2d(op: GeOp, x: Any, grid: Any) -> Any:
-    import torch
-
     return torch.ops.aten.grid_sampler_2d(x, grid, *_sampling(op))
 
 
 @operator("GridSampler2DGrad")
 def _sample_2d_gradient(op: GeOp, gradient: Any, x: Any, grid: Any) -> Any:
-    import torch
-
     return torch.ops.aten.grid_sampler_2d_backward(gradient, x, grid, *_sampling(op), [True, True])
 
 
 @operator("GridSampler3D")
 def _sample_3d(op: GeOp, x: Any, grid: Any) -> Any:
-    import torch
-
     return torch.ops.aten.grid_sampler_3d(x, grid, *_sampling(op))
 
 
 def _pairs(paddings: Any) -> list[tuple[int, int]]:
-    found = integers(paddings)
-    return list(zip(found[::2], found[1::2]))
+    widths = integers(paddings)
+    return list(zip(widths[::2], widths[1::2]))
 
 
 def _pad(x: Any, pairs: list[tuple[int, int]], mode: str, value: float = 0.0) -> Any:
-    """Pad axis after axis, so that padding of one axis may be copied by the next.
+    """Pad axis after axis, so that an axis copies the padding of the axes before it.
 
     mode: constant, edge, reflect or symmetric.
     """
-    import torch
-
     if mode == "constant":
         widths = [width for pair in reversed(pairs) for width in pair]  # torch counts from the last axis
         return torch.nn.functional.pad(x, widths, value=value)
     for axis, (before, after) in enumerate(pairs):
-        places = torch.arange(-before, x.shape[axis] + after)
-        x = x.index_select(axis, _inside(places, x.shape[axis], mode))
+        indices = torch.arange(-before, x.shape[axis] + after)
+        x = x.index_select(axis, _inside(indices, x.shape[axis], mode))
     return x
 
 
-def _inside(places: Any, length: int, mode: str) -> Any:
-    """The source index of each position, for positions that lie before the first or after the last element."""
+def _inside(indices: Any, length: int, mode: str) -> Any:
+    """Return source indices for indices before the first or after the last element."""
     if mode == "edge":
-        return places.clamp(0, length - 1)
-    if mode == "reflect":  # the outermost element is no part of the reflection
-        return (length - 1 - (places.abs() - (length - 1)).abs()).clamp(0, length - 1)
-    places = places.where(places >= 0, -1 - places)
-    return places.where(places < length, 2 * length - 1 - places)
+        return indices.clamp(0, length - 1)
+    if mode == "reflect":  # the outermost element is not repeated
+        return (length - 1 - (indices.abs() - (length - 1)).abs()).clamp(0, length - 1)
+    indices = indices.where(indices >= 0, -1 - indices)
+    return indices.where(indices < length, 2 * length - 1 - indices)
 
 
 @operator("PadV3", "Pad")
@@ -105,8 +95,8 @@ def _pad_v3(op: GeOp, x: Any, paddings: Any, value: Optional[Any] = None) -> Any
     mode = op.attrs.get("mode", "constant")
     if mode not in ("constant", "edge", "reflect") or not op.attrs.get("paddings_contiguous", True):
         raise NotSupported(
-            f"{op.type} {op.name!r} pads with a mode or order the simulated device has not",
-            hint="it has constant, edge and reflect, with the two widths of an axis side by side",
+            f"{op.type} {op.name!r} pads with a mode or order that the simulated device lacks",
+            hint="use constant, edge or reflect, with the two widths of an axis side by side",
         )
     return _pad(x, _pairs(paddings), mode, 0.0 if value is None else value.item())
 
@@ -118,14 +108,12 @@ def _mirror_pad(op: GeOp, x: Any, paddings: Any) -> Any:
 
 @operator("PadV3Grad")
 def _pad_gradient(op: GeOp, gradient: Any, paddings: Any) -> Any:
-    """The gradient of padding by reflection or by the edge: each element sums the gradients of its copies."""
-    import torch
-
+    """Return the gradient of padding by reflection or by the edge: each element sums the gradients of its copies."""
     pairs = _pairs(paddings)
     shape = [size - before - after for size, (before, after) in zip(gradient.shape, pairs)]
-    places = _pad(torch.arange(torch.Size(shape).numel()).reshape(shape), pairs, op.attrs.get("mode", "reflect"))
-    found = gradient.new_zeros(torch.Size(shape).numel(), dtype=torch.float64)
-    return found.index_add(0, places.flatten(), gradient.double().flatten()).reshape(shape).to(gradient.dtype)
+    indices = _pad(torch.arange(torch.Size(shape).numel()).reshape(shape), pairs, op.attrs.get("mode", "reflect"))
+    sums = gradient.new_zeros(torch.Size(shape).numel(), dtype=torch.float64)
+    return sums.index_add(0, indices.flatten(), gradient.double().flatten()).reshape(shape).to(gradient.dtype)
 
 
 @operator("AdaptiveAvgPool2d")
@@ -137,21 +125,17 @@ def _adaptive_avg_pool(op: GeOp, x: Any) -> Any:
 
 @operator("AdaptiveAvgPool2dGrad")
 def _adaptive_avg_pool_gradient(op: GeOp, gradient: Any) -> Any:
-    import torch
-
     x = gradient.new_empty(integers(op.attrs["orig_input_shape"]))
     return torch.ops.aten._adaptive_avg_pool2d_backward(gradient, x)
 
 
 @operator("AvgPoolV2Grad")
 def _avg_pool_gradient(op: GeOp, shape: Any, gradient: Any) -> Any:
-    import torch
-
     attrs = op.attrs
     if attrs.get("data_format", "NCHW") != "NCHW" or attrs.get("padding_mode", "CALCULATED") != "CALCULATED":
         raise NotSupported(
-            f"{op.type} {op.name!r} has a layout or padding the simulated device has not",
-            hint="it has NCHW with padding_mode CALCULATED",
+            f"{op.type} {op.name!r} has a layout or padding that the simulated device lacks",
+            hint="use NCHW with padding_mode CALCULATED",
         )
     top, _, left, _ = attrs["pads"]
     return torch.ops.aten.avg_pool2d_backward(
@@ -168,10 +152,8 @@ def _avg_pool_gradient(op: GeOp, shape: Any, gradient: Any) -> Any:
 
 @operator("MaxPool3DWithArgmaxV2")
 def _max_pool_3d(op: GeOp, x: Any) -> Any:
-    import torch
-
     attrs = op.attrs
     window = [attrs[name] for name in ("ksize", "strides", "pads")]
-    more = (attrs.get("dilation", [1, 1, 1]), attrs.get("ceil_mode", False))
-    values, places = torch.ops.aten.max_pool3d_with_indices(x, *window, *more)
-    return values, places.int()
+    options = (attrs.get("dilation", [1, 1, 1]), attrs.get("ceil_mode", False))
+    values, indices = torch.ops.aten.max_pool3d_with_indices(x, *window, *options)
+    return values, indices.int()

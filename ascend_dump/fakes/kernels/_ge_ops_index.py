@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+import torch
+
 from ascend_dump import NotSupported
 from ascend_dump.fakes.kernels._ge_table import integers, operator
 from ascend_dump.fakes.kernels.ge_model import GeOp
@@ -16,9 +18,9 @@ _INT64 = 9  # ge::DataType
 
 @operator("IndexByTensor")
 def _index(op: GeOp, x: Any, *indices: Any) -> Any:
-    """Index by tensors; `indices_mask` tells for each leading dimension whether a tensor indexes it."""
-    given = iter(indices)
-    return x[tuple(next(given).long() if each else slice(None) for each in op.attrs["indices_mask"])]
+    """Index by tensors; `indices_mask` is 1 for each leading dimension that a tensor indexes."""
+    tensors = iter(indices)
+    return x[tuple(next(tensors).long() if is_indexed else slice(None) for is_indexed in op.attrs["indices_mask"])]
 
 
 @operator("GatherElements")
@@ -29,7 +31,7 @@ def _gather_elements(op: GeOp, x: Any, index: Any) -> Any:
 @operator("ScatterElements")
 def _scatter_elements(op: GeOp, x: Any, indices: Any, updates: Any) -> Any:
     axis, reduction = op.attrs.get("axis", 0), op.attrs.get("reduction", "none")
-    # Indices below zero count from the end, on which torchair's converter of select_scatter relies.
+    # Indices below zero count from the end: torchair's converter of select_scatter relies on it.
     indices = indices.long()
     indices = indices + (indices < 0) * x.shape[axis]
     if reduction == "none":
@@ -47,25 +49,21 @@ def _index_add(op: GeOp, x: Any, indices: Any, updates: Any, alpha: Optional[Any
 def _view_copy(
     op: GeOp, x: Any, size: Any, stride: Any, offset: Any, src: Any, src_size: Any, src_stride: Any, src_offset: Any
 ) -> Any:
-    """A copy of `x` whose view of this size, strides and offset holds the elements of `src`, read by its strides."""
-    found = x.contiguous().clone()
+    """Return a copy of `x` with the elements of a view of `src` written into the view of size, stride and offset."""
+    copy = x.contiguous().clone()
     values = src.contiguous().as_strided(integers(src_size), integers(src_stride), int(src_offset))
-    found.as_strided(integers(size), integers(stride), int(offset)).copy_(values)
-    return found
+    copy.as_strided(integers(size), integers(stride), int(offset)).copy_(values)
+    return copy
 
 
 @operator("SearchSorted")
 def _search_sorted(op: GeOp, ordered: Any, values: Any, sorter: Optional[Any] = None) -> Any:
-    import torch
-
-    found = torch.searchsorted(ordered, values, right=op.attrs.get("right", False), sorter=sorter)
-    return found.to(torch_dtype(op.attrs.get("dtype", _INT64)))
+    positions = torch.searchsorted(ordered, values, right=op.attrs.get("right", False), sorter=sorter)
+    return positions.to(torch_dtype(op.attrs.get("dtype", _INT64)))
 
 
 @operator("EmbeddingDenseGrad")
 def _embedding_grad(op: GeOp, gradient: Any, indices: Any) -> Any:
-    import torch
-
     attrs = op.attrs
     return torch.ops.aten.embedding_dense_backward(
         gradient,
@@ -83,9 +81,7 @@ _BAGS = {"sum": 0, "mean": 1, "max": 2}
 def _embedding_bag(
     op: GeOp, weight: Any, indices: Any, offsets: Optional[Any] = None, scales: Optional[Any] = None
 ) -> Any:
-    """The sum, mean or maximum of the rows of each bag, and the outputs that ATen's operator has for its gradient."""
-    import torch
-
+    """Return the sum, mean or maximum of the rows of each bag, and the outputs that the gradient needs."""
     attrs = op.attrs
     if offsets is None:
         raise NotSupported(f"EmbeddingBag {op.name!r} has no offsets", hint="give the bags by offsets")

@@ -1,11 +1,13 @@
 """GE operators on lists of tensors (`Foreach...`): several lists of equal length, then scalars.
 
-The inputs of a node are the concatenated lists; the number of lists is known per type, so their length follows.
+The inputs of a node are the concatenated lists. A type has a fixed number of lists, which implies their length.
 """
 
 from __future__ import annotations
 
 from typing import Any, Callable
+
+import torch
 
 from ascend_dump import NotSupported
 from ascend_dump.fakes.kernels._ge_table import OPERATORS, integers, operator
@@ -30,35 +32,35 @@ _BINARY = {
 }
 
 
-def _lists(count: int, inputs: tuple[Any, ...], rest: int) -> list[tuple[Any, ...]]:
-    """Split the inputs into `count` lists of equal length and the `rest`."""
-    length = (len(inputs) - rest) // count
-    return [inputs[at * length : (at + 1) * length] for at in range(count)] + [inputs[count * length :]]
+def _lists(count: int, inputs: tuple[Any, ...], scalars: int) -> list[tuple[Any, ...]]:
+    """Split the inputs into `count` lists of equal length and the scalars."""
+    length = (len(inputs) - scalars) // count
+    return [inputs[number * length : (number + 1) * length] for number in range(count)] + [inputs[count * length :]]
 
 
-def _register(name: str, lists: int, rest: int, function: _Function) -> None:
-    """Register a type whose function gets one element of each list, and one scalar if there is one."""
+def _register(name: str, lists: int, scalars: int, function: _Function) -> None:
+    """Register a type and its function of one element per list and at most one scalar."""
 
     def call(op: GeOp, *inputs: Any) -> Any:
-        *found, more = _lists(lists, inputs, rest)
-        return tuple(function(*each, *(scalar.item() for scalar in more)) for each in zip(*found))
+        *tensors, values = _lists(lists, inputs, scalars)
+        return tuple(function(*elements, *(scalar.item() for scalar in values)) for elements in zip(*tensors))
 
     OPERATORS[f"Foreach{name}"] = call
 
 
 def _register_scalars(name: str, lists: int, function: _Function) -> None:
-    """Like `_register`, with a last input that holds one scalar per element."""
+    """Register a type like `_register`, with one scalar per element in the last input."""
 
     def call(op: GeOp, *inputs: Any) -> Any:
-        *found, [scalars] = _lists(lists, inputs, 1)
-        return tuple(function(*each, scalar) for *each, scalar in zip(*found, scalars.tolist()))
+        *tensors, [scalars] = _lists(lists, inputs, 1)
+        return tuple(function(*elements, scalar) for *elements, scalar in zip(*tensors, scalars.tolist()))
 
     OPERATORS[f"Foreach{name}"] = call
 
 
 def _method(name: str) -> _Function:
-    def call(x: Any, *more: Any) -> Any:
-        return getattr(x, name)(*more)
+    def call(x: Any, *arguments: Any) -> Any:
+        return getattr(x, name)(*arguments)
 
     return call
 
@@ -75,8 +77,8 @@ _register("AddList", 2, 1, lambda x, y, alpha: x.add(y, alpha=alpha))
 _register("SubList", 2, 1, lambda x, y, alpha: x.sub(y, alpha=alpha))
 for _name in ("Addcdiv", "Addcmul"):
 
-    def _product(x: Any, one: Any, other: Any, value: Any, *, method: str = _name.lower()) -> Any:
-        return getattr(x, method)(one, other, value=value)
+    def _product(x: Any, first: Any, second: Any, value: Any, *, method: str = _name.lower()) -> Any:
+        return getattr(x, method)(first, second, value=value)
 
     _register(f"{_name}Scalar", 3, 1, _product)
     _register_scalars(f"{_name}ScalarList", 3, _product)
@@ -88,12 +90,10 @@ _register("Norm", 1, 1, lambda x, order: x.norm(order))
 
 @operator("ForeachPowScalarAndTensor")
 def _power(op: GeOp, scalar: Any, *powers: Any) -> Any:
-    import torch
-
-    return tuple(torch.pow(scalar.item(), each) for each in powers)
+    return tuple(torch.pow(scalar.item(), power) for power in powers)
 
 
-#: As torchair's converters of _foreach_round, floor, ceil, trunc and frac number them.
+#: The numbers of torchair's converters of _foreach_round, floor, ceil, trunc and frac.
 _ROUNDINGS = {2: "floor", 3: "ceil", 4: "round", 5: "trunc", 7: "frac"}
 
 
@@ -102,7 +102,7 @@ def _round_off(op: GeOp, *inputs: Any) -> Any:
     [mode] = integers(inputs[-1])
     if mode not in _ROUNDINGS:
         raise NotSupported(
-            f"{op.type} {op.name!r} rounds in mode {mode}, which the simulated device has not",
+            f"{op.type} {op.name!r} rounds in mode {mode}, which the simulated device lacks",
             hint=f"it has {', '.join(f'{number} ({name})' for number, name in _ROUNDINGS.items())}",
         )
-    return tuple(getattr(each, _ROUNDINGS[mode])() for each in inputs[:-1])
+    return tuple(getattr(tensor, _ROUNDINGS[mode])() for tensor in inputs[:-1])

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+import numpy as np
+import torch
+
 from ascend_dump.fakes.kernels._ge_table import integers, operator
 from ascend_dump.fakes.kernels.ge_model import GeOp
+from ascend_dump.fakes.kernels.ge_values import from_array
 
 __all__: list[str] = []
 
-#: Outputs in one number of a mask.
+#: Outputs per number of a mask.
 _MASK_BITS = 16
 
 
 def _window(op: GeOp) -> tuple[Any, ...]:
-    """ksize, strides, pads and dilation stand as N, H, W, C."""
+    """Return ATen's arguments of a pooling window. ksize, strides, pads and dilation are N, H, W, C."""
     attrs = op.attrs
     dilation = attrs.get("dilation", [1, 1, 1, 1])
     ceil = attrs.get("ceil_mode", False)
@@ -23,47 +27,39 @@ def _window(op: GeOp) -> tuple[Any, ...]:
 
 @operator("MaxPoolWithArgmaxV1")
 def _max_pool(op: GeOp, x: Any) -> Any:
-    """The highest values, and as a bit mask where they were.
+    """Return the highest values, and their positions in the window as a bit mask.
 
     (assumption torchair.max_pool_mask)
     """
-    import torch
-
     window = _window(op)
-    values, places = torch.ops.aten.max_pool2d_with_indices(x, *window)
-    return values, _mask(places, x.shape[-1], window)
+    values, indices = torch.ops.aten.max_pool2d_with_indices(x, *window)
+    return values, _mask(indices, x.shape[-1], window)
 
 
-def _mask(places: Any, width: int, window: tuple[Any, ...]) -> Any:
-    """Shape (N, C, places of the window, outputs / 16) of uint16: a bit for each output that took its value there.
+def _mask(indices: Any, width: int, window: tuple[Any, ...]) -> Any:
+    """Return uint16 of shape (N, C, positions in the window, outputs / 16): a bit for each output.
 
-    places: PyTorch's indices in images of that width, of shape (N, C, H, W).
+    indices: PyTorch's indices in images of that width, of shape (N, C, H, W).
     """
-    import numpy as np
-
-    from ascend_dump.fakes.kernels.ge_values import from_array
-
     size, stride, pad, dilation, _ = window
-    at = places.numpy()
-    outputs = np.indices(at.shape[-2:])
+    sources = indices.numpy()
+    outputs = np.indices(sources.shape[-2:])
     row, column = (
-        (found - outputs[axis] * stride[axis] + pad[axis]) // dilation[axis]
-        for axis, found in enumerate((at // width, at % width))
+        (coordinate - outputs[axis] * stride[axis] + pad[axis]) // dilation[axis]
+        for axis, coordinate in enumerate((sources // width, sources % width))
     )
-    taken = (row * size[1] + column).reshape(*at.shape[:2], 1, -1)
-    bits = taken == np.arange(size[0] * size[1]).reshape(-1, 1)
+    chosen = (row * size[1] + column).reshape(*sources.shape[:2], 1, -1)
+    bits = chosen == np.arange(size[0] * size[1]).reshape(-1, 1)
     padded = np.pad(bits, [(0, 0)] * 3 + [(0, -bits.shape[-1] % _MASK_BITS)])
     return from_array(np.packbits(padded, axis=-1, bitorder="little").view("<u2"))
 
 
 @operator("MaxPoolGradWithArgmaxV1")
 def _max_pool_grad(op: GeOp, x: Any, gradient: Any, mask: Any) -> Any:
-    """PyTorch's indices are computed again from the image, as the mask holds no other information."""
-    import torch
-
+    """Compute the gradient with PyTorch's indices, computed again from the image: the mask is equivalent."""
     window = _window(op)
-    places = torch.ops.aten.max_pool2d_with_indices(x, *window)[1]
-    return torch.ops.aten.max_pool2d_with_indices_backward(gradient, x, *window, places)
+    indices = torch.ops.aten.max_pool2d_with_indices(x, *window)[1]
+    return torch.ops.aten.max_pool2d_with_indices_backward(gradient, x, *window, indices)
 
 
 def _per_channel(values: Any, x: Any) -> Any:
@@ -77,7 +73,7 @@ def _around_channel(x: Any) -> list[int]:
 
 @operator("BatchNormV3")
 def _batch_norm(op: GeOp, x: Any, scale: Any, offset: Any, mean: Any, variance: Any) -> Any:
-    """y, the batch's mean and variance, and the moving ones, in the order in which torchair reads them.
+    """Return y, the batch's mean and variance, and the moving mean and variance, in torchair's order.
 
     (assumption torchair.batch_norm_outputs)
     """
@@ -121,8 +117,8 @@ def _bn_reduce_grad(
     count = x.numel() // x.shape[1]
     inverse = (variance.float() + op.attrs.get("epsilon", 1e-4)).rsqrt()
     centred = (x.float() - _per_channel(mean.float(), x)) * _per_channel(inverse, x)
-    rest = gradient.float() - (_per_channel(by_offset, x) + centred * _per_channel(by_scale, x)) / count
-    return (rest * _per_channel(scale.float() * inverse, x)).to(x.dtype)
+    centred_gradient = gradient.float() - (_per_channel(by_offset, x) + centred * _per_channel(by_scale, x)) / count
+    return (centred_gradient * _per_channel(scale.float() * inverse, x)).to(x.dtype)
 
 
 @operator("BNInferGrad")
@@ -133,25 +129,19 @@ def _bn_infer_grad(op: GeOp, gradient: Any, scale: Any, variance: Any) -> Any:
 
 @operator("LayerNormV4")
 def _layer_norm(op: GeOp, x: Any, shape: Any, gamma: Optional[Any] = None, beta: Optional[Any] = None) -> Any:
-    import torch
-
     return torch.ops.aten.native_layer_norm(x, integers(shape), gamma, beta, op.attrs.get("epsilon", 1e-5))
 
 
 @operator("LayerNormGradV3")
 def _layer_norm_grad(op: GeOp, gradient: Any, x: Any, rstd: Any, mean: Any, gamma: Any) -> Any:
-    import torch
-
-    every = [True, True, True]
+    mask = [True, True, True]
     shape = list(gamma.shape)
-    return torch.ops.aten.native_layer_norm_backward(gradient, x, shape, mean, rstd, gamma, gamma, every)
+    return torch.ops.aten.native_layer_norm_backward(gradient, x, shape, mean, rstd, gamma, gamma, mask)
 
 
 @operator("GroupNorm")
 def _group_norm(op: GeOp, x: Any, gamma: Any, beta: Any) -> Any:
-    """y, and each group's mean and variance."""
-    import torch
-
+    """Return y, and each group's mean and variance."""
     groups, epsilon = op.attrs["num_groups"], op.attrs.get("eps", 1e-5)
     number, channels = x.shape[:2]
     size = x.numel() // (number * channels)

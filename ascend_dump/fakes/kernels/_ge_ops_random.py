@@ -1,14 +1,16 @@
 """Stateless random GE operators: their values depend on seed and offset only.
 
-The device uses Philox4x32-10 (`alg` 1). Here NumPy's Philox4x64-10 is used, with the seed as key and the offset as
-initial counter: equal seeds and offsets give equal values, and distributions are those of the device, but the values
-are not.
+The device uses Philox4x32-10 (`alg` 1). The fake uses NumPy's Philox4x64-10, with the seed as key and the offset as
+initial counter. Equal seeds and offsets give equal values with the device's distribution, but not its values.
 """
 
 from __future__ import annotations
 
 import math
 from typing import Any, Optional
+
+import numpy as np
+import torch
 
 from ascend_dump.fakes.kernels._ge_table import integers, operator
 from ascend_dump.fakes.kernels.ge_model import GeOp
@@ -17,14 +19,12 @@ from ascend_dump.fakes.kernels.ge_values import torch_dtype
 __all__: list[str] = []
 
 _FLOAT, _INT64 = 0, 9  # ge::DataType
-#: A mask of dropout is a multiple of as many bits.
+#: The size of a dropout mask is a multiple of these bits.
 _MASK_BITS = 128
 
 
 def _generator(seed: Any, offset: Optional[Any]) -> Any:
-    """offset: one number, or the low and high half of the counter as torchair writes it (zero, then the offset)."""
-    import numpy as np
-
+    """Return a generator. offset: one number, or torchair's two halves of the counter (zero, then the offset)."""
     counter = [0] if offset is None else integers(offset)
     [key] = integers(seed)
     wrapped = [value % 2**64 for value in (key, *counter)]
@@ -32,18 +32,13 @@ def _generator(seed: Any, offset: Optional[Any]) -> Any:
 
 
 def _tensor(values: Any, number: int) -> Any:
-    import torch
-
     return torch.from_numpy(values).to(torch_dtype(number))
 
 
 @operator("StatelessRandomUniformV2")
 def _uniform(op: GeOp, shape: Any, key: Any, counter: Any, alg: Any) -> Any:
-    import numpy as np
-    import torch
-
     number = op.attrs.get("dtype", _FLOAT)
-    # One is left out: as many bits are drawn as the type has.
+    # As many bits are drawn as the type has, so that 1.0 cannot be drawn.
     steps = 2 / torch.finfo(torch_dtype(number)).eps
     return _tensor(np.floor(_generator(key, counter).random(integers(shape)) * steps) / steps, number)
 
@@ -66,22 +61,16 @@ def _permutation(op: GeOp, n: Any, seed: Any, offset: Any) -> Any:
 
 @operator("StatelessDropOutGenMask")
 def _dropout_mask(op: GeOp, shape: Any, probability: Any, seed: Any, seed1: Any, offset: Optional[Any] = None) -> Any:
-    """One bit per element, 1 where it is kept, packed into bytes (lowest bit first) and padded to 128 bits."""
-    import numpy as np
-    import torch
-
+    """Return one bit per element, 1 to keep it, packed into bytes (lowest bit first) and padded to 128 bits."""
     count = math.prod(integers(shape))
-    kept = np.zeros(-(-count // _MASK_BITS) * _MASK_BITS, bool)
-    kept[:count] = _generator(seed, offset).random(count) < float(probability)
-    return torch.from_numpy(np.packbits(kept, bitorder="little"))
+    mask = np.zeros(-(-count // _MASK_BITS) * _MASK_BITS, bool)
+    mask[:count] = _generator(seed, offset).random(count) < float(probability)
+    return torch.from_numpy(np.packbits(mask, bitorder="little"))
 
 
 @operator("DropOutDoMask")
 def _drop(op: GeOp, x: Any, mask: Any, keep_probability: Any) -> Any:
-    import numpy as np
-    import torch
-
-    kept = torch.from_numpy(np.unpackbits(mask.numpy(), count=x.numel(), bitorder="little")).bool().reshape(x.shape)
+    is_kept = torch.from_numpy(np.unpackbits(mask.numpy(), count=x.numel(), bitorder="little")).bool().reshape(x.shape)
     keep = float(keep_probability)
-    # Where nothing is kept there is nothing to scale either.
-    return torch.where(kept, x.float() / (keep or 1.0), 0.0).to(x.dtype)
+    # With keep_probability 0 every element is dropped, and none is scaled.
+    return torch.where(is_kept, x.float() / (keep or 1.0), 0.0).to(x.dtype)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, Optional
 
+import torch
+
 from ascend_dump.fakes.kernels._ge_table import OPERATORS, Operator, axes_of, operator
 from ascend_dump.fakes.kernels.ge_model import GeOp
 from ascend_dump.fakes.kernels.ge_values import torch_dtype
@@ -16,13 +18,11 @@ _INT32 = 3  # ge::DataType
 
 def _reduction(name: str) -> Operator:
     def call(op: GeOp, x: Any, axes: Optional[Any] = None) -> Any:
-        import torch
-
         dims = axes_of(op, axes)
         if not dims and op.attrs.get("noop_with_empty_axes", True) and axes is not None:
             return x.clone()
         keep = op.attrs.get("keep_dims", False)
-        dims = sorted(each % max(x.dim(), 1) for each in dims) or list(range(x.dim()))
+        dims = sorted(axis % max(x.dim(), 1) for axis in dims) or list(range(x.dim()))
         for dim in reversed(dims):
             x = getattr(torch, name)(x, dim, keepdim=keep)
         return x
@@ -37,8 +37,8 @@ for _type, _name in _REDUCTIONS.items():
 
 @operator("ArgMaxV2", "ArgMin")
 def _arg_extreme(op: GeOp, x: Any, dimension: Any) -> Any:
-    found = x.argmax(int(dimension)) if op.type == "ArgMaxV2" else x.argmin(int(dimension))
-    return found.to(torch_dtype(op.attrs.get("dtype", _INT32)))
+    indices = x.argmax(int(dimension)) if op.type == "ArgMaxV2" else x.argmin(int(dimension))
+    return indices.to(torch_dtype(op.attrs.get("dtype", _INT32)))
 
 
 @operator("ArgMaxWithValue", "ArgMinWithValue")
@@ -68,10 +68,10 @@ def _sort(op: GeOp, x: Any) -> Any:
 def _cumsum(op: GeOp, x: Any, axis: Any) -> Any:
     dim = int(axis)
     values = x.flip(dim) if op.attrs.get("reverse", False) else x
-    found = values.cumsum(dim).to(x.dtype)
+    sums = values.cumsum(dim).to(x.dtype)
     if op.attrs.get("exclusive", False):
-        found = found - values
-    return found.flip(dim) if op.attrs.get("reverse", False) else found
+        sums = sums - values
+    return sums.flip(dim) if op.attrs.get("reverse", False) else sums
 
 
 @operator("SoftmaxGrad")
@@ -89,7 +89,7 @@ def _log_softmax(op: GeOp, x: Any) -> Any:
 
 @operator("LogSoftmaxGrad")
 def _log_softmax_grad(op: GeOp, gradient: Any, x: Any) -> Any:
-    """x: the output of LogSoftmaxV2."""
+    """Return the gradient. x: the output of LogSoftmaxV2."""
     [axis] = op.attrs.get("axis", [-1])
     return gradient - x.exp() * gradient.sum(axis, keepdim=True)
 
@@ -101,7 +101,7 @@ def _log_sum_exp(op: GeOp, x: Any, axes: Any) -> Any:
 
 @operator("ReduceStdWithMean")
 def _std_with_mean(op: GeOp, x: Any, mean: Any) -> Any:
-    """The standard deviation around a given mean, broadcast to the shape of `x`."""
+    """Return the standard deviation around `mean`, broadcast to the shape of `x`."""
     attrs = op.attrs
     dims = attrs.get("dim", []) or list(range(x.dim()))
     count = math.prod(x.shape[dim] for dim in dims)
@@ -115,8 +115,6 @@ def _std_with_mean(op: GeOp, x: Any, mean: Any) -> Any:
 
 @operator("LpNormV2")
 def _lp_norm(op: GeOp, x: Any) -> Any:
-    import torch
-
     attrs = op.attrs
     order = attrs.get("p", 2.0)
     # torchair writes the ends of int32 for the infinite orders.

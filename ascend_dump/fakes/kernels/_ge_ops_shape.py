@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+import torch
+
 from ascend_dump import NotSupported
 from ascend_dump.fakes.kernels._ge_table import integers, operator
 from ascend_dump.fakes.kernels.ge_model import GeOp
@@ -21,8 +23,6 @@ def _fill(op: GeOp, dims: Any, value: Any) -> Any:
 
 @operator("Range")
 def _range(op: GeOp, start: Any, limit: Any, delta: Any) -> Any:
-    import torch
-
     return torch.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype)
 
 
@@ -33,15 +33,11 @@ def _broadcast_to(op: GeOp, x: Any, shape: Any) -> Any:
 
 @operator("Shape")
 def _shape(op: GeOp, x: Any) -> Any:
-    import torch
-
     return torch.tensor(x.shape, dtype=torch_dtype(op.attrs.get("dtype", _INT32)))
 
 
 @operator("Size")
 def _size(op: GeOp, x: Any) -> Any:
-    import torch
-
     return torch.tensor(x.numel(), dtype=torch_dtype(op.attrs.get("dtype", _INT32)))
 
 
@@ -59,7 +55,7 @@ def _squeeze(op: GeOp, x: Any) -> Any:
 @operator("Unsqueeze")
 def _unsqueeze(op: GeOp, x: Any) -> Any:
     axes = op.attrs["axes"]
-    for axis in sorted(each % (x.dim() + len(axes)) for each in axes):
+    for axis in sorted(axis % (x.dim() + len(axes)) for axis in axes):
         x = x.unsqueeze(axis)
     return x
 
@@ -71,8 +67,6 @@ def _expand_dims(op: GeOp, x: Any, axis: Any) -> Any:
 
 @operator("Pack")
 def _pack(op: GeOp, *inputs: Any) -> Any:
-    import torch
-
     return torch.stack(inputs, op.attrs.get("axis", 0))
 
 
@@ -83,17 +77,15 @@ def _unpack(op: GeOp, x: Any) -> Any:
 
 @operator("ConcatV2")
 def _concat_v2(op: GeOp, *inputs: Any) -> Any:
-    import torch
-
-    # Numbers count as lists of one: torchair makes the counter of random operators so.
-    return torch.cat([each.reshape(1) if each.dim() == 0 else each for each in inputs[:-1]], int(inputs[-1]))
+    # A scalar counts as a list of one number, as in torchair's counter of random operators.
+    return torch.cat([tensor.reshape(1) if tensor.dim() == 0 else tensor for tensor in inputs[:-1]], int(inputs[-1]))
 
 
 @operator("SplitV")
 def _split_v(op: GeOp, x: Any, sizes: Any, axis: Any) -> Any:
-    wanted, dim = integers(sizes), int(axis)
-    known = sum(size for size in wanted if size >= 0)
-    return x.split([x.shape[dim] - known if size < 0 else size for size in wanted], dim)
+    lengths, dim = integers(sizes), int(axis)
+    total = sum(size for size in lengths if size >= 0)
+    return x.split([x.shape[dim] - total if size < 0 else size for size in lengths], dim)
 
 
 @operator("Split")
@@ -104,10 +96,10 @@ def _split(op: GeOp, axis: Any, x: Any) -> Any:
 
 @operator("Slice")
 def _slice(op: GeOp, x: Any, offsets: Any, sizes: Any) -> Any:
-    places = [
+    slices = [
         slice(first, None if size < 0 else first + size) for first, size in zip(integers(offsets), integers(sizes))
     ]
-    return x[tuple(places)].contiguous()
+    return x[tuple(slices)].contiguous()
 
 
 @operator("StridedSliceV2")
@@ -117,16 +109,16 @@ def _strided_slice(
     masks = [name for name in op.attrs if name.endswith("_mask") and op.attrs[name]]
     if masks:
         raise NotSupported(
-            f"StridedSliceV2 {op.name!r} has {', '.join(masks)}, which the simulated device does not take",
+            f"StridedSliceV2 {op.name!r} has {', '.join(masks)}, which the simulated device does not support",
             hint="it takes begin, end, axes and strides",
         )
     firsts, lasts = integers(begin), integers(end)
     dims = range(len(firsts)) if axes is None else integers(axes)
     steps = [1] * len(firsts) if strides is None else integers(strides)
-    places: list[Any] = [slice(None)] * x.dim()
+    slices: list[Any] = [slice(None)] * x.dim()
     for dim, first, last, step in zip(dims, firsts, lasts, steps):
-        places[dim] = slice(first, last, step)
-    return x[tuple(places)].contiguous()
+        slices[dim] = slice(first, last, step)
+    return x[tuple(slices)].contiguous()
 
 
 @operator("AsStrided")
@@ -139,14 +131,9 @@ def _tile(op: GeOp, x: Any, multiples: Any) -> Any:
     return x.repeat(integers(multiples))
 
 
-@operator("Triu")
-def _triu(op: GeOp, x: Any) -> Any:
-    return x.triu(op.attrs.get("diagonal", 0))
-
-
-@operator("Tril")
-def _tril(op: GeOp, x: Any) -> Any:
-    return x.tril(op.attrs.get("diagonal", 0))
+@operator("Triu", "Tril")
+def _triangle(op: GeOp, x: Any) -> Any:
+    return getattr(x, op.type.lower())(op.attrs.get("diagonal", 0))
 
 
 @operator("ReverseV2")
@@ -156,21 +143,15 @@ def _reverse(op: GeOp, x: Any, axes: Any) -> Any:
 
 @operator("Empty")
 def _empty(op: GeOp, shape: Any) -> Any:
-    """Uninitialised memory on a device; zeros here, which torchair's converter of select_backward relies on."""
-    import torch
-
+    """Return zeros for a device's uninitialised memory: torchair's converter of select_backward relies on zeros."""
     return torch.zeros(integers(shape), dtype=torch_dtype(op.attrs.get("dtype", _INT32)))
 
 
 @operator("LinSpace")
 def _lin_space(op: GeOp, start: Any, stop: Any, count: Any) -> Any:
-    import torch
-
     return torch.linspace(start.item(), stop.item(), int(count), dtype=start.dtype)
 
 
 @operator("Complex")
 def _complex(op: GeOp, real: Any, imaginary: Any) -> Any:
-    import torch
-
     return torch.complex(real, imaginary)

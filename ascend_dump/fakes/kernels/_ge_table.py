@@ -1,4 +1,4 @@
-"""The table of GE operators that are computed with torch: those that `npu_ops`, the table for numpy, does not hold."""
+"""The table of GE operators in torch, for operators that are not in `npu_ops`, the table of operators in numpy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ascend_dump.fakes.kernels.ge_model import GeOp
 
 __all__ = ["OPERATORS", "Operator", "axes_of", "integers", "operator"]
 
-#: Takes the operator and its inputs, None for those that are not fed; gives one tensor or several.
+#: Takes the operator and its inputs (None for an absent one); returns one tensor or several.
 Operator = Callable[..., Any]
 
 OPERATORS: dict[str, Operator] = {}
@@ -25,11 +25,11 @@ def operator(*types: str) -> Callable[[Operator], Operator]:
 
 
 def integers(value: Any) -> list[int]:
-    """Whole numbers given as a tensor or as an attribute."""
-    found = value.reshape(-1).tolist() if hasattr(value, "reshape") else value
-    return [int(each) for each in (found if isinstance(found, (list, tuple)) else [found])]
+    """Return the integers in a tensor or an attribute."""
+    numbers = value.reshape(-1).tolist() if hasattr(value, "reshape") else value
+    return [int(number) for number in (numbers if isinstance(numbers, (list, tuple)) else [numbers])]
 
 
-def axes_of(op: GeOp, given: Optional[Any], name: str = "axes") -> list[int]:
-    """Axes that come as an input, or as an attribute in an operator's variant D."""
-    return integers(op.attrs.get(name, [])) if given is None else integers(given)
+def axes_of(op: GeOp, axes: Optional[Any], name: str = "axes") -> list[int]:
+    """Return the axes of an input, or of an attribute in an operator's variant D."""
+    return integers(op.attrs.get(name, [])) if axes is None else integers(axes)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
+if TYPE_CHECKING:
     _Array = np.ndarray[Any, Any]
 
 __all__ = ["along_channels", "channel_axis", "convolve", "pool"]
@@ -19,20 +19,18 @@ _Attrs = Mapping[str, Any]
 
 
 def channel_axis(x: _Array, attrs: _Attrs) -> int:
-    """The axis of `x` that holds the channels."""
+    """Return the axis of the channels in `x`."""
     return x.ndim - 1 if attrs.get("data_format", "NCHW") == "NHWC" or x.ndim < 2 else 1
 
 
 def along_channels(x: _Array, count: int, attrs: _Attrs) -> tuple[int, ...]:
-    """The shape that broadcasts one value per channel over `x`."""
+    """Return the shape that broadcasts one value per channel over `x`."""
     axis = channel_axis(x, attrs)
-    return tuple(count if at == axis else 1 for at in range(x.ndim))
+    return tuple(count if dim == axis else 1 for dim in range(x.ndim))
 
 
 def convolve(inputs: Sequence[_Array], attrs: _Attrs) -> _Array:
-    """2D convolution: x, filter and optional bias; strides, pads, dilations, groups."""
-    import numpy as np
-
+    """Compute a 2D convolution of x, filter and optional bias; attributes strides, pads, dilations, groups."""
     x, weight, *bias = inputs
     last = attrs.get("data_format", "NCHW") == "NHWC"
     if last:
@@ -42,44 +40,41 @@ def convolve(inputs: Sequence[_Array], attrs: _Attrs) -> _Array:
     size = tuple((kernel - 1) * step + 1 for kernel, step in zip(weight.shape[2:], dilations))
     views = _windows(_pad(x, attrs, size, strides, 0), size, strides)[..., :: dilations[0], :: dilations[1]]
     parts = zip(np.split(views, groups, axis=1), np.split(weight, groups, axis=0))
-    found = np.concatenate([np.tensordot(part, kernels, ((1, 4, 5), (1, 2, 3))) for part, kernels in parts], axis=3)
+    result = np.concatenate([np.tensordot(part, kernels, ((1, 4, 5), (1, 2, 3))) for part, kernels in parts], axis=3)
     if bias:
-        found = found + bias[0]
-    return found if last else found.transpose(0, 3, 1, 2)
+        result = result + bias[0]
+    return result if last else result.transpose(0, 3, 1, 2)
 
 
 def pool(x: _Array, attrs: _Attrs, *, highest: bool) -> _Array:
-    """The maximum or mean of each window; ksize, strides, padding or pads, ceil_mode.
+    """Return the maximum or mean of each window; attributes ksize, strides, padding or pads, ceil_mode.
 
-    A mean counts only elements of the image; with `exclusive` false also padding, with `divisor_override` it divides by
-    that number.
+    A mean counts only elements of the image; with `exclusive` false also padding. `divisor_override` replaces that.
     """
-    import numpy as np
-
-    found: _Array
+    result: _Array
     last = attrs.get("data_format", "NCHW") == "NHWC"
     image = x.transpose(0, 3, 1, 2) if last else x
     size, strides = _spatial(attrs, "ksize", last), _spatial(attrs, "strides", last)
-    more = _last_windows(image, attrs, size, strides)
+    last_pads = _last_windows(image, attrs, size, strides)
     if highest:
         lowest = -np.inf if image.dtype.kind == "f" else np.iinfo(image.dtype).min
-        padded = _pad(_pad(image, attrs, size, strides, lowest), {"pads": more}, size, strides, lowest)
-        found = _windows(padded, size, strides).max(axis=(4, 5))
+        padded = _pad(_pad(image, attrs, size, strides, lowest), {"pads": last_pads}, size, strides, lowest)
+        result = _windows(padded, size, strides).max(axis=(4, 5))
     else:
-        padded = _pad(_pad(image, attrs, size, strides, 0), {"pads": more}, size, strides, 0)
-        counted = _pad(np.ones_like(image[:1, :1]), attrs, size, strides, 0 if attrs.get("exclusive", True) else 1)
-        counts = _windows(_pad(counted, {"pads": more}, size, strides, 0), size, strides).sum(axis=(4, 5))
+        padded = _pad(_pad(image, attrs, size, strides, 0), {"pads": last_pads}, size, strides, 0)
+        ones = _pad(np.ones_like(image[:1, :1]), attrs, size, strides, 0 if attrs.get("exclusive", True) else 1)
+        counts = _windows(_pad(ones, {"pads": last_pads}, size, strides, 0), size, strides).sum(axis=(4, 5))
         total = _windows(padded, size, strides).sum(axis=(4, 5))
-        found = total / (attrs.get("divisor_override", 0) or counts)
-    return found.transpose(0, 2, 3, 1) if last else found
+        result = total / (attrs.get("divisor_override", 0) or counts)
+    return result.transpose(0, 2, 3, 1) if last else result
 
 
 def _last_windows(x: _Array, attrs: _Attrs, size: tuple[int, int], strides: tuple[int, int]) -> list[int]:
-    """The padding that `ceil_mode` adds to complete a last window which begins inside the image or its pads."""
+    """Return the padding that `ceil_mode` adds to complete a last window that begins inside the image or its pads."""
     added = [0, 0, 0, 0]
     if not attrs.get("ceil_mode", False) or attrs.get("padding") == "SAME":
         return added
-    pads = [int(each) for each in attrs.get("pads", (0, 0, 0, 0))]
+    pads = [int(pad) for pad in attrs.get("pads", (0, 0, 0, 0))]
     for axis, (window, stride) in enumerate(zip(size, strides)):
         before, after = pads[2 * axis : 2 * axis + 2]
         length = x.shape[2 + axis] + before + after
@@ -91,28 +86,24 @@ def _last_windows(x: _Array, attrs: _Attrs, size: tuple[int, int], strides: tupl
 
 
 def _spatial(attrs: _Attrs, name: str, last: bool) -> tuple[int, int]:
-    values = [int(each) for each in attrs.get(name, (1, 1, 1, 1))]
+    values = [int(value) for value in attrs.get(name, (1, 1, 1, 1))]
     if len(values) == 2:
         return values[0], values[1]
     return (values[1], values[2]) if last else (values[2], values[3])
 
 
 def _windows(x: _Array, size: tuple[int, int], strides: tuple[int, int]) -> _Array:
-    import numpy as np
-
-    found: _Array = np.lib.stride_tricks.sliding_window_view(x, size, axis=(2, 3))
-    return found[:, :, :: strides[0], :: strides[1]]
+    windows: _Array = np.lib.stride_tricks.sliding_window_view(x, size, axis=(2, 3))
+    return windows[:, :, :: strides[0], :: strides[1]]
 
 
 def _pad(x: _Array, attrs: _Attrs, size: tuple[int, int], strides: tuple[int, int], value: float) -> _Array:
-    import numpy as np
-
     if attrs.get("padding") == "SAME":
         edges = []
         for length, window, stride in zip(x.shape[2:], size, strides):
             total = max((-(-length // stride) - 1) * stride + window - length, 0)
             edges.append((total // 2, total - total // 2))
     else:
-        top, bottom, left, right = (int(each) for each in attrs.get("pads", (0, 0, 0, 0)))
+        top, bottom, left, right = (int(pad) for pad in attrs.get("pads", (0, 0, 0, 0)))
         edges = [(top, bottom), (left, right)]
     return np.pad(x, ((0, 0), (0, 0), *edges), constant_values=value)

@@ -1,7 +1,7 @@
 """GE's serialized graphs: the messages of metadef's ge_ir.proto, as far as executing a graph needs them.
 
-The messages live in a private descriptor pool, as those of `cann.messages` do and for the same reasons. The bytes
-come from a frontend in this process; bytes that are no graph give CorruptDump.
+The messages are in a private descriptor pool, as those of `cann.messages` and for the same reasons. The bytes
+come from a frontend in this process; invalid bytes raise CorruptDump.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _FIELDS: dict[str, tuple[tuple[str, int, str, bool], ...]] = {
     "GraphDef": (("name", 1, _STRING, False), ("op", 6, "OpDef", True), ("attr", 11, "AttrEntry", True)),
     "ModelDef": (("name", 1, _STRING, False), ("graph", 7, "GraphDef", True)),
 }
-#: Which of them are set is a question only for these.
+#: The message with optional fields: only one of them is set.
 _ONEOF = "AttrDef"
 #: ListValue.val_type -> its field.
 _LISTS = {1: "s", 2: "i", 3: "f", 4: "b", 10: "dt"}
@@ -80,7 +80,7 @@ class Source(NamedTuple):
 
 
 class RawTensor(NamedTuple):
-    """The value of a constant. dtype: its number in ge.proto.DataType, which is that of a dump file's header."""
+    """The value of a constant. dtype: its number in ge.proto.DataType and in the header of a dump file."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -88,9 +88,9 @@ class RawTensor(NamedTuple):
 
 
 class GeOp(NamedTuple):
-    """One operator. An input is None where an optional one is not fed; control edges are left out.
+    """One operator. An absent optional input is None; control edges are left out.
 
-    input_formats, output_formats: the layouts the frontend wrote down, "" where it gave none.
+    input_formats, output_formats: the layouts in the frontend's description, "" for an absent one.
     """
 
     name: str
@@ -102,7 +102,7 @@ class GeOp(NamedTuple):
 
 
 class GeGraph(NamedTuple):
-    """A graph with its operators in the order in which the frontend made them, which is an order of execution."""
+    """A graph with its operators in the order of the frontend, a valid order of execution."""
 
     name: str
     ops: tuple[GeOp, ...]
@@ -110,9 +110,9 @@ class GeGraph(NamedTuple):
 
 
 def parse_model(serialized: bytes) -> GeGraph:
-    """The graph of a serialized ge.proto.ModelDef.
+    """Return the graph of a serialized ge.proto.ModelDef.
 
-    Raises CorruptDump for bytes that are none, NotSupported for more than one graph and for operators with subgraphs.
+    Raises CorruptDump for invalid bytes, NotSupported for more than one graph and for operators with subgraphs.
     """
     message, decode_error = _model_class()
     model = message()
@@ -140,8 +140,8 @@ def _read_op(op: Any) -> GeOp:
         op.type,
         tuple(_read_inputs(op)),
         _read_attrs(op.attr),
-        tuple(each.layout for each in op.input_desc),
-        tuple(each.layout for each in op.output_desc),
+        tuple(desc.layout for desc in op.input_desc),
+        tuple(desc.layout for desc in op.output_desc),
     )
 
 
@@ -166,15 +166,15 @@ def _read_attr(value: Any) -> Any:
     if kind == "t":
         return RawTensor(value.t.desc.dtype, tuple(value.t.desc.shape.dim), value.t.data)
     if kind == "list":
-        found = list(getattr(value.list, _LISTS.get(value.list.val_type) or _filled(value.list)))
-        return [each.decode("utf-8", "surrogateescape") if isinstance(each, bytes) else each for each in found]
+        values = list(getattr(value.list, _LISTS.get(value.list.val_type) or _filled(value.list)))
+        return [item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else item for item in values]
     if kind == "list_list_int":
-        return [list(each.list_i) for each in value.list_list_int.list_list_i]
+        return [list(row.list_i) for row in value.list_list_int.list_list_i]
     return None if kind is None else getattr(value, kind)
 
 
 def _filled(values: Any) -> str:
-    """The field of a list that holds something, where the list does not say which."""
+    """Return the field of a list that is not empty, for a list without `val_type`."""
     return next((name for name in _LISTS.values() if len(getattr(values, name))), "i")
 
 
@@ -186,7 +186,7 @@ def _model_class() -> tuple[Any, type[Exception]]:
         raise NotSupported(
             "reading a graph needs protobuf, which is not installed", hint="pip install protobuf"
         ) from None
-    # proto3 optional would need a newer protobuf; a oneof tells an attribute of 0 from none everywhere.
+    # proto3 optional would need a newer protobuf; a oneof distinguishes an attribute of 0 from none in all versions.
     file = descriptor_pb2.FileDescriptorProto(name="ascend_dump/ge.proto", package=_PACKAGE, syntax="proto3")
     kinds = descriptor_pb2.FieldDescriptorProto
     for name, fields in _FIELDS.items():

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ascend_dump import NotSupported
 from ascend_dump.native.cann import dtypes
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ascend_dump.fakes.kernels.ge_model import RawTensor
 
     _Array = np.ndarray[Any, Any]
 
 __all__ = ["constant", "from_array", "ge_number", "to_array", "to_tensor", "torch_dtype"]
 
-#: torch's types that numpy has only through ml_dtypes, and the type of their bits.
+#: Types of torch that only ml_dtypes adds to numpy, and the type of their bits.
 _BITS = {
     "bfloat16": "int16",
     "float8_e4m3fn": "uint8",
@@ -26,23 +26,23 @@ _BITS = {
 
 
 def torch_dtype(number: int) -> Any:
-    """The torch.dtype of a ge::DataType. Raises NotSupported for a type torch has not."""
+    """Return the torch.dtype of a ge::DataType. Raises NotSupported for a type that torch lacks."""
     return _torch_dtype(dtypes.from_ge(number))
 
 
 def _torch_dtype(number: int) -> Any:
-    """As `torch_dtype`, by the number of a dump file's header."""
+    """Return the torch.dtype of a type number of a dump file's header."""
     import torch
 
     kind = dtypes.data_type(number)
-    found = getattr(torch, kind.numpy, None) if kind.storage == "plain" else None
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, kind.numpy, None) if kind.storage == "plain" else None
+    if not isinstance(dtype, torch.dtype):
         raise NotSupported(f"torch has no type for GE's {kind.name}", hint="the simulated device computes with torch")
-    return found
+    return dtype
 
 
 def ge_number(dtype: Any) -> int:
-    """The ge::DataType of a torch.dtype. Raises NotSupported for a type GE has not."""
+    """Return the ge::DataType of a torch.dtype. Raises NotSupported for a type that GE lacks."""
     name = str(dtype).rpartition(".")[2]
     for number in range(1, 42):
         kind = dtypes.data_type(number)
@@ -52,7 +52,7 @@ def ge_number(dtype: Any) -> int:
 
 
 def constant(value: RawTensor) -> Any:
-    """The tensor of a Const. Raises NotSupported for a type torch has not."""
+    """Return the tensor of a Const. Raises NotSupported for a type that torch lacks."""
     import torch
 
     dtype = _torch_dtype(value.dtype)
@@ -62,23 +62,21 @@ def constant(value: RawTensor) -> Any:
 
 
 def to_array(tensor: Any) -> _Array:
-    """The values of a tensor; the same memory where it lies there in order, so it is read at once or copied."""
+    """Return the values of a tensor. A contiguous tensor shares its memory: read the values at once, or copy them."""
     import torch
 
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     bits = _BITS.get(str(plain.dtype).rpartition(".")[2])
     if bits is None:
-        found: _Array = plain.numpy()
-        return found
+        array: _Array = plain.numpy()
+        return array
     import ml_dtypes  # noqa: F401  (numpy knows its types by name from here on)
-    import numpy as np
 
     return np.asarray(plain.view(getattr(torch, bits)).numpy()).view(str(plain.dtype).rpartition(".")[2])
 
 
 def from_array(array: _Array) -> Any:
-    """A tensor with the values of an array, in the same memory where that can be written."""
-    import numpy as np
+    """Return a tensor with the values of an array; a writeable array shares its memory."""
     import torch
 
     plain = np.ascontiguousarray(array).reshape(-1)
@@ -87,8 +85,7 @@ def from_array(array: _Array) -> Any:
 
 
 def to_tensor(array: _Array, like: Any) -> Any:
-    """A tensor of `like`'s type with the bytes of an array; a copy."""
-    import numpy as np
+    """Return a tensor of `like`'s type and shape with a copy of an array's bytes."""
     import torch
 
     raw = torch.from_numpy(np.ascontiguousarray(array).reshape(-1).view(np.uint8).copy())

@@ -1,6 +1,6 @@
-"""The operators the simulated device computes with numpy: inputs and attributes as in GE's operator prototypes.
+"""Operators that the simulated device computes with numpy: inputs and attributes as in GE's operator prototypes.
 
-Whatever runs a graph computes these in this way; `_ge_compute` adds those that only torchair's graphs have.
+All graphs use these operators; `ge_compute` adds the operators that only torchair's graphs have.
 
 Floating types below 32 bits are computed in float32 and rounded once, as the Cube and Vector units do for most
 operators. Convolution and pooling take `data_format` NCHW (the default) or NHWC; weights are NCHW (OIHW) or HWCN.
@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
+import numpy as np
+
 from ascend_dump import ConfigError, NotSupported
 from ascend_dump.fakes.kernels import _npu_windows as windows
 
 if TYPE_CHECKING:
-    import numpy as np
-
     _Array = np.ndarray[Any, Any]
 
 __all__ = ["OPERATORS", "compute"]
@@ -26,18 +26,18 @@ __all__ = ["OPERATORS", "compute"]
 _Attrs = Mapping[str, Any]
 _Operator = Callable[[Sequence[Any], _Attrs], Any]
 
-#: Operator type -> function of inputs and attributes, which gives one array or a tuple of them.
+#: Operator type -> function of inputs and attributes that returns an array or a tuple of arrays.
 OPERATORS: dict[str, _Operator] = {}
 
-#: These move values without computing: they keep the type they get.
+#: Operators that move values without computing: the outputs have the type of the inputs.
 _MOVING = frozenset(
     (
         *("Cast", "ConcatD", "ConcatV2D", "Flatten", "FlattenV2", "GatherV2", "Identity", "NetOutput", "Reshape"),
         *("Gather", "SplitD", "TensorMove", "Transpose", "TransposeD"),
     )
 )
-#: What an attribute must say where it is given, because nothing else is done here.
-_DOES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+#: The only supported values of attributes.
+_SUPPORTED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "Gather": {"batch_dims": 0},
         "GatherV2": {"batch_dims": 0},
@@ -47,36 +47,34 @@ _DOES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 
 def compute(op_type: str, name: str, inputs: Sequence[Optional[_Array]], attrs: _Attrs) -> tuple[_Array, ...]:
-    """The outputs of one operator. inputs: None for an optional one that is not fed, of which only last ones may be.
+    """Return the outputs of one operator. inputs: None for an absent optional input, at the end only.
 
-    Raises NotSupported for a type that is not in the table, or for what the attributes ask of it and it does not do;
-    ConfigError where inputs or attributes do not fit the operator.
+    Raises NotSupported for a type that is not in the table and for attributes with other values than `_SUPPORTED`,
+    ConfigError for invalid inputs or attributes.
     """
-    import numpy as np
-
     fed = [array for array in inputs if array is not None]
 
     operator = OPERATORS.get(op_type)
     if operator is None:
         raise NotSupported(
             f"the simulated device has no operator {op_type} ({name!r})",
-            hint=f"it has {', '.join(sorted(OPERATORS))}; or compute it and tell the device with Npu.run_op",
+            hint=f"it has {', '.join(sorted(OPERATORS))}; or compute it and report it to the device with Npu.run_op",
         )
-    for attribute, does in _DOES.get(op_type, {}).items():
-        if attrs.get(attribute, does) != does:
+    for attribute, value in _SUPPORTED.get(op_type, {}).items():
+        if attrs.get(attribute, value) != value:
             raise NotSupported(
-                f"{op_type} {name!r} has {attribute}={attrs[attribute]!r}, which the simulated device does not do",
-                hint=f"it does {attribute}={does!r}",
+                f"{op_type} {name!r} has {attribute}={attrs[attribute]!r}, which the simulated device does not support",
+                hint=f"it supports {attribute}={value!r}",
             )
     kind = fed[0].dtype if fed else np.dtype("f4")
     narrow = op_type not in _MOVING and kind.itemsize < 4 and kind.name.startswith(("float", "bfloat"))
-    given = [_widen(array) for array in fed] if narrow else fed
+    operands = [_widen(array) for array in fed] if narrow else fed
     if attrs.get("half_to_float", False):
         kind = np.dtype("f4")
     try:
         with np.errstate(all="ignore"):
-            found = operator(given, attrs)
-            outputs = found if isinstance(found, tuple) else (found,)
+            result = operator(operands, attrs)
+            outputs = result if isinstance(result, tuple) else (result,)
             if op_type not in _MOVING:
                 outputs = tuple(np.asarray(array).astype(kind, copy=False) for array in outputs)
     except (ValueError, IndexError, KeyError, TypeError) as error:
@@ -102,8 +100,6 @@ def _operator(*types: str) -> Callable[[_Operator], _Operator]:
 
 def _of_numpy(name: str) -> _Operator:
     def call(inputs: Sequence[Any], attrs: _Attrs) -> Any:
-        import numpy as np
-
         return getattr(np, name)(*inputs)
 
     return call
@@ -126,11 +122,9 @@ for _type, _name in {
 
 @_operator("Div", "RealDiv")
 def _divide(inputs: Sequence[Any], attrs: _Attrs) -> Any:
-    import numpy as np
-
     first, second = inputs
     if first.dtype.kind in "iu":
-        # Integers are divided towards zero; the device gives something unspecified for a zero divisor.
+        # Integer division rounds towards zero; the device's result for a zero divisor is unspecified.
         safe = np.where(second == 0, 1, second)
         quotient = abs(first) // abs(safe) * np.sign(first) * np.sign(safe)
         return np.where(second == 0, 0, quotient)
@@ -139,8 +133,6 @@ def _divide(inputs: Sequence[Any], attrs: _Attrs) -> Any:
 
 @_operator("Exp")
 def _exp(inputs: Sequence[Any], attrs: _Attrs) -> Any:
-    import numpy as np
-
     base = float(attrs.get("base", -1.0))
     power = inputs[0] * attrs.get("scale", 1.0) + attrs.get("shift", 0.0)
     return np.exp(power if base == -1 else power * math.log(base))
@@ -148,37 +140,27 @@ def _exp(inputs: Sequence[Any], attrs: _Attrs) -> Any:
 
 @_operator("Relu")
 def _relu(inputs: Sequence[Any], attrs: _Attrs) -> Any:
-    import numpy as np
-
     return np.maximum(inputs[0], inputs[0].dtype.type(0))
 
 
 @_operator("Sigmoid")
 def _sigmoid(inputs: Sequence[Any], attrs: _Attrs) -> Any:
-    import numpy as np
-
     return 1 / (1 + np.exp(-inputs[0]))
 
 
 @_operator("Swish")
 def _swish(inputs: Sequence[Any], attrs: _Attrs) -> Any:
-    import numpy as np
-
     return inputs[0] / (1 + np.exp(-inputs[0] * attrs.get("scale", 1.0)))
 
 
 @_operator("Gelu")
 def _gelu(inputs: Sequence[Any], attrs: _Attrs) -> Any:
-    import numpy as np
-
     x = inputs[0]
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
 @_operator("SoftmaxV2")
 def _softmax(inputs: Sequence[Any], attrs: _Attrs) -> Any:
-    import numpy as np
-
     axes = tuple(attrs.get("axes", (-1,)))
     powers = np.exp(inputs[0] - inputs[0].max(axis=axes, keepdims=True))
     return powers / powers.sum(axis=axes, keepdims=True)
@@ -244,17 +226,15 @@ def _bn_inference(inputs: Sequence[Any], attrs: _Attrs) -> Any:
 
 
 def _normalise(x: Any, scale: Any, offset: Any, mean: Any, variance: Any, attrs: _Attrs) -> Any:
-    import numpy as np
-
-    spread = [each.reshape(windows.along_channels(x, each.size, attrs)) for each in (scale, offset, mean, variance)]
+    spread = [
+        vector.reshape(windows.along_channels(x, vector.size, attrs)) for vector in (scale, offset, mean, variance)
+    ]
     scale, offset, mean, variance = spread
     return (x - mean) / np.sqrt(variance + attrs.get("epsilon", 1e-4)) * scale + offset
 
 
 @_operator("LayerNorm")
 def _layer_norm(inputs: Sequence[Any], attrs: _Attrs) -> Any:
-    import numpy as np
-
     x, gamma, beta = inputs
     first = int(attrs.get("begin_norm_axis", -1)) % x.ndim
     axes = tuple(range(first, x.ndim))
@@ -269,7 +249,7 @@ def _reduction(method: str) -> _Operator:
         axes = _list(inputs, 1, attrs, "axes") if x.ndim else []
         if not axes and len(inputs) > 1 and attrs.get("noop_with_empty_axes", True):
             return x.copy()
-        # GE reduces over every axis where none is named.
+        # GE reduces over all axes if none is named.
         return getattr(x, method)(axis=tuple(axes) or None, keepdims=bool(attrs.get("keep_dims", False)))
 
     return call
@@ -306,15 +286,11 @@ def _transpose(inputs: Sequence[Any], attrs: _Attrs) -> Any:
 
 @_operator("ConcatD", "ConcatV2D")
 def _concat(inputs: Sequence[Any], attrs: _Attrs) -> Any:
-    import numpy as np
-
     return np.concatenate(inputs, axis=int(attrs["concat_dim"]))
 
 
 @_operator("SplitD")
 def _split(inputs: Sequence[Any], attrs: _Attrs) -> Any:
-    import numpy as np
-
     return tuple(np.split(inputs[0], int(attrs["num_split"]), axis=int(attrs["split_dim"])))
 
 
@@ -326,8 +302,6 @@ def _gather(inputs: Sequence[Any], attrs: _Attrs) -> Any:
 
 @_operator("Cast")
 def _cast(inputs: Sequence[Any], attrs: _Attrs) -> Any:
-    import numpy as np
-
     from ascend_dump.native.cann import dtypes
 
     # dst_type is GE's number of the type.
@@ -336,7 +310,7 @@ def _cast(inputs: Sequence[Any], attrs: _Attrs) -> Any:
     return inputs[0].astype(kind)
 
 
-def _list(inputs: Sequence[Any], place: int, attrs: _Attrs, name: str) -> list[int]:
-    """Whole numbers that an operator takes as an input, or as an attribute in its variant D."""
-    found = inputs[place].reshape(-1).tolist() if len(inputs) > place else attrs.get(name, [])
-    return [int(each) for each in (found if isinstance(found, (list, tuple)) else [found])]
+def _list(inputs: Sequence[Any], index: int, attrs: _Attrs, name: str) -> list[int]:
+    """Return the integers of an operator's input, or of an attribute in its variant D."""
+    numbers = inputs[index].reshape(-1).tolist() if len(inputs) > index else attrs.get(name, [])
+    return [int(number) for number in (numbers if isinstance(numbers, (list, tuple)) else [numbers])]

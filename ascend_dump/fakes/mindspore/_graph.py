@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
+import numpy as np
+
 from ascend_dump.fakes.mindspore._types import Parameter, Tensor
 
 if TYPE_CHECKING:
-    import numpy as np
-
     _Array = np.ndarray[Any, Any]
 
 __all__ = ["CompiledGraph", "ExecutedOperator", "Tape"]

@@ -10,11 +10,11 @@ import linecache
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ascend_dump.fakes.mindspore._types import Parameter, Tensor, dtype_of
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ascend_dump.fakes.mindspore._graph import CompiledGraph, ExecutedOperator, ProgramLine, Tape
 
     _Array = np.ndarray[Any, Any]

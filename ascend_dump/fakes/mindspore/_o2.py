@@ -13,6 +13,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ascend_dump.fakes.device.select import NodeInfo
 from ascend_dump.fakes.mindspore._disk import Folder
 from ascend_dump.fakes.mindspore._files import KernelDumper
@@ -25,8 +27,6 @@ from ascend_dump.native.cann.overflow import decode_overflow
 from ascend_dump.native.mindspore.names import NpyName, build_name
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ascend_dump.fakes.mindspore._graph import CompiledGraph, Tape
 
 __all__ = ["ModelDumper"]

@@ -12,12 +12,12 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
+import numpy as np
+
 from ascend_dump.fakes.npu_bridge.options import Attributes, Invalid, OptionRefused, read_init_options
 from ascend_dump.fakes.npu_bridge.plan import Plan, Spec, make_plan
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ascend_dump.fakes.npu_bridge.process import BridgeProcess, GeSession
 
     _Array = np.ndarray[Any, Any]
@@ -296,8 +296,6 @@ def _value(values: Mapping[str, Any], spec: Spec) -> _Array:
 
     A variable that is not initialised yet is memory the device has not written, here zeros.
     """
-    import numpy as np
-
     if spec.name in values:
         return np.asarray(values[spec.name])
     # A resource that no operator of the graph reads has no value here.
@@ -309,6 +307,4 @@ def _value(values: Mapping[str, Any], spec: Spec) -> _Array:
 
 
 def _as_array(value: Any, dtype: Any) -> _Array:
-    import numpy as np
-
     return np.asarray(value, dtype=dtype)

@@ -13,6 +13,8 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
+import numpy as np
+
 from ascend_dump import NotSupported
 from ascend_dump.fakes.npu_bridge.plan import GE_TYPES, Planned, make_plan
 
@@ -159,8 +161,6 @@ class _Watch:
         values: Sequence[Any],
         running: Optional[_Running] = None,
     ) -> None:
-        import numpy as np
-
         left = iter(values)
         arrays = [np.asarray(next(left)) if is_numeric else np.empty(0, np.uint8) for is_numeric in numeric]
         kind = GE_TYPES.get(op_type, op_type)

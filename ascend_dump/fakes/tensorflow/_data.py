@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Optional
 
+import numpy as np
+
 from ascend_dump import NotSupported
 from ascend_dump.fakes.tensorflow._graph import DType, Operation, TensorShape, as_dtype, current
 
@@ -52,8 +54,6 @@ class Dataset:
         return self._with(lambda: itertools.islice(self._rows(), None if count < 0 else count))
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> Dataset:
-        import numpy as np
-
         def rows() -> Iterator[_Row]:
             source = self._rows()
             while True:
@@ -68,7 +68,6 @@ class Dataset:
 
     def shuffle(self, buffer_size: int, seed: Optional[int] = None, **ignored: Any) -> Dataset:
         """Rows in the order in which they are drawn from a buffer."""
-        import numpy as np
 
         def rows() -> Iterator[_Row]:
             source, random = self._rows(), np.random.default_rng(seed)
@@ -137,8 +136,6 @@ def next_elements(source: Any) -> tuple[Any, Optional[Operation]]:
 
 
 def _arrays(tensors: Any) -> _Row:
-    import numpy as np
-
     if isinstance(tensors, Mapping):
         return tuple(part for value in tensors.values() for part in _arrays(value))
     if isinstance(tensors, tuple):

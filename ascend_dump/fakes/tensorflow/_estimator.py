@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Callable, Optional
 
+import numpy as np
+
 from ascend_dump.fakes.tensorflow import _session
 from ascend_dump.fakes.tensorflow._data import next_elements
 from ascend_dump.fakes.tensorflow._estimator_settings import EstimatorSpec, ModeKeys, RunConfig
@@ -113,8 +115,6 @@ class Estimator:
 
         Raises NanLossDuringTrainingError, NotSupported for listeners.
         """
-        import numpy as np
-
         refuse_options("Estimator.train", {"saving_listeners": saving_listeners or None})
         if steps is not None and max_steps is not None:
             raise ValueError("Can not provide both steps and max_steps.")
@@ -162,8 +162,6 @@ class Estimator:
         name: Optional[str] = None,
     ) -> dict[str, Any]:
         """The mean loss, the metrics, and the global step."""
-        import numpy as np
-
         graph = self._graph()
         with graph.as_default():
             step = global_step()
@@ -245,8 +243,6 @@ class Estimator:
         return _Ended(session, hooks)
 
     def _save(self, session: Any, graph: Graph) -> None:
-        import numpy as np
-
         values = session.run({each.op.name: each.value() for each in graph.get_collection("variables")})
         Path(self._model_dir).mkdir(parents=True, exist_ok=True)
         np.savez(Path(self._model_dir, f"model.ckpt-{int(values['global_step'])}.npz"), **values)
@@ -340,8 +336,6 @@ def _restore(session: Any, graph: Graph, path: str) -> None:
 
 
 def _stored(path: str) -> dict[str, Any]:
-    import numpy as np
-
     with np.load(f"{path}.npz", allow_pickle=False) as stored:
         return {name: stored[name] for name in stored.files}
 

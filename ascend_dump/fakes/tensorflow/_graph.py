@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
+if TYPE_CHECKING:
     _Array = np.ndarray[Any, Any]
 
 __all__ = ["TYPES", "DType", "Graph", "Operation", "Tensor", "TensorShape", "as_dtype", "current", "graph_of"]
@@ -27,8 +27,6 @@ class DType(NamedTuple):
 
     @property
     def as_numpy_dtype(self) -> Any:
-        import numpy as np
-
         base = self.base_dtype.name
         return np.object_ if base in ("string", "resource") else np.dtype(base).type
 
@@ -42,8 +40,6 @@ class DType(NamedTuple):
 
 def as_dtype(value: Any) -> DType:
     """Raises TypeError for what names no type."""
-    import numpy as np
-
     if isinstance(value, DType):
         return value
     if isinstance(value, str) and value in TYPES:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
+import numpy as np
+
 from ascend_dump import NotSupported
 from ascend_dump.fakes.tensorflow._gradients import GradientDescentOptimizer
 from ascend_dump.fakes.tensorflow._graph import Tensor, current
@@ -157,8 +159,6 @@ class Sequential:
 
     def _fitting(self, y: Any) -> Any:
         """With one column more, or less, where the target has one and the data has not."""
-        import numpy as np
-
         array, rank = np.asarray(y), len(self._target.shape)
         if array.ndim == rank - 1:
             return array[..., None]
@@ -166,8 +166,6 @@ class Sequential:
 
     def _mean(self, losses: Sequence[Any], feeds: Sequence[dict[Any, Any]]) -> float:
         """The mean over all rows: the last batch may be smaller."""
-        import numpy as np
-
         return float(np.average(losses, weights=[len(feed[self._input]) for feed in feeds]))
 
     def train_on_batch(self, x: Any, y: Any) -> Any:
@@ -181,8 +179,6 @@ class Sequential:
 
     def predict(self, x: Any, batch_size: Optional[int] = None, verbose: Any = 0, **options: Any) -> Any:
         """Raises NotSupported for other options."""
-        import numpy as np
-
         refuse_options("Sequential.predict", options, *_ON_SPEED)
         session, size = self._session(), batch_size or 32
         parts = [session.run(self._output, {self._input: x[at : at + size]}) for at in range(0, len(x), size)]

@@ -10,13 +10,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
+import numpy as np
+
 from ascend_dump import NotSupported
 from ascend_dump.fakes.tensorflow._graph import DType, Tensor, TensorShape, as_dtype
 from ascend_dump.fakes.tensorflow._input_types import check_types
 
 if TYPE_CHECKING:
-    import numpy as np
-
     _Array = np.ndarray[Any, Any]
 
 __all__ = ["KERNELS", "compute", "infer"]
@@ -33,8 +33,6 @@ _MOST_GUESSES = 2000
 
 def compute(op_type: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[_Array, ...]:
     """The outputs of one operation. Raises NotSupported for a type that is not there, ValueError for wrong inputs."""
-    import numpy as np
-
     kernel = KERNELS.get(op_type)
     if kernel is None:
         raise NotSupported(
@@ -71,8 +69,6 @@ def infer(op_type: str, inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> l
 
 def _guess(op_type: str, inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> Iterator[tuple[_Array, ...]]:
     """What comes out for those sizes of each unknown dimension by itself that fit together."""
-    import numpy as np
-
     samples = [_probe(tensor, 1, op_type) for tensor in inputs]
     places = [(at, axis) for at, each in enumerate(inputs) for axis, dim in enumerate(each.shape) if dim is None]
     sizes = sorted({1, *_PROBES, *(dim for each in inputs for dim in each.shape if dim is not None)})
@@ -112,8 +108,6 @@ def _reshaped(shape: TensorShape, wanted: Tensor) -> TensorShape:
 
 
 def _probe(tensor: Tensor, size: int, op_type: str) -> _Array:
-    import numpy as np
-
     known = tensor.op.attrs.get("value")
     # Labels are looked at in a run only.
     if known is not None and tensor.op.type == "Const" and op_type != "SparseSoftmaxCrossEntropyWithLogits":
@@ -138,8 +132,6 @@ def _kernel(*types: str) -> Callable[[_Kernel], _Kernel]:
 
 def _of_numpy(name: str) -> _Kernel:
     def call(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-        import numpy as np
-
         return getattr(np, name)(*inputs)
 
     return call
@@ -187,8 +179,6 @@ def _identity(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
 @_kernel("BroadcastGradientArgs")
 def _broadcast(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
     """For two shapes the axes of the common one along which each is repeated."""
-    import numpy as np
-
     rank = max(len(shape) for shape in inputs)
     first, second = (np.concatenate([np.ones(rank - len(shape), np.int32), shape]) for shape in inputs)
     return tuple(
@@ -226,8 +216,6 @@ def _bias_add_grad(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
 
 @_kernel("Relu")
 def _relu(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    import numpy as np
-
     return np.maximum(inputs[0], inputs[0].dtype.type(0))
 
 
@@ -238,15 +226,11 @@ def _relu_grad(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
 
 @_kernel("Sigmoid")
 def _sigmoid(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    import numpy as np
-
     return (1 / (1 + np.exp(-inputs[0]))).astype(inputs[0].dtype)
 
 
 @_kernel("Softmax")
 def _softmax(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    import numpy as np
-
     if inputs[0].ndim == 0:
         raise ValueError("Shape must be at least rank 1 but is rank 0 for Softmax")
     powers = np.exp(inputs[0] - inputs[0].max(axis=-1, keepdims=True))
@@ -255,8 +239,6 @@ def _softmax(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
 
 @_kernel("SparseSoftmaxCrossEntropyWithLogits")
 def _sparse_cross_entropy(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    import numpy as np
-
     logits, labels = inputs
     if labels.shape != logits.shape[:-1]:
         raise ValueError(f"Labels of shape {labels.shape} do not fit to logits of shape {logits.shape}")
@@ -269,8 +251,6 @@ def _sparse_cross_entropy(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> An
 @_kernel("SoftmaxCrossEntropyWithLogits")
 def _cross_entropy(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
     """The loss of each row, and its gradient."""
-    import numpy as np
-
     logits, labels = inputs
     likely = _softmax([logits], attrs)
     shifted = logits - logits.max(axis=-1, keepdims=True)
@@ -279,8 +259,6 @@ def _cross_entropy(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
 
 
 def _extreme_of_nothing(array: _Array, method: str, axes: tuple[int, ...], keep: bool) -> _Array:
-    import numpy as np
-
     low, high = (-np.inf, np.inf) if array.dtype.kind == "f" else (np.iinfo(array.dtype).min, np.iinfo(array.dtype).max)
     found: _Array = getattr(array, method)(axis=axes, keepdims=keep, initial=low if method == "max" else high)
     return found
@@ -319,8 +297,6 @@ def _reshape(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
 
 @_kernel("ExpandDims")
 def _expand_dims(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    import numpy as np
-
     return np.expand_dims(inputs[0], int(inputs[1]))
 
 
@@ -337,20 +313,14 @@ def _transpose(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
 
 @_kernel("ConcatV2")
 def _concat(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    import numpy as np
-
     return np.concatenate(inputs[:-1], axis=int(inputs[-1]))
 
 
 @_kernel("Shape")
 def _shape(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    import numpy as np
-
     return np.array(inputs[0].shape, np.int32)
 
 
 @_kernel("Fill")
 def _fill(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    import numpy as np
-
     return np.full([int(dim) for dim in inputs[0]], inputs[1], inputs[1].dtype)

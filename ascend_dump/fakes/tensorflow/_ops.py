@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Callable, Optional
 
+import numpy as np
+
 from ascend_dump import NotSupported
 from ascend_dump.fakes.tensorflow._graph import (
     DType,
@@ -46,8 +48,6 @@ def convert(value: Any, dtype: Any = None, name: str = "Const") -> Tensor:
 
     Raises TypeError for what is none of these, ValueError for a tensor of another type and for None.
     """
-    import numpy as np
-
     found = value._as_tensor() if hasattr(value, "_as_tensor") else value
     if found is None:
         raise ValueError("None values not supported.")
@@ -183,8 +183,6 @@ def _reduction(op_type: str) -> Callable[..., Tensor]:
     def call(
         input_tensor: Any, axis: Any = None, keepdims: Any = None, name: Optional[str] = None, keep_dims: Any = None
     ) -> Tensor:
-        import numpy as np
-
         x = convert(input_tensor)
         axes = range(len(x.shape)) if axis is None else axis
         indices = convert(np.array(list(axes) if isinstance(axes, Iterable) else axes, np.int32))
@@ -200,8 +198,6 @@ for _name in ("mean", "sum", "max", "min", "prod"):
 
 @_function("constant")
 def _constant(value: Any, dtype: Any = None, shape: Any = None, name: str = "Const") -> Tensor:
-    import numpy as np
-
     if shape is None:
         return convert(value, dtype, name)
     if isinstance(shape, Tensor):
@@ -257,16 +253,12 @@ def _cast(x: Any, dtype: Any, name: Optional[str] = None) -> Tensor:
 
 @_function("reshape")
 def _reshape(tensor: Any, shape: Any, name: Optional[str] = None) -> Tensor:
-    import numpy as np
-
     used = shape if isinstance(shape, Tensor) else np.array(shape, np.int32)
     return apply("Reshape", [tensor, used], name).outputs[0]
 
 
 @_function("expand_dims")
 def _expand_dims(input: Any, axis: int, name: Optional[str] = None) -> Tensor:
-    import numpy as np
-
     return apply("ExpandDims", [input, np.int32(axis)], name).outputs[0]
 
 
@@ -278,8 +270,6 @@ def _squeeze(input: Any, axis: Any = None, name: Optional[str] = None) -> Tensor
 
 @_function("transpose")
 def _transpose(a: Any, perm: Any = None, name: Optional[str] = None) -> Tensor:
-    import numpy as np
-
     tensor = convert(a)
     order = range(len(tensor.shape))[::-1] if perm is None else perm
     return apply("Transpose", [tensor, np.array(list(order), np.int32)], name).outputs[0]
@@ -287,15 +277,11 @@ def _transpose(a: Any, perm: Any = None, name: Optional[str] = None) -> Tensor:
 
 @_function("concat")
 def _concat(values: Sequence[Any], axis: int, name: Optional[str] = None) -> Tensor:
-    import numpy as np
-
     return apply("ConcatV2", [*values, np.int32(axis)], name or "concat").outputs[0]
 
 
 @_function("argmax")
 def _argmax(input: Any, axis: int = 0, name: Optional[str] = None, output_type: Any = "int64") -> Tensor:
-    import numpy as np
-
     attrs = {"output_type": as_dtype(output_type).as_numpy_dtype}
     return apply("ArgMax", [input, np.int32(axis)], name, attrs).outputs[0]
 

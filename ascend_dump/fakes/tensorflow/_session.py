@@ -7,13 +7,13 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
+import numpy as np
+
 from ascend_dump.fakes.tensorflow._graph import Graph, Operation, Tensor, TensorShape, current
 from ascend_dump.fakes.tensorflow._kernels import compute
 from ascend_dump.fakes.tensorflow._proto import messages
 
 if TYPE_CHECKING:
-    import numpy as np
-
     _Array = np.ndarray[Any, Any]
 
 __all__ = ["ERRORS", "BaseSession", "FetchHandler", "InteractiveSession", "Session"]
@@ -177,8 +177,6 @@ class BaseSession:
 
     def _feeds(self, feed_dict: Mapping[Any, Any]) -> Iterator[tuple[Tensor, _Array]]:
         """Raises ValueError for a value of another shape."""
-        import numpy as np
-
         for key, value in feed_dict.items():
             tensor = self._graph.as_graph_element(key, allow_operation=False)
             array = np.asarray(value, dtype=tensor.dtype.as_numpy_dtype)
@@ -219,8 +217,6 @@ class BaseSession:
         return [value.astype(out.dtype.as_numpy_dtype, copy=False) for value, out in zip(found, op.outputs)]
 
     def _plain(self, value: Any) -> _Array:
-        import numpy as np
-
         if not isinstance(value, _Ref):
             found: _Array = np.asarray(value)
             return found
@@ -264,8 +260,6 @@ class BaseSession:
         raise InvalidArgumentError(None, op, f"You must feed a value for placeholder tensor {op.name!r}")
 
     def _draw(self, op: Operation, inputs: Sequence[Any]) -> Sequence[Any]:
-        import numpy as np
-
         if op not in self._random:
             own = op.attrs["seed"] if op.attrs["seed"] is not None else op._id
             self._random[op] = np.random.default_rng([op.attrs["graph_seed"] or 0, own])

@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
+import numpy as np
+
 from ascend_dump import NotSupported
 from ascend_dump.fakes.tensorflow._graph import DType, Operation, Tensor, TensorShape, as_dtype, current
 from ascend_dump.fakes.tensorflow._ops import FUNCTIONS as TF
@@ -136,8 +138,6 @@ def refuse_options(what: str, options: Mapping[str, Any], *harmless: str) -> Non
 
 def _random(op_type: str, spread: float = 1.0, middle: float = 0.0, seed: Optional[int] = None) -> Any:
     def make(shape: Sequence[int], dtype: Any = "float32", partition_info: Any = None) -> Tensor:
-        import numpy as np
-
         kind = as_dtype(dtype)
         dims = convert(np.array(shape, np.int32), name="shape")
         attrs = {"dtype": kind, "spread": spread, "middle": middle, "seed": seed, "graph_seed": current.graph().seed}
@@ -148,8 +148,6 @@ def _random(op_type: str, spread: float = 1.0, middle: float = 0.0, seed: Option
 
 def _constant(value: Any) -> Any:
     def make(shape: Sequence[int], dtype: Any = "float32", partition_info: Any = None) -> Tensor:
-        import numpy as np
-
         found: Tensor = TF["constant"](np.asarray(value, as_dtype(dtype).as_numpy_dtype), dtype, shape, "value")
         return found
 
@@ -307,8 +305,6 @@ def global_step(create: bool = True) -> Optional[Variable]:
     graph = current.graph()
     found = graph.get_collection(STEP)
     if not found and create:
-        import numpy as np
-
         with graph.name_scope(None):
             graph.add_to_collection(STEP, Variable(np.int64(0), False, [GLOBAL], "global_step"))
         found = graph.get_collection(STEP)

@@ -1,4 +1,4 @@
-"""NPUGraph: kernels that are captured once and replayed in the memory that they had.
+"""NPUGraph: kernels that are captured once and replayed in the same memory.
 
 Sources: torch_npu 2.13, npu/graphs.py; document of aclmdlRICaptureBegin; rt_error_codes.h.
 """
@@ -24,8 +24,8 @@ class CaptureCode:
 class Captures:
     """The graphs of one process.
 
-    current   whose kernels are being captured, None where kernels run
-    broken    something in the capture was not allowed, so that it cannot be ended well
+    current   the graph in capture, None while kernels run
+    broken    True after an operation that a capture forbids: `end` fails
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Captures:
         return self.current
 
     def end(self) -> None:
-        """Raises RuntimeError where the capture was broken."""
+        """Finish the capture. Raises RuntimeError if it is broken."""
         self.current = None
         if self.broken:
             code = CaptureCode.INVALIDATED
@@ -47,7 +47,7 @@ class Captures:
 
 
 class CapturedKernels:
-    """What a graph replays, in order. name: by which the device knows it."""
+    """The replays of a graph, in order, and the name by which the device identifies it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -58,12 +58,12 @@ _captures: weakref.WeakKeyDictionary[Npu, Captures] = weakref.WeakKeyDictionary(
 
 
 def captures_of(npu: Npu) -> Captures:
-    """Those of the process around this device."""
+    """Return the captures of the process around this device."""
     return _captures.setdefault(npu, Captures())
 
 
 def make_graphs(npu: Npu, synchronize: Callable[[], None]) -> dict[str, Any]:
-    """`NPUGraph`, `graph` and `is_current_stream_capturing` of `torch_npu.npu`."""
+    """Return `NPUGraph`, `graph` and `is_current_stream_capturing` of `torch_npu.npu`."""
     captures = captures_of(npu)
 
     class NPUGraph:
@@ -94,5 +94,8 @@ def make_graphs(npu: Npu, synchronize: Callable[[], None]) -> dict[str, Any]:
         def __exit__(self, *error: object) -> None:
             self._graph.capture_end()
 
-    asks = {"is_current_stream_capturing": lambda: captures.current is not None}
-    return {"NPUGraph": NPUGraph, "graph": GraphCapture, **asks}
+    return {
+        "NPUGraph": NPUGraph,
+        "graph": GraphCapture,
+        "is_current_stream_capturing": lambda: captures.current is not None,
+    }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
@@ -17,8 +18,6 @@ from ascend_dump.fakes.torch_npu._graphs import captures_of
 from ascend_dump.fakes.torch_npu._memory import DeviceMemory
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ascend_dump.fakes.device.npu import Npu
     from ascend_dump.fakes.torch_npu._graphs import CapturedKernels
 
@@ -53,16 +52,16 @@ _TYPES = {
     "where": "SelectV2",
     "zero": "ZerosLike",
 }
-#: They only take memory, or only read a value.
+#: Operators that only allocate memory or only read a value.
 _NO_KERNEL = frozenset(
     ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_local_scalar_dense", "resize")
 )
-#: On a device they do not look at their indices: with a wrong one the kernel reads memory that is not there, and fails.
+#: Operators that do not check their indices on a device: the kernel reads invalid memory with a wrong one, and fails.
 _READ_BY_INDEX = frozenset(("aten::embedding",))
 
 
 def kernel_of(operator: str) -> tuple[str, str]:
-    """The type and the name of the kernel of an ATen operator, such as `aten::add_.Tensor`.
+    """Return the type and the name of the kernel of an ATen operator, such as `aten::add_.Tensor`.
 
     (assumption torch_npu.kernel_names)
     """
@@ -75,7 +74,7 @@ def kernel_of(operator: str) -> tuple[str, str]:
 
 
 class KernelMode(TorchDispatchMode):
-    """Tells the device of each operator that works on its memory. (assumption torch_npu.kernels_per_operator)"""
+    """Report each operator on NPU memory to the device. (assumption torch_npu.kernels_per_operator)"""
 
     def __init__(self, npu: Npu, memory: DeviceMemory) -> None:
         super().__init__()
@@ -85,7 +84,7 @@ class KernelMode(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        # torch.compile would run everything eagerly under a mode that says otherwise.
+        # torch.compile would run everything eagerly under a mode that answers False.
         return True
 
     @classmethod
@@ -95,65 +94,65 @@ class KernelMode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         memory = self._memory
-        given = [each for each in tree_iter((args, kwargs)) if isinstance(each, torch.Tensor)]
-        if memory.copying or not (memory.creating or any(map(memory.holds, given))):
+        operands = _tensors((args, kwargs))
+        if memory.copying or not (memory.creating or any(map(memory.holds, operands))):
             return func(*args, **kwargs)
         if self._npu.in_model:
             # A graph is computed with PyTorch's operators here, but the device records the operators of the graph.
-            found = func(*args, **kwargs)
-            for each in tree_iter(found):
-                memory.mark(each)
-            return found
+            result = func(*args, **kwargs)
+            for tensor in tree_iter(result):
+                memory.mark(tensor)
+            return result
         if self._captures.current is not None:
             return self._capture(self._captures.current, func, args, kwargs)
         schema = func._schema
-        # What it overwrites is read before it runs.
-        inputs = [_array(each, copy=schema.is_mutable) for each in given]
-        found, fails = None, ""
+        # An in-place operator overwrites its inputs: they are copied before it runs.
+        inputs = _arrays(operands, copy=schema.is_mutable)
+        result, fails = None, ""
         try:
-            found = func(*args, **kwargs)
+            result = func(*args, **kwargs)
         except IndexError as error:
             if schema.name not in _READ_BY_INDEX:
                 raise
             fails = str(error)
-        made = [each for each in tree_iter(found) if isinstance(each, torch.Tensor)]
-        for each in made:
-            memory.mark(each)
+        outputs = _tensors(result)
+        for tensor in outputs:
+            memory.mark(tensor)
         if _is_kernel(schema):
             kind, name = kernel_of(schema.name)
-            self._npu.run_op(kind, name, _known(inputs), _known([_array(each) for each in made]), fails=fails)
-        return found
+            self._npu.run_op(kind, name, inputs, _arrays(outputs), fails=fails)
+        return result
 
     def _capture(self, graph: CapturedKernels, func: Any, args: Any, kwargs: Any) -> Any:
-        """Take an operator into a graph: nothing is computed before a replay, but here its outputs' sizes are."""
+        """Add an operator to a graph. The device computes nothing before a replay; here only its outputs are sized."""
         schema = func._schema
-        given = [each for each in tree_iter((args, kwargs)) if isinstance(each, torch.Tensor)]
-        before = [each.clone() for each in given] if schema.is_mutable else []
-        found = func(*args, **kwargs)
-        for each, kept in zip(given, before):
-            each.copy_(kept)
-        made = [each for each in tree_iter(found) if isinstance(each, torch.Tensor)]
-        for each in made:
-            self._memory.mark(each)
+        operands = _tensors((args, kwargs))
+        values = [tensor.clone() for tensor in operands] if schema.is_mutable else []
+        result = func(*args, **kwargs)
+        for tensor, value in zip(operands, values):
+            tensor.copy_(value)
+        outputs = _tensors(result)
+        for tensor in outputs:
+            self._memory.mark(tensor)
         if not _is_kernel(schema):
-            return found
+            return result
         kind, name = kernel_of(schema.name)
         task = self._npu.capture_op(kind, name, captured=graph.name)
 
         def replay() -> None:
-            # Outside of an operator the modes of functions see this, too.
+            # Outside of an operator the function modes would see this, too.
             functions = torch._C.DisableTorchFunction()
             with torch.utils._python_dispatch._disable_current_modes(), functions, torch.no_grad():
-                inputs = [_array(each, copy=schema.is_mutable) for each in given]
-                computed = [each for each in tree_iter(func(*args, **kwargs)) if isinstance(each, torch.Tensor)]
-                for each, now in zip(made, computed):
-                    if each is not now:
-                        each.copy_(now)
-                outputs = [_array(each) for each in made]
-            self._npu.run_op(kind, name, _known(inputs), _known(outputs), task=task, captured=graph.name)
+                inputs = _arrays(operands, copy=schema.is_mutable)
+                computed = _tensors(func(*args, **kwargs))
+                for tensor, value in zip(outputs, computed):
+                    if tensor is not value:
+                        tensor.copy_(value)
+                arrays = _arrays(outputs)
+            self._npu.run_op(kind, name, inputs, arrays, task=task, captured=graph.name)
 
         graph.replays.append(replay)
-        return found
+        return result
 
 
 def _is_kernel(schema: Any) -> bool:
@@ -161,12 +160,17 @@ def _is_kernel(schema: Any) -> bool:
     return not view and schema.name.partition("::")[2].rstrip("_") not in _NO_KERNEL
 
 
-def _known(arrays: list[Any]) -> list[Any]:
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_iter(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def _arrays(tensors: list[torch.Tensor], *, copy: bool = False) -> list[Any]:
+    arrays = (_array(tensor, copy=copy) for tensor in tensors)
     return [array for array in arrays if array is not None]
 
 
 def _array(tensor: torch.Tensor, *, copy: bool = False) -> Any:
-    """The tensor's values as a numpy array of its type; None for one without values, such as a sparse one."""
+    """Return the tensor's values as a numpy array of its type; None for a sparse or meta tensor or a subclass."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided or tensor.is_meta:
         return None
     with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
@@ -180,7 +184,6 @@ def _array(tensor: torch.Tensor, *, copy: bool = False) -> Any:
 
 def _dtype(dtype: torch.dtype) -> np.dtype[Any]:
     import ml_dtypes
-    import numpy as np
 
     name = str(dtype).rpartition(".")[2]
     return np.dtype(getattr(ml_dtypes, name) if hasattr(ml_dtypes, name) else name)

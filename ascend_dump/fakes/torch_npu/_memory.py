@@ -1,7 +1,7 @@
-"""Which tensors are on the simulated NPU: their bytes stay on the host, and a mark says where they belong.
+"""Marks of the tensors on the simulated NPU, whose bytes stay on the host.
 
-A storage is marked when a tensor is moved or created there, and when an operator makes it of a marked one. Views,
-parameters and what autograd saves share storages, so they need no marks of their own.
+A storage is marked when a tensor is moved or created there, and when it is the output of an operator on marked ones.
+Views, parameters and the tensors that autograd saves share storages, so they need no marks of their own.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from torch.utils._pytree import tree_iter
 __all__ = ["DeviceMemory", "DeviceMode", "is_npu"]
 
 _NPU = re.compile(r"npu(?::(\d{1,3}))?", re.ASCII)
-#: Forgotten storages are looked for when so many more are known.
+#: Marks of freed storages are dropped after so many new marks.
 _PURGE = 4096
 
 
 def is_npu(device: Any) -> bool:
-    """Whether a `device=` argument means the NPU."""
+    """Return True for a `device=` argument that means the NPU."""
     return isinstance(device, str) and _NPU.fullmatch(device) is not None
 
 
@@ -35,15 +35,15 @@ class DeviceMemory:
         # The weak reference keeps the handle's address from being used again.
         self._marked: dict[int, StorageWeakRef] = {}
         self._purge_at = _PURGE
-        #: An operator that makes tensors of nothing makes them on the NPU.
+        #: Operators without tensor inputs create their outputs on the NPU.
         self.creating = False
         #: Operators are copies between host and NPU, no kernels.
         self.copying = False
 
     def holds(self, tensor: Any) -> bool:
         storage = _storage(tensor)
-        found = None if storage is None else self._marked.get(storage._cdata)
-        return found is not None and not found.expired()
+        mark = None if storage is None else self._marked.get(storage._cdata)
+        return mark is not None and not mark.expired()
 
     def mark(self, tensor: Any) -> None:
         storage = _storage(tensor)
@@ -55,16 +55,16 @@ class DeviceMemory:
             self._purge_at = len(self._marked) + _PURGE
 
     def to_npu(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy on the NPU; a tensor that is there already is returned itself."""
+        """Return a copy on the NPU, or the tensor itself if it is there already."""
         if self.holds(tensor):
             return tensor
         with self.copies():
-            found = tensor.clone()
-        self.mark(found)
-        return found
+            copied = tensor.clone()
+        self.mark(copied)
+        return copied
 
     def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy on the host."""
+        """Return a copy on the host."""
         with self.copies():
             return tensor.clone() if self.holds(tensor) else tensor
 
@@ -78,7 +78,7 @@ class DeviceMemory:
 
 
 class DeviceMode(TorchFunctionMode):
-    """Understands `device="npu:0"`, `.to("npu")`, `.cpu()` and what only works with tensors of the host."""
+    """Handle `device="npu:0"`, `.to("npu")`, `.cpu()` and functions that accept host tensors only."""
 
     def __init__(self, memory: DeviceMemory, lazy_init: Callable[[], None]) -> None:
         super().__init__()
@@ -114,12 +114,12 @@ class DeviceMode(TorchFunctionMode):
         memory = self._memory
         before, memory.creating = memory.creating, True
         try:
-            found = func(*args, **kwargs)
+            created = func(*args, **kwargs)
         finally:
             memory.creating = before
-        for each in tree_iter(found):
-            memory.mark(each)
-        return found
+        for tensor in tree_iter(created):
+            memory.mark(tensor)
+        return created
 
 
 def _is_host(device: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The modules of the fake `torch_npu`, and what training scripts touch in them before a capture."""
+"""The modules of the fake `torch_npu`, with the functions that training scripts call before a capture."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def make(npu: Npu) -> Mapping[str, ModuleType]:
     checked, dropping = _checked_dump(runtime), _dropping_dump(runtime)
     device = _NpuInterface(runtime)
     graphs = make_graphs(npu, device.synchronize)
-    made = {
+    members = {
         "torch_npu": {
             "__version__": "2.13.0",
             "get_npu_format": lambda tensor: _ND,
@@ -42,7 +42,7 @@ def make(npu: Npu) -> Mapping[str, ModuleType]:
         "torch_npu.utils": {},
         "torch_npu.utils._error_code": _error_codes(),
     }
-    return {name: _module(name, members) for name, members in made.items()}
+    return {name: _module(name, members) for name, members in members.items()}
 
 
 def _module(name: str, members: Mapping[str, Any]) -> ModuleType:
@@ -55,7 +55,7 @@ def _module(name: str, members: Mapping[str, Any]) -> ModuleType:
 
 
 def _checked_dump(runtime: TorchNpuRuntime) -> dict[str, Any]:
-    """As in `npu/utils.py`."""
+    """Return the dump functions of `npu/utils.py`."""
 
     def init_dump() -> None:
         runtime.lazy_init()
@@ -73,7 +73,7 @@ def _checked_dump(runtime: TorchNpuRuntime) -> dict[str, Any]:
 
 
 def _dropping_dump(runtime: TorchNpuRuntime) -> dict[str, Any]:
-    """As in `npu/npu_config.py`."""
+    """Return the dump functions of `npu/npu_config.py`."""
 
     def init_dump() -> None:
         runtime.set_option({"mdldumpswitch": "enable"})
@@ -94,8 +94,8 @@ def _dropping_dump(runtime: TorchNpuRuntime) -> dict[str, Any]:
     def set_compile_mode(jit_compile: bool = False) -> None:
         runtime.set_option({"jitCompile": "enable" if jit_compile else "disable"})
 
-    found = {"init_dump": init_dump, "set_dump": set_dump, "finalize_dump": finalize_dump}
-    return {**found, "set_option": set_option, "set_compile_mode": set_compile_mode}
+    dump = {"init_dump": init_dump, "set_dump": set_dump, "finalize_dump": finalize_dump}
+    return {**dump, "set_option": set_option, "set_compile_mode": set_compile_mode}
 
 
 def _native(runtime: TorchNpuRuntime, device: _NpuInterface) -> dict[str, Any]:
@@ -158,12 +158,12 @@ class _NpuInterface:
 
 def _members(part: object) -> dict[str, Any]:
     names = [name for name in dir(part) if not name.startswith("_") or name == "_lazy_init"]
-    found = {name: getattr(part, name) for name in names}
-    return {**found, "device": _DeviceContext, "stream": _DeviceContext, "Stream": _Stream, "Event": _Event}
+    functions = {name: getattr(part, name) for name in names}
+    return {**functions, "device": _DeviceContext, "stream": _DeviceContext, "Stream": _Stream, "Event": _Event}
 
 
 def _index(device: Any) -> int:
-    """The number of a device: of a number, of `npu:1`, or of an object that has an index; -1 for none."""
+    """Return the device number in an integer or a name such as `npu:1`; -1 for None."""
     if device is None:
         return -1
     if isinstance(device, int):
@@ -174,7 +174,7 @@ def _index(device: Any) -> int:
 
 
 class _DeviceContext:
-    """`with torch_npu.npu.device(0):` and `with torch_npu.npu.stream(s):`; there is one of each."""
+    """`with torch_npu.npu.device(0):` and `with torch_npu.npu.stream(s):`, for the only device and stream."""
 
     def __init__(self, which: Any = None) -> None:
         self.which = which
@@ -187,7 +187,7 @@ class _DeviceContext:
 
 
 class _Stream:
-    """All work is done when it is asked for, so there is nothing to wait for."""
+    """The only stream. Work is done when it is requested, so there is nothing to wait for."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.npu_stream = 0
@@ -229,7 +229,7 @@ class _Event:
 
 
 def _seeds() -> dict[str, Any]:
-    """There is one random generator, the host's."""
+    """Return the functions of the only random generator, the host's."""
     return {
         "manual_seed": torch.manual_seed,
         "manual_seed_all": torch.manual_seed,
@@ -240,7 +240,7 @@ def _seeds() -> dict[str, Any]:
 
 
 def _memory() -> dict[str, Any]:
-    """Nothing is allocated on the device."""
+    """Return the memory statistics: nothing is allocated on the device."""
 
     def nothing(device: Any = None) -> int:
         return 0
@@ -268,7 +268,7 @@ def _surroundings() -> dict[str, Any]:
 
 
 class _ErrorCode(enum.IntEnum):
-    """The members that torchair asks for; their numbers are not torch_npu's."""
+    """The members that torchair reads; their numbers are not torch_npu's."""
 
     PARAM = 1
     TYPE = 2

@@ -1,4 +1,4 @@
-"""What the fake `torch_npu` changes in the real PyTorch, for the length of its installation."""
+"""Changes of the fake `torch_npu` to the real PyTorch, for the duration of its installation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ABSENT = object()
 
 @contextlib.contextmanager
 def patched(npu: Npu, torch_npu_npu: ModuleType) -> Iterator[None]:
-    """As torch_npu's registration of its backend does, and the modes that tell the device what runs."""
+    """Register the backend as torch_npu does, and enter the modes that report operators to the device."""
     memory = DeviceMemory()
     lazy_init: Callable[[], None] = torch_npu_npu._lazy_init
     with contextlib.ExitStack() as undo:
@@ -52,7 +52,7 @@ def _put(owner: Any, name: str, value: Any) -> None:
 
 def _to_npu(memory: DeviceMemory, lazy_init: Callable[[], None]) -> Any:
     def npu(self: torch.Tensor, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> torch.Tensor:
-        """A copy on the NPU."""
+        """Return a copy on the NPU."""
         lazy_init()
         return memory.to_npu(self)
 
@@ -74,12 +74,12 @@ def _module_to(memory: DeviceMemory, lazy_init: Callable[[], None]) -> Any:
     @functools.wraps(plain)
     def to(self: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
         device = kwargs.get("device", args[0] if args else None)
-        rest = args[1:] if args and args[0] is device else args
-        others = {name: value for name, value in kwargs.items() if name != "device"}
+        options = args[1:] if args and args[0] is device else args
+        keywords = {name: value for name, value in kwargs.items() if name != "device"}
         if is_npu(device):
             lazy_init()
-            if rest or others:
-                plain(self, *rest, **others)
+            if options or keywords:
+                plain(self, *options, **keywords)
             return self._apply(memory.to_npu)
         plain(self, *args, **kwargs)
         if device is not None and str(device) == "cpu":
@@ -97,7 +97,7 @@ def _module_to_host(memory: DeviceMemory) -> Any:
 
 
 def _rename_hccl(undo: contextlib.ExitStack) -> None:
-    """Let torch.distributed take "hccl" for "gloo"."""
+    """Let torch.distributed accept "hccl" for "gloo"."""
     import torch.distributed as distributed
 
     if not distributed.is_available():

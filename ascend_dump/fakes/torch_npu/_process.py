@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TorchNpuRuntime"]
 
-#: Names another file for aclInit than torch_npu's own.
+#: Names a configuration file for aclInit, instead of torch_npu's own.
 INIT_CONFIG = "TORCH_ACL_INIT_CONFIG_PATH"
 _OWN_CONFIG = Path(__file__).with_name("_acl_default.json")
 _ACL_DUMP_DATA = "ACL_DUMP_DATA"
@@ -40,7 +40,7 @@ _WORDS = {
 
 
 class TorchNpuRuntime:
-    """What torch_npu's C++ side remembers in one process. environ: None for this process's own."""
+    """The state of torch_npu's C++ side in one process."""
 
     def __init__(self, npu: Npu) -> None:
         self.npu = npu
@@ -52,7 +52,7 @@ class TorchNpuRuntime:
     # Initialisation.
 
     def lazy_init(self) -> None:
-        """Initialise the NPU if it is not yet. Raises RuntimeError for what acl refuses."""
+        """Initialise the NPU once. Raises RuntimeError if acl refuses."""
         if self.initialised:
             return
         self._check(self._acl.init(self._init_config()), "aclInit", but=AclError.REPEAT_INITIALIZE)
@@ -69,20 +69,18 @@ class TorchNpuRuntime:
 
     def _init_config(self) -> str:
         # (assumption torch_npu.initial_config)
-        asked = os.environ.get(INIT_CONFIG)
-        if asked is None:
+        path = os.environ.get(INIT_CONFIG)
+        if path is None:
             return os.fspath(_OWN_CONFIG)
-        if not os.path.isfile(asked):
-            raise RuntimeError(f"{INIT_CONFIG} {asked} is invalid. Please set the environment variable")
+        if not os.path.isfile(path):
+            raise RuntimeError(f"{INIT_CONFIG} {path} is invalid. Please set the environment variable")
         try:
-            config = json.loads(Path(asked).read_bytes())
+            config = json.loads(Path(path).read_bytes())
         except ValueError as error:
-            raise RuntimeError(f"Failed to parse user acl json {asked}. Error: {error}") from None
+            raise RuntimeError(f"Failed to parse user acl json {path}. Error: {error}") from None
         if not isinstance(config, dict) or config.get("defaultDevice", {}).get("default_device") != "0":
-            raise RuntimeError(
-                f"User acl json {asked} lacks 'defaultDevice' object, required for lazy set_device mode."
-            )
-        return asked
+            raise RuntimeError(f"User acl json {path} lacks 'defaultDevice' object, required for lazy set_device mode.")
+        return path
 
     # The interface that raises.
 
@@ -130,14 +128,14 @@ class TorchNpuRuntime:
         # (assumption torch_npu.checked_interface)
         if code in (AclError.SUCCESS, but):
             return
-        known = AclError.known(code)
-        words = "" if known is None else f"\n[Error]: {_WORDS.get(known, known.name)}"
-        said = self._acl.recent_message()
+        error = AclError.known(code)
+        words = "" if error is None else f"\n[Error]: {_WORDS.get(error, error.name)}"
+        message = self._acl.recent_message()
         raise RuntimeError(
-            f"NPU function error: {call}, error code is {int(code)}\nERR00100 PTA call acl api failed{words}\n{said}"
+            f"NPU function error: {call}, error code is {int(code)}\nERR00100 PTA call acl api failed{words}\n{message}"
         )
 
 
 def _is_on(text: str) -> bool:
-    found = re.match(r"\s*[+-]?([0-9]+)", text)  # as strtol reads it
-    return found is not None and int(found[1]) != 0
+    number = re.match(r"\s*[+-]?([0-9]+)", text)  # as strtol reads it
+    return number is not None and int(number[1]) != 0

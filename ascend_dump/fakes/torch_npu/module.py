@@ -11,21 +11,21 @@ simulated device records each operator that touches one as a kernel launched by 
 are the ones that `torch_npu.npu` shows: it imports them last), `_init/registry`, and those named in
 `_torch_npu_process`.
 
-Known differences from the real one:
+Differences from the real one:
 
-- `Tensor.device` is `cpu`; `Tensor.is_npu` tells the truth. `torch.device("npu")` raises as in a PyTorch without
-  torch_npu, because its private device type could be renamed only for good: use text, `"npu:0"`, or `.npu()`.
+- `Tensor.device` is `cpu`; use `Tensor.is_npu`. `torch.device("npu")` raises as in a PyTorch without torch_npu, because
+  its private device type could not be renamed back: use text, `"npu:0"`, or `.npu()`.
 - Mixing tensors of host and NPU in one operator is not refused. Operators run at once, on one stream.
-- One operator is one kernel with the operator's tensors; on a device it may be several, or a fused one.
+- One operator is one kernel with the operator's tensors; a device may run several, or a fused one.
   (assumption torch_npu.kernels_per_operator)
-- An index out of range lets `embedding` fail on the device, at once and with no harm to what follows. Other operators
-  raise what PyTorch raises on the host.
+- An index out of range makes `embedding` fail on the device, at once and without harm to later operators. Other
+  operators raise PyTorch's error of the host.
 - Only operators of the thread that installed the fake, and of its backward passes, are kernels.
 - Operators inside a model's step, as those of a graph that another fake runs, are no kernels.
 - The backend "hccl" of torch.distributed is "gloo", with that name.
-- Only the simulated device is there: devices with a lower number are counted and cannot be set.
-- Of graphs there are `NPUGraph` and `graph`, without pools, updates and `make_graphed_callables`. In a capture only
-  waiting for the device is refused; on a device a copy to the host is, too.
+- Only the simulated device exists: devices with a lower number are counted and cannot be set.
+- Graphs are `NPUGraph` and `graph`, without pools, updates and `make_graphed_callables`. A capture only refuses
+  to wait for the device; on a device it also refuses a copy to the host.
 - There are no profiler, contrib or optimizers of torch_npu, and no `torch_npu.npu_*` operators.
 """
 
@@ -45,9 +45,9 @@ __all__ = ["modules", "patches"]
 
 
 def modules(npu: Npu) -> Mapping[str, ModuleType]:
-    """The modules of one process with torch_npu, bound to `npu`. Raises FrameworkMissing without PyTorch."""
+    """Return the modules of one process with torch_npu, bound to `npu`. Raises FrameworkMissing without PyTorch."""
     try:
-        import torch  # noqa: F401  (what follows needs it)
+        import torch  # noqa: F401  (the modules below need it)
     except ImportError as error:
         raise FrameworkMissing(f"the fake torch_npu runs on PyTorch: {error}", hint="install torch") from None
     from ascend_dump.fakes.torch_npu._modules import make
@@ -57,7 +57,7 @@ def modules(npu: Npu) -> Mapping[str, ModuleType]:
 
 @contextlib.contextmanager
 def patches(npu: Npu, modules: Mapping[str, ModuleType]) -> Iterator[None]:
-    """`torch.npu`, `Tensor.npu` and the like, and the kernels of eager operators."""
+    """Install `torch.npu`, `Tensor.npu` and the like, and the kernels of eager operators."""
     from ascend_dump.fakes.torch_npu._patches import patched
 
     with patched(npu, modules["torch_npu.npu"]):

@@ -1,4 +1,4 @@
-"""What `torch.compile(options=…)` may say to torchair, and what `get_npu_backend` warns of.
+"""Options of `torch.compile(options=…)` for torchair, and the warnings of `get_npu_backend`.
 
 Source: torchair 2.13, configs/npugraphex_config.py and configs/compiler_config.py.
 """
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_support", "process_kwargs_options"]
 
-#: What `torch.compile(options=…)` may say, and the option it sets. A minus sign: the opposite.
+#: Option of `torch.compile(options=…)` -> torchair's option. A minus sign: the opposite.
 _COMPILE_OPTIONS = {
     "_vllm_aclnn_static_kernel_sym_index": "experimental_config.aclgraph._aclnn_static_shape_kernel_sym_index",
     "_vllm_aclnn_static_kernel_sym_range": "experimental_config.aclgraph._aclnn_static_shape_kernel_sym_value_range",
@@ -41,26 +41,26 @@ _COMPILE_OPTIONS = {
 }
 
 
-def process_kwargs_options(config: CompilerConfig, given: dict[str, Any]) -> None:
-    """Set what `torch.compile(options=…)` says on the caller's own config. Raises ValueError for an unknown one.
+def process_kwargs_options(config: CompilerConfig, keywords: dict[str, Any]) -> None:
+    """Set `torch.compile(options=…)` in the caller's config. Raises ValueError for an unknown option.
 
-    given: what PyTorch hands to a backend by name, the options among it.
+    keywords: PyTorch's keyword arguments of a backend, with the options.
     """
-    for name, value in given.get("options", {}).items():
+    for name, value in keywords.get("options", {}).items():
         if name not in _COMPILE_OPTIONS:
             raise ValueError(f"Invalid option '{name}', allowed options: {sorted(_COMPILE_OPTIONS)}")
         setattr(type(config.npugraphex_config), name, value)
-        place = _COMPILE_OPTIONS[name]
+        path = _COMPILE_OPTIONS[name]
         section: Any = config
-        *path, last = place.lstrip("-").split(".")
-        for part in path:
+        *sections, last = path.lstrip("-").split(".")
+        for part in sections:
             section = getattr(section, part)
-        opposite = place.startswith("-") and isinstance(value, int) and value in (0, 1)
+        opposite = path.startswith("-") and isinstance(value, int) and value in (0, 1)
         setattr(section, last, type(value)(not value) if opposite else value)
 
 
 def check_support(config: CompilerConfig) -> None:
-    """Warn as `get_npu_backend` does: of the mode reduce-overhead, and of the dump in it, although that works."""
+    """Warn as `get_npu_backend` does of the mode reduce-overhead, and of its dump, although the dump works."""
     if config.mode.value != "reduce-overhead":
         return
     if config.dump_config.enable_dump:

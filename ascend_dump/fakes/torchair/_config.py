@@ -1,4 +1,4 @@
-"""torchair's CompilerConfig with its sections and their options, and how they become GE's options.
+"""torchair's CompilerConfig with its sections and options, and their conversion to GE's options.
 
 Source: torchair 2.13, configs/ (compiler_config, dump_config, debug_config, ge_config, experimental_config and the
 smaller ones; 2.14 has the same).
@@ -40,14 +40,14 @@ _Dicts = tuple[dict[str, Any], dict[str, Any]]
 
 
 def _distributed() -> Any:
-    """torch.distributed where a group of several ranks is initialised, else None."""
-    found = sys.modules.get("torch.distributed")
-    ready = found is not None and found.is_available() and found.is_initialized()
-    return found if ready else None
+    """Return torch.distributed if a process group is initialised, else None."""
+    module = sys.modules.get("torch.distributed")
+    ready = module is not None and module.is_available() and module.is_initialized()
+    return module if ready else None
 
 
 def rank_level() -> str:
-    """The directory of this rank as of now: without an initialised process group, the one of a lone process."""
+    """Return this rank's directory: without an initialised process group, that of a lone process."""
     group = _distributed()
     if group is not None and group.get_world_size() > 1:
         return f"worldsize{group.get_world_size()}_global_rank{group.get_rank()}"
@@ -68,7 +68,7 @@ class _DataDumpConfig(NpuBaseConfig):
         self._fix()
 
     def full_path(self) -> str:
-        """The dump path with this rank's directory, which is made."""
+        """Create and return this rank's directory in the dump path."""
         path = os.path.join(self.dump_path.value, rank_level())
         os.makedirs(path, exist_ok=True)
         return path
@@ -106,19 +106,19 @@ class _DebugBase(NpuBaseConfig):
 
     @property
     def path(self) -> Optional[str]:
-        found: Optional[str] = self._path.value
-        return found
+        path: Optional[str] = self._path.value
+        return path
 
     @path.setter
     def path(self, value: Any) -> None:
         self._path.value = os.path.realpath(value)
 
-    def _keep_path(self, *more: str) -> None:
+    def _keep_path(self, *names: str) -> None:
         self._path = OptionValue(None)
-        self._fix(*more)
+        self._fix(*names)
 
     def full_path(self, name: str) -> Optional[str]:
-        """The file of this dump for a name; nobody makes the directory."""
+        """Return the file of this dump for a name, without creating its directory."""
         if not self.enabled:
             return None
         group = _distributed()
@@ -164,7 +164,7 @@ class _AclGraphDebugConfig(NpuBaseConfig):
         return {name: getattr(self, name).value for name in names}
 
     def as_dict(self, mode: str = _MAX_AUTOTUNE) -> Any:
-        # Local options alone, as the real one returns them.
+        # Local options alone, as in the real class.
         return self.local()
 
 
@@ -206,7 +206,7 @@ _ExportExperimentalConfig.__name__ = "_ExperimentalConfig"
 
 
 class _ExportConfig(NpuBaseConfig):
-    """Not fixed: any attribute can be set, and what is assigned replaces the option."""
+    """Not fixed: any attribute can be set, and an assigned value replaces the option."""
 
     def __init__(self) -> None:
         self.export_mode = AnyOf(False, [False, True])
@@ -345,11 +345,11 @@ class _AclGraphConfig:
 
 
 class _NpuGraphExConfig:
-    """Holds what `torch.compile(options=…)` was given: on the class, so that it stays for later compilations."""
+    """The options of `torch.compile(options=…)`, on the class, for later compilations too."""
 
 
 class CompilerConfig(NpuBaseConfig):
-    """What `get_npu_backend(compiler_config=…)` takes; read when the first graph is built, not before."""
+    """The config of `get_npu_backend(compiler_config=…)`, read when the first graph is built."""
 
     def __init__(self) -> None:
         self.debug = _DebugConfig()
@@ -367,8 +367,8 @@ class CompilerConfig(NpuBaseConfig):
         self.post_grad_custom_post_pass = FunctionOption(None)
         self._fix("post_grad_custom_pre_pass", "post_grad_custom_post_pass")
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, CompilerConfig) and dict(_leaves(self)) == dict(_leaves(other))
+    def __eq__(self, config: object) -> bool:
+        return isinstance(config, CompilerConfig) and dict(_leaves(self)) == dict(_leaves(config))
 
     __hash__ = None  # type: ignore[assignment]  # a class with __eq__ alone has none
 
@@ -380,11 +380,11 @@ class CompilerConfig(NpuBaseConfig):
 
 
 def _leaves(holder: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, held in vars(holder).items():
-        if isinstance(held, OptionValue):
-            yield prefix + name, held.value
-        elif getattr(held, "__dict__", None) and not callable(held):
-            yield from _leaves(held, f"{prefix}{name}.")
+    for name, value in vars(holder).items():
+        if isinstance(value, OptionValue):
+            yield prefix + name, value.value
+        elif getattr(value, "__dict__", None) and not callable(value):
+            yield from _leaves(value, f"{prefix}{name}.")
         else:
-            # A section without attributes is a leaf too, and equals only itself: no two CompilerConfigs are equal.
-            yield prefix + name, held
+            # A section without attributes is a leaf too, equal only to itself: no two CompilerConfigs are equal.
+            yield prefix + name, value

@@ -1,7 +1,7 @@
-"""What torchair dumps without GE: the eager dumper's .npy files, and the .pt files of the aclgraph modes.
+"""torchair's dumps without GE: the eager dumper's .npy files, and the .pt files of the aclgraph modes.
 
-Sources: torchair 2.13, fx_dumper.py (names, steps, what is left out), _acl_concrete_graph/utils.py (which nodes are
-saved) and torch_npu 2.13, npu/graphs.py (names of saved tensors, which are counted since the start of the process).
+Sources: torchair 2.13, fx_dumper.py (names, steps, exceptions), _acl_concrete_graph/utils.py (saved nodes) and
+torch_npu 2.13, npu/graphs.py (names of saved tensors, counted since the start of the process).
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ascend_dump.fakes.torchair._config import rank_level
 from ascend_dump.fakes.torchair._graph import GraphRunner, as_array
@@ -21,7 +23,7 @@ __all__ = ["NpyDumper", "TensorSaver"]
 
 
 class NpyDumper(GraphRunner):
-    """`config.debug.data_dump`: the whole graph runs eagerly, inputs and outputs of each ATen operator are saved."""
+    """`config.debug.data_dump`: runs the whole graph eagerly and saves inputs and outputs of each ATen operator."""
 
     def __init__(self, engine: TorchairEngine, config: CompilerConfig, module: Any) -> None:
         super().__init__(module)
@@ -31,24 +33,23 @@ class NpyDumper(GraphRunner):
         self._step = 0
 
     def call(self, node: Any, args: Any, kwargs: Any, *, values: dict[Any, Any]) -> Any:
-        import numpy as np
         import torch
 
-        kept = node if self._filter is None else self._filter(node)
-        if kept is None or node.op != "call_function" or getattr(node.target, "namespace", "") != "aten":
+        shown = node if self._filter is None else self._filter(node)
+        if shown is None or node.op != "call_function" or getattr(node.target, "namespace", "") != "aten":
             return super().call(node, args, kwargs, values=values)
         folder = os.path.join(self._config.path or ".", rank_level(), self._name, str(self._step))
         os.makedirs(folder, exist_ok=True)
         stamp = datetime.now(tz=timezone.utc).strftime("%Y%m%d%H%M%S%f")
 
-        def save(place: str, value: Any) -> None:
+        def save(port: str, value: Any) -> None:
             if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
                 value = value.float()
             if isinstance(value, torch.Tensor):
-                found = as_array(value)
+                array = as_array(value)
             else:
-                found = np.array(value if isinstance(value, (int, float, str, list, tuple)) else str(value))
-            np.save(os.path.join(folder, f"{kept.name}-{node.target}.{place}.{stamp}"), found)
+                array = np.array(value if isinstance(value, (int, float, str, list, tuple)) else str(value))
+            np.save(os.path.join(folder, f"{shown.name}-{node.target}.{port}.{stamp}"), array)
 
         for index, value in enumerate(args):
             if isinstance(value, (list, tuple)) and value and isinstance(value[0], torch.Tensor):
@@ -66,7 +67,7 @@ class NpyDumper(GraphRunner):
 
 
 class TensorSaver(GraphRunner):
-    """The modes reduce-overhead and npugraph_ex: saves the inputs of the graph and the outputs of nodes only."""
+    """The modes reduce-overhead and npugraph_ex: saves the inputs of the graph and the outputs of its nodes."""
 
     def __init__(self, engine: TorchairEngine, folder: str, module: Any) -> None:
         super().__init__(module)

@@ -1,8 +1,8 @@
-"""torchair's process-wide state: the first graph initialises GE, and the options of later graphs have to agree with it.
+"""torchair's process-wide state: the first graph initialises GE; the options of later graphs must agree with its own.
 
 Sources: torchair 2.13, core/_backend.py (the recorded options, their subset rule) and _ge_concrete_graph/
-fx2ge_converter.py (the generated dump JSON). A torchair that generates none is had by deleting
-`fx2ge_converter._set_dump_options_json`.
+fx2ge_converter.py (the generated dump JSON). Delete `fx2ge_converter._set_dump_options_json` for a torchair that
+generates none.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ DUMP_KEYS = {
 
 
 class TorchairEngine:
-    """The graph engine of one process. Its modules hold the two globals, where the real package has them.
+    """The graph engine of one process. The two globals are in the modules of the real package.
 
     backend     `torchair.core._backend`: _GLOBAL_COMPILE_OPTION, the options of the first graph
     converter   `torchair._ge_concrete_graph.fx2ge_converter`: g_cached_dump_root, the dump JSON of all graphs
     native      `torchair.core._torchair`: the boundary to the device
-    compiler    `torchair.npu_fx_compiler`: what applies the options of `torch.compile`
+    compiler    `torchair.npu_fx_compiler`: applies the options of `torch.compile`
     """
 
     def __init__(self, npu: Npu) -> None:
@@ -74,41 +74,41 @@ class TorchairEngine:
         self._saved: dict[str, int] = {}
 
     def next_graph(self) -> str:
-        """The name of the next graph of this process."""
+        """Return the name of the next graph of this process."""
         self._graphs += 1
         return f"graph_{self._graphs}"
 
     def count_saved(self, path: str) -> int:
-        """How often a file of this name was saved before, since the start of the process."""
+        """Count the saved files of this name; returns the earlier number since the start of the process."""
         self._saved[path] = self._saved.get(path, -1) + 1
         return self._saved[path]
 
     def initialize(self, shared: Optional[Mapping[str, str]] = None) -> None:
-        """Hand the global options to GE. Raises ValueError where they are no part of those of the first graph."""
+        """Pass the global options to GE. Raises ValueError for options that differ from those of the first graph."""
         try:
             options = {**self._recorded(shared), "ge.exec.deviceId": str(self.npu.device_id)}
         except Exception as error:
             raise with_tail(error)  # noqa: B904  (as torchair does)
         options["ge_run_with_torch_npu"] = "1" if "torch_npu" in sys.modules else "0"
         options.update({"ge.exec.allow_hf32": "10", "ge.deterministic": "1", "ge.deterministicLevel": "0"})
-        getattr(self.native, "InitializeGraphEngine")(options)  # noqa: B009  (looked up anew: it may be replaced)
+        getattr(self.native, "InitializeGraphEngine")(options)  # noqa: B009  (not bound: tests replace it)
 
     def _recorded(self, shared: Optional[Mapping[str, str]]) -> Mapping[str, str]:
-        known: Optional[dict[str, str]] = getattr(self.backend, "_GLOBAL_COMPILE_OPTION", None)
-        if known is None:
-            known = dict(shared or {})
-            self.backend._GLOBAL_COMPILE_OPTION = known  # type: ignore[attr-defined]  # as above
-            return known
+        options: Optional[dict[str, str]] = getattr(self.backend, "_GLOBAL_COMPILE_OPTION", None)
+        if options is None:
+            options = dict(shared or {})
+            self.backend._GLOBAL_COMPILE_OPTION = options  # type: ignore[attr-defined]  # as above
+            return options
         for key, value in (shared or {}).items():
-            if key not in known or known[key] != value:
+            if key not in options or options[key] != value:
                 raise ValueError(
                     f"Unsupport twice initialtion with different options, new option key {key} value {value}, and all "
-                    f"recorded options are {known}. Please check your compile config for torch.compile()"
+                    f"recorded options are {options}. Please check your compile config for torch.compile()"
                 )
-        return known
+        return options
 
     def finalize(self) -> None:
-        """Close the session and forget every compiled function; the two globals stay.
+        """Close the session and drop all compiled functions; the two globals stay.
 
         (assumption torchair.closed_engine)
         """
@@ -118,9 +118,9 @@ class TorchairEngine:
         getattr(self.native, "FinalizeGraphEngine")()  # noqa: B009  (as above)
 
     def write_dump_json(self, options: Mapping[str, str], name: str, ops: Iterable[LoweredOp]) -> None:
-        """Append a graph to the process's dump JSON, in the working directory, and hand the file to the device.
+        """Append a graph to the process's dump JSON, in the working directory, and pass the file to the device.
 
-        Only where a dump option is set. Operators made in `scope.data_dump()` are listed by type.
+        Without a dump option nothing is written. Operators in `scope.data_dump()` are listed by type.
 
         (assumption torchair.json_and_options)
         (assumption torchair.scope)
@@ -149,6 +149,6 @@ class TorchairEngine:
         getattr(self.native, "AclmdlSetDump")(str(file))  # noqa: B009  (as above)
 
     def load(self, name: str, ops: Sequence[Any], *, static_shape: bool) -> int:
-        """Load a graph on the device, under the settings of this moment, until the session ends."""
+        """Load a graph on the device under the current settings, until the session ends."""
         self._session.ensure()
         return self._session.load(self.npu.load_model(name, ops=ops, static_shape=static_shape))

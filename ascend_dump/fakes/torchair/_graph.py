@@ -1,7 +1,7 @@
 """One compiled graph: the FX graph runs on the CPU, and each of its GE operators is reported to the simulated device.
 
-Source: torchair 2.13, _ge_concrete_graph/fx2ge_converter.py (GeConcreteGraph: what happens when it is made, and at its
-first run) and npu_fx_compiler.py (modes, stages, the eager dumper).
+Source: torchair 2.13, _ge_concrete_graph/fx2ge_converter.py (GeConcreteGraph: its creation and first run) and
+npu_fx_compiler.py (modes, stages, the eager dumper).
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
+import numpy as np
+
 from ascend_dump.fakes.device.npu import NodeInfo
 from ascend_dump.fakes.torchair._lowering import Constant, Inner, LoweredOp, Namer, lower
 from ascend_dump.fakes.torchair._scope import reads_scope
 from ascend_dump.fakes.torchair._text import write_graph
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ascend_dump.fakes.torchair._config import CompilerConfig
     from ascend_dump.fakes.torchair._engine import TorchairEngine
 
@@ -27,7 +27,7 @@ __all__ = ["ConcreteGraph", "GraphRunner", "as_array"]
 
 
 class GraphRunner:
-    """Runs an FX graph node by node, as GE's stand-in."""
+    """Runs an FX graph node by node in place of GE."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -47,8 +47,8 @@ class GraphRunner:
             elif node.op == "output":
                 result = map_arg(node.args[0], values.__getitem__)
             else:
-                given = map_arg((node.args, dict(node.kwargs)), values.__getitem__)
-                values[node] = self.call(node, *given, values=values)
+                arguments = map_arg((node.args, dict(node.kwargs)), values.__getitem__)
+                values[node] = self.call(node, *arguments, values=values)
         self.ended()
         return result
 
@@ -67,14 +67,14 @@ class GraphRunner:
 
 
 class _Plan(NamedTuple):
-    """The GE operators of an FX node. changes: it writes to its arguments, which are copied before it runs."""
+    """The GE operators of an FX node. changes: the node overwrites its arguments, copied before it runs."""
 
     ops: list[LoweredOp]
     changes: bool
 
 
 class ConcreteGraph(GraphRunner):
-    """A graph of GE. The device loads it at its first run, under the settings of that moment.
+    """A graph of GE. The device loads it at its first run, under the settings at that time.
 
     (assumption torchair.names_stay)
     """
@@ -86,7 +86,7 @@ class ConcreteGraph(GraphRunner):
         self._config = config
         self._model: Optional[int] = None
         self._step = 0
-        self.plans, self._wanted = _plan(self.nodes)
+        self.plans, self._constant_values = _plan(self.nodes)
         self._constants: dict[str, Any] = {}
         engine.initialize(config.as_dict()[1])
         write_graph(config, self.name, self.nodes, {node: plan.ops for node, plan in self.plans.items()})
@@ -96,7 +96,7 @@ class ConcreteGraph(GraphRunner):
         if self._model is None:
             self._load()
         model = self._model
-        assert model is not None, "loading gives the model's number"
+        assert model is not None, "_load sets the model's number"
         self._engine.npu.begin_step(model, self._step)
         self._step += 1
         try:
@@ -113,59 +113,60 @@ class ConcreteGraph(GraphRunner):
 
         from ascend_dump.fakes.torchair._engine import DUMP_KEYS
 
-        # Not when the graph is made: PyTorch would give tensors without memory there.
-        self._constants = {name: torch.tensor(values, dtype=dtype) for name, (values, dtype) in self._wanted.items()}
+        # Not when the graph is created: PyTorch would return tensors without memory.
+        constants = self._constant_values.items()
+        self._constants = {name: torch.tensor(values, dtype=dtype) for name, (values, dtype) in constants}
         shared = dict(self._config.as_dict()[1])
-        asked = {key: shared.pop(key) for key in DUMP_KEYS if key in shared}
+        dump_options = {key: shared.pop(key) for key in DUMP_KEYS if key in shared}
         self._engine.initialize(shared)
         generate = getattr(self._engine.converter, "_set_dump_options_json", None)
         if generate is not None:
-            generate(asked, self.name, self.ops)
+            generate(dump_options, self.name, self.ops)
         static = all(map(_has_numbers, self.nodes))
         self._model = self._engine.load(self.name, self._infos(), static_shape=static)
 
     def _infos(self) -> list[NodeInfo]:
-        found = [NodeInfo(node.name, "Data") for node in self.nodes if node.op == "placeholder"]
+        infos = [NodeInfo(node.name, "Data") for node in self.nodes if node.op == "placeholder"]
         for plan in self.plans.values():
-            found += [NodeInfo(each.name, "Const") for op in plan.ops for each in op.constants]
+            infos += [NodeInfo(each.name, "Const") for op in plan.ops for each in op.constants]
             for op in plan.ops:
                 ports = (_port(each, plan.ops, self.plans) for each in op.inputs)
-                found.append(NodeInfo(op.name, op.type, tuple(ports)))
-        return found
+                infos.append(NodeInfo(op.name, op.type, tuple(ports)))
+        return infos
 
     def call(self, node: Any, args: Any, kwargs: Any, *, values: dict[Any, Any]) -> Any:
         plan = self.plans.get(node)
         if plan is None:
             return super().call(node, args, kwargs, values=values)
         if plan.changes:
-            before = {each: values[each].clone() for op in plan.ops for each in op.inputs if each in values}
+            before = {operand: values[operand].clone() for op in plan.ops for operand in op.inputs if operand in values}
             result = super().call(node, args, kwargs, values=values)
         else:
             result = super().call(node, args, kwargs, values=values)
             before = values
         inner: list[Any] = []
         for op in plan.ops:
-            inputs = [self._value(each, before, inner) for each in op.inputs]
-            found = result if op.compute is None else op.compute(*inputs)
-            inner.append(found)
-            outputs = found if isinstance(found, (tuple, list)) else (found,)
+            inputs = [self._value(operand, before, inner) for operand in op.inputs]
+            value = result if op.compute is None else op.compute(*inputs)
+            inner.append(value)
+            outputs = value if isinstance(value, (tuple, list)) else (value,)
             self._engine.npu.run_op(
                 op.type,
                 op.name,
-                [as_array(each) for each in inputs],
-                [as_array(each) for each in outputs if each is not None],
+                [as_array(operand) for operand in inputs],
+                [as_array(operand) for operand in outputs if operand is not None],
                 model_id=self._model,
             )
         return result
 
-    def _value(self, each: Any, values: dict[Any, Any], inner: Sequence[Any]) -> Any:
-        if isinstance(each, Inner):
-            return inner[each.place]
-        return self._constants[each.name] if isinstance(each, Constant) else values[each]
+    def _value(self, operand: Any, values: dict[Any, Any], inner: Sequence[Any]) -> Any:
+        if isinstance(operand, Inner):
+            return inner[operand.number]
+        return self._constants[operand.name] if isinstance(operand, Constant) else values[operand]
 
 
 def _has_numbers(node: Any) -> bool:
-    """Whether the sizes of an input of the graph are numbers; of what is no input they follow from those."""
+    """Return False for an input of the graph with symbolic sizes."""
     import torch
 
     value = node.meta.get("val") if node.op == "placeholder" else None
@@ -173,7 +174,7 @@ def _has_numbers(node: Any) -> bool:
 
 
 def _plan(nodes: Sequence[Any]) -> tuple[dict[Any, _Plan], dict[str, tuple[Any, Any]]]:
-    """The GE operators by FX node, and by name the values and types of the constants."""
+    """Return the GE operators by FX node, and the values and types of the constants by name."""
     import torch
 
     plans: dict[Any, _Plan] = {}
@@ -189,34 +190,33 @@ def _plan(nodes: Sequence[Any]) -> tuple[dict[Any, _Plan], dict[str, tuple[Any, 
         schema = getattr(node.target, "_schema", None)
         plans[node] = _Plan(ops, bool(schema is not None and schema.is_mutable))
         like = node.meta.get("val")
-        for each in (each for op in ops for each in op.constants):
-            dtype = getattr(torch, each.dtype) if each.dtype else getattr(like, "dtype", torch.float32)
-            constants[each.name] = (each.values, dtype)
+        for constant in (constant for op in ops for constant in op.constants):
+            dtype = getattr(torch, constant.dtype) if constant.dtype else getattr(like, "dtype", torch.float32)
+            constants[constant.name] = (constant.values, dtype)
     return plans, constants
 
 
-def _port(each: Any, siblings: Sequence[LoweredOp], plans: dict[Any, _Plan]) -> str:
-    """An input of an operator as `name:output` of the operator that makes it; "" for other values."""
-    if isinstance(each, Inner):
-        return f"{siblings[each.place].name}:0"
-    if isinstance(each, Constant) or each.op == "placeholder":
-        return f"{each.name}:0"
-    if each.target is operator.getitem:
-        source = plans.get(each.args[0])
-        return "" if source is None else f"{source.ops[-1].name}:{each.args[1]}"
-    source = plans.get(each)
+def _port(operand: Any, siblings: Sequence[LoweredOp], plans: dict[Any, _Plan]) -> str:
+    """Return an operand as `name:output` of the operator that computes it; "" for other values."""
+    if isinstance(operand, Inner):
+        return f"{siblings[operand.number].name}:0"
+    if isinstance(operand, Constant) or operand.op == "placeholder":
+        return f"{operand.name}:0"
+    if operand.target is operator.getitem:
+        source = plans.get(operand.args[0])
+        return "" if source is None else f"{source.ops[-1].name}:{operand.args[1]}"
+    source = plans.get(operand)
     return "" if source is None else f"{source.ops[-1].name}:0"
 
 
 def as_array(tensor: Any) -> _Array:
-    """The tensor's memory as numpy sees it; bfloat16 by its bits."""
-    import numpy as np
+    """Return a tensor's values as a numpy array; bfloat16 by its bits."""
     import torch
 
-    kept = tensor.detach().cpu() if isinstance(tensor, torch.Tensor) else torch.tensor(tensor)
-    if kept.dtype == torch.bfloat16:
+    values = tensor.detach().cpu() if isinstance(tensor, torch.Tensor) else torch.tensor(tensor)
+    if values.dtype == torch.bfloat16:
         import ml_dtypes
 
-        found: _Array = kept.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-        return found
-    return np.asarray(kept.resolve_conj().resolve_neg().numpy())
+        bits: _Array = values.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        return bits
+    return np.asarray(values.resolve_conj().resolve_neg().numpy())

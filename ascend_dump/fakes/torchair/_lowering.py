@@ -1,4 +1,4 @@
-"""Which GE operators torchair makes of an ATen operator, with their names.
+"""torchair's conversion of an ATen operator to GE operators, with their names.
 
 Source: torchair 2.13, _ge_concrete_graph/ge_converter/aten (types) and its graph dumps (names: the type, and a number
 from the second one on). An ATen operator that is not in the tables becomes one operator named after it.
@@ -11,7 +11,7 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 
 __all__ = ["Constant", "Inner", "LoweredOp", "Namer", "lower"]
 
-#: ATen operators that become one GE operator with the same tensors; overloads do not matter.
+#: ATen operators that become one GE operator with the same tensors, for all overloads.
 _SAME = {
     "_adaptive_avg_pool2d": "AdaptiveAvgPool2d",
     "_log_softmax": "LogSoftmaxV2",
@@ -54,12 +54,12 @@ _SAME = {
     "view": "Reshape",
     "where": "SelectV2",
 }
-#: What the graph holds beside operators of the model.
+#: Nodes of a graph that are not operators of the model.
 _NO_OPERATOR = ("sym_size", "sym_stride", "sym_numel", "scope_enter", "scope_exit", "wait_tensor")
 
 
 class Constant(NamedTuple):
-    """An input that GE keeps as a Const of its own. values: integers or numbers. dtype: numpy's."""
+    """An input that becomes a Const of GE. values: integers or numbers. dtype: numpy's."""
 
     name: str
     values: Union[Sequence[int], float]
@@ -67,16 +67,16 @@ class Constant(NamedTuple):
 
 
 class Inner(NamedTuple):
-    """The output of an earlier GE operator of the same ATen operator, by its place."""
+    """The output of an earlier GE operator of the same ATen operator, by its number."""
 
-    place: int
+    number: int
 
 
 class LoweredOp(NamedTuple):
     """One GE operator.
 
-    inputs: FX nodes, constants, and outputs of earlier ones. compute: its output from the values of the inputs;
-    None: the outputs are those of the ATen operator. in_scope: made inside `torchair.scope.data_dump()`.
+    inputs: FX nodes, constants, and outputs of earlier operators. compute: its output from the values of the inputs;
+    None: the outputs are those of the ATen operator. in_scope: True inside `torchair.scope.data_dump()`.
     """
 
     type: str
@@ -87,7 +87,7 @@ class LoweredOp(NamedTuple):
 
     @property
     def constants(self) -> list[Constant]:
-        return [each for each in self.inputs if isinstance(each, Constant)]
+        return [operand for operand in self.inputs if isinstance(operand, Constant)]
 
 
 class Namer:
@@ -103,7 +103,7 @@ class Namer:
 
 
 def lower(node: Any, name: Namer) -> list[LoweredOp]:
-    """The GE operators of an FX node, in the order in which they run; none for what is no operator."""
+    """Return the GE operators of an FX node in the order of execution; none for other nodes."""
     packet = getattr(node.target, "overloadpacket", None)
     if packet is None:
         return []
@@ -113,14 +113,14 @@ def lower(node: Any, name: Namer) -> list[LoweredOp]:
     tensors = tuple(_tensors(node))
     special = _SPECIAL.get(aten)
     if special is not None:
-        made: list[LoweredOp] = special(node, tensors, name)
-        return made
+        special_ops: list[LoweredOp] = special(node, tensors, name)
+        return special_ops
     kind = _SAME.get(aten) or "".join(word.title() for word in aten.strip("_").split("_"))
     return [LoweredOp(kind, name(kind), tensors)]
 
 
 def _tensors(node: Any) -> Iterator[Any]:
-    """The tensor arguments in order; lists are laid out flat."""
+    """Yield the tensor arguments in order; lists are flattened."""
     from torch.utils._pytree import tree_leaves
 
     for leaf in tree_leaves((node.args, node.kwargs)):
@@ -135,18 +135,18 @@ def _transpose(node: Any, tensors: tuple[Any, ...], name: Namer) -> list[Lowered
     if aten == "permute":
         order = [dim % rank for dim in node.args[1]]
     else:
-        one, other = (0, 1) if aten == "t" else (node.args[1] % rank, node.args[2] % rank)
+        first, second = (0, 1) if aten == "t" else (node.args[1] % rank, node.args[2] % rank)
         if rank < 2:
             return [LoweredOp("Identity", name("Identity"), tensors)]
-        order[one], order[other] = order[other], order[one]
+        order[first], order[second] = order[second], order[first]
     constant = Constant(name("Const"), order, "int64")
     return [LoweredOp("Transpose", name("Transpose"), (*tensors, constant))]
 
 
 def _addmm(node: Any, tensors: tuple[Any, ...], name: Namer) -> list[LoweredOp]:
-    bias, one, other = tensors
+    bias, first, second = tensors
     alpha, beta = float(node.kwargs.get("alpha", 1)), float(node.kwargs.get("beta", 1))
-    product = LoweredOp("MatMulV2", name("MatMulV2"), (one, other), lambda x, y: x @ y)
+    product = LoweredOp("MatMulV2", name("MatMulV2"), (first, second), lambda x, y: x @ y)
     scale = Constant(name("Const"), alpha, "")
     scaled = LoweredOp("Mul", name("Mul"), (Inner(0), scale), lambda x, _: x * alpha)
     if beta == 0:
@@ -169,7 +169,7 @@ def _binary(kind: str) -> Callable[..., list[LoweredOp]]:
 
 
 def _scalar(node: Any, tensors: tuple[Any, ...], name: Namer) -> tuple[Constant, ...]:
-    """The second operand as a Const, where it is a number."""
+    """Return the second operand as a Const if it is a number."""
     if len(tensors) > 1 or len(node.args) < 2 or not isinstance(node.args[1], (int, float)):
         return ()
     return (Constant(name("Const"), float(node.args[1]), ""),)

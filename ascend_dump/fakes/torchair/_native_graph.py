@@ -1,7 +1,7 @@
 """A compiled graph of torchair's native module, run operator by operator on the simulated device.
 
-Sources: torchair's core/torchair.cpp (arguments and messages), concrete_graph.cpp and the executors (what is checked
-of a graph and of its outputs).
+Sources: torchair's core/torchair.cpp (arguments and messages), concrete_graph.cpp and the executors (checks of a
+graph and of its outputs).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["NpuGraph"]
 _CPU, _NPU = 0, 1
 _DATA = ("Data", "RefData")
 _OUTPUT = "NetOutput"
-#: What brings values into a graph or out of it runs as no operator.
+#: Types for the inputs, constants and outputs of a graph: the device does not run them.
 _NO_OPERATOR = frozenset((*_DATA, "Const", "Constant", _OUTPUT))
 _PLAIN_LAYOUT = ("", "ND")
 
@@ -35,7 +35,7 @@ class _Loaded(NamedTuple):
 
 
 class NpuGraph:
-    """`_torchair.TorchNpuGraphBase` on one session. Every method raises RuntimeError where the real one does."""
+    """`_torchair.TorchNpuGraphBase` on one session. Its methods raise RuntimeError as in the real class."""
 
     def __init__(self, session: NativeSession, name: str) -> None:
         if not isinstance(name, str):
@@ -56,19 +56,19 @@ class NpuGraph:
         output_dtypes: Sequence[int],
         executor_type: int,
     ) -> None:
-        """Take a serialized ge.proto.ModelDef. output_dtypes: ge::DataType. executor_type: 0 CPU, 1 NPU."""
-        wrong = [
+        """Read a serialized ge.proto.ModelDef. output_dtypes: ge::DataType. executor_type: 0 CPU, 1 NPU."""
+        invalid = [
             (key, value) for key, value in options.items() if not (isinstance(key, str) and isinstance(value, str))
         ]
-        if wrong:
-            raise TypeError(f"load(): the option {wrong[0]} is not of text")
+        if invalid:
+            raise TypeError(f"load(): the option {invalid[0]} is not of text")
         if executor_type not in (_CPU, _NPU):
             raise RuntimeError("Executor type is unknown.")
         graph = parse_model(bytes(serialized_proto))
         self._loaded = _Loaded(graph, dict(options), tuple(output_dtypes), executor_type == _NPU)
 
     def set_hint_shape(self, inputs_shape: Sequence[Sequence[int]], outputs_shape: Sequence[Sequence[int]]) -> None:
-        """The shapes that the frontend expects, -1 for what it does not know."""
+        """Set the shapes that the frontend expects, -1 for an unknown size."""
         if self._loaded is None:
             raise RuntimeError("Set graph inputs and outputs shape must after load")
         self._hints = ([list(shape) for shape in inputs_shape], [list(shape) for shape in outputs_shape])
@@ -79,7 +79,7 @@ class NpuGraph:
         self._compiled = self._loaded is not None
 
     def auto_tune(self, arguments: tuple[Sequence[Any], Any]) -> None:
-        """There is nothing to tune here."""
+        """Do nothing: the fake has nothing to tune."""
 
     def summary(self) -> str:
         return ""
@@ -87,7 +87,7 @@ class NpuGraph:
     def run(self, arguments: tuple[Sequence[Any], Sequence[Optional[Any]], Any]) -> list[Any]:
         """Run one step. arguments: inputs, tensors to write outputs into (or None for each), stream.
 
-        Raises RuntimeError for what is no tensor, NotSupported for an operator the device does not have.
+        Raises RuntimeError for an argument that is not a tensor, NotSupported for an operator that the device lacks.
 
         (assumption ge.step_counter)
         """
@@ -99,7 +99,7 @@ class NpuGraph:
         self._session.ensure()
         loaded, npu = self._loaded, self._session.npu
         if self._model is None or self._model not in npu.models:
-            # A session that was ended has forgotten the model and its counter.
+            # The end of a session removes the model and its counter.
             self._model, self._steps = self._load_model(loaded.graph), 0
         npu.begin_step(self._model, self._steps)
         self._steps += 1
@@ -112,7 +112,7 @@ class NpuGraph:
 
     def _load_model(self, graph: GeGraph) -> int:
         static = all(size >= 0 for shape in self._hints[0] for size in shape)
-        nodes = [NodeInfo(op.name, op.type, tuple(str(each) for each in _fed(op))) for op in graph.ops]
+        nodes = [NodeInfo(op.name, op.type, tuple(str(source) for source in _fed(op))) for op in graph.ops]
         return self._session.load(self._session.npu.load_model(graph.name, ops=nodes, static_shape=static))
 
     def _execute(self, graph: GeGraph, inputs: Sequence[Any], model: int) -> list[Any]:
@@ -120,28 +120,28 @@ class NpuGraph:
         npu = self._session.npu
         values: dict[str, tuple[Any, ...]] = {}
         for op in graph.ops:
-            given = [None if each is None else _value(values, each, op) for each in op.inputs]
+            operands = [None if source is None else _value(values, source, op) for source in op.inputs]
             if op.type == _OUTPUT:
-                return [tensor for tensor in given if tensor is not None]
-            outputs = (_input(op, inputs),) if op.type in _DATA else compute(op, given)
+                return [tensor for tensor in operands if tensor is not None]
+            outputs = (_input(op, inputs),) if op.type in _DATA else compute(op, operands)
             values[op.name] = outputs
             if op.type in _NO_OPERATOR:
                 continue
             npu.run_op(
                 op.type,
                 op.name,
-                [to_array(tensor) for tensor in given if tensor is not None],
+                [to_array(tensor) for tensor in operands if tensor is not None],
                 [to_array(tensor) for tensor in outputs],
                 model_id=model,
                 formats=_formats(op),
             )
             for name, arrays in npu.device_memory(model).items():
-                # What an operator tramples over is what later operators read.
+                # Later operators read trampled outputs.
                 values[name] = tuple(map(to_tensor, arrays, values[name]))
         return []
 
     def _check_outputs(self, loaded: _Loaded, outputs: Sequence[Any]) -> None:
-        """What the NPU's executor checks of a graph with known shapes."""
+        """Check the outputs as the NPU's executor does for a graph with known shapes."""
         dtypes = tuple(ge_number(tensor.dtype) for tensor in outputs)
         if loaded.on_npu and dtypes != loaded.dtypes:
             raise RuntimeError(
@@ -155,22 +155,22 @@ class NpuGraph:
 
 
 def _fed(op: GeOp) -> list[Source]:
-    """The inputs that are fed: on the device an operator has no others, and they are numbered without gaps."""
-    return [each for each in op.inputs if each is not None]
+    """Return the inputs without absent optional ones: the device numbers them without gaps."""
+    return [source for source in op.inputs if source is not None]
 
 
 def _formats(op: GeOp) -> dict[str, str]:
-    fed = [index for index, each in enumerate(op.inputs) if each is not None]
+    fed = [index for index, source in enumerate(op.inputs) if source is not None]
     inputs = [op.input_formats[index] for index in fed if index < len(op.input_formats)]
-    found = {f"input{index}": layout for index, layout in enumerate(inputs)}
-    found.update({f"output{index}": layout for index, layout in enumerate(op.output_formats)})
-    return {place: layout for place, layout in found.items() if layout not in _PLAIN_LAYOUT}
+    layouts = {f"input{index}": layout for index, layout in enumerate(inputs)}
+    layouts.update({f"output{index}": layout for index, layout in enumerate(op.output_formats)})
+    return {position: layout for position, layout in layouts.items() if layout not in _PLAIN_LAYOUT}
 
 
 def _value(values: Mapping[str, tuple[Any, ...]], source: Source, op: GeOp) -> Any:
     outputs = values.get(source.name, ())
     if source.port >= len(outputs):
-        raise RuntimeError(f"{op.type} {op.name!r} reads {source}, which no operator before it gives")
+        raise RuntimeError(f"{op.type} {op.name!r} reads {source}, which is not an output of an earlier operator")
     return outputs[source.port]
 
 
@@ -181,33 +181,33 @@ def _input(op: GeOp, inputs: Sequence[Any]) -> Any:
     return inputs[index].detach()
 
 
-def _check_tensors(given: object, *, none_allowed: bool) -> None:
+def _check_tensors(tensors: object, *, none_allowed: bool) -> None:
     import torch
 
-    if not isinstance(given, (list, tuple)):
+    if not isinstance(tensors, (list, tuple)):
         raise RuntimeError("not a list or tuple")
-    for index, each in enumerate(given):
-        if each is None and none_allowed:
+    for index, tensor in enumerate(tensors):
+        if tensor is None and none_allowed:
             continue
-        if each is None:
+        if tensor is None:
             raise RuntimeError(f"element {index} is None")
-        if not isinstance(each, torch.Tensor):
+        if not isinstance(tensor, torch.Tensor):
             raise RuntimeError(f"element {index} is not a Tensor")
 
 
 def _hand_over(outputs: Sequence[Any], inputs: Sequence[Any], assigned: Sequence[Optional[Any]]) -> list[Any]:
-    """The outputs as the device gives them: memory of their own, or that of the tensor each is assigned to."""
-    taken = {tensor.untyped_storage().data_ptr() for tensor in inputs}
-    found = []
+    """Return the outputs as the device does: in new memory, or in the tensors that they are assigned to."""
+    in_use = {tensor.untyped_storage().data_ptr() for tensor in inputs}
+    results = []
     for index, tensor in enumerate(outputs):
-        place = assigned[index] if index < len(assigned) else None
-        if place is not None:
-            place.copy_(tensor)
-            found.append(place)
+        target = assigned[index] if index < len(assigned) else None
+        if target is not None:
+            target.copy_(tensor)
+            results.append(target)
             continue
-        own = tensor.contiguous()
-        if own.untyped_storage().data_ptr() in taken:
-            own = own.clone()
-        taken.add(own.untyped_storage().data_ptr())
-        found.append(own)
-    return found
+        result = tensor.contiguous()
+        if result.untyped_storage().data_ptr() in in_use:
+            result = result.clone()
+        in_use.add(result.untyped_storage().data_ptr())
+        results.append(result)
+    return results

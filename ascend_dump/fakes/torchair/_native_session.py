@@ -1,7 +1,7 @@
-"""The GE session behind torchair's native module: initialised once in a process, armed through two channels.
+"""The GE session of torchair's native module: initialised once in a process, with a dump by GE's options or by acl.
 
 Sources: torchair's concrete_graph/session.cpp, and the messages in `_torchair.so` of torch_npu 2.13 for the dump
-through acl, which the published source does not hold.
+through acl, which is not in the published source.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _WITH_TORCH_NPU = "ge_run_with_torch_npu"
 
 
 class NativeSession:
-    """The state that torchair's C++ side keeps in one process.
+    """The state of torchair's C++ side in one process.
 
-    options   those of the first initialisation, as GE got them; None before
+    options   GE's options of the first initialisation; None before
     """
 
     def __init__(self, npu: Npu) -> None:
@@ -37,37 +37,37 @@ class NativeSession:
         self._models: list[int] = []
 
     def initialize(self, options: Mapping[str, str]) -> None:
-        """Start GE with the options of the first call; every later call is ignored.
+        """Start GE with the options of the first call; later calls are ignored.
 
-        Raises RuntimeError for what acl or GE refuses, and again at every later call.
+        Raises RuntimeError if acl or GE refuses the options, and again at later calls.
 
         (assumption torchair.first_graph)
         """
         if self.options is None:
-            given = dict(options)
-            if _DEVICE not in given:
+            ge_options = dict(options)
+            if _DEVICE not in ge_options:
                 raise RuntimeError("Device id is not specified when initializing GE")
-            given.pop(_WITH_TORCH_NPU, None)
-            config = given.pop(_ACL_CONFIG, None)
+            ge_options.pop(_WITH_TORCH_NPU, None)
+            config = ge_options.pop(_ACL_CONFIG, None)
             if config is not None:
                 self._set_dump(config)
-            if self.npu.arm_ge(given):
+            if self.npu.arm_ge(ge_options):
                 self._failure = f"Failed to initialize GE {self._reasons()}"
-            code = self._acl.set_device(int(given[_DEVICE]))
+            code = self._acl.set_device(int(ge_options[_DEVICE]))
             if code != AclError.SUCCESS:
                 raise RuntimeError(f"ACL set device id failed, return {code}: {self._acl.recent_message()}")
-            self.options = given
+            self.options = ge_options
         self.ensure()
 
     def ensure(self) -> None:
-        """Raises RuntimeError where GE is not initialised, or could not be."""
+        """Raise RuntimeError if GE is not initialised or its initialisation failed."""
         if self.options is None:
             raise RuntimeError("Session is not initialized")
         if self._failure:
             raise RuntimeError(self._failure)
 
     def set_dump(self, config: str) -> None:
-        """Hand a dump JSON to acl. A refusal of acl is not raised here; it is in the log of the device.
+        """Pass a dump JSON to acl. acl's refusal is only in the log of the device.
 
         (assumption torchair.refusal_dropped)
         """
@@ -89,12 +89,12 @@ class NativeSession:
             raise RuntimeError(f"Fail in acl set dump, return {code}: {self._acl.recent_message()}")
 
     def load(self, model_id: int) -> int:
-        """Keep a model until the session ends."""
+        """Keep a model loaded until the session ends."""
         self._models.append(model_id)
         return model_id
 
     def finalize(self) -> None:
-        """End the session, with its models and its dump. Raises RuntimeError where acl's dump was ended elsewhere."""
+        """End the session, its models and its dump. Raises RuntimeError if acl's dump has already ended."""
         if self.options is None:
             return
         for model_id in self._models:

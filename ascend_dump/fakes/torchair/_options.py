@@ -1,8 +1,8 @@
-"""The options of torchair's CompilerConfig: what each accepts, how it reads back, and the messages it refuses with.
+"""The options of torchair's CompilerConfig: accepted values, their text when read, and error messages.
 
 Source: torchair 2.13, configs/_option_base.py (values, checks, messages) and _utils/error_code.py (the tail of a
-message). An option reads back as text whatever was assigned; the check of `dump_step` answers in linear time,
-where the real regular expression backtracks.
+message). An assigned value reads back as text. The check of `dump_step` takes linear time; the real regular expression
+backtracks.
 """
 
 from __future__ import annotations
@@ -57,26 +57,26 @@ class OptionValue:
         return self.read()
 
     @value.setter
-    def value(self, given: Any) -> None:
-        self._value = self.accept(given)
+    def value(self, value: Any) -> None:
+        self._value = self.accept(value)
 
     def read(self) -> Any:
-        """None, or the value as text; True is "1" and False is "0"."""
+        """Return None, or the value as text; True is "1" and False is "0"."""
         if self._value is None:
             return None
         return {"True": "1", "False": "0"}.get(str(self._value), str(self._value))
 
-    def accept(self, given: Any) -> Any:
-        """The value to keep. Raises what torchair raises."""
+    def accept(self, value: Any) -> Any:
+        """Return the value to store. Raises torchair's errors."""
         allowed = self._optional
-        if isinstance(allowed, (list, tuple)) and given not in allowed:
+        if isinstance(allowed, (list, tuple)) and value not in allowed:
             kind = type(allowed[0]) if allowed else None
-            raise ValueError(f"Value {given!r} (type: {type(given)}) not in optional list {allowed!r} (type: {kind}).")
-        return given
+            raise ValueError(f"Value {value!r} (type: {type(value)}) not in optional list {allowed!r} (type: {kind}).")
+        return value
 
 
 class AnyOf(OptionValue):
-    """One of a list; named so that tables read well."""
+    """One value of a list."""
 
 
 class RangeOption(OptionValue):
@@ -86,106 +86,106 @@ class RangeOption(OptionValue):
         super().__init__(default)
         self._low, self._high = low, high
 
-    def accept(self, given: Any) -> Any:
-        if not isinstance(given, int):
-            raise ValueError(f"Please set integer type, but got {type(given)}")
-        if not self._low <= given <= self._high:
-            raise ValueError(f"Please set value in [{self._low}, {self._high}], {given} is out of range.")
-        return given
+    def accept(self, value: Any) -> Any:
+        if not isinstance(value, int):
+            raise ValueError(f"Please set integer type, but got {type(value)}")
+        if not self._low <= value <= self._high:
+            raise ValueError(f"Please set value in [{self._low}, {self._high}], {value} is out of range.")
+        return value
 
 
 class _Typed(OptionValue):
     """None or one type."""
 
-    def _refuse(self, wanted: str, given: Any) -> NoReturn:
-        raise TypeError(f"{wanted}, got {type(given)}")
+    def _refuse(self, requirement: str, value: Any) -> NoReturn:
+        raise TypeError(f"{requirement}, got {type(value)}")
 
 
 class Text(_Typed):
-    def accept(self, given: Any) -> Any:
-        return given if given is None or isinstance(given, str) else self._refuse("value must be str or None", given)
+    def accept(self, value: Any) -> Any:
+        return value if value is None or isinstance(value, str) else self._refuse("value must be str or None", value)
 
 
 class _AsItIs(_Typed):
-    """Reads back what was assigned, not its text."""
+    """An option that reads back as the assigned value, not its text."""
 
     def read(self) -> Any:
         return self._value
 
 
 class Mapped(_AsItIs):
-    def accept(self, given: Any) -> Any:
-        return given if given is None or isinstance(given, dict) else self._refuse("value must be dict or None", given)
+    def accept(self, value: Any) -> Any:
+        return value if value is None or isinstance(value, dict) else self._refuse("value must be dict or None", value)
 
 
 class FunctionOption(_AsItIs):
-    def accept(self, given: Any) -> Any:
-        return given if given is None or callable(given) else self._refuse("value must be Callable or None", given)
+    def accept(self, value: Any) -> Any:
+        return value if value is None or callable(value) else self._refuse("value must be Callable or None", value)
 
 
 class Integers(_AsItIs):
-    def accept(self, given: Any) -> Any:
-        if given is not None and not isinstance(given, (list, tuple)):
-            self._refuse("the set value must be None or list", given)
-        items = [] if given is None else given
+    def accept(self, value: Any) -> Any:
+        if value is not None and not isinstance(value, (list, tuple)):
+            self._refuse("the set value must be None or list", value)
+        items = [] if value is None else value
         if not all(isinstance(item, int) for item in items):
             raise TypeError(f"the set value must be int list, got list type: {[type(item) for item in items]}")
         return items
 
 
 class FileOption(OptionValue):
-    def accept(self, given: Any) -> Any:
-        if given is not None and not os.path.isfile(given):
-            raise FileNotFoundError(f"Please set legal file path, {given} is not found or is not a file!")
-        return given
+    def accept(self, value: Any) -> Any:
+        if value is not None and not os.path.isfile(value):
+            raise FileNotFoundError(f"Please set legal file path, {value} is not found or is not a file!")
+        return value
 
 
 class DirectoryOption(OptionValue):
-    """An existing directory; the default is not looked at, and None is none."""
+    """An existing directory, not None; the default is not checked."""
 
-    def accept(self, given: Any) -> Any:
-        if given is None or not os.path.isdir(given):
-            raise FileNotFoundError(f"Please set legal dir path, {given} is not found or is not a file directory!")
-        return given
+    def accept(self, value: Any) -> Any:
+        if value is None or not os.path.isdir(value):
+            raise FileNotFoundError(f"Please set legal dir path, {value} is not found or is not a file directory!")
+        return value
 
 
 class JsonFileOption(OptionValue):
-    """None or an existing file whose name ends in .json; its content is not looked at."""
+    """None or an existing file with the suffix .json; its content is not checked."""
 
-    def accept(self, given: Any) -> Any:
-        if given is None:
+    def accept(self, value: Any) -> Any:
+        if value is None:
             return None
-        if given == "":
+        if value == "":
             raise ValueError("File path cannot be empty!")
-        if not (os.path.exists(given) and given.endswith(".json") and os.path.isfile(given)):
-            raise FileNotFoundError(f"Please set legal file path, {given} is not found or is not '.json' file!")
-        return given
+        if not (os.path.exists(value) and value.endswith(".json") and os.path.isfile(value)):
+            raise FileNotFoundError(f"Please set legal file path, {value} is not found or is not '.json' file!")
+        return value
 
 
 class Pattern(OptionValue):
-    """Text of a certain form. shown: the regular expression that the message names."""
+    """Text of a certain form. shown: the regular expression in the message."""
 
     def __init__(self, default: str, matches: Callable[[str], bool], shown: str, example: str) -> None:
         super().__init__(default)
         self._matches, self._shown, self._example = matches, shown, example
 
-    def accept(self, given: Any) -> Any:
-        if not isinstance(given, str):
-            # What `re` says of anything else.
-            re.match(self._shown, given)
-        if not self._matches(given):
+    def accept(self, value: Any) -> Any:
+        if not isinstance(value, str):
+            # Raises the error of `re` for other types.
+            re.match(self._shown, value)
+        if not self._matches(value):
             raise ValueError(
                 f"Please set legal regex value format match {self._shown}, "
-                f"{given} is Illegal format, correct example:{self._example}."
+                f"{value} is Illegal format, correct example:{self._example}."
             )
-        return given
+        return value
 
 
 def matches_steps(text: str) -> bool:
-    """Whether torchair takes this `dump_step`, without its backtracking.
+    """Return True for a `dump_step` that torchair accepts, without backtracking.
 
-    Parts joined by one bar, a last bar allowed; a part is numbers and ranges one after another, so that "1-23-4"
-    is the ranges 1-2 and 3-4.
+    Parts are separated by bars, and a last bar is allowed. A part is a sequence of numbers and ranges: "1-23-4" is the
+    ranges 1-2 and 3-4.
     """
     # `$` also matches before a newline at the end.
     body = text[:-1] if text.endswith("\n") else text
@@ -203,18 +203,18 @@ def _tail() -> str:
 
 
 def with_tail(error: Exception) -> Exception:
-    """The same error with torchair's tail: the traceback and a line for its log."""
+    """Return the error with torchair's tail: the traceback and a line for its log."""
     return type(error)("\n".join((str(error), traceback.format_exc(), _tail())))
 
 
 class NpuBaseConfig:
-    """A section: its options are known after `_fix`, and no other attribute can be set."""
+    """A section of options. `_fix` ends their definition: no other attribute can be set afterwards."""
 
     _fixed_attrs: list[str]
 
-    def _fix(self, *more: str) -> None:
-        found = [name for name, value in vars(self).items() if isinstance(value, (OptionValue, NpuBaseConfig))]
-        object.__setattr__(self, "_fixed_attrs", [*found, *more])
+    def _fix(self, *names: str) -> None:
+        options = [name for name, value in vars(self).items() if isinstance(value, (OptionValue, NpuBaseConfig))]
+        object.__setattr__(self, "_fixed_attrs", [*options, *names])
 
     def __setattr__(self, name: str, value: Any) -> None:
         try:
@@ -228,23 +228,23 @@ class NpuBaseConfig:
             return
         if name not in self._fixed_attrs:
             raise ValueError(f"{type(self).__name__} has no option {name}, all options {self._fixed_attrs}")
-        held = getattr(self, name)
-        if isinstance(held, OptionValue):
-            held.value = value
+        option = getattr(self, name)
+        if isinstance(option, OptionValue):
+            option.value = value
         else:
             object.__setattr__(self, name, value)
 
     def as_dict(self, mode: str = "max-autotune") -> tuple[dict[str, Any], dict[str, Any]]:
-        """Local options, one set for each graph, and global ones, which the process has once."""
+        """Return the local options of a graph, and the global options of the process."""
         local: dict[str, Any] = {}
         shared: dict[str, Any] = {}
-        for name, held in vars(self).items():
+        for name, option in vars(self).items():
             if name not in self._fixed_attrs:
                 continue
-            if isinstance(held, OptionValue) and held.value is not None:
-                local[name] = held.value
-            elif isinstance(held, NpuBaseConfig):
-                inner, outer = held.as_dict(mode)
+            if isinstance(option, OptionValue) and option.value is not None:
+                local[name] = option.value
+            elif isinstance(option, NpuBaseConfig):
+                inner, outer = option.as_dict(mode)
                 local.update(inner)
                 shared.update(outer)
         return local, shared

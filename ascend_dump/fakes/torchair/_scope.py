@@ -1,7 +1,7 @@
-"""`torchair.scope.data_dump()`: two marks in the graph; GE operators between them get the attribute for the dump.
+"""`torchair.scope.data_dump()`: two marks in the graph; GE operators between them get the dump attribute.
 
-Source: torchair 2.13, scope/_scope.py (two operators without a result, kept by the compiler because they have a side
-effect) and scope/__init__.py.
+Source: torchair 2.13, scope/_scope.py (two operators without a result, but with a side effect, so that the compiler
+keeps them) and scope/__init__.py.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 __all__ = ["DATA_DUMP", "make_scope", "reads_scope", "register"]
 
 DATA_DUMP = "torchair_enable_data_dump"
-#: Not torchair's own namespace `air`: both may be loaded one after the other in a process.
+#: Not torchair's namespace `air`: a process may load both, one after the other.
 _SPACE = "ascend_dump_fake_air"
 
 _libraries: list[Any] = []
 
 
 def make_scope() -> ModuleType:
-    """The module `torchair.scope`."""
+    """Return the module `torchair.scope`."""
     module = ModuleType("torchair.scope")
     module.data_dump = _DataDump  # type: ignore[attr-defined]  # a module made here
     return module
@@ -29,7 +29,7 @@ class _DataDump:
     """The context manager; outside a compiled graph it does nothing."""
 
     def __enter__(self) -> None:
-        # Where torchair's backend was not loaded, nothing compiles a graph, so there is nothing to mark.
+        # Without torchair's backend no graph is compiled, and there is nothing to mark.
         if _libraries:
             enter, _ = _operators()
             enter([DATA_DUMP], ["True"])
@@ -41,7 +41,7 @@ class _DataDump:
 
 
 def reads_scope(node: Any, inside: bool) -> bool:
-    """Whether operators after this FX node are in a scope of `data_dump`."""
+    """Return True if the operators after this FX node are in a scope of `data_dump`."""
     name = str(getattr(node, "target", ""))
     if name.startswith(f"{_SPACE}.scope_enter"):
         return DATA_DUMP in node.args[0]
@@ -56,7 +56,7 @@ def _operators() -> tuple[Any, Any]:
 
 
 def register() -> None:
-    """Make the two operators known to PyTorch; once in a process, as an operator cannot be taken back."""
+    """Register the two operators in PyTorch, once in a process: operators cannot be removed."""
     if _libraries:
         return
     import torch

@@ -6,22 +6,22 @@
         config.dump_config.enable_dump = True
         model = torch.compile(model, backend=torchair.get_npu_backend(compiler_config=config))
 
-CompilerConfig accepts, refuses, reads back and hands on its options as torchair 2.13 does. Graphs run on the CPU with
-PyTorch's own kernels, forward and backward, and every operator is reported to the simulated device under the name that
-torchair gives it. Options are read when the first graph is built, and GE is initialised once in a process.
+CompilerConfig handles its options as torchair 2.13 does. Graphs run on the CPU with PyTorch's kernels, forward and
+backward, and all operators are reported to the simulated device under torchair's names. Options are read when the
+first graph is built, and GE is initialised once in a process.
 
-Known differences from torchair:
+Differences from torchair:
 
-- No operator is decomposed by torchair's own rules, none is fused, and GE renames nothing after the graph is built.
-  Views stay as they are, which torchair does only with `experimental_config.enable_view_optimize = False`.
-  An ATen operator without an entry in `_torchair_lowering` is one GE operator named after it.
+- No operator is decomposed by torchair's rules, none is fused, and GE renames nothing after the graph is built.
+  Views stay, as in torchair with `experimental_config.enable_view_optimize = False`.
+  An ATen operator without an entry in `_lowering` is one GE operator named after it.
   (assumption torchair.names_stay)
-- An operator that GE overwrites (`Npu.trample`) changes the dump, not what later operators compute with.
+- An overwritten output (`Npu.trample`) changes the dump, not the inputs of later operators.
 - `dump_step` is checked in linear time; the real regular expression takes seconds for 16 digits and a wrong letter.
 - The aclgraph modes capture no graph: both stages save the same tensors. `super_kernel`, gears, export, AOE,
   `inference.cache_compile` and the other scopes do not exist.
-- Importing it replaces no signal handler, no logger class and no filter of warnings; of the warnings of
-  `get_npu_backend` only those of the mode reduce-overhead are given.
+- The import replaces no signal handler, no logger class and no filter of warnings. `get_npu_backend` only warns of the
+  mode reduce-overhead.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ACLGRAPH = ("reduce-overhead", "npugraph_ex")
 
 
 def modules(npu: Npu) -> Mapping[str, ModuleType]:
-    """torchair's modules, bound to one device."""
+    """Return torchair's modules, bound to one device."""
     engine = TorchairEngine(npu)
     top = ModuleType("torchair")
     backend = make_backend_function(engine)
@@ -58,8 +58,8 @@ def modules(npu: Npu) -> Mapping[str, ModuleType]:
         module.CompilerConfig = CompilerConfig  # type: ignore[attr-defined]  # a module made here
     for module in (top, engine.compiler):
         module.get_npu_backend = backend  # type: ignore[attr-defined]  # as above
-    made = [top, *packages, configs, engine.compiler, engine.backend, engine.native, engine.converter, make_scope()]
-    return {module.__name__: module for module in made}
+    parts = [top, *packages, configs, engine.compiler, engine.backend, engine.native, engine.converter, make_scope()]
+    return {module.__name__: module for module in parts}
 
 
 @contextlib.contextmanager
@@ -72,18 +72,18 @@ def patches(npu: Npu, modules: Mapping[str, ModuleType]) -> Iterator[None]:
 
 
 def make_backend_function(engine: TorchairEngine) -> Callable[..., Any]:
-    """`get_npu_backend` of one device."""
+    """Return `get_npu_backend` of one device."""
 
     def get_npu_backend(
         *, compiler_config: Optional[CompilerConfig] = None, custom_decompositions: Mapping[Any, Any] = {}
     ) -> Callable[..., Any]:
-        """A backend for torch.compile. The config is kept, not read: that happens when a graph is built."""
+        """Return a backend for torch.compile. The config is read when a graph is built."""
         config = CompilerConfig() if compiler_config is None else compiler_config
         check_support(config)
         register()
         return functools.partial(_compile, engine, compiler_config=config, decompositions=custom_decompositions)
 
-    # Its name stands in the error for wrong arguments.
+    # The error for wrong arguments contains this name.
     get_npu_backend.__qualname__ = "get_npu_backend"
     return get_npu_backend
 
@@ -95,34 +95,34 @@ def _compile(
     *,
     compiler_config: CompilerConfig,
     decompositions: Mapping[Any, Any],
-    **given: Any,
+    **keywords: Any,
 ) -> Any:
     from torch._dynamo.backends.common import aot_autograd
 
-    engine.compiler._process_kwargs_options(compiler_config, given)
+    engine.compiler._process_kwargs_options(compiler_config, keywords)
     compiler = functools.partial(_compile_graph, engine, compiler_config)
     return aot_autograd(fw_compiler=compiler, decompositions=dict(decompositions) or None)(module, example_inputs)
 
 
 def _compile_graph(engine: TorchairEngine, config: CompilerConfig, module: Any, example_inputs: Any) -> Any:
-    """One AOT graph: inference, forward or backward."""
+    """Compile one AOT graph: inference, forward or backward."""
     from torch._functorch.aot_autograd import make_boxed_func
 
     from ascend_dump.fakes.torchair._eager import NpyDumper, TensorSaver
     from ascend_dump.fakes.torchair._graph import ConcreteGraph, GraphRunner
 
-    made: GraphRunner
+    runner: GraphRunner
     if config.debug.fx_summary.enabled and config.debug.fx_summary.skip_compile and config.mode.value not in _ACLGRAPH:
-        made = GraphRunner(module)
+        runner = GraphRunner(module)
     elif config.debug.data_dump.enabled:
-        made = NpyDumper(engine, config, module)
+        runner = NpyDumper(engine, config, module)
     elif config.mode.value in _ACLGRAPH:
         engine.next_graph()
-        asked = config.as_dict()[1]
-        dumps = asked.get("aclgraph.enableDump") == "1"
-        made = TensorSaver(engine, asked["aclgraph.dumpPath"], module) if dumps else GraphRunner(module)
+        options = config.as_dict()[1]
+        dumps = options.get("aclgraph.enableDump") == "1"
+        runner = TensorSaver(engine, options["aclgraph.dumpPath"], module) if dumps else GraphRunner(module)
     else:
-        made = ConcreteGraph(engine, config, module)
+        runner = ConcreteGraph(engine, config, module)
         if config.debug.run_eagerly:
-            made = GraphRunner(module)
-    return make_boxed_func(made)
+            runner = GraphRunner(module)
+    return make_boxed_func(runner)

@@ -1,4 +1,4 @@
-"""A stand-in for the native module of torchair alone, under which the real torchair runs without CANN.
+"""A stand-in for the native module of torchair: the real torchair runs on it without CANN.
 
     sys.path.append("<unpacked torch_npu wheel>/torch_npu/dynamo")
     with ascend_dump.fakes.install("torchair_native") as npu:
@@ -6,32 +6,32 @@
         backend = torchair.get_npu_backend(compiler_config=torchair.CompilerConfig())
         torch.compile(model, backend=backend)(x)
 
-torchair lowers the model to a GE graph and hands it over as bytes; here the graph is computed with torch on the CPU,
-and every operator is reported to the simulated device under its GE name. The dump is armed by what torchair itself
-sends: session options `ge.exec.*`, a dump JSON given as `dump_config_path`, and the JSON that newer versions generate.
-Without torch_npu torchair takes the CPU for its device. Beside the fake torch_npu it is refused, because torchair looks
-for operators that only the real torch_npu has: `install("torch_npu", "torchair")` runs programs that import both.
+torchair lowers the model to a GE graph and passes it as bytes. The fake computes the graph with torch on the CPU, and
+reports all operators to the simulated device under their GE names. torchair itself configures the dump: by session
+options `ge.exec.*`, by a dump JSON in `dump_config_path`, and by the JSON that newer versions generate.
+Without torch_npu, torchair's device is the CPU. It is refused beside the fake torch_npu, because torchair needs
+operators of the real torch_npu: `install("torch_npu", "torchair")` runs programs that import both.
 
-torchair can be imported once in a process, so the package stays loaded at the end of the block; called there, it raises
-RuntimeError. What it freezes with the first graph of a process (the options, the dump JSON) is frozen for the block:
-the next block begins with a new device and new options. Names of graphs go on counting.
+torchair can be imported once in a process, so the package stays loaded after the block, and raises RuntimeError there.
+The first graph of a block fixes the options and the dump JSON for the block; the next block begins with a new device
+and new options. Names of graphs continue counting.
 
-Known differences from CANN on a device:
+Differences from CANN on a device:
 
-- Graphs run as torchair wrote them: GE neither folds constants nor fuses or renames operators here, so there may be
-  more operators, and other names, than on a device. All run on one stream, and none has a tensor on the host.
+- Graphs run unchanged: GE does not fold constants, fuse or rename operators here, so there may be more operators, and
+  different names, than on a device. All operators run on one stream, and all tensors are on the device.
   (assumption torchair.names_stay)
-- The operators of `_ge_ops` and its sisters exist, no others; no control flow and no subgraphs. Which operators of
-  PyTorch that covers: `ascend-dump help converters`.
-- Random operators give what NumPy's Philox gives for torchair's seed and offset, not the device's values.
-- `BatchNormV3` gives its outputs 1 to 4 as torchair reads them: the batch's mean and variance (which
-  `BNTrainingUpdateGrad` takes), then the moving ones. GE's prototype names the moving ones first, and the inverse of
-  the deviation; taken by that, training a network with batch normalisation would differ from PyTorch. What a device
-  gives is not known. (assumption torchair.batch_norm_outputs)
-- The bit mask of `MaxPoolWithArgmaxV1` has a number for each 16 outputs, and a device the blocks of its layout.
+- Only the operators of `ge_compute` exist, without control flow and subgraphs. `ascend-dump help converters` lists the
+  PyTorch operators that they cover.
+- Random operators return values of NumPy's Philox for torchair's seed and offset, not the device's values.
+- Outputs 1 to 4 of `BatchNormV3` are in torchair's order: the batch's mean and variance (inputs of
+  `BNTrainingUpdateGrad`), then the moving ones. GE's prototype lists the moving ones first, and the inverse of
+  the deviation; with that order, training a network with batch normalisation would differ from PyTorch. The device's
+  order is unknown. (assumption torchair.batch_norm_outputs)
+- The bit mask of `MaxPoolWithArgmaxV1` has a number for each 16 outputs, not the blocks of a device's layout.
   (assumption torchair.max_pool_mask) Float16 and bfloat16 are computed as PyTorch does on the CPU.
 - `export` raises NotSupported; tuning, the channel for `print`, and operator arguments for `aclop` do nothing.
-- A device other than the simulated one cannot be set: give ASCEND_DEVICE_ID that of the device.
+- Only the simulated device can be set: set ASCEND_DEVICE_ID to its number.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class TorchDataType(enum.IntEnum):
 
 
 class _Boundary:
-    """The native module of this process. Classes of torchair derive from it, so it outlives a device."""
+    """The native module of this process. torchair derives classes from it, so it outlives a device."""
 
     def __init__(self) -> None:
         self.current: Optional[NativeSession] = None
@@ -90,7 +90,7 @@ class _Boundary:
             def __init__(self, name: str) -> None:
                 super().__init__(boundary.session(), name)
 
-        found: dict[str, Any] = {
+        members: dict[str, Any] = {
             "TorchNpuGraphBase": TorchNpuGraphBase,
             "TorchDataType": TorchDataType,
             "InitializeGraphEngine": lambda options: self.session().initialize(options),
@@ -98,7 +98,7 @@ class _Boundary:
             "FinalizeGraphEngine": self.finalize,
             "GetSocName": lambda: self.session().npu.soc,
             "CheckAclnnAvaliable": lambda name: True,
-            # "" is compatible, "None" an interface that this CANN has not.
+            # "" is compatible, "None" an interface that this CANN lacks.
             "check_cann_compat": lambda op_type, inputs, attrs: "",
             "get_registered_ir_def": lambda op_type: ("None", [], [], []),
             "export": _export,
@@ -107,7 +107,7 @@ class _Boundary:
             **dict.fromkeys(("AclopStartDumpArgs", "AclopStopDumpArgs"), _do_nothing),
         }
         self.module = ModuleType(_NAME, "torchair's native boundary on the simulated device")
-        for name, value in found.items():
+        for name, value in members.items():
             setattr(self.module, name, value)
 
     def session(self) -> NativeSession:
@@ -116,7 +116,7 @@ class _Boundary:
         return self.current
 
     def finalize(self) -> None:
-        # torchair also finalises when the process ends.
+        # torchair also finalises at the end of the process.
         if self.current is not None:
             self.current.finalize()
 
@@ -127,23 +127,23 @@ def _boundary() -> _Boundary:
 
 
 def modules(npu: Npu) -> Mapping[str, ModuleType]:
-    """The native module of this process."""
+    """Return the native module of this process."""
     return {_NAME: _boundary().module}
 
 
 @contextlib.contextmanager
 def patches(npu: Npu, modules: Mapping[str, ModuleType]) -> Iterator[None]:
-    """Bind the native module to `npu`, and let torchair forget at the end what it froze.
+    """Bind the native module to `npu`, and reset torchair's fixed options at the end.
 
     Raises NotSupported beside the fake torch_npu.
     """
     if "torch_npu" in modules:
         raise NotSupported(
-            "the real torchair does not run beside the fake torch_npu, which lacks operators that torchair looks for",
+            "the real torchair does not run beside the fake torch_npu, which lacks operators that torchair needs",
             hint='install("torch_npu", "torchair"), or "torchair_native" without torch_npu',
         )
     boundary = _boundary()
-    before = boundary.current
+    replaced = boundary.current
     _reset_frontend()
     boundary.current = NativeSession(npu)
     try:
@@ -152,24 +152,24 @@ def patches(npu: Npu, modules: Mapping[str, ModuleType]) -> Iterator[None]:
     finally:
         try:
             _reset_frontend()
-            # It raises where the dump was ended by other means; the device goes anyway.
+            # It raises if the dump has already ended; the device is removed anyway.
             with contextlib.suppress(RuntimeError):
                 boundary.current.finalize()
         finally:
-            boundary.current = before
+            boundary.current = replaced
 
 
 @contextlib.contextmanager
 def _generator_of_the_device() -> Iterator[None]:
-    """Give the default generator an offset, as those of devices have one and the CPU's has none.
+    """Add an offset to the default generator: generators of devices have an offset, the CPU's has none.
 
-    torchair asks it for seed and offset at each run of a graph with random operators. Where there is no torch_npu, it
-    sets the seed to 10 while it converts such a graph.
+    torchair reads seed and offset at each run of a graph with random operators. Without torch_npu, it sets the seed to
+    10 while it converts such a graph.
     """
     import torch
 
     class DefaultGenerator(torch.Generator):  # type: ignore[misc]  # torch is not typed where mypy runs
-        """The default generator with a count of what graphs have drawn."""
+        """The default generator with a count of the random values that graphs have drawn."""
 
         _drawn = 0
 
@@ -191,7 +191,7 @@ def _generator_of_the_device() -> Iterator[None]:
 
 
 def _reset_frontend() -> None:
-    """Let a torchair that is loaded initialise GE anew: the globals that torchair's own tests reset between cases."""
+    """Reset the globals of a loaded torchair, as torchair's tests do between cases, so that it initialises GE again."""
     backend = sys.modules.get("torchair.core._backend")
     if backend is None:
         return
