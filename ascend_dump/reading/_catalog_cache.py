@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["Watch", "Whole", "catalog_of", "is_kept"]
 
 _MANIFEST = "catalog.json"
-_SCHEMA = "ascend-dump/catalog/4"
+_SCHEMA = "ascend-dump/catalog/5"
 #: A catalog of fewer records is made in less time than it takes to keep one.
 _WORTH_KEEPING = 20_000
 #: Rows of a part. Two of them are in memory while a catalog is made: one is written while the next one is read.

@@ -52,6 +52,7 @@ FIELDS = (
     "phase",
     "module",
     "source",
+    "kernel",
     "path",
 )
 
@@ -74,6 +75,7 @@ class Record:
     nbytes             bytes of the logical tensor
     phase              "forward", "backward" or "other"
     module, source     path of the module, and `file:line` of the user's code
+    kernel             the kernel of an API call on an NPU (`AddAiCore` of `aclnnAdd`); None for the call, and elsewhere
     attrs              fields of this dialect only (hash, stride, storage, …)
     error              why this record cannot be read; reading its values raises this error
     loader, key        for authors of dialects: the reader of the payload, and the key that it finds the payload by
@@ -104,6 +106,7 @@ class Record:
     phase: Optional[str]
     module: Optional[str]
     source: Optional[str]
+    kernel: Optional[str]
     path: Path
     error: Optional[ReadError]
     loader: Optional[Loader]
@@ -137,12 +140,13 @@ class Record:
         phase: Optional[str] = None,
         module: Optional[str] = None,
         source: Optional[str] = None,
+        kernel: Optional[str] = None,
         nth: Optional[int] = None,
         call: bytes = b"",
     ) -> None:
         """attrs may be a function of `key` that makes them when they are needed.
 
-        nth: the number of this run of the operator, if its inputs and outputs have different timestamps. call: the
+        nth: the number of this run of the operator, if its inputs and outputs have different timestamps or tasks. call: the
         arguments of the operator, for `ascend_dump.dump_format.read_call`.
         """
         # No loop over the names, because it would dominate the time of listing a large dump.
@@ -171,6 +175,7 @@ class Record:
         self.phase = phase
         self.module = module
         self.source = source
+        self.kernel = kernel
         self._nth = nth
         self._call = call
 
@@ -207,6 +212,11 @@ class Record:
         record = copy.copy(self)
         record.op_type, record.index, record._call = op_type, index, call
         return record
+
+    def as_eager(self, api: str, op_name: str, kernel: Optional[str], nth: int) -> Record:
+        """Return this record as one of an API call or of its kernel, whose inputs and outputs are in several files."""
+        self.op_type, self.op_name, self.kernel, self._nth = api, op_name, kernel, nth
+        return self
 
     @property
     def stack(self) -> tuple[str, ...]:
@@ -343,8 +353,9 @@ class Record:
     def execution(self) -> tuple[Any, ...]:
         """Identifies one run of an operator: equal for its records, different for those of other runs."""
         operator = (self.run, self.rank, self.device, self.model, self.model_id, self.step, self.op_type, self.op_name)
-        ids = (self.task_id, self.stream_id)
-        return (*operator, *ids, self.timestamp, None) if self._nth is None else (*operator, *ids, None, self._nth)
+        if self._nth is not None:
+            return (*operator, None, None, None, self._nth)
+        return (*operator, self.task_id, self.stream_id, self.timestamp, None)
 
     @property
     def label(self) -> str:

@@ -41,7 +41,7 @@ __all__ = [
     "shards_of",
 ]
 
-_TEXTS = ("op_type", "op_name", "io", "model", "run", "dtype", "format", "phase", "module", "source", "path")
+_TEXTS = ("op_type", "op_name", "io", "model", "run", "dtype", "format", "phase", "module", "source", "kernel", "path")
 _LISTS = ("shape", "stride", "stored_stride")
 _FLOATS = ("max", "min", "mean", "l2norm")
 #: The memory of a tensor, and the reasons for missing values, in host dumps.

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["groups"]
 
 #: The common fields of the records of one run of an operator: `Record.execution`.
-_PLACE = ("run", "rank", "device", "model", "model_id", "step", "op_type", "op_name", "task_id", "stream_id")
-_NEEDED = (*_PLACE, "timestamp", "nth", "io", "dtype", "shape", "nbytes", "error")
+_PLACE = ("run", "rank", "device", "model", "model_id", "step", "op_type", "op_name")
+_TASK = ("task_id", "stream_id", "timestamp")
+_NEEDED = (*_PLACE, *_TASK, "nth", "kernel", "io", "dtype", "shape", "nbytes", "error")
 #: Rows in memory at once.
 _ROWS = 500_000
 _LOW = (1 << 32) - 1
@@ -53,9 +54,9 @@ def _numbered(rows: polars.DataFrame) -> polars.DataFrame:
     """Return the rows with the columns `row` and `group`."""
     import polars as pl
 
-    time = pl.when(pl.col("nth").is_null()).then(pl.col("timestamp"))
+    task = [pl.when(pl.col("nth").is_null()).then(pl.col(name)) for name in _TASK]
     nameless = pl.col("error").is_not_null() & pl.col("op_name").eq("")
-    keys = [*map(pl.col, _PLACE), time, pl.col("nth"), pl.when(nameless).then(pl.col("row"))]
+    keys = [*map(pl.col, _PLACE), *task, pl.col("nth"), pl.when(nameless).then(pl.col("row"))]
     begins = pl.any_horizontal(key.ne_missing(key.shift(1)) for key in keys)
     return rows.with_row_index("row").with_columns(begins.cum_sum().alias("group"))
 

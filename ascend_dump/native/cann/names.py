@@ -19,8 +19,10 @@ __all__ = [
     "STEP_DIRECTORY",
     "DumpLevels",
     "DumpName",
+    "EagerName",
     "build_levels",
     "build_name",
+    "eager_name",
     "loosen_glob",
     "parse_levels",
     "parse_name",
@@ -49,6 +51,10 @@ _WATCH = "_To_"
 _SET_WITHOUT_REPLACED = re.compile(r"!?(?:[0-9]-[0-9]|[a-z]-[a-z]|[A-Z]-[A-Z]|[^\W_])+")
 
 
+#: The op type of a file of an eager operator, and the API name where opbase knows none (spelled so).
+_EAGER_TYPE = re.compile(r"(aclnn\w+?|L2DfxAbscent)_(\d{1,20})(?:_(L[02]))?", re.ASCII)
+_NO_API = "L2DfxAbscent"
+
 #: The path of the directory of one step of a model below a dump path, which has the level of a rank where torchair
 #: dumps; the last group is the number of the step.
 #: (assumption torchair.levels)
@@ -60,7 +66,8 @@ class DumpName(NamedTuple):
 
     form       "device" (the usual one), "old" (no stream), "aclgraph" (a captured stream), or an
                exception: "brief", "normal", "callback", "custom"
-    timestamp  microseconds since the epoch; for an exception the digits YYYYmmddHHMMSSmmm of local time
+    timestamp  microseconds since the epoch; for an exception the digits YYYYmmddHHMMSSmmm of local time, but
+               microseconds too in CANN before about 2024-12
     task_type  4 for FFTS+; then context_id, thread_id and device_id are set
     dump_number  only in form "aclgraph"; core_type and core_id only in form "callback"
     statistics   the file is a statistics CSV
@@ -82,6 +89,11 @@ class DumpName(NamedTuple):
     core_id: Optional[int] = None
 
     @property
+    def local_time(self) -> bool:
+        """Return True if `timestamp` has the digits of a local time."""
+        return self.timestamp >= 10 ** (_LOCAL_STAMP - 1)
+
+    @property
     def exception(self) -> bool:
         return self.form in ("brief", "normal", "callback", "custom")
 
@@ -89,6 +101,41 @@ class DumpName(NamedTuple):
     def overflow(self) -> bool:
         """Return True if the file is an overflow record; documents also spell it OpDebug.Node_Opdebug."""
         return self.op_type.lower() == "opdebug" and self.op_name.lower() == "node_opdebug"
+
+
+class EagerName(NamedTuple):
+    """The fields in the names of a file of an eager operator.
+
+    api      the API call, such as "aclnnAdd"; the operator itself if opbase knows no API
+    number   counts the API calls of the process, of all threads; inputs and outputs of a call have the same, but for
+             generated operators
+    kernel   the kernel of the file; None for the tensors of the API call, and for generated operators
+    """
+
+    api: str
+    number: int
+    kernel: Optional[str] = None
+    generated: bool = False
+
+
+def eager_name(name: DumpName) -> Optional[EagerName]:
+    """Return the names of an eager operator; None for files of other operators.
+
+    opbase writes `{api}_{number}_L2.{api}` for an API call and `{api}_{number}_L0.{kernel}` for each of its kernels
+    (hicann/opbase aa3cd74, composite_op/aclnn_engine/op_dfx.cpp:815, 1131), and `L2DfxAbscent_{number}._L0{OpType}` for
+    operators with a generated API (individual_op/executor/indv_dump.cpp:147). Each writes inputs and outputs apart
+    (op_executor.cpp:987, common/inc/kernel_launcher.h:170), and both in one file only on overflow (op_dfx.cpp:1147) and
+    for exceptions. A kernel's name is what the author of the operator called it.
+    """
+    if not name.op_type.startswith(("aclnn", _NO_API)):
+        return None
+    match = _EAGER_TYPE.fullmatch(name.op_type)
+    if match is None:
+        return None
+    api, number, level = match[1], int(match[2]), match[3]
+    if level is None:
+        return EagerName(name.op_name.removeprefix("_L0") or api, number, generated=True) if api == _NO_API else None
+    return EagerName(api, number, None if level == "L2" else name.op_name)
 
 
 def sanitize(text: str) -> str:
@@ -134,6 +181,9 @@ def parse_name(name: str) -> Optional[DumpName]:
         return None
     if len(fields) < 3 or not fields[0]:
         return None
+    if len(fields) == 4 and not statistics and (fields[0] == "exception_info" or _EAGER_TYPE.fullmatch(fields[0])):
+        # Exceptions of CANN before about 2024-12 have microseconds instead of a local time.
+        return _parse_exception(fields) if _is_stamp(fields[3]) else None
     if len(fields[-1]) == _LOCAL_STAMP and _is_stamp(fields[-1]) and not statistics:
         return _parse_exception(fields)
     return _parse_data(fields, statistics)
@@ -210,7 +260,7 @@ class DumpLevels(NamedTuple):
 def parse_levels(parts: Sequence[str], inside: Optional[int] = None) -> DumpLevels:
     """Read the levels above a file, outermost first.
 
-    own: the number of the last levels that are below the directory that the user opened; None for all. Levels above
+    inside: the number of the last levels that are below the directory that the user opened; None for all. Levels above
     that directory are used only from the level of the time on, because in a path such as `/data/3/0/` of the user the
     numbers mean something else.
     """

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump.errors import ReadError
 from ascend_dump.native.cann.mapping import MAPPING, read_mapping
 from ascend_dump.native.cann.names import DumpName, parse_levels, parse_name, watch_pairs
 from ascend_dump.reading._dialect import Directory, Entry
+
+if TYPE_CHECKING:
+    from ascend_dump.reading._record import Record
 
 __all__ = ["UNKNOWN_NAME", "CannDirectory", "CannEntry", "is_hash"]
 
@@ -57,9 +60,17 @@ class CannDirectory:
         parsed = parse_name(text)
         if self._prefix and (parsed is None or parsed.form != "aclgraph"):
             text, parsed = name, parse_name(name)
+        parsed = self.as_exception(parsed)
         if parsed is None or (parsed.form == "custom" and not self.levels.exception):
             return None
         return text, parsed
+
+    def as_exception(self, name: Optional[DumpName]) -> Optional[DumpName]:
+        """Return the name of an exception file for a name of older CANN, which has microseconds, below their directory.
+        """
+        if name is not None and name.form == "old" and self.levels.exception:
+            return name._replace(form="normal")
+        return name
 
     def long_names(self) -> dict[str, str]:
         """Return the long name by the name on disk, from `mapping.csv`; empty if it cannot be read."""
@@ -116,7 +127,7 @@ class CannEntry(Entry):
 
     @property
     def name(self) -> DumpName:
-        return parse_name(self._text) or UNKNOWN_NAME
+        return self._directory.as_exception(parse_name(self._text)) or UNKNOWN_NAME
 
     @property
     def path(self) -> Path:  # type: ignore[override]  # made when asked for: most files are only listed
@@ -129,6 +140,13 @@ class CannEntry(Entry):
     @property
     def path_text(self) -> str:
         return self._directory.text + self._on_disk
+
+    def records_of_file(self) -> Iterable[Record]:
+        """Return the records of this file alone."""
+        raise NotImplementedError("the entries of a dialect read their files")
+
+    def records(self) -> Iterable[Record]:
+        return self.records_of_file()
 
     def shared_fields(self, path: Path) -> dict[str, Any]:
         """Return the fields of its records in the name and the directory."""
@@ -144,7 +162,7 @@ class CannEntry(Entry):
             "run": self.run,
             "task_id": name.task_id,
             "stream_id": name.stream_id,
-            "timestamp": None if name.exception else name.timestamp or None,
+            "timestamp": None if name.local_time else name.timestamp or None,
         }
 
     def attrs(self) -> dict[str, Any]:
@@ -154,7 +172,9 @@ class CannEntry(Entry):
         if name.overflow:
             attrs["scene"] = "overflow"
         elif name.exception:
-            attrs.update(scene="exception", time=str(name.timestamp))
+            attrs["scene"] = "exception"
+            if name.local_time:
+                attrs["time"] = str(name.timestamp)
         else:
             watched = self._directory.watched(name)
             if watched is not None:

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from ascend_dump.errors import CorruptDump, ReadError
 from ascend_dump.native.cann.mapping import MAPPING
-from ascend_dump.native.cann.names import parse_name, sanitize
+from ascend_dump.native.cann.names import DumpName, eager_name, parse_name, sanitize
 from ascend_dump.reading._dialect import Directory, Entry
 from ascend_dump.reading._record import Record
 from ascend_dump.reading.dialects._cann_files import UNKNOWN_NAME, CannDirectory, CannEntry, is_hash
 from ascend_dump.reading.dialects._cann_records import buffer_record, statistics_record, tensor_record
+from ascend_dump.reading.dialects._eager_files import EagerCalls, EagerEntry
 from ascend_dump.reading.dialects._unreadable import UnreadableLines
 
 if TYPE_CHECKING:
@@ -41,13 +42,16 @@ class _CannDialect:
         for name in directory.names:
             parsed = cann_directory.parse(name)
             if parsed is not None:
-                entries.append(_CannFile(cann_directory, name, *parsed))
+                entries.append(_file(cann_directory, name, *parsed))
                 claimed.add(name)
             elif is_hash(name):
                 hashes.append(name)
         if hashes:
             entries += _renamed(cann_directory, hashes, claimed)
         cann_directory.files = entries  # type: ignore[assignment]  # the list that the walk wants holds nothing else
+        eager = [entry for entry in entries if isinstance(entry, _EagerFile)]
+        if eager:
+            EagerCalls(eager)
         return entries, claimed
 
 
@@ -59,10 +63,8 @@ class _CannFile(CannEntry):
 
     __slots__ = ()
 
-    def records(self) -> Iterable[Record]:
-        if self.name.statistics:
-            return self._statistics()
-        return self._tensors()
+    def records_of_file(self) -> Iterable[Record]:
+        return self._statistics() if self.name.statistics else self._tensors()
 
     def _tensors(self) -> Iterator[Record]:
         from ascend_dump.native.cann.dump_file import read_header
@@ -82,7 +84,7 @@ class _CannFile(CannEntry):
             yield buffer_record(header, buffer, attrs, common)
         for space in header.spaces:
             yield buffer_record(header, space, attrs, common)
-        if not (header.tensors or header.buffers or header.spaces):
+        if not (header.tensors or header.buffers or header.spaces) and eager_name(self.name) is None:
             empty = CorruptDump("its header lists no tensor", path=path, offset=8)
             yield Record(None, error=empty, attrs=attrs, **common)
 
@@ -140,6 +142,17 @@ class _CannFile(CannEntry):
             yield Record(None, error=error, attrs=attrs, **fields)
 
 
+class _EagerFile(EagerEntry, _CannFile):
+    """One file of an eager operator."""
+
+    __slots__ = ()
+
+
+def _file(directory: CannDirectory, on_disk: str, text: str, name: DumpName) -> _CannFile:
+    kind = _CannFile if eager_name(name) is None else _EagerFile
+    return kind(directory, on_disk, text, name)
+
+
 def _renamed(directory: CannDirectory, hashes: list[str], claimed: set[str]) -> Iterator[CannEntry]:
     """Yield the entries of files whose names are hashes of longer names. Adds to `claimed`."""
     names = directory.long_names()
@@ -153,4 +166,4 @@ def _renamed(directory: CannDirectory, hashes: list[str], claimed: set[str]) -> 
             parsed = UNKNOWN_NAME
         if parsed is not None:
             claimed.add(on_disk)
-            yield _CannFile(directory, on_disk, long_name or "", parsed)
+            yield _file(directory, on_disk, long_name or "", parsed)

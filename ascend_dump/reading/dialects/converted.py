@@ -115,7 +115,7 @@ class _ConvertedFile(CannEntry):
         super().__init__(directory, file.on_disk, file.text, file.dump)
         self._converted = file.converted
 
-    def records(self) -> Iterator[Record]:
+    def records_of_file(self) -> Iterator[Record]:
         from ascend_dump.reading.dialects import _converted_values as values
 
         path, converted = self.path, self._converted

@@ -1,0 +1,152 @@
+"""Join the files of eager operators: CANN writes the inputs and the outputs of each API call and kernel apart.
+
+An execution consists of a file with inputs and the next file with outputs of the same API call or kernel on one stream.
+The files do not name their side, so that their headers are read when the first record is requested.
+
+The number in a file name counts all API calls of the process. It ties kernels to their call, but differs between steps,
+runs and ranks. Names of records number the calls of each API in the directory instead, which is that of one step:
+`aclnnAdd_0`, and `aclnnAdd_0/AddAiCore_0` for a kernel of it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Optional
+
+from ascend_dump.native.cann.names import DumpName, EagerName, eager_name
+from ascend_dump.reading._record import Record
+from ascend_dump.reading.dialects._cann_files import CannEntry
+
+__all__ = ["EagerCalls", "EagerEntry"]
+
+#: (API, number of the call, kernel); generated operators have another number for each file.
+_Key = tuple[str, Optional[int], Optional[str]]
+
+
+class EagerEntry(CannEntry):
+    """One file of an eager operator. The last file of an execution yields the records of all of them."""
+
+    __slots__ = ("calls",)
+    #: Set once all files of the directory are known.
+    calls: EagerCalls
+
+    @property
+    def eager(self) -> EagerName:
+        eager = eager_name(self.name)
+        assert eager is not None, "only files with such a name have this entry"
+        return eager
+
+    @property
+    def written_name(self) -> Optional[str]:
+        return None
+
+    def records(self) -> Iterator[Record]:
+        return self.calls.records_at(self)
+
+
+class _Execution(NamedTuple):
+    """The files of one run of an API call or a kernel; nth tells runs with the same name apart."""
+
+    files: tuple[EagerEntry, ...]
+    op_name: str
+    nth: int
+    has_both: bool
+
+
+class EagerCalls:
+    """The executions of eager operators in one directory."""
+
+    def __init__(self, files: Sequence[EagerEntry]) -> None:
+        groups: defaultdict[_Key, list[EagerEntry]] = defaultdict(list)
+        numbers: defaultdict[str, set[int]] = defaultdict(set)
+        ends: defaultdict[tuple[str, int], int] = defaultdict(int)
+        for file in files:
+            eager = file.eager
+            groups[_key(eager)].append(file)
+            if not eager.generated:
+                numbers[eager.api].add(eager.number)
+                ends[eager.api, eager.number] = max(ends[eager.api, eager.number], file.order)
+        self._groups = dict(groups)
+        self._executions: dict[_Key, dict[EagerEntry, list[_Execution]]] = {}
+        #: Records of files that were read to learn their sides, until they are requested.
+        self._waiting: dict[EagerEntry, list[Record]] = {}
+        self._call_names = {
+            (api, number): f"{api}_{position}"
+            for api, of_api in numbers.items()
+            for position, number in enumerate(sorted(of_api))
+        }
+        for file in files:
+            eager = file.eager
+            file.calls, file.op_type, file.op_name = self, eager.api, None
+            if eager.kernel is None and not eager.generated:
+                # An API call ends after its kernels, also where only its inputs are dumped.
+                file.order = ends[eager.api, eager.number]
+                file.op_name = self._call_names[eager.api, eager.number]
+
+    def records_at(self, file: EagerEntry) -> Iterator[Record]:
+        """Yield the records of the executions that end with a file."""
+        eager = file.eager
+        key = _key(eager)
+        if key not in self._executions:
+            self._executions[key] = self._join(key)
+        for execution in self._executions[key].get(file, ()):
+            for part in execution.files:
+                waiting = self._waiting.pop(part, None)
+                for record in part.records_of_file() if waiting is None else waiting:
+                    record.attrs["call_number"] = part.eager.number
+                    if execution.has_both and eager.kernel is not None:
+                        # Written only because the kernel overflowed, unless an exception wrote it.
+                        record.attrs.setdefault("scene", "overflow")
+                    yield record.as_eager(eager.api, execution.op_name, eager.kernel, execution.nth)
+
+    def _join(self, key: _Key) -> dict[EagerEntry, list[_Execution]]:
+        api, number, kernel = key
+        streams: defaultdict[tuple[object, ...], list[EagerEntry]] = defaultdict(list)
+        for file in sorted(self._groups[key], key=lambda file: _moment(file.name, file.eager)):
+            name = file.name
+            streams[name.stream_id, name.form, name.statistics].append(file)
+        joined = [part for files in streams.values() for part in self._join_stream(files, keep=number is not None)]
+        joined.sort(key=lambda part: _moment(part[0][0].name, part[0][0].eager))
+        executions: dict[EagerEntry, list[_Execution]] = {}
+        for position, (files, has_both) in enumerate(joined):
+            if number is None:
+                op_name = f"{api}_{position}"
+            else:
+                op_name = self._call_names[api, number]
+                if kernel is not None:
+                    op_name += f"/{kernel}_{position}"
+            execution = _Execution(tuple(files), op_name, position, has_both)
+            executions.setdefault(files[-1], []).append(execution)
+        return executions
+
+    def _join_stream(self, files: list[EagerEntry], *, keep: bool) -> Iterator[tuple[list[EagerEntry], bool]]:
+        """Yield the files of each execution, and True if a file contains both sides."""
+        inputs: list[EagerEntry] = []
+        for file in files:
+            records = list(file.records_of_file())
+            if not records:
+                continue  # the side that `mode` leaves out
+            if keep:
+                self._waiting[file] = records
+            sides = {record.io for record in records if record.error is None or record.io}
+            if "input" in sides and inputs:
+                yield inputs, False
+                inputs = []
+            if sides == {"input"}:
+                inputs = [file]
+                continue
+            # A file that cannot be read ends the execution that has begun.
+            yield [*inputs, file], "input" in sides and "output" in sides
+            inputs = []
+        if inputs:
+            yield inputs, False
+
+
+def _key(eager: EagerName) -> _Key:
+    return eager.api, None if eager.generated else eager.number, eager.kernel
+
+
+def _moment(name: DumpName, eager: EagerName) -> tuple[int, ...]:
+    """Return the sort key of files of one API call or kernel."""
+    return (eager.number, name.timestamp, name.dump_number or 0, name.task_id or 0)
