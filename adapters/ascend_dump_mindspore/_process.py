@@ -7,13 +7,21 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
 from ascend_dump import WriteError
-from ascend_dump.adapter import RunDirectory, at_exit, make_private_directory, open_private
+from ascend_dump.adapter import (
+    RunDirectory,
+    at_exit,
+    located,
+    make_private_directory,
+    move,
+    open_private,
+    remove_file,
+    remove_tree,
+)
 from ascend_dump.native.mindspore.config.dump_json import CONFIG_VARIABLE
 from ascend_dump_mindspore._scratch import ACCEPTED, Scratch
 
@@ -23,6 +31,8 @@ __all__ = ["OURS", "ArmedRun", "armed", "forget", "is_foreign"]
 OURS = "ASCEND_DUMP_MINDSPORE_CONFIG"
 #: Files that MindSpore writes only once: per process, or per graph when it is compiled.
 _WRITTEN_ONCE = ("rank_*/.dump_metadata/*", "rank_*/graphs/*", "rank_*/execution_order/ms_execution_order_graph_*")
+
+_HINT = "free some space, and give path= a directory in which only this user may write"
 
 _armed: Optional[ArmedRun] = None
 
@@ -68,6 +78,8 @@ class ArmedRun:
         self.on = True
         self._scratch: Optional[Scratch] = None
         self._removed = False
+        #: Directories of graphs that stood in the way of the link.
+        self._kept: list[Path] = []
         self.link = Path(os.path.abspath(run.beside("mindspore")))
         try:
             if not ACCEPTED.fullmatch(f"{self.link.parent}/"):
@@ -80,7 +92,7 @@ class ArmedRun:
             self.config = self._write(run)
         except OSError as error:
             self.remove()
-            raise WriteError(f"the dump cannot be prepared: {error}", hint="free some space") from error
+            raise WriteError(f"the dump cannot be prepared: {error}", hint=_HINT) from error
         except BaseException:
             self.remove()
             raise
@@ -103,7 +115,7 @@ class ArmedRun:
             self._write(run)
             self._lead_to(run.path)
         except OSError as error:
-            raise WriteError(f"the dump cannot be prepared: {error}", hint="free some space") from error
+            raise WriteError(f"the dump cannot be prepared: {error}", hint=_HINT) from error
         self._roots.append(run.path)
 
     def lead_away(self) -> None:
@@ -121,7 +133,7 @@ class ArmedRun:
             self._lead_to(aside)
         except OSError as error:
             raise WriteError(
-                f"graphs that are compiled from now on are added to the dump: {error}", hint="free some space"
+                f"graphs that are compiled from now on are added to the dump: {error}", hint=_HINT
             ) from error
         if aside not in self._roots:
             self._roots.append(aside)
@@ -137,7 +149,9 @@ class ArmedRun:
     def remove(self) -> None:
         self._removed = True
         with contextlib.suppress(OSError, AttributeError):
-            self.link.unlink()
+            remove_file(self.link)
+        for graphs in self._kept:
+            remove_tree(graphs)
         if self._scratch is not None:
             self._scratch.remove()
 
@@ -151,14 +165,15 @@ class ArmedRun:
         make_private_directory(self.link.parent)
         if self.link.is_dir() and not self.link.is_symlink():
             # Without the link MindSpore has created a directory of that name for its graphs: keep them.
-            self._scratch = self._scratch or Scratch()
-            kept = Path(tempfile.mkdtemp(prefix="kept", dir=self._scratch.path))
-            self._roots.append(Path(shutil.move(self.link, kept)))
+            graphs = self.link.with_name(f"{self.link.name}-{len(self._kept)}")
+            move(self.link, graphs)
+            self._kept.append(graphs)
+            self._roots.append(graphs)
 
     def forget_config(self, run: RunDirectory) -> None:
         """Remove the configuration file of a run that did not start."""
         with contextlib.suppress(OSError):
-            self._config_of(run).unlink()
+            remove_file(self._config_of(run))
 
     @staticmethod
     def _config_of(run: RunDirectory) -> Path:
@@ -172,9 +187,10 @@ class ArmedRun:
 
     def _lead_to(self, directory: Path) -> None:
         beside = self.link.with_name(f"{self.link.name}-new")
-        os.symlink(os.path.abspath(directory), beside, target_is_directory=True)
+        with located(beside) as (name, above):
+            os.symlink(os.path.abspath(directory), name, target_is_directory=True, dir_fd=above)
         # Atomically, so that MindSpore finds a directory at any time.
-        os.replace(beside, self.link)
+        move(beside, self.link)
 
 
 def without_path(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,10 +203,12 @@ def _share(before: Path, root: Path) -> None:
     for pattern in _WRITTEN_ONCE:
         for file in before.glob(pattern):
             there = root / file.relative_to(before)
-            there.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_directory(there.parent)
             try:
-                os.link(file, there)
+                with located(there) as (name, above):
+                    os.link(file, name, dst_dir_fd=above)
             except FileExistsError:
                 continue
             except OSError:  # another file system
-                shutil.copy2(file, there)
+                with open(file, "rb") as old, open(open_private(there, os.O_WRONLY | os.O_EXCL), "wb") as new:
+                    shutil.copyfileobj(old, new)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import shutil
-import tempfile
+import secrets
 import threading
 import time
 import weakref
@@ -14,7 +13,16 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from ascend_dump import AscendDumpError, CaptureError, WriteError
-from ascend_dump.adapter import DumpRequest, RunDirectory, Session, Tally, tell_of_empty, text_matcher
+from ascend_dump.adapter import (
+    DumpRequest,
+    RunDirectory,
+    Session,
+    Tally,
+    add_private_directory,
+    remove_tree,
+    tell_of_empty,
+    text_matcher,
+)
 from ascend_dump.statistics import STATISTIC_NAMES
 from ascend_dump.writing import HostRun, HostWriter, Item, SizeLimit, size_limit
 from ascend_dump_tensorflow import _debugger, _hook
@@ -187,7 +195,8 @@ class HostSession(Session):
             return plain(fetches, feeds, options, metadata)
         directory = None
         try:
-            directory = Path(tempfile.mkdtemp(prefix=".tfdbg-", dir=self.root))
+            directory = self.root / f".tfdbg-{secrets.token_hex(8)}"
+            add_private_directory(directory)
             ours, watched = self._watched(session.graph, options, directory)
         except Exception as error:
             self._give_up(error, directory)
@@ -196,7 +205,7 @@ class HostSession(Session):
         try:
             result = plain(fetches, feeds, ours, watched)
         except BaseException:
-            shutil.rmtree(directory, ignore_errors=True)
+            remove_tree(directory)
             raise
         finally:
             self._local.inside = False
@@ -211,7 +220,7 @@ class HostSession(Session):
         except Exception as error:
             self._give_up(error, None)
         finally:
-            shutil.rmtree(directory, ignore_errors=True)
+            remove_tree(directory)
         return result
 
     def _watched(self, graph: Any, options: Any, directory: Path) -> tuple[Any, Any]:
@@ -267,7 +276,7 @@ class HostSession(Session):
     def _give_up(self, error: Exception, directory: Optional[Path]) -> None:
         """Report an error once; the program goes on without recording."""
         if directory is not None:
-            shutil.rmtree(directory, ignore_errors=True)
+            remove_tree(directory)
         if self.failure is None:
             if not isinstance(error, AscendDumpError):
                 error = WriteError(f"a run could not be recorded: {error!r}", hint="nothing more is captured")

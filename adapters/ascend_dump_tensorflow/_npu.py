@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from ascend_dump import AscendDumpError, CaptureError
-from ascend_dump.adapter import DumpRequest, RunDirectory, Session, make_private_directory
+from ascend_dump.adapter import DumpRequest, RunDirectory, Session, make_private_directory, remove_directory
 from ascend_dump.native.cann.mapping import MAPPING
 from ascend_dump.native.cann.names import STEP_DIRECTORY
 from ascend_dump.native.tensorflow.config import DUMP_KEYS, parameters
@@ -162,7 +162,7 @@ class NpuSession(Session):
         self._undo.append(lambda: _restore_environment(before))
         if self.graphs == default:
             make_private_directory(default)
-            self._undo.append(lambda: _remove_if_empty(default))
+            self._undo.append(lambda: remove_directory(default))
 
     def _arm(self, target: Any) -> None:
         kind = kind_of(target)
@@ -350,10 +350,3 @@ def _restore_environment(before: Mapping[str, Optional[str]]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-
-
-def _remove_if_empty(directory: Path) -> None:
-    try:
-        directory.rmdir()
-    except OSError:
-        return

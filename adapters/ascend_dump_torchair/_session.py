@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from ascend_dump import AdapterError, AscendDumpError, CaptureError
-from ascend_dump.adapter import DumpRequest, RunDirectory, Session, read_small
+from ascend_dump.adapter import DumpRequest, RunDirectory, Session, open_directory, read_small
 from ascend_dump.adapter import acl_interface as interface
 from ascend_dump.native.cann.config import check_acl_config
 from ascend_dump.native.cann.config.of_request import save_config
@@ -260,9 +260,13 @@ class TorchairSession(Session):
 
     def _remove_generated(self) -> None:
         for file, _ in list(self._files()):
-            with contextlib.suppress(OSError):  # the directory has files of other processes
-                file.unlink()
-                file.parent.rmdir()
+            with contextlib.suppress(OSError):
+                above = open_directory(file.parent)  # a link raises: what it leads to was not generated for us
+                try:
+                    os.unlink(file.name, dir_fd=above)
+                finally:
+                    os.close(above)
+                file.parent.rmdir()  # unless it has files of other processes
 
     def _only_graphs(self) -> bool:
         if "graph_dump" not in self._request.options:

@@ -19,9 +19,11 @@ from ascend_dump.common.paths import (
     RunDirectory,
     add_private_directory,
     holds_files,
-    located,
     make_private_directory,
     mark_call,
+    move,
+    remove_directory,
+    remove_file,
     remove_tree,
 )
 from ascend_dump.errors import AdapterError, AscendDumpError, CaptureError
@@ -229,16 +231,14 @@ class CallsSession(Session):
                 owner = self._owners.setdefault(os.fspath(inside.parent), number)
             with contextlib.suppress(FileNotFoundError):
                 if owner is None:
-                    with located(file) as (name, directory):
-                        os.unlink(name, dir_fd=directory)
+                    remove_file(file)
                     continue
                 call_directory = self._run.of_call(owner).path
                 if not call_directory.exists():
                     mark_call(call_directory, owner)
                 destination = call_directory / inside
                 make_private_directory(destination.parent)
-                with located(file) as (old, directory), located(destination) as (new, _):
-                    os.replace(old, new, src_dir_fd=directory, dst_dir_fd=directory)
+                move(file, destination)
 
 
 def _files(root: Path) -> Iterator[Path]:
@@ -249,5 +249,4 @@ def _files(root: Path) -> Iterator[Path]:
 
 def _remove_empty(root: Path) -> None:
     for directory, _, _ in os.walk(root, topdown=False):
-        with contextlib.suppress(OSError), located(directory) as (name, above):
-            os.rmdir(name, dir_fd=above)
+        remove_directory(directory)

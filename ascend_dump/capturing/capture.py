@@ -23,7 +23,14 @@ from ascend_dump.capturing._decorated_call import DecoratedCall
 from ascend_dump.capturing._recorder import StepRecorder
 from ascend_dump.capturing._summary import Progress, tell
 from ascend_dump.common.log import give_messages_a_name
-from ascend_dump.common.paths import RunDirectory, holds_files, is_disk_failure, make_private_directory, remove_tree
+from ascend_dump.common.paths import (
+    RunDirectory,
+    holds_files,
+    is_disk_failure,
+    make_private_directory,
+    remove_directory,
+    remove_tree,
+)
 from ascend_dump.common.problem import Problem
 from ascend_dump.common.rank import Rank, current_rank, is_selected
 from ascend_dump.common.run_manifest import Mark
@@ -540,8 +547,7 @@ class Capture:
         self._state = _State.IDLE
         self._cancel()
         if self._session is not None:
-            with contextlib.suppress(OSError):
-                self._session.root.rmdir()
+            remove_directory(self._session.root)
         self._session = self._path = None
 
 

@@ -34,8 +34,11 @@ __all__ = [
     "located",
     "make_private_directory",
     "mark_call",
+    "move",
     "open_directory",
     "open_private",
+    "remove_directory",
+    "remove_file",
     "remove_tree",
     "replace_file",
     "user_cache",
@@ -270,9 +273,13 @@ def add_private_directory(path: Path) -> None:
     """Create one directory (0700 under any umask). Raises OSError, FileExistsError when it exists."""
     with located(path) as (name, directory):
         os.mkdir(name, PRIVATE_DIRECTORY, dir_fd=directory)
+    is_own = _own.pop(os.fspath(path), None) is not None  # one that was removed meanwhile
     fd = open_directory(path)
     try:
-        _make_private(fd, os.fstat(fd), PRIVATE_DIRECTORY)
+        status = os.fstat(fd)
+        _make_private(fd, status, PRIVATE_DIRECTORY)
+        if is_own:
+            _own[os.fspath(path)] = (status.st_dev, status.st_ino)
     finally:
         os.close(fd)
 
@@ -385,6 +392,24 @@ def replace_file(path: Path, data: bytes) -> None:
             with contextlib.suppress(OSError):
                 os.unlink(draft, dir_fd=directory)
             raise
+
+
+def move(old: Path, new: Path) -> None:
+    """Rename a file, link or directory, over a file or link of the new name. Raises OSError, and as `located`."""
+    with located(old) as (old_name, old_above), located(new) as (new_name, new_above):
+        os.replace(old_name, new_name, src_dir_fd=old_above, dst_dir_fd=new_above)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file or link. Raises OSError, and as `located`."""
+    with located(path) as (name, directory):
+        os.unlink(name, dir_fd=directory)
+
+
+def remove_directory(path: Union[str, Path]) -> None:
+    """Remove a directory, if it is empty and can be removed."""
+    with contextlib.suppress(OSError), located(path) as (name, directory):
+        os.rmdir(name, dir_fd=directory)
 
 
 def remove_tree(path: Path) -> None:

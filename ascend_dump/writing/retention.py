@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
 
-from ascend_dump.common.paths import located, open_directory, open_private
+from ascend_dump.common.paths import open_directory, open_private, remove_directory
 from ascend_dump.dump_format import INDEX, REMOVED, STATISTIC
 
 __all__ = ["GONE", "Retention"]
@@ -191,8 +191,7 @@ class Retention:
         del self._remains[step]
         self.other_bytes -= removed.headers
         # The directory stays if it has other files.
-        with contextlib.suppress(OSError), located(self._directory / str(step)) as (name, above):
-            os.rmdir(name, dir_fd=above)
+        remove_directory(self._directory / str(step))
 
 
 @contextlib.contextmanager

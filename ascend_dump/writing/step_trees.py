@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ascend_dump.common.paths import REMOVED_DIRECTORY, located, remove_tree
+from ascend_dump.common.paths import REMOVED_DIRECTORY, move, remove_tree
 
 __all__ = ["StepDirectory", "find_steps", "remove_step"]
 
@@ -60,8 +60,7 @@ def remove_step(step: StepDirectory) -> None:
     # A directory left by an earlier attempt would make the rename fail.
     remove_tree(aside)
     try:
-        with located(step.path) as (old, directory), located(aside) as (new, _):
-            os.rename(old, new, src_dir_fd=directory, dst_dir_fd=directory)
+        move(step.path, aside)
     except FileNotFoundError:
         return
     remove_tree(aside)

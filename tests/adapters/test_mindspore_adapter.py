@@ -14,8 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+# Private: what a process does at its end.
+from ascend_dump_mindspore._process import forget
 from findings import findings
 from mindspore_process import dense_net, graph_mode, step
+from planted_links import plant, state_of
 
 import ascend_dump
 from ascend_dump import fakes
@@ -434,6 +438,23 @@ def test_a_dump_may_be_removed_before_the_next_capture(between, ms, net, tmp_pat
         assert found[: len(names)] == [record.op_name for record in again.dump() if record.model_id == 0]
         assert {record.op_type for record in again.dump() if record.model_id == 1} == {"Tanh", "Parameter"}
         assert any("/" in name for name in found if "Tanh" in name)
+
+
+def test_nothing_behind_a_planted_link_is_changed(ms, net, tmp_path, caplog):
+    with ascend_dump.capture(net, path=tmp_path / "dumps", strict=True) as first:
+        step(ms, net)
+    names = {path.name for path in first.path.parent.iterdir()}
+    cap = ascend_dump.capture(net, path=tmp_path / "dumps").start()
+    step(ms, net)
+    victim = plant(tmp_path / "dumps")
+    before = state_of(victim)
+    assert {path.name for path in victim.iterdir()} > names
+    cap.stop()
+    with pytest.raises(ascend_dump.WriteError, match="was moved"):
+        ascend_dump.capture(net, path=tmp_path / "others").start()
+    forget()
+    assert state_of(victim) == before
+    assert "was moved" in caplog.text
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes can be forked here")

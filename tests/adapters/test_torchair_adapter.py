@@ -506,6 +506,14 @@ class TestAModule:
         assert operators(captured(1, steps="0", layers="Add_1", options={"json": True}).dump()) == {"Add_1"}
         assert nested.exists()
 
+    def test_a_link_in_place_of_the_generated_json_is_not_followed(self, npu: Npu) -> None:
+        model = make_mlp()
+        with ascend_dump.capture(model, framework="torchair", path="dumps", steps="0"), torch.no_grad():
+            model(make_input())
+            Path("ge_dump_data_json").rename("victim")
+            Path("ge_dump_data_json").symlink_to("victim", target_is_directory=True)
+        assert len(list(Path("victim").iterdir())) == 1
+
     def test_ranks_that_are_not_asked_for_run_eagerly(self, npu: Npu) -> None:
         captured(1, steps="0", ranks="1")
         assert npu.executed == []

@@ -4,33 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 from pathlib import Path
 from typing import Any, Callable
 
 import pytest
+from planted_links import plant, state_of
 
 import ascend_dump
 
 torch = pytest.importorskip("torch")
-
-
-def state_of(directory: Path) -> dict[str, tuple[int, bytes]]:
-    """Mode and content of everything in a directory."""
-    return {
-        str(path.relative_to(directory)): (path.stat().st_mode, path.read_bytes() if path.is_file() else b"")
-        for path in directory.rglob("*")
-    }
-
-
-def plant(path: Path) -> Path:
-    """Replace the directory of the rank by a link to a copy of it, and return the copy."""
-    [level] = path.glob("worldsize*")
-    victim = path.parent / "victim"
-    shutil.copytree(level, victim)
-    level.rename(path / "moved")
-    level.symlink_to(victim, target_is_directory=True)
-    return victim
 
 
 def of_a_block(model: Any, path: Path, **settings: Any) -> tuple[Any, Callable[[], object]]:

@@ -32,12 +32,13 @@ _OPENS = {
 #: The field with the description of an output, and its attributes about the origin of the output.
 _OUTPUT = b"output_desc"
 _ORIGIN = re.compile(
-    rb'key\s*:\s*"(_datadump_origin_name|_datadump_origin_output_index|_fx_tensor_name)"\s*value\s*:?\s*\{\s*'
+    rb'key\s*:\s*"(_datadump_origin_name|_datadump_origin_output_index|_fx_tensor_name)"\s*value\s*(?::\s*)?\{\s*'
     rb'(?:s\s*:\s*("(?:[^"\\]|\\.)*")|i\s*:\s*(\d{1,9}))'
 )
 _OPEN, _CLOSE = ord("{"), b"}"
 _QUOTES = (ord('"'), ord("'"))
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|[{}]|[^\s{}"\',;]+')
+_UNCLOSED = (b'"', b"'")
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|[{}"\']|[^\s{}"\',;]+')
 #: A line that opens or closes a message and contains other text too.
 _COMPACT = re.compile(rb'\n[^"\n{}]*(?:\{[^\n]|\}[^\n])|\n *[^ \n}][^\n]*\}\n')
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|.)", re.DOTALL)
@@ -190,7 +191,8 @@ class GraphText:
         if text.startswith(b"#"):
             return
         name = b""
-        for token in _TOKEN.findall(text):
+        for match in _TOKEN.finditer(text):
+            token = match[0]
             if token == b"{":
                 yield name + token
                 name = b""
@@ -198,6 +200,8 @@ class GraphText:
                 if name:
                     raise self._broken("a name without a value")
                 yield token
+            elif token in _UNCLOSED:
+                raise self._broken("a text without its end")
             elif name.endswith(b":") or (name and token[0] in _QUOTES):
                 yield name + token
                 name = b""

@@ -36,8 +36,9 @@ __all__ = [
     "read_ir",
 ]
 
-_NAME = re.compile(r"(?:Fullname with scope|full_name_with_scope): \((.*)\)\s*$")
-_SOURCE = re.compile(r"# In file (.+?)(?::(\d+)(?:~\d+)?,|\((\d+)\))")
+_NAME = re.compile(r"(?:Fullname with scope|full_name_with_scope): \(")
+_SOURCE = "# In file "
+_SOURCE_LINE = re.compile(r":(\d+)(?:~\d+)?,|\((\d+)\)")
 _PARAMETER = re.compile(r"%para\d+_(.+?):\s")
 _NUMBER = re.compile(r"(.*-op)(\d{1,9})", re.DOTALL)
 _ORDER_HEADER = "NodeExecutionOrder-FullNameWithScope"
@@ -213,22 +214,23 @@ def parse_order(lines: Iterable[str]) -> dict[str, int]:
 
 def parse_ir(lines: Iterable[str]) -> tuple[list[GraphOperator], list[str]]:
     """Return the operators and the names of the parameters of an `.ir` text."""
-    operators: list[GraphOperator] = []
+    operators: list[tuple[str, list[str]]] = []
     parameters: list[str] = []
     for line in lines:
-        name = _NAME.search(line) if "cope: (" in line else None
-        if name is not None:
-            operators.append(GraphOperator(name[1]))
-        elif "# In file " in line:
-            source = _SOURCE.search(line)
-            if source is not None and operators:
-                last = operators[-1]
-                operators[-1] = last._replace(stack=(*last.stack, f"{source[1]}:{source[2] or source[3]}"))
+        text = line.rstrip()
+        name = _NAME.search(text) if text.endswith(")") else None
+        if name is not None and name.end() < len(text):
+            operators.append((text[name.end() : -1], []))
+        elif _SOURCE in line:
+            source = line.partition(_SOURCE)[2]
+            number = _SOURCE_LINE.search(source, 1)
+            if number is not None and operators:
+                operators[-1][1].append(f"{source[: number.start()]}:{number[1] or number[2]}")
         elif line.startswith("%para"):
             parameter = _PARAMETER.match(line)
             if parameter is not None:
                 parameters.append(parameter[1])
-    return operators, parameters
+    return [GraphOperator(name, stack=tuple(stack)) for name, stack in operators], parameters
 
 
 def phase_of(full_name: str) -> Optional[str]:

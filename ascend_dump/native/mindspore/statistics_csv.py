@@ -32,8 +32,6 @@ _FIXED = (
     "shape",
 )
 _OP_NAME = _FIXED.index("op name")
-#: The beginning of a header; each process that appends to the file writes a header.
-_BEGIN = re.compile(r"\s*\"?\s*op type", re.IGNORECASE)
 _LENGTH = re.compile(r"[^\s,()\[\]x]+")
 #: The most dimensions of an array in numpy; frameworks allow fewer.
 _MOST_DIMENSIONS = 64
@@ -103,7 +101,7 @@ def _split(lines: Iterable[str]) -> Iterator[tuple[int, list[str], list[str]]]:
             fields = next(csv.reader((line.rstrip("\r\n"),)))
         except (csv.Error, StopIteration):
             fields = []
-        if not columns or _BEGIN.match(line):
+        if not columns or _begins_header(line):
             names = [field.strip().lower() for field in fields]
             if tuple(names[: len(_FIXED)]) == _FIXED:
                 columns = names
@@ -111,6 +109,12 @@ def _split(lines: Iterable[str]) -> Iterator[tuple[int, list[str], list[str]]]:
         yield number, fields, columns
         if not columns:
             return
+
+
+def _begins_header(line: str) -> bool:
+    """Return True for the beginning of a header; each process that appends to the file writes one."""
+    text = line.lstrip().removeprefix('"').lstrip()
+    return text[: len(_FIXED[0])].lower() == _FIXED[0]
 
 
 def _row(number: int, fields: list[str], columns: list[str]) -> MindsporeStatisticsRow:

@@ -21,7 +21,7 @@ OPTIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-_PATTERN = re.compile(r"[*?]|\[.*\]|^re:")
+_PATTERN = re.compile(r"[*?]|\[[^\[\n]*\]|^re:")
 
 
 def exact_names(names: Union[str, Iterable[str]]) -> list[str]:

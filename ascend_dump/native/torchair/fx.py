@@ -22,7 +22,7 @@ __all__ = ["FxGraph", "FxNode", "FxValue", "NotPlain", "read_fx_graph"]
 _NODE = re.compile(r"(\w+)(?:: (.*))?", re.ASCII | re.DOTALL)
 _TENSOR = re.compile(r"torch\.(\w+)\[([\w\s,*+/()-]*)\]\S*", re.ASCII)
 _KEYWORD = re.compile(r"(\w+)=(?!=)", re.ASCII)
-_NUMBER = re.compile(r"[-+]?(?:\d+|inf|nan|\d+\.?\d*(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?)", re.ASCII)
+_NUMBER = re.compile(r"[-+]?(?:inf|nan|(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?)", re.ASCII)
 _WORDS = {"None": None, "True": True, "False": False}
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _GETITEM = "operator.getitem"
@@ -92,21 +92,23 @@ class FxGraph(NamedTuple):
 def read_fx_graph(path: Union[str, os.PathLike[str]]) -> FxGraph:
     """Raises as `read_torchair_graph`."""
     nodes: dict[str, FxNode] = {}
+    operators: dict[str, list[Node]] = {}
     inputs: set[str] = set()
     returned: tuple[str, ...] = ()
-    last: Optional[FxNode] = None
-    code = ""
+    name, code = "", ""
     for line in read_torchair_graph(path):
         if line.node.type == "Data":
             inputs.add(line.node.name)
         elif line.node.type == "NetOutput":
             returned = line.node.inputs
         elif line.code:
-            if last is None or line.code != code:
-                last, code = _node(line.code), line.code
+            if line.code != code:
+                node, code = _node(line.code), line.code
+                name = node.value.name
+                nodes[name], operators[name] = node, []
             if line.node.type and not line.to_input:
-                last = last._replace(operators=(*last.operators, line.node))
-            nodes[last.value.name] = last
+                operators[name].append(line.node)
+    nodes = {name: node._replace(operators=tuple(operators[name])) for name, node in nodes.items()}
     return FxGraph(nodes, frozenset(inputs), returned)
 
 

@@ -48,7 +48,8 @@ _LINE = re.compile(r'# File "(.+?)", line (\d{1,9}), in ')
 _CODE = "## FX Code: "
 _FX = re.compile(_CODE + r"(\w+)(?:: .*?)? = (?:torch\.ops\.)?([\w.]+)\(")
 _STATEMENT = re.compile(r"\[?([\w, ]+)\]? = ge\.(\w+)\(")
-_COPIED = re.compile(r"aten\.copy_\.\w+\(\w+(?:: [^\[(,]*(?:\[[^\]]*\])?[^\[(,]*)?, (\w+)")
+#: The arguments of `aten.copy_`; the group is what is copied.
+_COPIED = re.compile(r"\w+(?:: [^\[(,]*(?:\[[^\]]*\][^\[(,]*)?)?, (\w+)")
 _NODE_NAME = re.compile(r'node_name="([^"]+)"\)$')
 #: A text, a name with the sign that makes it a keyword, or what opens or closes something.
 _TOKEN = re.compile(
@@ -60,6 +61,8 @@ _OUTPUT = re.compile(r"(.+)_(\d+)", re.ASCII)
 _OFFSET = re.compile(r"unpack_generator_offsets((?:_\d+)?)_(\d+)", re.ASCII)
 #: Constants stand in the line of their operator. Beyond the second limit its inputs are not read.
 _LONGEST_LINE, _LONGEST_PARSED = 64 << 20, 1 << 20
+#: The outputs of an operator with a longer name are not known as inputs of others: each repeats the name.
+_LONGEST_NAME = 1 << 10
 #: So many nodes in the order of earlier ones come from the same lines.
 _LOOKED_AHEAD = 64
 
@@ -216,7 +219,7 @@ class _GraphReader:
         outputs = [output.strip() for output in match[1].split(",")]
         named = _NODE_NAME.search(text)
         name = _name_of_outputs(outputs) if named is None else named[1]
-        for index, variable in enumerate(outputs):
+        for index, variable in enumerate(outputs if len(name) <= _LONGEST_NAME else ()):
             self._variables[variable] = f"{name}:{index}"
         kind = match[2]
         fx = _NO_NODE if self._fx is None or kind in _EDGES else self._fx
@@ -288,7 +291,7 @@ class _NodeLines:
         node = _FX.match(text)
         if node is None:
             return
-        copied = _COPIED.search(text) if node[2].startswith(_ASSIGNING) and not self._line else None
+        copied = _COPIED.match(text, node.end()) if node[2].startswith(_ASSIGNING) and not self._line else None
         if copied is not None:
             self._takes.append(self._positions.get(copied[1]))
             return

@@ -15,6 +15,7 @@ from typing import Any, Callable
 import numpy as np
 import pytest
 import tensorflow as tf
+from planted_links import plant, state_of
 from tensorflow.python.debug.lib import debug_data, debug_utils
 from tensorflow.python.keras import backend as legacy_backend
 
@@ -79,6 +80,27 @@ def test_every_dumped_tensor_is_the_value_fetched_without_the_debugger(capture: 
     for name, value in expected.items():
         assert found[name].dtype == value.dtype, name
         assert found[name].tobytes() == value.tobytes(), name
+
+
+def test_nothing_behind_a_planted_link_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    victims: list[tuple[Path, dict[str, tuple[int, bytes]]]] = []
+
+    def plant_it(value: np.ndarray) -> np.ndarray:
+        victim = plant(tmp_path / "dumps")
+        victims.append((victim, state_of(victim)))
+        return value
+
+    config = tf.ConfigProto()
+    value = tf.identity(tf.py_func(plant_it, [tf.constant(X)], tf.float32), name="planted")
+    cap = ascend_dump.capture(config, path=tmp_path / "dumps", framework="tensorflow")
+    with cap, tf.Session(config=config) as session:
+        assert session.run(value).tobytes() == X.tobytes()
+    [(victim, before)] = victims
+    assert any(".tfdbg-" in name for name in before)
+    # TensorFlow itself opens its files by their paths.
+    after = {name: state for name, state in state_of(victim).items() if name in before}
+    assert after == before
+    assert "was moved" in caplog.text
 
 
 def test_every_input_is_the_output_it_comes_from(capture: Any) -> None:

@@ -18,7 +18,7 @@ __all__ = ["RULES"]
 
 RULES = RuleTable(AclSubject.of_example)
 
-_PATTERN = re.compile(r"[*?]|\[.*\]|^re:")
+_PATTERN = re.compile(r"[*?]|\[[^\[\n]*\]|^re:")
 _JOINED = re.compile(r"[,;]|\S\s+\S")
 
 

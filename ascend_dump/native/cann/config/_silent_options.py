@@ -27,7 +27,7 @@ __all__ = ["RULES"]
 RULES = RuleTable(GeSubject.of_example)
 
 _NEEDS_ENABLE = (DUMP_STEP, DUMP_MODE, DUMP_DATA, DUMP_LAYER)
-_NO_NAME = re.compile(r"[*?,;|]|\[.*\]|^re:")
+_NO_NAME = re.compile(r"[*?,;|]|\[[^\[\n]*\]|^re:")
 #: Prefixes of the SoC names of A2 and A3, which detect AI Core overflow only.
 _ONE_DEBUG_MODE = ("Ascend910B", "Ascend910_93")
 

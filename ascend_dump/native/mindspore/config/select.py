@@ -18,7 +18,7 @@ _REGEX = re.compile(r"name-regex\((.*)\)", re.DOTALL)
 #: C++ reads numbers as unsigned 64-bit ones; a larger one is out of range and selects nothing.
 _LARGEST = 2**64 - 1
 _OPEN_BRACE = re.compile(r"(?<!\\)\{(?!\d+(?:,\d*)?\})")
-_SET = re.compile(r"\[\^?\]?[^\]]*\]")
+_SET = re.compile(r"\[\^?\]?[^\]]*(?:\]|\Z)")
 #: Groups that Python's expressions have and ECMAScript's have not.
 _FOREIGN_GROUP = re.compile(r"(?<!\\)\(\?(?![:=!])")
 
