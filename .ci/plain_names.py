@@ -40,7 +40,6 @@ NOT_YET = frozenset(
         "ascend_dump/adapter/pytorch",
         "ascend_dump/cli/demo_program",
         "ascend_dump/dump_format",
-        "ascend_dump/fakes/mindspore",
         "ascend_dump/fakes/npu_bridge",
         "ascend_dump/fakes/npu_device",
         "ascend_dump/fakes/tensorflow",
