@@ -9,6 +9,7 @@ dumped; each compilation writes the graph's texts.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -176,10 +177,7 @@ class MindSporeProcess(MindSporeState):
         if self.in_graph:
             return function(*args, **kwargs)
         cells, functions = self.executors
-
-        def run() -> Any:
-            return self._run_root(key, function, args, kwargs, inputs)
-
+        run = functools.partial(self._run_root, key, functools.partial(function, *args, **kwargs), inputs)
         if key[0] == "cell":
             owner = getattr(function, "__self__", None)
             cells().compile(owner, *args, **kwargs)
@@ -188,20 +186,13 @@ class MindSporeProcess(MindSporeState):
         executor.compile("construct", *args, **kwargs)
         return executor(run)
 
-    def _run_root(
-        self,
-        key: Any,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        inputs: Mapping[str, Tensor],
-    ) -> Any:
+    def _run_root(self, key: Any, construct: Callable[[], Any], inputs: Mapping[str, Tensor]) -> Any:
         graph = self._graphs.get(key)
         tape = Tape(traced=graph is None)
         tape.inputs.update(inputs)
         outer = self.tape
         with self.recording(tape, graph=True):
-            result = function(*args, **kwargs)
+            result = construct()
         # A graph without an operator is neither compiled nor run, and initialises no device.
         if tape.nodes:
             tape.drop_unused_inputs(result)

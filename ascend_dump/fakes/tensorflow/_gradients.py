@@ -146,45 +146,10 @@ def _of_div(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
     return [_like(TF["divide"](grad, y), op, 0), _like(by_y, op, 1)]
 
 
-@_gradient("Neg")
-def _of_neg(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
-    return [TF["negative"](grad)]
-
-
-@_gradient("Square")
-def _of_square(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
-    return [TF["multiply"](grad, TF["multiply"](op.inputs[0], 2.0))]
-
-
-@_gradient("Exp")
-def _of_exp(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
-    return [TF["multiply"](grad, op.outputs[0])]
-
-
-@_gradient("Log")
-def _of_log(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
-    return [TF["divide"](grad, op.inputs[0])]
-
-
-@_gradient("Tanh")
-def _of_tanh(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
-    return [TF["multiply"](grad, TF["subtract"](1.0, TF["square"](op.outputs[0])))]
-
-
 @_gradient("Sigmoid")
 def _of_sigmoid(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
     y = op.outputs[0]
     return [TF["multiply"](grad, TF["multiply"](y, TF["subtract"](1.0, y)))]
-
-
-@_gradient("Relu")
-def _of_relu(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
-    return [apply("ReluGrad", [grad, op.outputs[0]]).outputs[0]]
-
-
-@_gradient("Identity")
-def _of_identity(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
-    return [grad]
 
 
 @_gradient("Reshape", "ExpandDims", "Squeeze")
@@ -192,11 +157,6 @@ def _of_reshape(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
     x = op.inputs[0]
     spec = [(x.dtype.base_dtype, x.shape)]
     return [apply("Reshape", [grad, apply("Shape", [x]).outputs[0]], None, None, spec).outputs[0], None]
-
-
-@_gradient("BiasAdd")
-def _of_bias_add(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
-    return [grad, apply("BiasAddGrad", [grad]).outputs[0]]
 
 
 @_gradient("MatMul")
@@ -295,3 +255,18 @@ def get_global_step(graph: Any = None) -> Any:
 def get_or_create_global_step(graph: Any = None) -> Any:
     with (graph or current.graph()).as_default():
         return global_step()
+
+
+#: Gradients of one expression.
+_GRADIENTS.update(
+    {
+        "Neg": lambda op, grad: [TF["negative"](grad)],
+        "Square": lambda op, grad: [TF["multiply"](grad, TF["multiply"](op.inputs[0], 2.0))],
+        "Exp": lambda op, grad: [TF["multiply"](grad, op.outputs[0])],
+        "Log": lambda op, grad: [TF["divide"](grad, op.inputs[0])],
+        "Tanh": lambda op, grad: [TF["multiply"](grad, TF["subtract"](1.0, TF["square"](op.outputs[0])))],
+        "Relu": lambda op, grad: [apply("ReluGrad", [grad, op.outputs[0]]).outputs[0]],
+        "Identity": lambda op, grad: [grad],
+        "BiasAdd": lambda op, grad: [grad, apply("BiasAddGrad", [grad]).outputs[0]],
+    }
+)

@@ -167,11 +167,6 @@ for _type, _name in {
     KERNELS[_type] = _of_numpy(_name)
 
 
-@_kernel("Const")
-def _const(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    return attrs["value"]
-
-
 @_kernel("Identity", "StopGradient")
 def _identity(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
     return inputs[0]
@@ -190,11 +185,6 @@ def _broadcast(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
     return repeated(first, second, rank - len(inputs[0])), repeated(second, first, rank - len(inputs[1]))
 
 
-@_kernel("NoOp")
-def _nothing(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    return ()
-
-
 @_kernel("MatMul", "BatchMatMulV2")
 def _matmul(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
     first, second = inputs
@@ -210,26 +200,6 @@ def _bias_add(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
     if inputs[1].shape != inputs[0].shape[-1:]:
         raise ValueError(f"A bias of shape {inputs[1].shape} does not fit to {inputs[0].shape}")
     return inputs[0] + inputs[1]
-
-
-@_kernel("BiasAddGrad")
-def _bias_add_grad(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    return inputs[0].sum(axis=tuple(range(inputs[0].ndim - 1)))
-
-
-@_kernel("Relu")
-def _relu(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    return np.maximum(inputs[0], inputs[0].dtype.type(0))
-
-
-@_kernel("ReluGrad")
-def _relu_grad(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    return inputs[0] * (inputs[1] > 0)
-
-
-@_kernel("Sigmoid")
-def _sigmoid(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    return (1 / (1 + np.exp(-inputs[0]))).astype(inputs[0].dtype)
 
 
 @_kernel("Softmax")
@@ -282,25 +252,10 @@ for _type, _name in {"Mean": "mean", "Sum": "sum", "Max": "max", "Min": "min", "
     KERNELS[_type] = _reduction(_name)
 
 
-@_kernel("ArgMax")
-def _arg_max(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    return inputs[0].argmax(axis=int(inputs[1])).astype(attrs["output_type"])
-
-
-@_kernel("Cast")
-def _cast(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    return inputs[0].astype(attrs["DstT"])
-
-
 @_kernel("Reshape")
 def _reshape(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
     shape = [int(dim) for dim in inputs[1].reshape(-1)]
     return inputs[0].reshape(shape)
-
-
-@_kernel("ExpandDims")
-def _expand_dims(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    return np.expand_dims(inputs[0], int(inputs[1]))
 
 
 @_kernel("Squeeze")
@@ -309,21 +264,21 @@ def _squeeze(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
     return inputs[0].squeeze(axis=tuple(axes) if axes else None)
 
 
-@_kernel("Transpose")
-def _transpose(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    return inputs[0].transpose([int(axis) for axis in inputs[1]])
-
-
-@_kernel("ConcatV2")
-def _concat(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    return np.concatenate(inputs[:-1], axis=int(inputs[-1]))
-
-
-@_kernel("Shape")
-def _shape(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    return np.array(inputs[0].shape, np.int32)
-
-
-@_kernel("Fill")
-def _fill(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    return np.full([int(dim) for dim in inputs[0]], inputs[1], inputs[1].dtype)
+#: Operators of one expression.
+KERNELS.update(
+    {
+        "Const": lambda inputs, attrs: attrs["value"],
+        "NoOp": lambda inputs, attrs: (),
+        "BiasAddGrad": lambda inputs, attrs: inputs[0].sum(axis=tuple(range(inputs[0].ndim - 1))),
+        "Relu": lambda inputs, attrs: np.maximum(inputs[0], inputs[0].dtype.type(0)),
+        "ReluGrad": lambda inputs, attrs: inputs[0] * (inputs[1] > 0),
+        "Sigmoid": lambda inputs, attrs: (1 / (1 + np.exp(-inputs[0]))).astype(inputs[0].dtype),
+        "ArgMax": lambda inputs, attrs: inputs[0].argmax(axis=int(inputs[1])).astype(attrs["output_type"]),
+        "Cast": lambda inputs, attrs: inputs[0].astype(attrs["DstT"]),
+        "ExpandDims": lambda inputs, attrs: np.expand_dims(inputs[0], int(inputs[1])),
+        "Transpose": lambda inputs, attrs: inputs[0].transpose([int(axis) for axis in inputs[1]]),
+        "ConcatV2": lambda inputs, attrs: np.concatenate(inputs[:-1], axis=int(inputs[-1])),
+        "Shape": lambda inputs, attrs: np.array(inputs[0].shape, np.int32),
+        "Fill": lambda inputs, attrs: np.full([int(dim) for dim in inputs[0]], inputs[1], inputs[1].dtype),
+    }
+)

@@ -126,16 +126,21 @@ def _divisible(tensor: Tensor) -> Tensor:
     return result
 
 
+def _operands(x: Any, y: Any, *names: str) -> tuple[Tensor, Tensor]:
+    """Convert two operands; a value that is not a tensor gets the type of the tensor."""
+    first_name, second_name = names or ("Const", "Const")
+    if _is_tensor(x) or not _is_tensor(y):
+        first = convert(x, name=first_name)
+        return first, convert(y, None if _is_tensor(y) else first.dtype.base_dtype, second_name)
+    second = convert(y, name=second_name)
+    return convert(x, second.dtype.base_dtype, first_name), second
+
+
 def _binary(op_type: str) -> Callable[..., Tensor]:
     def call(x: Any, y: Any, name: Optional[str] = None) -> Tensor:
         graph = graph_of(x, y)
         with graph.as_default(), graph.name_scope(name or op_type.lower().replace("addv2", "add")) as scope:
-            if _is_tensor(x) or not _is_tensor(y):
-                first = convert(x, name="x")
-                second = convert(y, None if _is_tensor(y) else first.dtype.base_dtype, "y")
-            else:
-                second = convert(y, name="y")
-                first = convert(x, second.dtype.base_dtype, "x")
+            first, second = _operands(x, y, "x", "y")
             if op_type == "RealDiv" and first.dtype.base_dtype == second.dtype.base_dtype:
                 first, second = _divisible(first), _divisible(second)
             return apply(op_type, [first, second], scope).outputs[0]
@@ -233,12 +238,7 @@ def _ones(shape: Any, dtype: Any = "float32", name: str = "ones") -> Any:
 
 @_function("matmul")
 def _matmul(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False, name: Optional[str] = None) -> Tensor:
-    if _is_tensor(a) or not _is_tensor(b):
-        first = convert(a)
-        second = convert(b, None if _is_tensor(b) else first.dtype.base_dtype)
-    else:
-        second = convert(b)
-        first = convert(a, second.dtype.base_dtype)
+    first, second = _operands(a, b)
     kind = "MatMul" if first.shape.ndims == second.shape.ndims == 2 else "BatchMatMulV2"
     return apply(kind, [first, second], name, {"transpose_a": transpose_a, "transpose_b": transpose_b}).outputs[0]
 
