@@ -207,7 +207,7 @@ def log_softmax(x: Any, axis: int = -1) -> Tensor:
 def matmul_kernel(
     x: Value, y: Value, transpose_x: bool = False, transpose_y: bool = False, *, kernel: str = "MatMul"
 ) -> Tensor:
-    """The kernel MatMul or BatchMatMul, with its two flags."""
+    """Run the kernel MatMul or BatchMatMul, with its two flags."""
     return execute(kernel, x, y, _YES if transpose_x else _NO, _YES if transpose_y else _NO)[0]
 
 

@@ -231,7 +231,7 @@ def _metrics(metrics: Any) -> dict[str, Any]:
         return dict(metrics)
     unknown = [name for name in metrics or () if name not in ("accuracy", "acc")]
     if unknown:
-        raise NotSupported(f"the fake MindSpore has no metric {unknown[0]!r}", hint="it knows 'accuracy'")
+        raise NotSupported(f"the fake MindSpore has no metric {unknown[0]!r}", hint="use 'accuracy'")
     return {name: Accuracy() for name in metrics or ()}
 
 
