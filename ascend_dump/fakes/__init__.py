@@ -79,7 +79,7 @@ def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **devic
     if npu is not None and device:
         raise ConfigError(
             f"install(npu=…) does not take {', '.join(device)}: the device exists already",
-            hint="give the arguments to Npu(...)",
+            hint="pass the arguments to Npu(...)",
         )
     target_device = _make_device(device) if npu is None else npu
     makers = [import_module(FAKES[name]) for name in dict.fromkeys(names)]

@@ -8,13 +8,17 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Callable, Optional
 
-__all__ = ["MARK", "Fill", "Importer"]
+__all__ = ["MARK", "Fill", "Importer", "leave_empty"]
 
 #: The attribute of fake modules.
 MARK = "__ascend_dump_fake__"
 
 #: Fills a new module.
 Fill = Callable[[ModuleType], None]
+
+
+def leave_empty(module: ModuleType) -> None:
+    """Fill a package that contains only submodules."""
 
 
 class Importer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from ascend_dump.fakes.device.offline_model import find_dtype
 from ascend_dump.fakes.kernels.npu_ops import compute
 
 if TYPE_CHECKING:
-    from ascend_dump.fakes.device.npu import Npu
     from ascend_dump.fakes.device.offline_model import OfflineModel
 
     _Array = np.ndarray[Any, Any]
@@ -23,11 +22,16 @@ __all__ = ["output_specs", "run_graph"]
 _NO_OPERATOR = ("Const", "Constant", "Data", "NetOutput")
 
 
-def run_graph(npu: Npu, graph: OfflineModel, feeds: Mapping[str, _Array], model_id: int) -> dict[str, _Array]:
-    """Compute a loaded graph, report its operators to the device, and return the outputs by `name:output`.
+def run_graph(
+    graph: OfflineModel,
+    feeds: Mapping[str, _Array],
+    run_op: Callable[..., None],
+    device_memory: Callable[[], Mapping[str, tuple[_Array, ...]]],
+) -> dict[str, _Array]:
+    """Compute a loaded graph, report its operators by `run_op`, and return the outputs by `name:output`.
 
-    Later operators read trampled outputs. Raises ConfigError for wrong feeds, NotSupported for an operator that the
-    device lacks.
+    Later operators read trampled outputs in `device_memory`. Raises ConfigError for wrong feeds, NotSupported for an
+    operator that the device lacks.
     """
     values = _feed(graph, feeds)
     for node in graph.nodes:
@@ -36,16 +40,9 @@ def run_graph(npu: Npu, graph: OfflineModel, feeds: Mapping[str, _Array], model_
         values[node.name] = outputs
         if node.type in _NO_OPERATOR:
             continue
-        npu.run_op(
-            node.type,
-            node.name,
-            inputs,
-            outputs,
-            model_id=model_id,
-            original_names=node.original_names,
-            attrs={"_no_task": node.no_task},
-        )
-        values.update(npu.device_memory(model_id))
+        attrs = {"_no_task": node.no_task}
+        run_op(node.type, node.name, inputs, outputs, original_names=node.original_names, attrs=attrs)
+        values.update(device_memory())
     return {port: _value(values, port).copy() for port in graph.outputs}
 
 

@@ -26,6 +26,7 @@ Differences from a device:
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import time
@@ -380,7 +381,8 @@ class Npu(Faults):
             used = self.load_model(graph.model, ops=graph.node_infos(), status_check=graph.status_check)
         self.begin_step(used, step)
         try:
-            return run_graph(self, graph, feeds, used)
+            run_op = functools.partial(self.run_op, model_id=used)
+            return run_graph(graph, feeds, run_op, functools.partial(self.device_memory, used))
         finally:
             self.end_step(used)
             if model_id is None:

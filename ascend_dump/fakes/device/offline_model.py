@@ -122,11 +122,11 @@ def check(document: Any) -> OfflineModel:
     for node in nodes:
         for port in node.inputs:
             if port.rpartition(":")[0] not in names:
-                raise _wrong(f"node {node.name!r} takes {port!r}, which nothing before it gives")
+                raise _wrong(f"node {node.name!r} reads {port!r}, an output of no earlier node")
         _add(names, node.name, "nodes")
     for port in outputs:
         if port.rpartition(":")[0] not in names:
-            raise _wrong(f"the output {port!r} is given by nothing")
+            raise _wrong(f"the output {port!r} is an output of no node")
     if not outputs:
         raise _wrong("it has no outputs")
     return OfflineModel(name, inputs, nodes, outputs, root.get("status_check") is True)
@@ -144,7 +144,7 @@ def find_dtype(name: str, where: str = "a tensor") -> np.dtype[Any]:
             except NotSupported as error:
                 raise _wrong(f"{where}: {error.message}") from None
             return dtype
-    raise _wrong(f"{where} has the type {name!r}, which CANN has not; write float32, float16, int32, …")
+    raise _wrong(f"{where} has the type {name!r}, unknown to CANN: write float32, float16, int32, …")
 
 
 def _read(path: _Path) -> bytes:
@@ -193,7 +193,7 @@ def _node(entry: Mapping[str, Any], where: str) -> OfflineNode:
         const = _const(_mapping(entry.get("const"), f"{where}.const"), f"{where}.const")
     originals = tuple(item for _, item in _items(entry, "original_names", required=False))
     if not all(isinstance(item, str) for item in originals):
-        raise _wrong(f"{where}.original_names holds something else than texts")
+        raise _wrong(f"{where}.original_names has an item that is not text")
     return OfflineNode(
         name,
         kind,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import torch
 from torch.nn import functional
@@ -66,46 +66,11 @@ def _const(op: GeOp) -> Any:
     return constant(op.attrs["value"])
 
 
-@operator("Bitcast")
-def _bitcast(op: GeOp, x: Any) -> Any:
-    return x.view(torch_dtype(op.attrs["type"]))
-
-
-@operator("TruncateDiv")
-def _truncate_div(op: GeOp, x: Any, y: Any) -> Any:
-    return x.div(y, rounding_mode="trunc")
-
-
 @operator("Log")
 def _log(op: GeOp, x: Any) -> Any:
     base, scale, shift = (op.attrs.get(*attribute) for attribute in (("base", -1.0), ("scale", 1.0), ("shift", 0.0)))
     result = x.log() if (scale, shift) == (1.0, 0.0) else (x * scale + shift).log()
     return result if base == -1.0 else result / math.log(base)
-
-
-@operator("Muls")
-def _muls(op: GeOp, x: Any) -> Any:
-    return x * op.attrs["value"]
-
-
-@operator("Adds")
-def _adds(op: GeOp, x: Any) -> Any:
-    return x + op.attrs["value"]
-
-
-@operator("Axpy")
-def _axpy(op: GeOp, x: Any, y: Any) -> Any:
-    return x + y * op.attrs["alpha"]
-
-
-@operator("AxpyV2")
-def _axpy_v2(op: GeOp, x: Any, y: Any, alpha: Any) -> Any:
-    return x + y * alpha
-
-
-@operator("Sxpy")
-def _sxpy(op: GeOp, x: Any, y: Any, alpha: Optional[Any] = None) -> Any:
-    return x - y if alpha is None else x - y * alpha
 
 
 @operator("Addcmul", "Addcdiv")
@@ -118,17 +83,7 @@ def _clip(op: GeOp, x: Any, lowest: Any, highest: Any) -> Any:
     return x.clamp(lowest, highest)
 
 
-@operator("MaskedFill")
-def _masked_fill(op: GeOp, x: Any, mask: Any, value: Any) -> Any:
-    return value.to(x.dtype).reshape(()).where(mask, x)
-
-
 # Activations and their gradients.
-
-
-@operator("LeakyRelu")
-def _leaky_relu(op: GeOp, x: Any) -> Any:
-    return x.where(x > 0, x * op.attrs.get("negative_slope", 0.0))
 
 
 @operator("LeakyReluGrad")
@@ -136,35 +91,10 @@ def _leaky_relu_grad(op: GeOp, gradient: Any, x: Any) -> Any:
     return gradient.where(x > 0, gradient * op.attrs.get("negative_slope", 0.0))
 
 
-@operator("ReluGrad")
-def _relu_grad(op: GeOp, gradient: Any, features: Any) -> Any:
-    return gradient.where(features > 0, 0)
-
-
-@operator("SigmoidGrad")
-def _sigmoid_grad(op: GeOp, y: Any, gradient: Any) -> Any:
-    return (gradient.float() * y.float() * (1 - y.float())).to(gradient.dtype)
-
-
-@operator("TanhGrad")
-def _tanh_grad(op: GeOp, y: Any, gradient: Any) -> Any:
-    return (gradient.float() * (1 - y.float().square())).to(gradient.dtype)
-
-
 @operator("SwishGrad")
 def _swish_grad(op: GeOp, gradient: Any, x: Any, y: Any) -> Any:
     scaled = x * op.attrs.get("scale", 1.0)
     return gradient * scaled.sigmoid() * (1 + scaled * (1 - scaled.sigmoid()))
-
-
-@operator("GeluGrad")
-def _gelu_grad(op: GeOp, gradient: Any, x: Any, y: Any) -> Any:
-    return torch.ops.aten.gelu_backward(gradient, x, approximate="tanh")
-
-
-@operator("HardSigmoid")
-def _hard_sigmoid(op: GeOp, x: Any) -> Any:
-    return (x * op.attrs.get("alpha", 1 / 6) + op.attrs.get("beta", 0.5)).clamp(0, 1)
 
 
 @operator("HardSigmoidGrad")
@@ -180,11 +110,6 @@ def _hardtanh_grad(op: GeOp, x: Any, gradient: Any) -> Any:
     return gradient.where((x > lowest) & (x < highest), 0)
 
 
-@operator("Elu")
-def _elu(op: GeOp, x: Any) -> Any:
-    return torch.ops.aten.elu(x, *_elu_attributes(op))
-
-
 @operator("EluGradV2")
 def _elu_grad(op: GeOp, gradient: Any, activations: Any) -> Any:
     result = op.attrs.get("is_result", False)
@@ -195,26 +120,28 @@ def _elu_attributes(op: GeOp) -> list[float]:
     return [op.attrs.get(name, 1.0) for name in ("alpha", "scale", "input_scale")]
 
 
-@operator("PRelu")
-def _prelu(op: GeOp, x: Any, weight: Any) -> Any:
-    return x.where(x > 0, x * weight)
-
-
-@operator("ThresholdV2")
-def _threshold(op: GeOp, x: Any, threshold: Any, value: Optional[Any] = None) -> Any:
-    return x.where(x > threshold, 0 if value is None else value)
-
-
-@operator("ThresholdGradV2D")
-def _threshold_grad(op: GeOp, gradient: Any, x: Any) -> Any:
-    return gradient.where(x > op.attrs["threshold"], 0)
-
-
-@operator("GLU")
-def _glu(op: GeOp, x: Any) -> Any:
-    return torch.ops.aten.glu(x, op.attrs.get("dim", -1))
-
-
-@operator("GLUGrad")
-def _glu_grad(op: GeOp, gradient: Any, x: Any) -> Any:
-    return torch.ops.aten.glu_backward(gradient, x, op.attrs.get("dim", -1))
+#: Operators of one expression.
+OPERATORS.update(
+    {
+        "Bitcast": lambda op, x: x.view(torch_dtype(op.attrs["type"])),
+        "TruncateDiv": lambda op, x, y: x.div(y, rounding_mode="trunc"),
+        "Muls": lambda op, x: x * op.attrs["value"],
+        "Adds": lambda op, x: x + op.attrs["value"],
+        "Axpy": lambda op, x, y: x + y * op.attrs["alpha"],
+        "AxpyV2": lambda op, x, y, alpha: x + y * alpha,
+        "Sxpy": lambda op, x, y, alpha=None: x - y if alpha is None else x - y * alpha,
+        "MaskedFill": lambda op, x, mask, value: value.to(x.dtype).reshape(()).where(mask, x),
+        "LeakyRelu": lambda op, x: x.where(x > 0, x * op.attrs.get("negative_slope", 0.0)),
+        "ReluGrad": lambda op, gradient, features: gradient.where(features > 0, 0),
+        "SigmoidGrad": lambda op, y, gradient: (gradient.float() * y.float() * (1 - y.float())).to(gradient.dtype),
+        "TanhGrad": lambda op, y, gradient: (gradient.float() * (1 - y.float().square())).to(gradient.dtype),
+        "GeluGrad": lambda op, gradient, x, y: torch.ops.aten.gelu_backward(gradient, x, approximate="tanh"),
+        "HardSigmoid": lambda op, x: (x * op.attrs.get("alpha", 1 / 6) + op.attrs.get("beta", 0.5)).clamp(0, 1),
+        "Elu": lambda op, x: torch.ops.aten.elu(x, *_elu_attributes(op)),
+        "PRelu": lambda op, x, weight: x.where(x > 0, x * weight),
+        "ThresholdV2": lambda op, x, threshold, value=None: x.where(x > threshold, 0 if value is None else value),
+        "ThresholdGradV2D": lambda op, gradient, x: gradient.where(x > op.attrs["threshold"], 0),
+        "GLU": lambda op, x: torch.ops.aten.glu(x, op.attrs.get("dim", -1)),
+        "GLUGrad": lambda op, gradient, x: torch.ops.aten.glu_backward(gradient, x, op.attrs.get("dim", -1)),
+    }
+)

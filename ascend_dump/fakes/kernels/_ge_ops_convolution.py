@@ -59,7 +59,7 @@ def _transposed(
     """Compute a transposed convolution of the output `size` that the attributes imply, as the device checks."""
     result = _Convolution(op).forward(x, weight, bias, transposed=True)
     if list(result.shape) != integers(size):
-        raise ValueError(f"input_size is {integers(size)}, the attributes give {list(result.shape)}")
+        raise ValueError(f"input_size is {integers(size)}, the attributes imply {list(result.shape)}")
     return result
 
 

@@ -84,7 +84,7 @@ def _embedding_bag(
     """Return the sum, mean or maximum of the rows of each bag, and the outputs that the gradient needs."""
     attrs = op.attrs
     if offsets is None:
-        raise NotSupported(f"EmbeddingBag {op.name!r} has no offsets", hint="give the bags by offsets")
+        raise NotSupported(f"EmbeddingBag {op.name!r} has no offsets", hint="define the bags by offsets")
     return torch.ops.aten._embedding_bag(
         weight,
         indices,

@@ -7,18 +7,13 @@ from typing import Any, Optional
 import torch
 
 from ascend_dump import NotSupported
-from ascend_dump.fakes.kernels._ge_table import integers, operator
+from ascend_dump.fakes.kernels._ge_table import OPERATORS, integers, operator
 from ascend_dump.fakes.kernels.ge_model import GeOp
 from ascend_dump.fakes.kernels.ge_values import torch_dtype
 
 __all__: list[str] = []
 
 _INT32 = 3  # ge::DataType
-
-
-@operator("Fill")
-def _fill(op: GeOp, dims: Any, value: Any) -> Any:
-    return value.reshape(()).expand(integers(dims)).clone()
 
 
 @operator("Range")
@@ -29,21 +24,6 @@ def _range(op: GeOp, start: Any, limit: Any, delta: Any) -> Any:
 @operator("BroadcastTo", "Expand")
 def _broadcast_to(op: GeOp, x: Any, shape: Any) -> Any:
     return x.expand(integers(shape)).clone()
-
-
-@operator("Shape")
-def _shape(op: GeOp, x: Any) -> Any:
-    return torch.tensor(x.shape, dtype=torch_dtype(op.attrs.get("dtype", _INT32)))
-
-
-@operator("Size")
-def _size(op: GeOp, x: Any) -> Any:
-    return torch.tensor(x.numel(), dtype=torch_dtype(op.attrs.get("dtype", _INT32)))
-
-
-@operator("Permute")
-def _permute(op: GeOp, x: Any) -> Any:
-    return x.permute(op.attrs["order"]).contiguous()
 
 
 @operator("Squeeze")
@@ -58,21 +38,6 @@ def _unsqueeze(op: GeOp, x: Any) -> Any:
     for axis in sorted(axis % (x.dim() + len(axes)) for axis in axes):
         x = x.unsqueeze(axis)
     return x
-
-
-@operator("ExpandDims")
-def _expand_dims(op: GeOp, x: Any, axis: Any) -> Any:
-    return x.unsqueeze(int(axis))
-
-
-@operator("Pack")
-def _pack(op: GeOp, *inputs: Any) -> Any:
-    return torch.stack(inputs, op.attrs.get("axis", 0))
-
-
-@operator("Unpack")
-def _unpack(op: GeOp, x: Any) -> Any:
-    return x.unbind(op.attrs.get("axis", 0))
 
 
 @operator("ConcatV2")
@@ -126,19 +91,9 @@ def _as_strided(op: GeOp, x: Any, size: Any, stride: Any, offset: Any) -> Any:
     return x.contiguous().as_strided(integers(size), integers(stride), int(offset)).contiguous()
 
 
-@operator("Tile")
-def _tile(op: GeOp, x: Any, multiples: Any) -> Any:
-    return x.repeat(integers(multiples))
-
-
 @operator("Triu", "Tril")
 def _triangle(op: GeOp, x: Any) -> Any:
     return getattr(x, op.type.lower())(op.attrs.get("diagonal", 0))
-
-
-@operator("ReverseV2")
-def _reverse(op: GeOp, x: Any, axes: Any) -> Any:
-    return x.flip(integers(axes))
 
 
 @operator("Empty")
@@ -152,6 +107,18 @@ def _lin_space(op: GeOp, start: Any, stop: Any, count: Any) -> Any:
     return torch.linspace(start.item(), stop.item(), int(count), dtype=start.dtype)
 
 
-@operator("Complex")
-def _complex(op: GeOp, real: Any, imaginary: Any) -> Any:
-    return torch.complex(real, imaginary)
+#: Operators of one expression.
+OPERATORS.update(
+    {
+        "Fill": lambda op, dims, value: value.reshape(()).expand(integers(dims)).clone(),
+        "Shape": lambda op, x: torch.tensor(x.shape, dtype=torch_dtype(op.attrs.get("dtype", _INT32))),
+        "Size": lambda op, x: torch.tensor(x.numel(), dtype=torch_dtype(op.attrs.get("dtype", _INT32))),
+        "Permute": lambda op, x: x.permute(op.attrs["order"]).contiguous(),
+        "ExpandDims": lambda op, x, axis: x.unsqueeze(int(axis)),
+        "Pack": lambda op, *inputs: torch.stack(inputs, op.attrs.get("axis", 0)),
+        "Unpack": lambda op, x: x.unbind(op.attrs.get("axis", 0)),
+        "Tile": lambda op, x, multiples: x.repeat(integers(multiples)),
+        "ReverseV2": lambda op, x, axes: x.flip(integers(axes)),
+        "Complex": lambda op, real, imaginary: torch.complex(real, imaginary),
+    }
+)

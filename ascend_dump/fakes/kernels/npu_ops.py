@@ -138,21 +138,6 @@ def _exp(inputs: Sequence[Any], attrs: _Attrs) -> Any:
     return np.exp(power if base == -1 else power * math.log(base))
 
 
-@_operator("Relu")
-def _relu(inputs: Sequence[Any], attrs: _Attrs) -> Any:
-    return np.maximum(inputs[0], inputs[0].dtype.type(0))
-
-
-@_operator("Sigmoid")
-def _sigmoid(inputs: Sequence[Any], attrs: _Attrs) -> Any:
-    return 1 / (1 + np.exp(-inputs[0]))
-
-
-@_operator("Swish")
-def _swish(inputs: Sequence[Any], attrs: _Attrs) -> Any:
-    return inputs[0] / (1 + np.exp(-inputs[0] * attrs.get("scale", 1.0)))
-
-
 @_operator("Gelu")
 def _gelu(inputs: Sequence[Any], attrs: _Attrs) -> Any:
     x = inputs[0]
@@ -191,11 +176,6 @@ def _fully_connection(inputs: Sequence[Any], attrs: _Attrs) -> Any:
 def _bias_add(inputs: Sequence[Any], attrs: _Attrs) -> Any:
     x, bias = inputs
     return x + bias.reshape(windows.along_channels(x, bias.size, attrs))
-
-
-@_operator("Conv2D")
-def _conv2d(inputs: Sequence[Any], attrs: _Attrs) -> Any:
-    return windows.convolve(inputs, attrs)
 
 
 @_operator("MaxPool", "MaxPoolV3")
@@ -264,11 +244,6 @@ def _identity(inputs: Sequence[Any], attrs: _Attrs) -> Any:
     return tuple(inputs)
 
 
-@_operator("Reshape")
-def _reshape(inputs: Sequence[Any], attrs: _Attrs) -> Any:
-    return inputs[0].reshape(_list(inputs, 1, attrs, "shape"))
-
-
 @_operator("Flatten", "FlattenV2")
 def _flatten(inputs: Sequence[Any], attrs: _Attrs) -> Any:
     x = inputs[0]
@@ -314,3 +289,15 @@ def _list(inputs: Sequence[Any], index: int, attrs: _Attrs, name: str) -> list[i
     """Return the integers of an operator's input, or of an attribute in its variant D."""
     numbers = inputs[index].reshape(-1).tolist() if len(inputs) > index else attrs.get(name, [])
     return [int(number) for number in (numbers if isinstance(numbers, (list, tuple)) else [numbers])]
+
+
+#: Operators of one expression.
+OPERATORS.update(
+    {
+        "Relu": lambda inputs, attrs: np.maximum(inputs[0], inputs[0].dtype.type(0)),
+        "Sigmoid": lambda inputs, attrs: 1 / (1 + np.exp(-inputs[0])),
+        "Swish": lambda inputs, attrs: inputs[0] / (1 + np.exp(-inputs[0] * attrs.get("scale", 1.0))),
+        "Conv2D": windows.convolve,
+        "Reshape": lambda inputs, attrs: inputs[0].reshape(_list(inputs, 1, attrs, "shape")),
+    }
+)

@@ -1,7 +1,7 @@
 """Cells of the fake MindSpore, functions compiled by `jit`, and gradients of functions.
 
 A call from outside runs as one graph in graph mode, operator by operator in PyNative mode; a function under `jit` is
-a graph in both. Scopes are given by ownership, once and for all, when a cell is run as the root of a graph.
+a graph in both. Cells get their scopes, by ownership, when a cell first runs as the root of a graph.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Cell:
                 value.name, value.named = name, True
             self._params[name] = value
         elif isinstance(value, ParameterTuple) and self._auto_prefix:
-            self._params.update((one.name, one) for one in value)
+            self._params.update((parameter.name, parameter) for parameter in value)
         object.__setattr__(self, name, value)
 
     def _add_cell(self, name: str, cell: Cell) -> None:
@@ -56,17 +56,17 @@ class Cell:
         if self._auto_prefix:
             cell.update_parameters_name(f"{name}.")
 
-    # What it holds.
+    # Its parts.
 
     def cells(self) -> list[Cell]:
         return list(self.name_cells().values())
 
     def name_cells(self) -> dict[str, Cell]:
-        found: dict[str, Cell] = {}
+        children: dict[str, Cell] = {}
         for name, cell in self._cells.items():
-            if all(cell is not other for other in found.values()):
-                found[name] = cell
-        return found
+            if all(cell is not child for child in children.values()):
+                children[name] = cell
+        return children
 
     def cells_and_names(self, name_prefix: str = "") -> Iterator[tuple[str, Cell]]:
         yield name_prefix, self
@@ -74,11 +74,11 @@ class Cell:
             yield from cell.cells_and_names(f"{name_prefix}.{name}" if name_prefix else name)
 
     def parameters_and_names(self) -> Iterator[tuple[str, Parameter]]:
-        seen: set[int] = set()
+        ids: set[int] = set()
         for prefix, cell in self.cells_and_names():
             for name, parameter in cell._params.items():
-                if id(parameter) not in seen:
-                    seen.add(id(parameter))
+                if id(parameter) not in ids:
+                    ids.add(id(parameter))
                     yield (f"{prefix}.{name}" if prefix else name), parameter
 
     def get_parameters(self) -> Iterator[Parameter]:
@@ -94,7 +94,7 @@ class Cell:
         return {parameter.name: parameter for parameter in self.get_parameters()}
 
     def update_parameters_name(self, prefix: str = "") -> None:
-        """Give every parameter the prefix and where it stands in this cell; a name of its own is lost."""
+        """Name the parameters by the prefix and their path in this cell, in place of earlier names."""
         for name, parameter in self.parameters_and_names():
             parameter.name = prefix + name
 
@@ -113,7 +113,7 @@ class Cell:
         return self._scope
 
     def generate_scope(self) -> None:
-        """Name the scope of every cell below; a cell keeps the first one it gets."""
+        """Set the scopes of the cells below that have none."""
         classes = current().context["reserve_class_name_in_scope"]
 
         def walk(cell: Cell, prefix: str) -> None:
@@ -175,8 +175,8 @@ class SequentialCell(Cell):
 
     def __init__(self, *args: Any) -> None:
         super().__init__()
-        given = args[0] if len(args) == 1 and isinstance(args[0], (list, tuple, dict)) else args
-        named = given.items() if isinstance(given, dict) else ((str(at), cell) for at, cell in enumerate(given))
+        cells = args[0] if len(args) == 1 and isinstance(args[0], (list, tuple, dict)) else args
+        named = cells.items() if isinstance(cells, dict) else ((str(number), cell) for number, cell in enumerate(cells))
         for name, cell in named:
             self._add_cell(name, cell)
 
@@ -203,19 +203,19 @@ class SequentialCell(Cell):
 
 
 class CellList(SequentialCell):
-    """`nn.CellList`: cells that the program runs itself."""
+    """`nn.CellList`: cells that the program calls."""
 
     def construct(self, *inputs: Any) -> Any:
         raise NotImplementedError("a CellList cannot be called")
 
     def __getitem__(self, index: Union[int, slice]) -> Any:
-        # Unlike in a sequence, what is in a part counts from 0 again.
-        found = list(self._cells.values())[index]
-        return type(self)(found) if isinstance(found, list) else found
+        # Unlike in a SequentialCell, a slice numbers its cells from 0.
+        cells = list(self._cells.values())[index]
+        return type(self)(cells) if isinstance(cells, list) else cells
 
 
 def set_dump(target: Any, enabled: bool = True) -> None:
-    """`mindspore.set_dump` and `mindspore.tools.set_dump`: mark what dump_mode 2 dumps."""
+    """`mindspore.set_dump` and `mindspore.tools.set_dump`: mark cells and primitives for dump_mode 2."""
     if not isinstance(target, (Cell, Primitive)):
         raise ValueError(
             f'The "target" parameter must be an instance of Cell or Primitive, but got an instance of {type(target)}.'
@@ -231,8 +231,8 @@ def set_dump(target: Any, enabled: bool = True) -> None:
             "to Ascend before calling set_dump.",
             stacklevel=2,
         )
-    for one in [cell for _, cell in target.cells_and_names()] if isinstance(target, Cell) else [target]:
-        one._marked = enabled
+    for part in [cell for _, cell in target.cells_and_names()] if isinstance(target, Cell) else [target]:
+        part._marked = enabled
 
 
 class Primitive:
@@ -303,16 +303,15 @@ def value_and_grad(
         result = fn(*args)
         loss = result[0] if has_aux else result
         positions = () if grad_position is None else _as_tuple(grad_position)
-        chosen = [args[at] for at in positions]
-        if not all(isinstance(one, Tensor) for one in chosen):
+        chosen = [args[position] for position in positions]
+        if not all(isinstance(tensor, Tensor) for tensor in chosen):
             raise NotSupported("the fake MindSpore differentiates by tensors only", hint="give a Tensor")
-        held = [] if weights is None else [weights] if isinstance(weights, Parameter) else list(weights)
-        found = gradients(tape, loss, [*chosen, *held])
-        inputs, parameters = tuple(found[: len(chosen)]), tuple(found[len(chosen) :])
+        parameters = [] if weights is None else [weights] if isinstance(weights, Parameter) else list(weights)
+        grads = gradients(tape, loss, [*chosen, *parameters])
+        inputs, of_weights = tuple(grads[: len(chosen)]), tuple(grads[len(chosen) :])
         first: Any = inputs if isinstance(grad_position, (tuple, list)) else inputs[0] if inputs else None
-        second: Any = parameters[0] if isinstance(weights, Parameter) else parameters
-        grads = second if grad_position is None else first if weights is None else (first, second)
-        return result, grads
+        second: Any = of_weights[0] if isinstance(weights, Parameter) else of_weights
+        return result, second if grad_position is None else first if weights is None else (first, second)
 
     key = next(_numbers)
 
@@ -322,7 +321,7 @@ def value_and_grad(
             return compute(*args)
         if isinstance(fn, Cell):
             fn.generate_scope()
-        inputs = {f"args{at}": value for at, value in enumerate(args) if _is_input(value)}
+        inputs = {f"args{number}": value for number, value in enumerate(args) if _is_input(value)}
         return process.run_graph(("grad", key, _signature(args, {})), compute, args, {}, inputs)
 
     return call
@@ -332,10 +331,10 @@ def grad(
     fn: Callable[..., Any], grad_position: Any = 0, weights: Any = None, has_aux: bool = False, return_ids: bool = False
 ) -> Callable[..., Any]:
     """`mindspore.grad`: like `value_and_grad` without the value; with has_aux, the other results follow."""
-    both = value_and_grad(fn, grad_position, weights, has_aux, return_ids)
+    derive = value_and_grad(fn, grad_position, weights, has_aux, return_ids)
 
     def call(*args: Any) -> Any:
-        result, grads = both(*args)
+        result, grads = derive(*args)
         return (grads, tuple(result[1:])) if has_aux else grads
 
     return call
@@ -350,22 +349,22 @@ def _is_input(value: Any) -> bool:
 
 
 def _named_inputs(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors among the arguments, by the names that their graph gives them."""
+    """Return the tensors among the arguments, by their names in the graph."""
     try:
         bound = inspect.signature(function).bind(*args, **kwargs)
     except (TypeError, ValueError):
         return {}
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name, value in bound.arguments.items():
         if inspect.signature(function).parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
-            found.update({f"{name}{at}": one for at, one in enumerate(value) if _is_input(one)})
+            tensors.update({f"{name}{number}": item for number, item in enumerate(value) if _is_input(item)})
         elif _is_input(value):
-            found[name] = value
-    return found
+            tensors[name] = value
+    return tensors
 
 
 def _signature(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What a graph is compiled for: types and shapes of tensors, and everything else by value."""
+    """Return the key of a compiled graph: types and shapes of tensors, and other arguments by value."""
 
     def of(value: Any) -> Any:
         if isinstance(value, Parameter):
@@ -373,9 +372,9 @@ def _signature(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if isinstance(value, Tensor):
             return (value.shape, value.dtype.label)
         if isinstance(value, (tuple, list, ParameterTuple)):
-            return tuple(of(one) for one in value)
+            return tuple(of(item) for item in value)
         if isinstance(value, dict):
-            return tuple((key, of(one)) for key, one in value.items())
+            return tuple((key, of(item)) for key, item in value.items())
         if isinstance(value, Cell):
             return ("cell", value._number, tuple(cell.training for _, cell in value.cells_and_names()))
         return repr(value)

@@ -16,14 +16,14 @@ _Row = tuple[Any, ...]
 
 
 class Dataset:
-    """Rows of arrays, made anew for every pass."""
+    """Rows of arrays, created again for each pass."""
 
     def __init__(self, rows: Callable[[], Iterator[_Row]], columns: Sequence[str], length: Optional[int]) -> None:
         self._rows, self._length = rows, length
         self._columns = [columns] if isinstance(columns, str) else list(columns)
 
     def get_dataset_size(self) -> int:
-        """Rows of one pass, or batches."""
+        """Return the number of rows, or batches, of one pass."""
         return sum(1 for _ in self._rows()) if self._length is None else self._length
 
     def get_col_names(self) -> list[str]:
@@ -55,15 +55,15 @@ class Dataset:
     def map(self, operations: Any, input_columns: Any = None) -> Dataset:
         chosen = [input_columns] if isinstance(input_columns, str) else list(input_columns or self._columns[:1])
         steps = list(operations) if isinstance(operations, (list, tuple)) else [operations]
-        places = [self._columns.index(name) for name in chosen]
+        positions = [self._columns.index(name) for name in chosen]
 
         def rows() -> Iterator[_Row]:
             for row in self._rows():
                 values = list(row)
                 for step in steps:
-                    found = step(*(values[at] for at in places))
-                    for at, value in zip(places, found if isinstance(found, tuple) else (found,)):
-                        values[at] = np.asarray(value)
+                    result = step(*(values[position] for position in positions))
+                    for position, value in zip(positions, result if isinstance(result, tuple) else (result,)):
+                        values[position] = np.asarray(value)
                 yield tuple(values)
 
         return Dataset(rows, self._columns, self._length)
@@ -90,8 +90,8 @@ class GeneratorDataset(Dataset):
             raise NotSupported("the fake MindSpore keeps the order of rows", hint="use shuffle=False")
 
         def rows() -> Iterator[_Row]:
-            found = source() if callable(source) else (source[at] for at in range(len(source)))
-            for row in found:
+            items = source() if callable(source) else (source[index] for index in range(len(source)))
+            for row in items:
                 values = tuple(np.asarray(value) for value in (row if isinstance(row, (tuple, list)) else (row,)))
                 if len(values) != len(self._columns):
                     raise RuntimeError(f"a row has {len(values)} values, and the data set {len(self._columns)} columns")
@@ -112,7 +112,11 @@ class NumpySlicesDataset(Dataset):
         arrays = [np.asarray(column) for column in columns]
         if len({len(array) for array in arrays}) > 1:
             raise ValueError("Data length in each column is not equal.")
-        names = list(data) if isinstance(data, dict) else column_names or [f"column_{at}" for at in range(len(arrays))]
+        names = (
+            list(data)
+            if isinstance(data, dict)
+            else column_names or [f"column_{number}" for number in range(len(arrays))]
+        )
         super().__init__(lambda: iter(zip(*arrays)), names, len(arrays[0]))
 
 
@@ -131,7 +135,7 @@ class DatasetHelper:
 
 
 def data_sink(fn: Callable[..., Any], dataset: Dataset, sink_size: int = 1, **_: Any) -> Callable[[], Any]:
-    """`mindspore.data_sink`: each call runs the function on the next `sink_size` batches, over and over the data."""
+    """`mindspore.data_sink`: each call runs the function on the next `sink_size` batches, in endless passes."""
 
     def batches() -> Iterator[list[Any]]:
         while True:

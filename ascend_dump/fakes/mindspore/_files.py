@@ -37,7 +37,7 @@ _ORDER = "NodeExecutionOrder-FullNameWithScope\n"
 
 
 class DumpSelection:
-    """What of a run the settings ask for."""
+    """The operators, parameters and steps that the settings select."""
 
     def __init__(self, settings: DumpJsonSettings, process: MindSporeState) -> None:
         self._ranges = iteration_ranges(settings.iteration)
@@ -45,7 +45,7 @@ class DumpSelection:
         #: Entries of `kernels` that have matched nothing yet.
         self._unused = dict.fromkeys(entry for entry in settings.kernels if entry) if settings.dump_mode == 1 else {}
         self._marked = settings.dump_mode == 2
-        # Kernel by kernel, the device writes nothing where the block `e2e_dump_settings` is missing.
+        # Kernel by kernel, the device writes nothing without the block `e2e_dump_settings`.
         self._silent = process.target == "Ascend" and not settings.e2e and not process.runtime.ge
         self.inputs = settings.input_output in (0, 1)
         self.outputs = settings.input_output in (0, 2)
@@ -78,7 +78,7 @@ class DumpSelection:
         return self._kernels.matches(name)
 
     def unused(self) -> list[str]:
-        """Entries of `kernels` that no operator and no parameter had the name of."""
+        """Return the entries of `kernels` that matched no operator and no parameter."""
         return list(self._unused)
 
 
@@ -100,8 +100,8 @@ class KernelDumper:
         self._config = Path(config)
         self._last_stamp = 0
         self._overflows = 0
-        #: The iteration that the last line of a history named.
-        self._told: Optional[int] = None
+        #: The iteration in the last line of a history.
+        self._last_iteration: Optional[int] = None
 
     @property
     def _root(self) -> Path:
@@ -111,19 +111,19 @@ class KernelDumper:
         return Folder(self._root.joinpath(*parts), self.process.npu.disk, self.process.log)
 
     def stamp(self) -> int:
-        """Microseconds since the epoch, another one for each file."""
+        """Return microseconds since the epoch, unique for each file."""
         self._last_stamp = max(self._last_stamp + 1, int(self.process.npu.now * 1_000_000))
         return self._last_stamp
 
     def close(self) -> None:
-        """What MindSpore says when the process ends."""
+        """Log MindSpore's warnings at the end of the process."""
         for entry in self.selection.unused():
             self.process.log("WARNING", f"[DataDump] Unused Kernel in json: {entry}")
 
     # Once per process and once per graph.
 
     def write_metadata(self) -> None:
-        """Copy the configuration beside the dump; only the first rank does, and it never replaces a copy."""
+        """Copy the configuration beside the dump, on the first rank only, without replacing a copy."""
         if self.process.rank_id != 0:
             return
         folder = self.folder(METADATA_DIRECTORY)
@@ -140,7 +140,7 @@ class KernelDumper:
                 folder.write(name, data)
 
     def write_graph(self, graph: CompiledGraph, tape: Tape) -> None:
-        """The graph's text, its protobuf, and the order of its operators. Raises RuntimeError for complex tensors."""
+        """Write the graph's text and protobuf, and the order of operators. Raises RuntimeError for complex tensors."""
         for node in tape.nodes:
             if any(array is not None and array.dtype.kind == "c" for array in (*node.seen, *node.results)):
                 raise RuntimeError("Unexpected type Complex")
@@ -167,11 +167,11 @@ class KernelDumper:
             self._write_constants(self.folder(self.settings.net_name, str(graph.number), CONSTANTS), tape)
 
     def _write_history(self, graph: CompiledGraph, iteration: int) -> None:
-        """Write the iteration after the first operator; a graph in the iteration of the one before adds no line."""
-        if self.process.rank_id == 0 and self.settings.op_debug_mode != 4 and iteration != self._told:
+        """Write the iteration after the first operator, once for graphs in the same iteration."""
+        if self.process.rank_id == 0 and self.settings.op_debug_mode != 4 and iteration != self._last_iteration:
             name = f"ms_global_execution_order_graph_{graph.number}.csv"
             self.folder("execution_order").append(name, f"{iteration}\n".encode())
-            self._told = iteration
+            self._last_iteration = iteration
 
     def _write_node(self, folder: Folder, node: ExecutedOperator, name: str, taken: bool) -> None:
         mode = self.settings.op_debug_mode
@@ -198,35 +198,37 @@ class KernelDumper:
     def _overflowed(self, node: ExecutedOperator, name: str) -> bool:
         if self.settings.overflow_number and self._overflows >= self.settings.overflow_number:
             return False
-        found = self.process.npu.overflows_in(name) or made_non_finite(node)
-        self._overflows += found
-        return found
+        overflowed = self.process.npu.overflows_in(name) or made_non_finite(node)
+        self._overflows += overflowed
+        return overflowed
 
     def _pieces(self, node: ExecutedOperator, *, inputs: bool, outputs: bool) -> Iterator[_WrittenTensor]:
         if inputs:
-            yield from (_WrittenTensor("input", at, array) for at, array in enumerate(node.seen) if array is not None)
+            yield from (
+                _WrittenTensor("input", slot, array) for slot, array in enumerate(node.seen) if array is not None
+            )
         if outputs:
-            yield from (_WrittenTensor("output", at, array) for at, array in enumerate(node.results))
+            yield from (_WrittenTensor("output", slot, array) for slot, array in enumerate(node.results))
 
     def _write_parameters(self, folder: Folder, tape: Tape) -> None:
-        found: dict[str, Tensor] = {one.name: one for one in tape.parameters()}
-        found.update(tape.inputs)
-        for name, tensor in found.items():
+        tensors: dict[str, Tensor] = {parameter.name: parameter for parameter in tape.parameters()}
+        tensors.update(tape.inputs)
+        for name, tensor in tensors.items():
             if self.selection.takes_parameter(name):
                 self._write(folder, PARAMETER, name, [_WrittenTensor("output", 0, tensor.array)])
 
     def _write_constants(self, folder: Folder, tape: Tape) -> None:
-        """Tensors that the program holds and that are neither parameters nor inputs, once per graph."""
+        """Write the program's tensors that are neither parameters nor inputs, once per graph."""
         if os.path.exists(folder.path):
             return
-        made = {id(output) for node in tape.nodes for output in node.outputs} | {
-            id(one) for one in tape.inputs.values()
+        computed = {id(output) for node in tape.nodes for output in node.outputs} | {
+            id(tensor) for tensor in tape.inputs.values()
         }
         constants = {
             id(value): value
             for node in tape.nodes
             for value in node.inputs
-            if isinstance(value, Tensor) and not isinstance(value, Parameter) and id(value) not in made
+            if isinstance(value, Tensor) and not isinstance(value, Parameter) and id(value) not in computed
         }
         for number, value in enumerate(constants.values(), 1):
             piece = _WrittenTensor("output", 0, value.array)
@@ -234,7 +236,7 @@ class KernelDumper:
 
     def _write(self, folder: Folder, op_type: str, name: str, pieces: Any) -> None:
         # A tensor and its statistics have one timestamp, and the tensor is written first (e2e_dump.cc), with the full
-        # name in the line. Statistics of the device have a timestamp of their own, and no tensors beside them.
+        # name in the line. Statistics of the device have a separate timestamp, and no tensors beside them.
         for piece in pieces:
             stamp = self.stamp()
             if self.settings.saved_data in ("tensor", "full"):
@@ -261,15 +263,15 @@ class KernelDumper:
         return build_name(NpyName(op_type, written(name), 0, 0, stamp, piece.io, piece.slot, _FORMAT, dtype))
 
     def _categories(self) -> Sequence[str]:
-        """Those that the host computes, or the device. (assumption mindspore.device_statistics)"""
-        found = self.settings.statistic_category
+        """Return the statistics of the host or the device. (assumption mindspore.device_statistics)"""
+        categories = self.settings.statistic_category
         if self.process.target != "Ascend" or self.settings.stat_calc_mode != "device":
-            return found
-        return [name for name in found if name in DEVICE_STATISTICS]
+            return categories
+        return [name for name in categories if name in DEVICE_STATISTICS]
 
 
 def made_non_finite(node: ExecutedOperator) -> bool:
-    """Whether an operator made infinities or NaN of finite inputs, which is what the device calls an overflow.
+    """Return True for finite inputs and non-finite outputs: an overflow on the device.
 
     (assumption mindspore.overflow)
     """
@@ -277,9 +279,9 @@ def made_non_finite(node: ExecutedOperator) -> bool:
     def finite(arrays: Sequence[Optional[_Array]]) -> bool:
         # ml_dtypes' types are of the kind V.
         return all(
-            bool(np.isfinite(one.astype(np.float64)).all())
-            for one in arrays
-            if one is not None and one.dtype.kind in "fV"
+            bool(np.isfinite(array.astype(np.float64)).all())
+            for array in arrays
+            if array is not None and array.dtype.kind in "fV"
         )
 
     return finite(node.before) and not finite(node.results)

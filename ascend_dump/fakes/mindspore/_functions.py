@@ -1,7 +1,7 @@
-"""The operators of the fake MindSpore as functions: `mindspore.ops`, and what tensors' methods call.
+"""The operators of the fake MindSpore as functions: `mindspore.ops`, and the functions of tensors' methods.
 
-Each function gives the kernel the inputs that MindSpore's kernels have, constants included: MatMul's two flags,
-BiasAdd's and BatchNorm's data format, an axis. They show in a dump as inputs without a dimension.
+The functions pass the inputs of MindSpore's kernels, constants included: MatMul's two flags, BiasAdd's and
+BatchNorm's data format, an axis. A dump contains them as inputs without a dimension.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 __all__ = ["call", "execute", "expanded"]
 
 _YES, _NO = np.asarray(True), np.asarray(False)
-#: The data format NCHW as kernels take it.
+#: The data format NCHW in kernels.
 _NCHW = np.asarray(0, np.int64)
-#: Two operands of these get one type.
+#: Operators that convert their two operands to one type.
 _BINARY = frozenset(
     (
         *("Add", "Sub", "Mul", "Div", "Pow", "Maximum", "Minimum"),
         *("Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual"),
     )
 )
-#: No kernel on a CPU for integers.
+#: Operators without a CPU kernel for integers.
 _FLOATS = frozenset(("Exp", "Log", "Tanh", "Sigmoid", "Erf", "GeLU", "Softmax", "LogSoftmax"))
 _EQUAL_TYPES = frozenset(("MatMul", "BatchMatMul", "Conv2D", "SoftmaxCrossEntropyWithLogits"))
-#: Optimizer operator -> which input the gradient is; the first one is the variable.
+#: Optimizer operator -> position of the gradient; the first input is the variable.
 _GRADIENTS = {"ApplyMomentum": 3, "SGD": 1, "Adam": 9}
 
 
@@ -57,13 +57,13 @@ def execute(op_type: str, *inputs: Value, **attrs: Any) -> tuple[Tensor, ...]:
         raise TypeError(f"Failed calling {op_type} with {type(inputs[0])}: the valid calling is with a Tensor")
     process = current()
     process.initialize_device()
-    before = [one.array if isinstance(one, Tensor) else one for one in inputs]
+    before = [value.array if isinstance(value, Tensor) else value for value in inputs]
     _check(op_type, [array for array in before if array is not None])
     with np.errstate(all="ignore"):
-        found = KERNELS[op_type](*(array for array in before if array is not None), **attrs)
-    whole = found if isinstance(found, Changed) else Changed(found if isinstance(found, tuple) else (found,), {})
-    outputs = tuple(Tensor.from_numpy(np.asarray(one)) for one in whole.outputs)
-    for position, array in whole.inputs.items():
+        result = KERNELS[op_type](*(array for array in before if array is not None), **attrs)
+    change = result if isinstance(result, Changed) else Changed(result if isinstance(result, tuple) else (result,), {})
+    outputs = tuple(Tensor.from_numpy(np.asarray(value)) for value in change.outputs)
+    for position, array in change.inputs.items():
         target = inputs[position]
         if isinstance(target, Tensor):
             target.array = array
@@ -74,34 +74,34 @@ def execute(op_type: str, *inputs: Value, **attrs: Any) -> tuple[Tensor, ...]:
 
 
 def _check(op_type: str, arrays: Sequence[_Array]) -> None:
-    """Refuse what numpy would compute and MindSpore's kernels refuse."""
-    first = arrays[0]
-    if op_type in _FLOATS and first.dtype.kind in "iub":
-        raise TypeError(f"Select CPU operator[{op_type}] fail! Unsupported data type {dtype_of(first)}!")
-    if op_type in _EQUAL_TYPES and first.dtype != arrays[1].dtype:
-        types = f"{dtype_of(first)} and {dtype_of(arrays[1])}"
+    """Raise the errors of MindSpore's kernels for inputs that numpy accepts."""
+    array = arrays[0]
+    if op_type in _FLOATS and array.dtype.kind in "iub":
+        raise TypeError(f"Select CPU operator[{op_type}] fail! Unsupported data type {dtype_of(array)}!")
+    if op_type in _EQUAL_TYPES and array.dtype != arrays[1].dtype:
+        types = f"{dtype_of(array)} and {dtype_of(arrays[1])}"
         raise TypeError(f"For primitive[{op_type}], the input type must be same, but got {types}.")
-    if op_type == "MatMul" and (first.ndim, arrays[1].ndim) != (2, 2):
+    if op_type == "MatMul" and (array.ndim, arrays[1].ndim) != (2, 2):
         raise ValueError("MatMul inputs should have the same dimension size and equal to 2.")
-    if op_type == "BiasAdd" and arrays[1].shape != first.shape[1:2]:
+    if op_type == "BiasAdd" and arrays[1].shape != array.shape[1:2]:
         raise ValueError(
             "For 'BiasAdd', bias[0] shape should be equal to input_x[1] shape when data_format is 0, "
-            f"but got bias shape: {arrays[1].shape}, input_shape: {first.shape}."
+            f"but got bias shape: {arrays[1].shape}, input_shape: {array.shape}."
         )
-    if op_type in ("Assign", "AssignAdd") and first.shape != arrays[1].shape:
+    if op_type in ("Assign", "AssignAdd") and array.shape != arrays[1].shape:
         raise ValueError(
             f"For '{op_type}', 'value' must have the same shape as 'variable'. "
-            f"But got 'value' shape: {arrays[1].shape}, 'variable' shape: {first.shape}."
+            f"But got 'value' shape: {arrays[1].shape}, 'variable' shape: {array.shape}."
         )
-    if op_type in ("Assign", "AssignAdd") and _promoted(first.dtype, arrays[1].dtype) != first.dtype:
+    if op_type in ("Assign", "AssignAdd") and _promoted(array.dtype, arrays[1].dtype) != array.dtype:
         raise TypeError(
             "Data type conversion is not supported for a 'Parameter': "
-            f"{dtype_of(arrays[1])} cannot be converted to {dtype_of(first)}."
+            f"{dtype_of(arrays[1])} cannot be converted to {dtype_of(array)}."
         )
     gradient = _GRADIENTS.get(op_type)
-    if gradient is not None and arrays[gradient].shape != first.shape:
+    if gradient is not None and arrays[gradient].shape != array.shape:
         raise ValueError(
-            f"For primitive[{op_type}], the gradient_shape must be equal to variable_shape which is {first.shape}, "
+            f"For primitive[{op_type}], the gradient_shape must be equal to variable_shape which is {array.shape}, "
             f"but got {arrays[gradient].shape}."
         )
 
@@ -113,23 +113,23 @@ def call(op_type: str, *inputs: Any, **attrs: Any) -> Tensor:
 
 
 def expanded(name: str) -> Any:
-    """The scope of operators that MindSpore's compiler puts in the place of another one."""
+    """Return the scope of operators that MindSpore's compiler inserts for an expanded operator."""
     tape = current().tape
     return contextlib.nullcontext() if tape is None else tape.within(f"Expand/_{name}")
 
 
-def _promoted(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
-    """The type that two tensors meet in: of a float and an integer, the float."""
-    if one == other:
-        return one
-    whole, broken = sorted((one, other), key=lambda kind: kind.kind not in "iub")
+def _promoted(first: np.dtype[Any], second: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the common type of two tensors: of a float and an integer, the float."""
+    if first == second:
+        return first
+    whole, broken = sorted((first, second), key=lambda kind: kind.kind not in "iub")
     if whole.kind in "iub" and broken.kind not in "iub":
         return broken
-    if BFLOAT16 in (one, other):
-        return np.promote_types(np.float32, other if one == BFLOAT16 else one)
-    if {one.kind, other.kind} == {"i", "u"} and (one if one.kind == "u" else other).itemsize > 1:
-        raise TypeError(f"Type implicit conversion between {one} and {other} is not supported.")
-    return np.promote_types(one, other)
+    if BFLOAT16 in (first, second):
+        return np.promote_types(np.float32, second if first == BFLOAT16 else first)
+    if {first.kind, second.kind} == {"i", "u"} and (first if first.kind == "u" else second).itemsize > 1:
+        raise TypeError(f"Type implicit conversion between {first} and {second} is not supported.")
+    return np.promote_types(first, second)
 
 
 def _tensor(value: Any) -> Tensor:
@@ -137,35 +137,46 @@ def _tensor(value: Any) -> Tensor:
 
 
 def _same_type(values: Sequence[Any]) -> list[Tensor]:
-    strange = next((one for one in values if isinstance(one, (np.ndarray, str)) or one is None), _YES)
+    strange = next((value for value in values if isinstance(value, (np.ndarray, str)) or value is None), _YES)
     if strange is not _YES:
         raise TypeError(f"the operands must be <Number, Tensor>, but got {type(strange)}")
-    tensors = [one for one in values if isinstance(one, Tensor)]
-    if not tensors:
-        return [_tensor(one) for one in values]
-    kind = functools.reduce(_promoted, (one.array.dtype for one in tensors))
-    numbers = [one for one in values if not isinstance(one, Tensor)]
-    if kind.kind in "iub" and any(isinstance(one, (float, np.floating)) for one in numbers):
+    operands = [value for value in values if isinstance(value, Tensor)]
+    if not operands:
+        return [_tensor(value) for value in values]
+    kind = functools.reduce(_promoted, (value.array.dtype for value in operands))
+    numbers = [value for value in values if not isinstance(value, Tensor)]
+    if kind.kind in "iub" and any(isinstance(value, (float, np.floating)) for value in numbers):
         kind = np.dtype(np.float32)
-    elif kind.kind == "b" and any(not isinstance(one, (bool, np.bool_)) for one in numbers):
+    elif kind.kind == "b" and any(not isinstance(value, (bool, np.bool_)) for value in numbers):
         kind = np.dtype(np.int64)
-    made = []
-    for one in values:
-        if not isinstance(one, Tensor):
-            made.append(Tensor(array_of(one).astype(kind)))
-        elif one.array.dtype != kind:
-            made.append(cast(one, dtype_of(np.empty(0, kind))))
+    converted = []
+    for value in values:
+        if not isinstance(value, Tensor):
+            converted.append(Tensor(array_of(value).astype(kind)))
+        elif value.array.dtype != kind:
+            converted.append(cast(value, dtype_of(np.empty(0, kind))))
         else:
-            made.append(one)
-    return made
+            converted.append(value)
+    return converted
 
 
-def add(x: Any, y: Any) -> Tensor:
-    return call("Add", x, y)
-
-
-def sub(x: Any, y: Any) -> Tensor:
-    return call("Sub", x, y)
+#: Functions of one operator on their arguments.
+add = functools.partial(call, "Add")
+sub = functools.partial(call, "Sub")
+div = functools.partial(call, "Div")
+power = functools.partial(call, "Pow")
+exp = functools.partial(call, "Exp")
+log = functools.partial(call, "Log")
+sqrt = functools.partial(call, "Sqrt")
+square = functools.partial(call, "Square")
+neg = functools.partial(call, "Neg")
+absolute = functools.partial(call, "Abs")
+tanh = functools.partial(call, "Tanh")
+sigmoid = functools.partial(call, "Sigmoid")
+relu = functools.partial(call, "ReLU")
+maximum = functools.partial(call, "Maximum")
+minimum = functools.partial(call, "Minimum")
+equal = functools.partial(call, "Equal")
 
 
 def mul(x: Any, y: Any) -> Tensor:
@@ -175,70 +186,14 @@ def mul(x: Any, y: Any) -> Tensor:
         return call("Mul", *((x, y) if isinstance(x, Tensor) else (y, x)))
 
 
-def div(x: Any, y: Any) -> Tensor:
-    return call("Div", x, y)
-
-
-def power(x: Any, y: Any) -> Tensor:
-    return call("Pow", x, y)
-
-
-def exp(x: Any) -> Tensor:
-    return call("Exp", x)
-
-
-def log(x: Any) -> Tensor:
-    return call("Log", x)
-
-
-def sqrt(x: Any) -> Tensor:
-    return call("Sqrt", x)
-
-
-def square(x: Any) -> Tensor:
-    return call("Square", x)
-
-
-def neg(x: Any) -> Tensor:
-    return call("Neg", x)
-
-
-def absolute(x: Any) -> Tensor:
-    return call("Abs", x)
-
-
-def tanh(x: Any) -> Tensor:
-    return call("Tanh", x)
-
-
-def sigmoid(x: Any) -> Tensor:
-    return call("Sigmoid", x)
-
-
-def relu(x: Any) -> Tensor:
-    return call("ReLU", x)
-
-
 def gelu(input: Any, approximate: str = "none") -> Tensor:
     if approximate == "tanh":
         return call("GeLU", input)
     if approximate != "none":
         raise ValueError(f"approximate={approximate!r}, expected 'none' or 'tanh'")
     x = _tensor(input)
-    two, one, half = (Tensor(np.asarray(number, x.array.dtype)) for number in (2, 1, 0.5))
-    return call("Mul", call("Mul", x, call("Add", call("Erf", call("Div", x, call("Sqrt", two))), one)), half)
-
-
-def maximum(x: Any, y: Any) -> Tensor:
-    return call("Maximum", x, y)
-
-
-def minimum(x: Any, y: Any) -> Tensor:
-    return call("Minimum", x, y)
-
-
-def equal(x: Any, y: Any) -> Tensor:
-    return call("Equal", x, y)
+    two, unit, half = (Tensor(np.asarray(number, x.array.dtype)) for number in (2, 1, 0.5))
+    return call("Mul", call("Mul", x, call("Add", call("Erf", call("Div", x, call("Sqrt", two))), unit)), half)
 
 
 def softmax(x: Any, axis: int = -1) -> Tensor:
@@ -252,15 +207,15 @@ def log_softmax(x: Any, axis: int = -1) -> Tensor:
 def matmul_kernel(
     x: Value, y: Value, transpose_x: bool = False, transpose_y: bool = False, *, kernel: str = "MatMul"
 ) -> Tensor:
-    """The kernel MatMul or BatchMatMul, with its two flags."""
+    """Run the kernel MatMul or BatchMatMul, with its two flags."""
     return execute(kernel, x, y, _YES if transpose_x else _NO, _YES if transpose_y else _NO)[0]
 
 
 def matmul(x: Any, y: Any) -> Tensor:
-    """`ops.matmul`, which the compiler expands into the kernel."""
-    left, right = _tensor(x), _tensor(y)
+    """`ops.matmul`: the compiler expands it into the kernel."""
+    first, second = _tensor(x), _tensor(y)
     with expanded("MatMulExt"):
-        return matmul_kernel(left, right, kernel="MatMul" if left.ndim == right.ndim == 2 else "BatchMatMul")
+        return matmul_kernel(first, second, kernel="MatMul" if first.ndim == second.ndim == 2 else "BatchMatMul")
 
 
 def bias_add(x: Any, bias: Any) -> Tensor:
@@ -300,9 +255,9 @@ def getitem(x: Tensor, key: Any) -> Tensor:
 
 
 def concat(tensors: Sequence[Any], axis: int = 0) -> Tensor:
-    if len({_tensor(one).array.dtype for one in tensors}) > 1:
+    if len({_tensor(tensor).array.dtype for tensor in tensors}) > 1:
         raise RuntimeError("KernelMod Init Failed: Concat: the inputs must have one type")
-    return execute("Concat", *(_tensor(one) for one in tensors), axis=axis)[0]
+    return execute("Concat", *(_tensor(tensor) for tensor in tensors), axis=axis)[0]
 
 
 cat = concat
@@ -311,8 +266,8 @@ cat = concat
 def _reduce(op_type: str, x: Any, axis: Any, keep_dims: bool) -> Tensor:
     value = _tensor(x)
     axes = (axis,) if isinstance(axis, int) else tuple(axis or range(value.ndim))
-    given = None if axis is None else np.asarray(axes, np.int64)
-    constants = (given, np.asarray(keep_dims), *((_NO,) if op_type == "ReduceSum" else ()))
+    axes_input = None if axis is None else np.asarray(axes, np.int64)
+    constants = (axes_input, np.asarray(keep_dims), *((_NO,) if op_type == "ReduceSum" else ()))
     return execute(op_type, value, *constants, axis=axes, keep_dims=keep_dims)[0]
 
 
@@ -358,7 +313,7 @@ def assign_add(variable: Parameter, value: Any) -> Tensor:
 
 
 def depend(value: Any, expr: Any) -> Any:
-    """`ops.depend`: an order of operators, which here is that of the program."""
+    """`ops.depend`: an order of operators; the fake's order is that of the program."""
     return value
 
 
@@ -383,8 +338,8 @@ def ones_like(input: Any) -> Tensor:
 
 
 def arange(*arguments: Any, dtype: Any = None) -> Tensor:
-    found = np.arange(*arguments)
-    return Tensor(found.astype(np.float32) if dtype is None and found.dtype == np.float64 else found, dtype)
+    values = np.arange(*arguments)
+    return Tensor(values.astype(np.float32) if dtype is None and values.dtype == np.float64 else values, dtype)
 
 
 def cross_entropy(input: Any, target: Any) -> Tensor:
@@ -409,5 +364,8 @@ def size(x: Tensor) -> int:
 
 
 OPERATORS.update(
-    {one.__name__: one for one in (argmax, call, cast, getitem, matmul, mean, mul, reshape, total, transpose)}
+    {
+        function.__name__: function
+        for function in (argmax, call, cast, getitem, matmul, mean, mul, reshape, total, transpose)
+    }
 )

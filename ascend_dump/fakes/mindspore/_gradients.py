@@ -1,8 +1,8 @@
-"""How the fake MindSpore differentiates each operator: the operators that MindSpore's own rules consist of.
+"""Gradient rules of the fake MindSpore, made of the operators of MindSpore's rules.
 
-A rule takes the forward operator, the gradients of its outputs (None where there is none) and which inputs are
-asked for, and gives the inputs' gradients. Names of backward operators and their inputs were read off dumps of
-MindSpore 2.10.0 for MatMul, BiasAdd, ReLU, Flatten, MaxPool, BatchNorm, Conv2D, Softmax, Sigmoid and the sparse
+A rule takes the forward operator, the gradients of its outputs (None for no gradient) and a flag per input that
+needs a gradient, and returns the inputs' gradients. Names of backward operators and their inputs are those in dumps
+of MindSpore 2.10.0 for MatMul, BiasAdd, ReLU, Flatten, MaxPool, BatchNorm, Conv2D, Softmax, Sigmoid and the sparse
 cross entropy.
 """
 
@@ -26,34 +26,30 @@ Grads = Sequence[Optional[Tensor]]
 Rule = Callable[[ExecutedOperator, Grads, Sequence[bool]], Grads]
 
 
-def ones(loss: Tensor) -> Tensor:
-    return Tensor(np.ones_like(loss.array))
-
-
 def add_all(grads: Sequence[Tensor]) -> Tensor:
-    """The gradients of one tensor that several operators use."""
+    """Add the gradients of a tensor that several operators use."""
     return execute("AddN", *grads)[0]
 
 
 def _first(grads: Grads) -> Tensor:
-    found = grads[0]
-    if found is None:
+    grad = grads[0]
+    if grad is None:
         raise NotSupported("the fake MindSpore differentiates first outputs only", hint="use the first one in the loss")
-    return found
+    return grad
 
 
 def _value(node: ExecutedOperator, position: int) -> Any:
-    """An input as the forward operator got it, also where it was changed since."""
-    one = node.inputs[position]
-    changed = isinstance(one, Tensor) and one.array is not node.before[position]
-    return Tensor(node.array(position)) if changed else one
+    """Return an input of the forward operator, with its value at that time."""
+    value = node.inputs[position]
+    changed = isinstance(value, Tensor) and value.array is not node.before[position]
+    return Tensor(node.array(position)) if changed else value
 
 
 def _fit(grad: Tensor, like: np.ndarray[Any, Any]) -> Tensor:
-    """Sum a gradient over what was broadcast, batches of matrices too."""
+    """Sum a gradient over broadcast axes, batches of matrices too."""
     extra = grad.ndim - like.ndim
     axes = tuple(range(extra)) + tuple(
-        at for at in range(extra, grad.ndim) if like.shape[at - extra] == 1 and grad.shape[at] != 1
+        axis for axis in range(extra, grad.ndim) if like.shape[axis - extra] == 1 and grad.shape[axis] != 1
     )
     if not axes:
         return grad
@@ -61,79 +57,79 @@ def _fit(grad: Tensor, like: np.ndarray[Any, Any]) -> Tensor:
     return small if small.shape == like.shape else execute("Reshape", small, shape=like.shape)[0]
 
 
-def _binary(left: Callable[..., Tensor], right: Callable[..., Tensor]) -> Rule:
-    def rule(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _binary(by_first: Callable[..., Tensor], by_second: Callable[..., Tensor]) -> Rule:
+    def rule(node: ExecutedOperator, grads: Grads, needed: Sequence[bool]) -> Grads:
         dy, x, y = _first(grads), _value(node, 0), _value(node, 1)
         if node.inputs[0] is node.inputs[1] and node.op_type in ("Add", "Mul"):
             # The compiler computes equal operators once.
-            found = _fit(left(dy, x, y), node.array(0))
-            return found, found
+            grad = _fit(by_first(dy, x, y), node.array(0))
+            return grad, grad
         return tuple(
-            _fit(made(dy, x, y), node.array(at)) if wanted else None
-            for at, (made, wanted) in enumerate(zip((left, right), asked))
+            _fit(derivative(dy, x, y), node.array(position)) if is_needed else None
+            for position, (derivative, is_needed) in enumerate(zip((by_first, by_second), needed))
         )
 
     return rule
 
 
-def _unary(made: Callable[..., Tensor]) -> Rule:
+def _unary(derivative: Callable[..., Tensor]) -> Rule:
     """made(gradient, input, output)"""
 
-    def rule(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
-        return (made(_first(grads), _value(node, 0), node.outputs[0]),)
+    def rule(node: ExecutedOperator, grads: Grads, needed: Sequence[bool]) -> Grads:
+        return (derivative(_first(grads), _value(node, 0), node.outputs[0]),)
 
     return rule
 
 
-def _matmul(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _matmul(node: ExecutedOperator, grads: Grads, needed: Sequence[bool]) -> Grads:
     dy, a, b = _first(grads), _value(node, 0), _value(node, 1)
     if min(node.array(0).ndim, node.array(1).ndim) < 2:
         raise NotSupported("the fake MindSpore differentiates products of matrices only", hint="reshape to matrices")
     flip_a, flip_b = bool(node.before[2]), bool(node.before[3])
     product = functools.partial(matmul_kernel, kernel=node.op_type)
     da = db = None
-    if asked[0]:
+    if needed[0]:
         da = _fit(product(b, dy, flip_b, True) if flip_a else product(dy, b, False, not flip_b), node.array(0))
-    if asked[1]:
+    if needed[1]:
         db = _fit(product(dy, a, True, flip_a) if flip_b else product(a, dy, not flip_a, False), node.array(1))
     return da, db
 
 
-def _pow(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _pow(node: ExecutedOperator, grads: Grads, needed: Sequence[bool]) -> Grads:
     dy, x, y = _first(grads), _value(node, 0), Tensor(node.array(1))
     dx = dz = None
-    if asked[0]:
+    if needed[0]:
         dx = _fit(call("Mul", dy, call("Mul", y, call("Pow", x, call("Sub", y, 1)))), node.array(0))
-    if asked[1]:
+    if needed[1]:
         dz = _fit(call("Mul", dy, call("Mul", node.outputs[0], call("Log", x))), node.array(1))
     return dx, dz
 
 
-def _bias_add(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _bias_add(node: ExecutedOperator, grads: Grads, needed: Sequence[bool]) -> Grads:
     dy = _first(grads)
-    return dy, execute("BiasAddGrad", dy, node.before[2])[0] if asked[1] else None
+    return dy, execute("BiasAddGrad", dy, node.before[2])[0] if needed[1] else None
 
 
-def _conv2d(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _conv2d(node: ExecutedOperator, grads: Grads, needed: Sequence[bool]) -> Grads:
     dy, x, w = _first(grads), _value(node, 0), _value(node, 1)
     common = {name: node.attrs[name] for name in ("stride", "pad_list")}
     dx = dw = None
-    if asked[0]:
+    if needed[0]:
         dx = execute("Conv2DBackpropInput", dy, w, shape=node.array(0).shape, **common)[0]
-    if asked[1]:
+    if needed[1]:
         dw = execute("Conv2DBackpropFilter", dy, x, kernel=node.array(1).shape[2:], **common)[0]
     return dx, dw
 
 
-def _maxpool(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _maxpool(node: ExecutedOperator, grads: Grads, needed: Sequence[bool]) -> Grads:
     return (execute("MaxPoolGrad", _value(node, 0), node.outputs[0], _first(grads), **node.attrs)[0],)
 
 
-def _avgpool(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _avgpool(node: ExecutedOperator, grads: Grads, needed: Sequence[bool]) -> Grads:
     return (execute("AvgPoolGrad", _value(node, 0), _first(grads), **node.attrs)[0],)
 
 
-def _batchnorm(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _batchnorm(node: ExecutedOperator, grads: Grads, needed: Sequence[bool]) -> Grads:
     mean, var, reserve = node.outputs[3], node.outputs[4], node.outputs[2]
     training, eps, data_format = node.before[5], node.before[6], node.before[8]
     return execute(
@@ -141,7 +137,7 @@ def _batchnorm(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> G
     )
 
 
-def _softmax(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _softmax(node: ExecutedOperator, grads: Grads, needed: Sequence[bool]) -> Grads:
     dy, y, axis = _first(grads), node.outputs[0], node.array(1)
     with expanded("SoftmaxBackward"):
         product = call("Mul", dy, y)
@@ -150,13 +146,13 @@ def _softmax(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Gra
         return (call("Mul", y, call("Sub", dy, total)),)
 
 
-def _log_softmax(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _log_softmax(node: ExecutedOperator, grads: Grads, needed: Sequence[bool]) -> Grads:
     dy, y, axis = _first(grads), node.outputs[0], int(node.array(1))
     total = execute("ReduceSum", dy, axis=(axis,), keep_dims=True)[0]
     return (call("Sub", dy, call("Mul", call("Exp", y), total)),)
 
 
-def _sparse_cross_entropy(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _sparse_cross_entropy(node: ExecutedOperator, grads: Grads, needed: Sequence[bool]) -> Grads:
     dy = _first(grads)
     logits, labels = _value(node, 0), _value(node, 1)
     dx = execute("SparseSoftmaxCrossEntropyWithLogits", logits, labels, is_grad=True)[0]
@@ -164,16 +160,16 @@ def _sparse_cross_entropy(node: ExecutedOperator, grads: Grads, asked: Sequence[
     return (dx if dy.node is None and bool((dy.array == 1).all()) else call("Mul", dx, dy)), None
 
 
-def _cross_entropy(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _cross_entropy(node: ExecutedOperator, grads: Grads, needed: Sequence[bool]) -> Grads:
     dy = _first(grads)
     return call("Mul", node.outputs[1], execute("Reshape", dy, shape=(*dy.shape, 1))[0]), None
 
 
-def _reduce_sum(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _reduce_sum(node: ExecutedOperator, grads: Grads, needed: Sequence[bool]) -> Grads:
     return (_spread(node, _first(grads)),)
 
 
-def _reduce_mean(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _reduce_mean(node: ExecutedOperator, grads: Grads, needed: Sequence[bool]) -> Grads:
     dy = _first(grads)
     count = node.array(0).size // max(dy.size, 1)
     return (call("Div", _spread(node, dy), Tensor(np.asarray(count, dy.array.dtype))),)
@@ -183,24 +179,24 @@ def _spread(node: ExecutedOperator, dy: Tensor) -> Tensor:
     shape = node.array(0).shape
     if not node.attrs["keep_dims"]:
         axes = {axis % len(shape) for axis in node.attrs["axis"]}
-        kept = tuple(1 if at in axes else length for at, length in enumerate(shape))
-        dy = execute("Reshape", dy, shape=kept)[0]
+        with_ones = tuple(1 if axis in axes else length for axis, length in enumerate(shape))
+        dy = execute("Reshape", dy, shape=with_ones)[0]
     return execute("BroadcastTo", dy, shape=shape)[0]
 
 
-def _cast(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _cast(node: ExecutedOperator, grads: Grads, needed: Sequence[bool]) -> Grads:
     return (execute("Cast", _first(grads), dtype=node.array(0).dtype)[0],)
 
 
-def _reshape(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _reshape(node: ExecutedOperator, grads: Grads, needed: Sequence[bool]) -> Grads:
     return (execute("Reshape", _first(grads), shape=node.array(0).shape)[0],)
 
 
-def _transpose(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _transpose(node: ExecutedOperator, grads: Grads, needed: Sequence[bool]) -> Grads:
     return (execute("Transpose", _first(grads), perm=tuple(np.argsort(node.attrs["perm"]).tolist()))[0],)
 
 
-def _slice(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _slice(node: ExecutedOperator, grads: Grads, needed: Sequence[bool]) -> Grads:
     return (execute("StridedSliceGrad", _first(grads), shape=node.array(0).shape, key=node.attrs["key"])[0],)
 
 
@@ -255,65 +251,65 @@ GRADIENTS: Mapping[str, Rule] = {
 
 
 def gradients(
-    tape: Tape, loss: Union[Tensor, Sequence[Any]], wanted: Sequence[Tensor], seed: Optional[Tensor] = None
+    tape: Tape, loss: Union[Tensor, Sequence[Any]], targets: Sequence[Tensor], seed: Optional[Tensor] = None
 ) -> list[Tensor]:
-    """The gradients of the sum of `loss` by `wanted`, each computed by operators of its own.
+    """Return the gradients of the sum of `loss` by `targets`, each computed by separate operators.
 
-    Zeros where there is none, and for parameters that require none.
+    A target without a gradient, or a parameter that requires none, gets zeros.
     """
-    reached = {id(one) for one in wanted if not isinstance(one, Parameter) or one.requires_grad}
+    reached = {id(tensor) for tensor in targets if not isinstance(tensor, Parameter) or tensor.requires_grad}
     useful = []
     for node in list(tape.nodes):
-        if any(id(one) in reached for one in node.inputs):
-            reached.update(id(one) for one in node.outputs)
+        if any(id(tensor) in reached for tensor in node.inputs):
+            reached.update(id(tensor) for tensor in node.outputs)
             useful.append(node)
     scopes = _backward_scopes(useful)
     parts: dict[int, list[Tensor]] = {}
-    for one in (loss,) if isinstance(loss, Tensor) else loss:
-        if isinstance(one, Tensor):
-            parts.setdefault(id(one), []).append(ones(one) if seed is None else seed)
+    for tensor in (loss,) if isinstance(loss, Tensor) else loss:
+        if isinstance(tensor, Tensor):
+            parts.setdefault(id(tensor), []).append(Tensor(np.ones_like(tensor.array)) if seed is None else seed)
 
-    def total(one: Tensor) -> Optional[Tensor]:
-        found = parts.get(id(one), [])
-        if len(found) > 1:
-            with tape.within(f"Gradients/{one.node.scope if one.node is not None else ROOT}"):
-                parts[id(one)] = [add_all(found[::-1])]
-        return parts[id(one)][0] if found else None
+    def total(tensor: Tensor) -> Optional[Tensor]:
+        grads = parts.get(id(tensor), [])
+        if len(grads) > 1:
+            with tape.within(f"Gradients/{tensor.node.scope if tensor.node is not None else ROOT}"):
+                parts[id(tensor)] = [add_all(grads[::-1])]
+        return parts[id(tensor)][0] if grads else None
 
     for node in reversed(useful):
-        outer = [total(one) for one in node.outputs]
-        if all(one is None for one in outer):
+        outer = [total(tensor) for tensor in node.outputs]
+        if all(tensor is None for tensor in outer):
             continue
         rule = GRADIENTS.get(node.op_type)
         if rule is None:
             raise NotSupported(
                 f"the fake MindSpore has no gradient of {node.op_type}", hint=f"it has {', '.join(GRADIENTS)}"
             )
-        asked = [id(one) in reached for one in node.inputs]
+        needed = [id(tensor) in reached for tensor in node.inputs]
         with tape.within(f"Gradients/{scopes[_primitive(node)]}/Grad_{node.op_type}"):
-            inner = rule(node, outer, asked)
+            inner = rule(node, outer, needed)
         for value, grad in zip(node.inputs, inner):
             if grad is not None and id(value) in reached:
                 parts.setdefault(id(value), []).append(grad)
-    found = [total(one) for one in wanted]
-    return [Tensor(np.zeros_like(one.array)) if grad is None else grad for one, grad in zip(wanted, found)]
+    grads = [total(tensor) for tensor in targets]
+    return [Tensor(np.zeros_like(tensor.array)) if grad is None else grad for tensor, grad in zip(targets, grads)]
 
 
 def _primitive(node: ExecutedOperator) -> tuple[str, ...]:
-    """What makes two operators the same one to automatic differentiation: type and attributes."""
+    """Return the key of equal operators in automatic differentiation: type and attributes."""
     channels = node.array(1).shape[0] if node.op_type == "Conv2D" else ""
     attrs = {key: value for key, value in node.attrs.items() if key not in ("shape", "key", "perm")}
     return node.op_type, repr(attrs), str(channels)
 
 
 def _backward_scopes(nodes: Sequence[ExecutedOperator]) -> dict[tuple[str, ...], str]:
-    """The scope of the backward operators: that of the outermost of equal operators, of those the last one.
+    """Return the scope of backward operators: that of the outermost, then the last, of equal operators.
 
-    MindSpore differentiates an operator once for a graph, cells further in later, beginning at the loss.
+    MindSpore differentiates an operator once for a graph, from the loss backwards, inner cells later.
     """
     chosen: dict[tuple[str, ...], str] = {}
     for node in reversed(nodes):
-        before = chosen.get(_primitive(node))
-        if before is None or node.scope.count("/") < before.count("/"):
+        scope = chosen.get(_primitive(node))
+        if scope is None or node.scope.count("/") < scope.count("/"):
             chosen[_primitive(node)] = node.scope
     return chosen

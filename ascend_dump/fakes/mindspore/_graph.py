@@ -1,8 +1,8 @@
-"""What one execution of a graph did: its operators in order, and their names.
+"""One execution of a graph: its operators in order, and their names.
 
-The real MindSpore compiles `construct` and then runs kernels; here `construct` is run and every operator is noted
-down. A graph's operators are named on its first run. Gradient operators get the names that MindSpore's automatic
-differentiation gives them: scope `Gradients/<forward scope>/Grad_<forward operator>`.
+The real MindSpore compiles `construct` and then runs kernels; the fake runs `construct` and records the operators.
+A graph's operators are named on its first run. Gradient operators have the names of MindSpore's automatic
+differentiation: scope `Gradients/<forward scope>/Grad_<forward operator>`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["CompiledGraph", "ExecutedOperator", "Tape"]
 
 ROOT = "Default"
-_HERE = str(Path(__file__).parent)
+_FAKE = str(Path(__file__).parent)
 
-#: None stands for an input that is no tensor, such as a tuple; it keeps its place and is never dumped.
+#: None is an input that is not a tensor, such as a tuple; it has a position and is never dumped.
 Value = Union[Tensor, "_Array", None]
 
 
@@ -40,9 +40,9 @@ class ProgramLine(NamedTuple):
 class ExecutedOperator:
     """One executed operator.
 
-    inputs   tensors, and arrays for constants that MindSpore makes inputs of the kernel
-    before   the inputs' values when it started
-    seen     the inputs' values after it ran, which is when MindSpore writes them
+    inputs   tensors, and arrays for constants that are inputs of MindSpore's kernel
+    before   the inputs' values before it ran
+    seen     the inputs' values after it ran, when MindSpore writes them
     results  the outputs' values
     """
 
@@ -62,28 +62,28 @@ class ExecutedOperator:
         self.scope = scope
         self.inputs = tuple(inputs)
         self.before = tuple(before)
-        self.seen = tuple(one.array if isinstance(one, Tensor) else one for one in inputs)
+        self.seen = tuple(value.array if isinstance(value, Tensor) else value for value in inputs)
         self.outputs = tuple(outputs)
-        self.results = tuple(one.array for one in outputs)
+        self.results = tuple(value.array for value in outputs)
         self.attrs = attrs
         self.lines = lines
-        #: `set_dump` asked for it.
+        #: True after `set_dump`.
         self.marked = False
 
     def array(self, position: int) -> _Array:
-        """An input's value when it started, for an input that is a tensor."""
-        found = self.before[position]
-        assert found is not None, f"input {position} of {self.op_type} is no tensor"
-        return found
+        """Return the value of a tensor input before the operator ran."""
+        value = self.before[position]
+        assert value is not None, f"input {position} of {self.op_type} is not a tensor"
+        return value
 
     @property
     def kind(self) -> str:
-        """Its full name without the number."""
+        """The full name without the number."""
         return f"{self.scope}/{self.op_type}"
 
 
 class Tape:
-    """The operators of one run in order, and the scope the next one gets."""
+    """The operators of one run in order, and the scope of the next operator."""
 
     def __init__(self, scope: str = ROOT, *, traced: bool = False) -> None:
         self.nodes: list[ExecutedOperator] = []
@@ -116,22 +116,24 @@ class Tape:
         return node
 
     def parameters(self) -> list[Parameter]:
-        """Those that an operator used, in order."""
-        found = {id(one): one for node in self.nodes for one in node.inputs if isinstance(one, Parameter)}
-        return list(found.values())
+        """Return the parameters that operators used, in order."""
+        parameters = {id(value): value for node in self.nodes for value in node.inputs if isinstance(value, Parameter)}
+        return list(parameters.values())
 
     def drop_unused_inputs(self, result: Any) -> None:
-        """Forget the inputs of the graph that no operator takes and that are no result."""
-        used = {id(one) for node in self.nodes for one in node.inputs}
+        """Drop the inputs of the graph that are neither operands nor results."""
+        used = {id(value) for node in self.nodes for value in node.inputs}
         waiting = [result]
         while waiting:
-            one = waiting.pop()
-            used.add(id(one))
-            waiting.extend(one.values() if isinstance(one, dict) else one if isinstance(one, (tuple, list)) else ())
-        self.inputs = {name: one for name, one in self.inputs.items() if id(one) in used}
+            value = waiting.pop()
+            used.add(id(value))
+            waiting.extend(
+                value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
+            )
+        self.inputs = {name: value for name, value in self.inputs.items() if id(value) in used}
 
     def undo(self) -> None:
-        """Give the parameters the values back that they had before."""
+        """Restore the parameters' values from before the run."""
         for node in reversed(self.nodes):
             for value, array in zip(node.inputs, node.before):
                 if isinstance(value, Parameter) and array is not None:
@@ -139,10 +141,10 @@ class Tape:
 
 
 class CompiledGraph:
-    """A compiled graph: its number, the names of its operators, and how often it ran.
+    """A compiled graph: its number, the names of its operators, and the number of runs.
 
-    names    for every operator in order the name in files, unique in the process
-    shown    the name that the graph's text and its execution order give, counted within the graph
+    names    the operators' names in files, in order, unique in the process
+    shown    the operators' names in the graph's text and execution order, counted within the graph
     """
 
     def __init__(self, number: int) -> None:
@@ -154,35 +156,35 @@ class CompiledGraph:
 
     def name(self, tape: Tape, used: Counter[str]) -> None:
         """Name the operators of the first run; `used` counts the names of the whole process."""
-        own: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for node in tape.nodes:
             self.kinds.append(node.kind)
-            self.shown.append(f"{node.kind}-op{own[node.kind]}")
+            self.shown.append(f"{node.kind}-op{counts[node.kind]}")
             self.names.append(f"{node.kind}-op{used[node.kind]}")
-            own[node.kind] += 1
+            counts[node.kind] += 1
             used[node.kind] += 1
 
     def names_of(self, tape: Tape) -> Iterator[tuple[ExecutedOperator, str]]:
-        """The operators of another run with their names: the first of a kind gets the first name of that kind."""
+        """Yield the operators of another run with their names: the first of a kind has the first name of that kind."""
         waiting: dict[str, list[str]] = {}
         for kind, name in zip(self.kinds, self.names):
             waiting.setdefault(kind, []).append(name)
         last = {kind: names[-1] for kind, names in waiting.items()}
         for node in tape.nodes:
             names = waiting.get(node.kind)
-            # An operator that the first run did not have: its branch was not taken then.
+            # An operator that is not in the first run, which took another branch.
             yield node, names.pop(0) if names else last.get(node.kind, f"{node.kind}-op0")
 
 
 def _program_lines() -> tuple[ProgramLine, ...]:
-    """Where this operator comes from, outermost first, without the fake's own code."""
-    found = []
+    """Return the program's lines that led to this operator, outermost first, without the fake's code."""
+    lines = []
     frame = sys._getframe(2)
     while frame is not None:
         code = frame.f_code
-        if not code.co_filename.startswith(_HERE):
-            found.append(ProgramLine(code.co_filename, frame.f_lineno))
-        elif found and code.co_name == "run_graph":
+        if not code.co_filename.startswith(_FAKE):
+            lines.append(ProgramLine(code.co_filename, frame.f_lineno))
+        elif lines and code.co_name == "run_graph":
             break
         frame = frame.f_back  # type: ignore[assignment]  # the outermost frame has none
-    return tuple(reversed(found))
+    return tuple(reversed(lines))

@@ -1,7 +1,7 @@
-"""The graph as MindSpore writes it beside a dump: the text `.ir` and the protobuf `.pb`.
+"""MindSpore's files of a graph beside a dump: the text `.ir` and the protobuf `.pb`.
 
-The text has the lines that tools read, in the spelling of MindSpore 2.10.0: the operators with their inputs, their
-full names, and where in the program they come from. Operators without a kernel (Load, Depend, MakeTuple) are left out.
+The text has the lines that tools read, in the spelling of MindSpore 2.10.0: the operators with their inputs, full
+names and program lines. Operators without a kernel (Load, Depend, MakeTuple) are left out.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["arguments", "protobuf", "text"]
 
 
 def arguments(node: ExecutedOperator) -> Mapping[str, Any]:
-    """What the operator was initialised with, by MindSpore's names."""
+    """Return the attributes of an operator, by MindSpore's names."""
     if node.op_type in ("MatMul", "BatchMatMul"):
         return {"transpose_a": bool(node.before[2]), "transpose_b": bool(node.before[3])}
     return node.attrs
 
 
 def text(graph: CompiledGraph, tape: Tape) -> str:
-    """The content of `ms_output_trace_code_graph_{id}.ir`."""
+    """Return the content of `ms_output_trace_code_graph_{id}.ir`."""
     entry = f"kernel_graph{graph.number}"
     names, header = _parameters(tape)
     lines = [f"# IR entry: @{entry}", "# Total subgraphs: 1", "", "# Attrs:", "enable_zero_copy_in_graph: 1", ""]
@@ -38,13 +38,13 @@ def text(graph: CompiledGraph, tape: Tape) -> str:
     for number, (node, shown) in enumerate(zip(tape.nodes, graph.shown)):
         inputs = ", ".join(_input(value, names) for value in node.inputs)
         attrs = ", ".join(f"{key}: {value}" for key, value in arguments(node).items())
-        given = [array for array in node.before if array is not None]
-        before = ", ".join(_host(array) for array in given)
+        inputs_before = [array for array in node.before if array is not None]
+        before = ", ".join(_host(array) for array in inputs_before)
         after = ", ".join(_host(array) for array in node.results)
         lines += [
             f"  %{number}(CNode_{number}) = {node.op_type}({inputs}) primitive_attrs: {{{attrs}}}",
             f"      : ({before}) -> ({after})",
-            f"      : ({', '.join(map(_device, given))}) -> ({', '.join(map(_device, node.results))})",
+            f"      : ({', '.join(map(_device, inputs_before))}) -> ({', '.join(map(_device, node.results))})",
             f"      # Fullname with scope: ({shown})",
             *(f"      {_where(line)}" for line in node.lines),
         ]
@@ -53,21 +53,22 @@ def text(graph: CompiledGraph, tape: Tape) -> str:
 
 
 def _parameters(tape: Tape) -> tuple[dict[int, str], list[str]]:
-    """How operators name the parameters and inputs, and the lines that declare them."""
+    """Return the names of parameters and inputs in operators, and the lines that declare them."""
     names: dict[int, str] = {}
     lines = []
-    for one in [*tape.parameters(), *tape.inputs.values()]:
-        if id(one) in names:
+    for tensor in [*tape.parameters(), *tape.inputs.values()]:
+        if id(tensor) in names:
             continue
-        called = next((name for name, tensor in tape.inputs.items() if tensor is one), getattr(one, "name", ""))
-        names[id(one)] = f"%para{len(names) + 1}_{called}"
-        weight = isinstance(one, Parameter)
+        inputs = (name for name, value in tape.inputs.items() if value is tensor)
+        parameter_name = next(inputs, getattr(tensor, "name", ""))
+        names[id(tensor)] = f"%para{len(names) + 1}_{parameter_name}"
+        weight = isinstance(tensor, Parameter)
         kind = (
-            f"<Ref[Tensor[{one.dtype}]], {_shape(one.array)}, ref_key={called}, is_parameter>"
+            f"<Ref[Tensor[{tensor.dtype}]], {_shape(tensor.array)}, ref_key={parameter_name}, is_parameter>"
             if weight
-            else _host(one.array)
+            else _host(tensor.array)
         )
-        lines.append(f"{names[id(one)]}: {kind}  :  {_device(one.array)}  :  IsWeight: {str(weight).lower()}")
+        lines.append(f"{names[id(tensor)]}: {kind}  :  {_device(tensor.array)}  :  IsWeight: {str(weight).lower()}")
     return names, lines
 
 
@@ -100,7 +101,7 @@ def _where(line: ProgramLine) -> str:
 
 
 def protobuf(graph: CompiledGraph, tape: Tape) -> bytes:
-    """The content of `ms_output_trace_code_graph_{id}.pb`: for each operator its inputs, name, type and full name.
+    """Return the content of `ms_output_trace_code_graph_{id}.pb`: inputs, name, type and full name of operators.
 
     ModelProto {1: version, 4: graph {1: operator {1: input {1: name}, 2: name, 3: type, 4: scope, 8: full name}}}
     """
@@ -110,7 +111,7 @@ def protobuf(graph: CompiledGraph, tape: Tape) -> bytes:
     for number, (node, shown) in enumerate(zip(tape.nodes, graph.shown), 1):
         inputs = b"".join(_field(1, _field(1, _input(value, names).encode())) for value in node.inputs)
         parts = ((2, str(number)), (3, node.op_type), (4, node.scope), (8, shown))
-        body += _field(1, inputs + b"".join(_field(place, part.encode()) for place, part in parts))
+        body += _field(1, inputs + b"".join(_field(field, part.encode()) for field, part in parts))
         names.update({id(output): str(number) for output in node.outputs})
     return b"\x08\x01" + _field(4, body)
 
@@ -120,9 +121,9 @@ def _field(number: int, data: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while value > 127:
-        found.append(value & 127 | 128)
+        encoded.append(value & 127 | 128)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    encoded.append(value)
+    return bytes(encoded)

@@ -1,7 +1,7 @@
-"""What the operators of the fake MindSpore compute, with numpy.
+"""The kernels of the fake MindSpore's operators, in numpy.
 
-A kernel takes the arrays of its inputs and the operator's attributes and returns the outputs. One that changes
-inputs returns `Changed`: the outputs, and the new values by input.
+A kernel takes the arrays of its inputs and the operator's attributes and returns the outputs. An in-place kernel
+returns `Changed`: the outputs, and the new values by input.
 """
 
 from __future__ import annotations
@@ -26,31 +26,29 @@ class Changed(NamedTuple):
 
 
 def _matmul(a: _Array, b: _Array, transpose_a: _Array, transpose_b: _Array) -> _Array:
-    left = np.swapaxes(a, -1, -2) if transpose_a else a
-    right = np.swapaxes(b, -1, -2) if transpose_b else b
-    found: _Array = np.matmul(left, right)
-    return found
+    first = np.swapaxes(a, -1, -2) if transpose_a else a
+    second = np.swapaxes(b, -1, -2) if transpose_b else b
+    return np.asarray(np.matmul(first, second))
 
 
 def _windows(x: _Array, kernel: Sequence[int], stride: Sequence[int], fill: float, pad: Sequence[int]) -> _Array:
-    """(N, C, OH, OW, KH, KW) of the padded input; pad: top, bottom, left, right."""
+    """Return windows (N, C, OH, OW, KH, KW) of the padded input; pad: top, bottom, left, right."""
     padded = np.pad(x, ((0, 0), (0, 0), tuple(pad[:2]), tuple(pad[2:])), constant_values=fill)
-    found = np.lib.stride_tricks.sliding_window_view(padded, tuple(kernel), axis=(2, 3))
-    chosen: _Array = found[:, :, :: stride[0], :: stride[1]]
-    return chosen
+    windows: _Array = np.lib.stride_tricks.sliding_window_view(padded, tuple(kernel), axis=(2, 3))
+    return windows[:, :, :: stride[0], :: stride[1]]
 
 
 def padding(size: Sequence[int], kernel: Sequence[int], stride: Sequence[int], mode: str, pad: Any) -> list[int]:
-    """Top, bottom, left and right for pad_mode `valid`, `same` or `pad`."""
+    """Return the pads top, bottom, left and right for pad_mode `valid`, `same` or `pad`."""
     if mode == "valid":
         return [0, 0, 0, 0]
     if mode == "pad":
         return [pad] * 4 if isinstance(pad, int) else list(pad)
-    found = []
+    pads = []
     for length, window, step in zip(size, kernel, stride):
         missing = max((-(-length // step) - 1) * step + window - length, 0)
-        found += [missing // 2, missing - missing // 2]
-    return found
+        pads += [missing // 2, missing - missing // 2]
+    return pads
 
 
 def _conv2d(x: _Array, w: _Array, *, stride: Sequence[int], pad_list: Sequence[int], **_: Any) -> _Array:
@@ -64,7 +62,7 @@ def _conv2d_filter(dy: _Array, x: _Array, *, kernel: Sequence[int], stride: Any,
 
 
 def _spread(parts: _Array, shape: Sequence[int], stride: Sequence[int], pad: Sequence[int]) -> _Array:
-    """Add windows (N, C, OH, OW, KH, KW) up at where they were taken from."""
+    """Add windows (N, C, OH, OW, KH, KW) into an image, each at its origin."""
     n, c, height, width = shape
     out = np.zeros((n, c, height + pad[0] + pad[1], width + pad[2] + pad[3]), parts.dtype)
     rows, columns = parts.shape[2] * stride[0], parts.shape[3] * stride[1]
@@ -92,14 +90,13 @@ def _maxpool_grad(x: _Array, y: _Array, dy: _Array, *, kernel: Any, stride: Any,
 
 
 def _avgpool(x: _Array, *_: _Array, kernel: Sequence[int], stride: Sequence[int], pad_list: Sequence[int]) -> _Array:
-    found = _windows(x, kernel, stride, 0.0, pad_list).sum(axis=(4, 5)) / _covered(x, kernel, stride, pad_list)
-    return np.ascontiguousarray(found).astype(x.dtype)
+    sums = _windows(x, kernel, stride, 0.0, pad_list).sum(axis=(4, 5))
+    return np.ascontiguousarray(sums / _covered(x, kernel, stride, pad_list)).astype(x.dtype)
 
 
 def _covered(x: _Array, kernel: Sequence[int], stride: Sequence[int], pad: Sequence[int]) -> _Array:
-    """How many elements each window has; padding does not count."""
-    found: _Array = _windows(np.ones((1, 1, *x.shape[2:]), x.dtype), kernel, stride, 0.0, pad).sum(axis=(4, 5))
-    return found
+    """Count the elements of each window without padding."""
+    return np.asarray(_windows(np.ones((1, 1, *x.shape[2:]), x.dtype), kernel, stride, 0.0, pad).sum(axis=(4, 5)))
 
 
 def _avgpool_grad(x: _Array, dy: _Array, *, kernel: Any, stride: Any, pad_list: Any, **_: Any) -> _Array:
@@ -112,8 +109,8 @@ def _per_channel(values: _Array, like: _Array) -> _Array:
     return values.reshape((1, -1) + (1,) * (like.ndim - 2))
 
 
-def _batchnorm(x: _Array, gamma: _Array, beta: _Array, mean: _Array, var: _Array, *rest: _Array) -> Any:
-    training, eps, momentum = bool(rest[0]), float(rest[1]), float(rest[2])
+def _batchnorm(x: _Array, gamma: _Array, beta: _Array, mean: _Array, var: _Array, *settings: _Array) -> Any:
+    training, eps, momentum = bool(settings[0]), float(settings[1]), float(settings[2])
     axes = (0, *range(2, x.ndim))
     now_mean = x.mean(axis=axes, dtype=np.float32) if training else mean
     now_var = x.var(axis=axes, dtype=np.float32) if training else var
@@ -123,7 +120,7 @@ def _batchnorm(x: _Array, gamma: _Array, beta: _Array, mean: _Array, var: _Array
     if not training:
         return Changed(outputs, {})
     count = np.float32(x.size // x.shape[1])
-    # Not a number of a single element.
+    # NaN for a single element.
     whole = now_var * (count / (count - 1))
     return Changed(
         outputs,
@@ -134,8 +131,8 @@ def _batchnorm(x: _Array, gamma: _Array, beta: _Array, mean: _Array, var: _Array
     )
 
 
-def _batchnorm_grad(dy: _Array, x: _Array, gamma: _Array, mean: _Array, var: _Array, *rest: _Array) -> Any:
-    training, eps = bool(rest[1]), float(rest[2])
+def _batchnorm_grad(dy: _Array, x: _Array, gamma: _Array, mean: _Array, var: _Array, *settings: _Array) -> Any:
+    training, eps = bool(settings[1]), float(settings[2])
     axes = (0, *range(2, x.ndim))
     scale = 1.0 / np.sqrt(_per_channel(var, x) + eps)
     normal = (x - _per_channel(mean, x)) * scale
@@ -150,15 +147,13 @@ def _batchnorm_grad(dy: _Array, x: _Array, gamma: _Array, mean: _Array, var: _Ar
 
 def softmax(x: _Array, axis: int = -1) -> _Array:
     shifted = np.exp(x - x.max(axis=axis, keepdims=True))
-    found: _Array = (shifted / shifted.sum(axis=axis, keepdims=True)).astype(x.dtype)
-    return found
+    return np.asarray((shifted / shifted.sum(axis=axis, keepdims=True)).astype(x.dtype))
 
 
 def log_softmax(x: _Array, axis: int = -1) -> _Array:
-    """Not the logarithm of `softmax`, which is 0 where the other one is large."""
+    """Return the logarithm of softmax, without the underflow of `softmax`."""
     shifted = x - x.max(axis=axis, keepdims=True)
-    found: _Array = (shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))).astype(x.dtype)
-    return found
+    return np.asarray((shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))).astype(x.dtype))
 
 
 def _sparse_cross_entropy(logits: _Array, labels: _Array, *, is_grad: bool, exact: bool = False) -> _Array:
@@ -217,8 +212,8 @@ def _sgd(
     return Changed((new,), {0: new, 3: new_accum, 5: np.zeros_like(stat)})
 
 
-def _adam(variable: _Array, m: _Array, v: _Array, *rest: _Array, **_: Any) -> Changed:
-    beta1_power, beta2_power, rate, beta1, beta2, epsilon, grad = rest
+def _adam(variable: _Array, m: _Array, v: _Array, *inputs: _Array, **_: Any) -> Changed:
+    beta1_power, beta2_power, rate, beta1, beta2, epsilon, grad = inputs
     new_m = (m * beta1 + (1 - beta1) * grad).astype(variable.dtype)
     new_v = (v * beta2 + (1 - beta2) * grad * grad).astype(variable.dtype)
     step = rate * np.sqrt(1 - beta2_power) / (1 - beta1_power)
@@ -238,28 +233,25 @@ def _sigmoid(x: _Array) -> _Array:
 
 
 def _gelu(x: _Array) -> _Array:
-    found: _Array = (0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))).astype(x.dtype)
-    return found
+    return np.asarray((0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))).astype(x.dtype))
 
 
 def _erf(x: _Array) -> _Array:
-    found: _Array = np.vectorize(math.erf, otypes=[np.float64])(x).astype(x.dtype)
-    return found
+    return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x).astype(x.dtype))
 
 
 def _gelu_grad(dy: _Array, x: _Array, y: _Array) -> _Array:
     slope = np.sqrt(2 / np.pi)
     tanh = np.tanh(slope * (x + 0.044715 * x**3))
     inner = slope * (1 + 3 * 0.044715 * x**2)
-    found: _Array = (dy * 0.5 * (1 + tanh + x * (1 - tanh**2) * inner)).astype(x.dtype)
-    return found
+    return np.asarray((dy * 0.5 * (1 + tanh + x * (1 - tanh**2) * inner)).astype(x.dtype))
 
 
 def _divide(a: _Array, b: _Array) -> _Array:
     return np.asarray(np.true_divide(a, b), np.float32 if a.dtype.kind in "iub" else a.dtype)
 
 
-#: Operator type -> kernel; a single array stands for one output.
+#: Operator type -> kernel; an array is a single output.
 KERNELS: Mapping[str, Callable[..., Any]] = {
     "Add": np.add,
     "Sub": np.subtract,

@@ -1,6 +1,6 @@
 """Layers and losses of the fake MindSpore (`mindspore.nn`).
 
-Each runs the operators that MindSpore's layer of that name runs, as dumps of MindSpore 2.10.0 show them.
+The layers run the operators of MindSpore's layers, as in dumps of MindSpore 2.10.0.
 """
 
 from __future__ import annotations

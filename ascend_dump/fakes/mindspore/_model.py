@@ -17,7 +17,7 @@ __all__ = ["CALLBACKS", "Accuracy", "Model"]
 
 
 class RunContext:
-    """What callbacks are given."""
+    """The argument of callbacks."""
 
     def __init__(self, arguments: _Arguments) -> None:
         self._arguments = arguments
@@ -46,7 +46,7 @@ class _Arguments(dict[str, Any]):
 
 
 class Callback:
-    """`train.Callback`: override the moments of interest."""
+    """`train.Callback`: override its methods."""
 
     def on_train_begin(self, run_context: RunContext) -> None:
         self.begin(run_context)
@@ -120,9 +120,9 @@ class Accuracy:
         self._right = self._all = 0
 
     def update(self, outputs: Tensor, labels: Tensor) -> None:
-        guesses, wanted = np.asarray(outputs).argmax(axis=1), np.asarray(labels)
-        # Labels are classes, or one row of scores for each.
-        self._right += int((guesses == (wanted.argmax(axis=1) if wanted.ndim == 2 else wanted)).sum())
+        guesses, classes = np.asarray(outputs).argmax(axis=1), np.asarray(labels)
+        # Labels are classes, or rows of scores.
+        self._right += int((guesses == (classes.argmax(axis=1) if classes.ndim == 2 else classes)).sum())
         self._all += len(guesses)
 
     # MindSpore's name for it; no text is run as code.
@@ -171,7 +171,7 @@ class Model:
         initial_epoch: int = 0,
     ) -> None:
         self._train_network.set_train()
-        given = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or ())
+        callback_list = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or ())
         facts = _Arguments(
             network=self._network,
             train_network=self._train_network,
@@ -185,8 +185,8 @@ class Model:
         context = RunContext(facts)
 
         def tell(moment: str) -> None:
-            for one in given:
-                getattr(one, moment)(context)
+            for callback in callback_list:
+                getattr(callback, moment)(context)
 
         tell("on_train_begin")
         for number in range(initial_epoch + 1, epoch + 1):
@@ -226,13 +226,13 @@ class Model:
         return self._network(*predict_data)
 
 
-def _metrics(given: Any) -> dict[str, Any]:
-    if isinstance(given, Mapping):
-        return dict(given)
-    unknown = [name for name in given or () if name not in ("accuracy", "acc")]
+def _metrics(metrics: Any) -> dict[str, Any]:
+    if isinstance(metrics, Mapping):
+        return dict(metrics)
+    unknown = [name for name in metrics or () if name not in ("accuracy", "acc")]
     if unknown:
-        raise NotSupported(f"the fake MindSpore has no metric {unknown[0]!r}", hint="it knows 'accuracy'")
-    return {name: Accuracy() for name in given or ()}
+        raise NotSupported(f"the fake MindSpore has no metric {unknown[0]!r}", hint="use 'accuracy'")
+    return {name: Accuracy() for name in metrics or ()}
 
 
 CALLBACKS = {"Callback": Callback, "LossMonitor": LossMonitor, "TimeMonitor": TimeMonitor, "RunContext": RunContext}

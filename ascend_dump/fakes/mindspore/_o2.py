@@ -1,9 +1,9 @@
 """The older layout of MindSpore's Dump: graphs that run whole on the device (jit_level O2, below MindSpore 2.6).
 
-MindSpore writes `acl_dump_{device}.json` for every step and hands it to CANN, so the simulated device writes
-`{path}/{step}/{time}/{device}/{model_name}/{model_id}/{iteration}/`; with `file_format` npy MindSpore writes arrays in
-the place of CANN's files. Sources: the document's chapter "Dump in Ascend O2 Mode"; acl_dump_json_writer.cc.
-Overflow is asked of the graph engine by its session options, as the document's "GE dump" does.
+MindSpore writes `acl_dump_{device}.json` for every step and passes it to CANN, so the simulated device writes
+`{path}/{step}/{time}/{device}/{model_name}/{model_id}/{iteration}/`; with `file_format` npy MindSpore replaces CANN's
+files by arrays. Sources: the document's chapter "Dump in Ascend O2 Mode"; acl_dump_json_writer.cc.
+Overflow detection is set by the graph engine's session options, as in the document's "GE dump".
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class ModelDumper(KernelDumper):
     """Lets the simulated device dump whole graphs. (assumption mindspore.o2_layout)"""
 
     def write_metadata(self) -> None:
-        """Only CPU and GPU have it."""
+        """Do nothing: only CPU and GPU have metadata."""
 
     def write_graph(self, graph: CompiledGraph, tape: Tape) -> None:
-        """Neither graphs nor their order are written in this mode."""
+        """Do nothing: this mode writes neither graphs nor their order."""
 
     def write_step(self, graph: CompiledGraph, tape: Tape, iteration: int) -> None:
         npu, device = self.process.npu, self.process.context["device_id"]
@@ -85,18 +85,18 @@ class ModelDumper(KernelDumper):
 
     def _settings_of(self, path: Path) -> dict[str, object]:
         kernels = list(self.settings.kernels) if self.settings.dump_mode == 1 else []
-        found: dict[str, object] = {
+        dump: dict[str, object] = {
             "dump_path": str(path),
             "dump_mode": _MODES[self.settings.input_output],
             "dump_list": [{"layer": kernels}] if kernels else [],
             "dump_op_switch": "on",
         }
         if self.settings.op_debug_mode == 4:
-            found["dump_scene"] = "lite_exception"
-        return found
+            dump["dump_scene"] = "lite_exception"
+        return dump
 
     def _convert(self, path: Path) -> None:
-        """Put arrays in the place of one file of CANN's."""
+        """Replace one file of CANN by arrays."""
         op_type, op_name, task, stream, _ = path.name.split(".")[:5]
         dump = read_header(path)
         folder = Folder(path.parent, self.process.npu.disk, self.process.log)

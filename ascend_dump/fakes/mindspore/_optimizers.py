@@ -24,18 +24,18 @@ __all__ = ["CELLS", "OPTIMIZERS", "Optimizer", "TrainOneStepCell", "WithEvalCell
 
 
 class Optimizer(Cell):
-    """`nn.Optimizer`: always a graph, since `construct` is under `jit`."""
+    """`nn.Optimizer`: always a graph, because `construct` is under `jit`."""
 
     def __init__(self, learning_rate: Any, params: Iterable[Parameter], weight_decay: float = 0.0) -> None:
         super().__init__(auto_prefix=False)
         self._parameters = ParameterTuple(params)
         if not self._parameters:
             raise ValueError("For 'Optimizer', the argument parameters must not be empty.")
-        if any(isinstance(one, dict) for one in self._parameters):
+        if any(isinstance(parameter, dict) for parameter in self._parameters):
             raise NotSupported("the fake MindSpore has no groups of parameters", hint="give the parameters themselves")
         if not isinstance(learning_rate, (int, float, Tensor)) or np.ndim(learning_rate):
             raise NotSupported("the fake MindSpore has no schedule for learning_rate", hint="give a number")
-        twice = [name for name, count in Counter(one.name for one in self._parameters).items() if count > 1]
+        twice = [name for name, count in Counter(parameter.name for parameter in self._parameters).items() if count > 1]
         if twice:
             raise ValueError(f"For {self.cls_name!r}, the name {twice[0]!r} already exists. Please set a unique name.")
         for name, value in (("learning rate", float(learning_rate)), ("weight_decay", float(weight_decay))):
@@ -50,12 +50,12 @@ class Optimizer(Cell):
         return self._parameters
 
     def states(self, prefix: str, init: float = 0.0) -> ParameterTuple:
-        """One parameter beside each trained one, named after it."""
-        made = []
-        for one in self._parameters:
-            made.append(Parameter(Tensor(np.full_like(one.array, init)), name=f"{prefix}.{one.name}"))
-            self._params[made[-1].name] = made[-1]
-        return ParameterTuple(made)
+        """Create a parameter for each trained parameter, named after it."""
+        states = []
+        for parameter in self._parameters:
+            states.append(Parameter(Tensor(np.full_like(parameter.array, init)), name=f"{prefix}.{parameter.name}"))
+            self._params[states[-1].name] = states[-1]
+        return ParameterTuple(states)
 
     def __call__(self, gradients: Sequence[Tensor]) -> Any:
         if current().in_graph:
@@ -68,13 +68,13 @@ class Optimizer(Cell):
         if self.weight_decay:
             gradients = tuple(
                 # Normalisation's parameters do not decay.
-                grad if "beta" in one.name or "gamma" in one.name else self._decay(one, grad)
-                for one, grad in zip(self._parameters, gradients)
+                grad if "beta" in parameter.name or "gamma" in parameter.name else self._decay(parameter, grad)
+                for parameter, grad in zip(self._parameters, gradients)
             )
         execute("AssignAdd", self.global_step, Tensor(np.ones(1, np.int32)))
         self.prepare()
-        for at in reversed(range(len(self._parameters))):
-            self.update(at, gradients[at])
+        for index in reversed(range(len(self._parameters))):
+            self.update(index, gradients[index])
         return True
 
     def _decay(self, parameter: Parameter, grad: Tensor) -> Tensor:
@@ -86,9 +86,9 @@ class Optimizer(Cell):
             raise ValueError(f"For {self.cls_name!r}, the argument 'momentum' must be at least 0.0, but got {momentum}")
 
     def prepare(self) -> None:
-        """What happens once in a step."""
+        """Prepare a step, before the parameters are updated."""
 
-    def update(self, at: int, grad: Tensor) -> None:
+    def update(self, index: int, grad: Tensor) -> None:
         raise NotImplementedError
 
 
@@ -113,8 +113,8 @@ class Momentum(Optimizer):
         self.moments = self.states("moments")
         self.use_nesterov = use_nesterov
 
-    def update(self, at: int, grad: Tensor) -> None:
-        variable, moment = self._parameters[at], self.moments[at]
+    def update(self, index: int, grad: Tensor) -> None:
+        variable, moment = self._parameters[index], self.moments[index]
         execute(
             *("ApplyMomentum", variable, moment, self.learning_rate, grad, self.momentum),
             use_nesterov=self.use_nesterov,
@@ -145,9 +145,17 @@ class SGD(Optimizer):
         self.stat = self.states("stat", 1.0)
         self.dampening, self.nesterov = dampening, nesterov
 
-    def update(self, at: int, grad: Tensor) -> None:
+    def update(self, index: int, grad: Tensor) -> None:
         execute(
-            *("SGD", self._parameters[at], grad, self.learning_rate, self.accum[at], self.momentum, self.stat[at]),
+            *(
+                "SGD",
+                self._parameters[index],
+                grad,
+                self.learning_rate,
+                self.accum[index],
+                self.momentum,
+                self.stat[index],
+            ),
             dampening=self.dampening,
             weight_decay=0.0,
             nesterov=self.nesterov,
@@ -174,7 +182,7 @@ class Adam(Optimizer):
         for name, beta in (("beta1", beta1), ("beta2", beta2)):
             if not 0 < beta < 1:
                 raise ValueError(f"For 'Adam', the {name!r} must be in range of (0.0, 1.0), but got {beta}.")
-        self.beta1, self.beta2, self.eps = (np.asarray(one, np.float32) for one in (beta1, beta2, eps))
+        self.beta1, self.beta2, self.eps = (np.asarray(number, np.float32) for number in (beta1, beta2, eps))
         self.beta1_power = Parameter(_number(1.0), name="beta1_power")
         self.beta2_power = Parameter(_number(1.0), name="beta2_power")
         self.moment1, self.moment2 = self.states("moment1"), self.states("moment2")
@@ -183,11 +191,11 @@ class Adam(Optimizer):
         for power, beta in ((self.beta1_power, self.beta1), (self.beta2_power, self.beta2)):
             execute("Assign", power, call("Mul", power, Tensor(beta)))
 
-    def update(self, at: int, grad: Tensor) -> None:
-        moments = (self.moment1[at], self.moment2[at])
+    def update(self, index: int, grad: Tensor) -> None:
+        moments = (self.moment1[index], self.moment2[index])
         powers = (self.beta1_power, self.beta2_power)
         numbers = (self.beta1, self.beta2, self.eps)
-        execute("Adam", self._parameters[at], *moments, *powers, self.learning_rate, *numbers, grad)
+        execute("Adam", self._parameters[index], *moments, *powers, self.learning_rate, *numbers, grad)
 
 
 def _no_scale(loss_scale: float) -> None:
@@ -203,8 +211,8 @@ class WithLossCell(Cell):
         self._backbone, self._loss_fn = backbone, loss_fn
 
     def construct(self, data: Any, label: Any) -> Tensor:
-        found: Tensor = self._loss_fn(self._backbone(data), label)
-        return found
+        loss: Tensor = self._loss_fn(self._backbone(data), label)
+        return loss
 
 
 class WithEvalCell(Cell):

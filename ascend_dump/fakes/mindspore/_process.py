@@ -1,14 +1,15 @@
-"""One process with MindSpore: its settings, when it reads the dump JSON, and how it runs graphs.
+"""One process with MindSpore: its settings, the dump JSON, and the execution of graphs.
 
-The moments are those measured with MindSpore 2.10.0. The parser is one object for the process: the first file it
-accepts is final, a refused one is read again at every later occasion. It looks when the device is initialised (first
-operator, first compilation, `communication.init`), when the first graph is compiled, which decides once and for all
-whether tensors are dumped, when any graph is compiled, which writes that graph's texts, and in `_set_init_iter`.
+Measured with MindSpore 2.10.0. The parser is one object for the process: an accepted file is final, a refused file is
+read again at the next occasion. Occasions are the initialisation of the device (first operator, first compilation,
+`communication.init`), the compilation of a graph, and `_set_init_iter`. The first compilation decides if tensors are
+dumped; each compilation writes the graph's texts.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -32,7 +33,7 @@ _DEPRECATED = (
     "[Dump Deprecated Alert {turn}/3]: For 'Dump', in the scenario where 'backend' is 'GE', the "
     "'MINDSPORE_DUMP_CONFIG' env has been deprecated since MindSpore 2.6. Please use msprobe tool instead."
 )
-#: Not MindSpore's own.
+#: A message of the fake, not of MindSpore.
 _OLDER = (
     "ascend_dump.fakes: the simulated MindSpore {version} dumps nothing with O2, as every MindSpore since 2.6: for the "
     'document\'s chapter "Dump in Ascend O2 Mode" set {variable}=2.5.0 before the fake is installed'
@@ -40,10 +41,10 @@ _OLDER = (
 
 
 def make_executors() -> tuple[type, type]:
-    """MindSpore's two executors of root graphs, whose methods tools wrap.
+    """Return MindSpore's two executors of root graphs: tools wrap their methods.
 
-    What runs is `run` of the one and a call of the other; both are asked to `compile` before, which the simulated
-    process does itself as soon as the graph has run once.
+    A graph runs by `run` of the first or a call of the second, after `compile`. The simulated process compiles the
+    graph itself after its first run.
     """
 
     class _CellGraphExecutor:
@@ -64,31 +65,31 @@ def make_executors() -> tuple[type, type]:
 
 
 class MindSporeProcess(MindSporeState):
-    """Everything that the real MindSpore keeps once per process."""
+    """MindSpore's state of one process."""
 
     def __init__(self, npu: Npu) -> None:
         super().__init__(npu)
         self.executors = make_executors()
-        #: Devices that are up.
+        #: Initialised devices.
         self.initialized: set[str] = set()
         self.tape: Optional[Tape] = None
         self.in_graph = False
-        #: How many cells around the running operator `set_dump` marked.
+        #: The number of cells around the running operator that `set_dump` has marked.
         self.marked = 0
         self._settings: Optional[DumpJsonSettings] = None
         self._dumps_tensors: Optional[bool] = None
         self._dumper: Optional[KernelDumper] = None
         self._graphs: dict[Any, CompiledGraph] = {}
-        #: How many were compiled, or began to be.
+        #: The number of compilations, failed ones included.
         self._numbers = 0
         self._names: Counter[str] = Counter()
         self._iteration: Optional[int] = None
         self._user_counts = False
 
-    # The moments at which the configuration is read.
+    # Occasions to read the configuration.
 
     def parse(self) -> Optional[DumpJsonSettings]:
-        """Read the configuration if that has not happened yet. Raises RuntimeError, as MindSpore does."""
+        """Read the configuration if it is not yet read. Raises RuntimeError, as MindSpore does."""
         path = os.environ.get(CONFIG_VARIABLE, "")
         if self._settings is not None or not path:
             return self._settings
@@ -117,7 +118,7 @@ class MindSporeProcess(MindSporeState):
             self._dumper.close()
 
     def initialize_device(self) -> None:
-        """What the first operator, the first compilation and `communication.init` do."""
+        """Initialise the device, at the first operator, the first compilation or `communication.init`."""
         if self.target in self.initialized:
             return
         settings = self.parse()
@@ -126,22 +127,22 @@ class MindSporeProcess(MindSporeState):
         self.initialized.add(self.target)
 
     def _prepare_compilation(self) -> bool:
-        """Tells whether the new graph's texts are written: not by the compilation that is a late first reader."""
+        """Read the configuration. Returns False for a compilation that reads it first, but late: it writes no texts."""
         runtime = self.runtime
         if runtime.ge and not runtime.old_ge and self._dumps_tensors is None and os.environ.get(CONFIG_VARIABLE):
             for turn in (1, 2, 3):
                 self.log("WARNING", _DEPRECATED.format(turn=turn))
             self.log("WARNING", _OLDER.format(version=self.version, variable=VERSION_VARIABLE))
-        known = self._dumper is not None or self._dumps_tensors is None
+        writes_texts = self._dumper is not None or self._dumps_tensors is None
         settings = self.parse()
         if self._dumps_tensors is None:
             self._dumps_tensors = settings is not None
-        return known
+        return writes_texts
 
     # Steps that the program counts itself.
 
     def set_init_iter(self, value: int) -> None:
-        """`_c_expression._set_init_iter`: reads the configuration now; iterations are counted by `_dump_step` alone."""
+        """`_c_expression._set_init_iter`: read the configuration; then only `_dump_step` counts iterations."""
         self.parse()
         self._user_counts = True
         self._iteration = int(value)
@@ -157,12 +158,12 @@ class MindSporeProcess(MindSporeState):
 
     @contextlib.contextmanager
     def recording(self, tape: Tape, *, graph: bool) -> Iterator[Tape]:
-        before = self.tape, self.in_graph
+        outer = self.tape, self.in_graph
         self.tape, self.in_graph = tape, graph
         try:
             yield tape
         finally:
-            self.tape, self.in_graph = before
+            self.tape, self.in_graph = outer
 
     def run_graph(
         self,
@@ -172,14 +173,11 @@ class MindSporeProcess(MindSporeState):
         kwargs: Mapping[str, Any],
         inputs: Mapping[str, Tensor],
     ) -> Any:
-        """Run a compiled function; a new key is compiled first. Inside another graph it becomes part of that one."""
+        """Run a compiled function; a new key is compiled first. Inside another graph it becomes part of that graph."""
         if self.in_graph:
             return function(*args, **kwargs)
         cells, functions = self.executors
-
-        def run() -> Any:
-            return self._run_root(key, function, args, kwargs, inputs)
-
+        run = functools.partial(self._run_root, key, functools.partial(function, *args, **kwargs), inputs)
         if key[0] == "cell":
             owner = getattr(function, "__self__", None)
             cells().compile(owner, *args, **kwargs)
@@ -188,21 +186,14 @@ class MindSporeProcess(MindSporeState):
         executor.compile("construct", *args, **kwargs)
         return executor(run)
 
-    def _run_root(
-        self,
-        key: Any,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        inputs: Mapping[str, Tensor],
-    ) -> Any:
+    def _run_root(self, key: Any, construct: Callable[[], Any], inputs: Mapping[str, Tensor]) -> Any:
         graph = self._graphs.get(key)
         tape = Tape(traced=graph is None)
         tape.inputs.update(inputs)
         outer = self.tape
         with self.recording(tape, graph=True):
-            result = function(*args, **kwargs)
-        # Without an operator there is nothing to compile and nothing to run, not even a device.
+            result = construct()
+        # A graph without an operator is neither compiled nor run, and initialises no device.
         if tape.nodes:
             tape.drop_unused_inputs(result)
             graph = graph or self._add_graph(key, tape)
@@ -214,7 +205,7 @@ class MindSporeProcess(MindSporeState):
     def compile(
         self, key: Any, function: Callable[..., Any], args: tuple[Any, ...], inputs: Mapping[str, Tensor]
     ) -> None:
-        """Compile without running: what the function does to parameters is undone."""
+        """Compile without running: the function's changes to parameters are undone."""
         if key in self._graphs:
             return
         tape = Tape(traced=True)
@@ -226,7 +217,7 @@ class MindSporeProcess(MindSporeState):
             tape.undo()
 
     def _add_graph(self, key: Any, tape: Tape) -> CompiledGraph:
-        """Compile what ran; where that is refused, it is undone."""
+        """Compile the recorded run; a refused compilation undoes it."""
         try:
             self.initialize_device()
             texts = self._prepare_compilation()
@@ -239,7 +230,7 @@ class MindSporeProcess(MindSporeState):
         except RuntimeError:
             tape.undo()
             raise
-        # A graph that could not be written is compiled again: its number is lost, its names are not.
+        # A graph that could not be written is compiled again, with a new number and the same names.
         self._graphs[key], self._names = graph, names
         return graph
 
@@ -250,10 +241,10 @@ class MindSporeProcess(MindSporeState):
         elif self.target == "Ascend":
             for node, name in graph.names_of(tape):
                 self.run_on_device(node.op_type, name, node)
-        # A run that failed does not count.
+        # A failed run does not count.
         graph.runs += 1
         if not self._user_counts:
-            # It is the count of whichever graph ran last, not of the one that runs next.
+            # The count of the graph that ran last, not of the graph that runs next.
             self._iteration = graph.runs + (self._settings.initial_iteration if self._settings else 0)
 
 
@@ -261,14 +252,14 @@ _current: Optional[MindSporeProcess] = None
 
 
 def start_process(npu: Npu) -> MindSporeProcess:
-    """A fresh process; what was made under another one belongs to this one from now on."""
+    """Start a new process, which takes over the objects of an earlier one."""
     global _current
     _current = MindSporeProcess(npu)
     return _current
 
 
 def current() -> MindSporeProcess:
-    """The process of the fake that was installed last."""
+    """Return the process of the newest installation."""
     if _current is None:
         raise NotSupported(
             "the fake MindSpore is not installed", hint="use it inside `with ascend_dump.fakes.install('mindspore')`"

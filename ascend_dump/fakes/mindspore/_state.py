@@ -1,4 +1,4 @@
-"""Where a simulated process with MindSpore runs: its settings, its device, its rank and its log."""
+"""The state of a simulated process with MindSpore: its settings, its device, its rank and its log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["GRAPH_MODE", "PYNATIVE_MODE", "VERSION_VARIABLE", "MindSporeState"]
 
 GRAPH_MODE, PYNATIVE_MODE = 0, 1
-#: Which MindSpore the fake is; below 2.6 jit_level O2 writes the older layout.
+#: The version of the fake MindSpore; below 2.6 jit_level O2 writes the older layout.
 VERSION_VARIABLE = "ASCEND_DUMP_FAKE_MINDSPORE_VERSION"
 VERSION = "2.10.0"
 #: The first version in which GE does not read the dump JSON.
@@ -23,7 +23,7 @@ _GE_WITHOUT_DUMP = (2, 6)
 
 
 class MindSporeState:
-    """What the writers of a dump need to know of the process."""
+    """The state that the writers of a dump read."""
 
     def __init__(self, npu: Npu) -> None:
         self.npu = npu
@@ -55,12 +55,12 @@ class MindSporeState:
         return self.rank or 0
 
     def log(self, level: str, text: str) -> None:
-        """A line of MindSpore's own log, which goes to stderr."""
+        """Write a line of MindSpore's log, to stderr."""
         self.npu.log.append(f"[{level}] {text}")
         print(f"[{level}] {text}", file=sys.stderr)
 
     def run_on_device(self, op_type: str, name: str, node: Any, model_id: Optional[int] = None) -> None:
-        """Tell the simulated device of an operator. Raises RuntimeError where it was told to fail."""
+        """Report an operator to the simulated device. Raises RuntimeError if the device lets it fail."""
         try:
             inputs = [array for array in node.seen if array is not None]
             self.npu.run_op(op_type, name, inputs, list(node.results), model_id=model_id)

@@ -1,7 +1,7 @@
 """`statistic.csv` of MindSpore's Dump: ten columns of facts, then the chosen statistics in the configured order.
 
-Column names are those of MindSpore 2.10.0's library; numbers are printed as a C++ stream does, `null` stands for a
-maximum, minimum or average that no finite element has (tensor_stat_dump.cc, csv_writer.h).
+Column names are those of MindSpore 2.10.0's library. Numbers are printed as by a C++ stream; `null` is the maximum,
+minimum or average without a finite element (tensor_stat_dump.cc, csv_writer.h).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FACTS = "Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Typ
 
 
 class _ElementValues:
-    """The elements of a tensor, and the finite ones among them as doubles."""
+    """The elements of a tensor, and its finite elements, as doubles."""
 
     def __init__(self, array: _Array) -> None:
         self.array = array
@@ -42,19 +42,19 @@ def _count(function: Callable[[_Array], Any]) -> Callable[[_ElementValues], Unio
     return lambda values: int(function(values.all).sum())
 
 
-#: Category of the configuration -> column and what stands in it.
+#: Category of the configuration -> column and its value.
 COLUMNS: Mapping[str, tuple[str, Callable[[_ElementValues], Union[str, int]]]] = {
     "max": ("Max Value", _of_finite(np.max)),
     "min": ("Min Value", _of_finite(np.min)),
     "avg": ("Avg Value", _of_finite(np.mean)),
     "count": ("Count", lambda values: len(values.all)),
     # The document: elements less than zero, and greater than zero.
-    "negative zero count": ("Negative Zero Count", _count(lambda one: one < 0)),
-    "positive zero count": ("Positive Zero Count", _count(lambda one: one > 0)),
+    "negative zero count": ("Negative Zero Count", _count(lambda elements: elements < 0)),
+    "positive zero count": ("Positive Zero Count", _count(lambda elements: elements > 0)),
     "nan count": ("Nan Count", _count(np.isnan)),
     "negative inf count": ("Negative Inf Count", _count(np.isneginf)),
     "positive inf count": ("Positive Inf Count", _count(np.isposinf)),
-    "zero count": ("Zero Count", _count(lambda one: one == 0)),
+    "zero count": ("Zero Count", _count(lambda elements: elements == 0)),
     "l2norm": ("L2Norm Value", lambda values: f"{float(np.sqrt(np.square(values.all).sum())):g}"),
     "md5": ("MD5", lambda values: hashlib.md5(values.array.tobytes(), usedforsecurity=False).hexdigest()),
     "hash": ("SHA1", lambda values: hashlib.sha1(values.array.tobytes(), usedforsecurity=False).hexdigest()),
@@ -64,20 +64,20 @@ COLUMNS: Mapping[str, tuple[str, Callable[[_ElementValues], Union[str, int]]]] =
 
 
 def header(categories: Sequence[str]) -> str:
-    """The first line."""
+    """Return the first line."""
     return ",".join([_FACTS, *(COLUMNS[name][0] for name in categories)]) + "\n"
 
 
 def row(facts: Sequence[str], array: _Array, dtype: str, categories: Sequence[str]) -> str:
-    """One tensor. facts: the columns up to the slot."""
+    """Return the line of a tensor. facts: the columns up to the slot."""
     shape = '"(' + ",".join(str(length) for length in array.shape) + ')"'
     values = _ElementValues(array)
-    found = [str(COLUMNS[name][1](values)) for name in categories]
-    return ",".join([*facts, str(array.nbytes), dtype, shape, *found]) + "\n"
+    statistics = [str(COLUMNS[name][1](values)) for name in categories]
+    return ",".join([*facts, str(array.nbytes), dtype, shape, *statistics]) + "\n"
 
 
 def write_row(folder: Folder, facts: Sequence[str], array: _Array, dtype: str, categories: Sequence[str]) -> None:
-    """Append a tensor to the file of a directory, which begins with the header."""
+    """Append a tensor to the statistics of a directory; a new file begins with the header."""
     text = row(facts, array, dtype, categories)
     new = not os.path.exists(folder.path / _STATISTIC)
     folder.append(_STATISTIC, (header(categories) + text if new else text).encode())

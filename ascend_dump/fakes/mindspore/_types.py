@@ -1,7 +1,7 @@
 """Types and tensors of the fake MindSpore.
 
-A tensor holds one numpy array that is never written to: an operator that changes a Parameter gives it another
-array, so whoever kept the old one still has the old values.
+The numpy array of a tensor is never overwritten: an operator that changes a Parameter assigns a new array, and
+references to the old array still have the old values.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 class TensorMaker(Protocol):
-    """What a tensor knows of the operator that computed it."""
+    """The operator that computed a tensor."""
 
     scope: str
 
@@ -68,40 +68,40 @@ DTYPES: dict[str, MindSporeDType] = {
     "complex64": MindSporeDType("Complex64", np.complex64),
     "complex128": MindSporeDType("Complex128", np.complex128),
 }
-_BY_NUMPY = {one.numpy: one for one in DTYPES.values()}
-#: What literals become.
+_BY_NUMPY = {dtype.numpy: dtype for dtype in DTYPES.values()}
+#: Python's type -> numpy's type of a literal.
 _LITERALS = ((bool, np.bool_), (int, np.int64), (float, np.float64), (complex, np.complex64))
 
 
 def dtype_of(array: Union[_Array, np.generic]) -> MindSporeDType:
-    """The type of an array. Raises TypeError for one that MindSpore has no tensor of."""
-    found = _BY_NUMPY.get(array.dtype)
-    if found is None:
+    """Return the type of an array. Raises TypeError for a type without tensors in MindSpore."""
+    dtype = _BY_NUMPY.get(array.dtype)
+    if dtype is None:
         raise TypeError(f"For Tensor, the type of input_data {array.dtype} is not supported")
-    return found
+    return dtype
 
 
 def array_of(value: Any, dtype: Any = None) -> _Array:
-    """The array behind a tensor, an array, a number or a nested list; lists and numbers as float32 or int64."""
+    """Return the array of a tensor, an array, a number or a nested list; lists and numbers as float32 or int64."""
     if isinstance(value, Tensor):
-        found = value.array
+        array = value.array
     elif isinstance(value, (np.ndarray, np.generic)):
-        found = np.asarray(value)
+        array = np.asarray(value)
     else:
-        found = np.asarray(value)
-        if dtype is None and found.dtype == np.float64:
-            found = found.astype(np.float32)
+        array = np.asarray(value)
+        if dtype is None and array.dtype == np.float64:
+            array = array.astype(np.float32)
     if dtype is not None:
-        found = found.astype(_numpy_type(dtype))
-    # ascontiguousarray makes a dimension where there is none.
-    whole: _Array = np.ascontiguousarray(found).reshape(found.shape)
-    return whole
+        array = array.astype(_numpy_type(dtype))
+    # ascontiguousarray adds a dimension to a scalar.
+    contiguous: _Array = np.ascontiguousarray(array).reshape(array.shape)
+    return contiguous
 
 
 def _numpy_type(dtype: Any) -> np.dtype[Any]:
     literal = next((numpy for kind, numpy in _LITERALS if dtype is kind), dtype)
-    found: np.dtype[Any] = dtype.numpy if isinstance(dtype, MindSporeDType) else np.dtype(literal)
-    return found
+    numpy_dtype: np.dtype[Any] = dtype.numpy if isinstance(dtype, MindSporeDType) else np.dtype(literal)
+    return numpy_dtype
 
 
 class Tensor:
@@ -122,14 +122,14 @@ class Tensor:
             raise TypeError("For Tensor, the input_data must not be a string")
         self.array: _Array = array_of(input_data, dtype)
         if self.array is input_data or self.array.base is not None:
-            # The program may write to its own array later.
+            # The program may change its array later.
             self.array = self.array.copy()
         dtype_of(self.array)
-        #: The operator that computed it and which output of it this is, while a graph is recorded.
+        #: The operator that computed it, and the position among its outputs, while a graph is recorded.
         self.node: Optional[TensorMaker] = None
         self.position = 0
 
-    # What it is.
+    # Its type, shape and values.
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -159,7 +159,7 @@ class Tensor:
         return self.ndim
 
     def asnumpy(self) -> _Array:
-        # numpy has no bfloat16 of its own; the real method converts too.
+        # numpy has no bfloat16; the real method converts too.
         return self.array.astype(np.float32) if self.array.dtype == BFLOAT16 else self.array.copy()
 
     numpy = asnumpy
@@ -175,10 +175,10 @@ class Tensor:
 
     @classmethod
     def from_numpy(cls, array: _Array) -> Tensor:
-        """A tensor that shares the array's memory."""
-        made = Tensor(0)
-        made.array = array_of(array)
-        return made
+        """Return a tensor that shares the array's memory."""
+        tensor = Tensor(0)
+        tensor.array = array_of(array)
+        return tensor
 
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> _Array:
         return np.asarray(self.asnumpy(), dtype)
@@ -214,58 +214,58 @@ class Tensor:
 
     __hash__ = object.__hash__
 
-    # What is computed from it: every line is one operator of `OPERATORS`.
+    # Operators: each method calls one function of `OPERATORS`.
 
-    def __add__(self, other: Any) -> Tensor:
-        return _call("Add", self, other)
+    def __add__(self, operand: Any) -> Tensor:
+        return _call("Add", self, operand)
 
-    def __radd__(self, other: Any) -> Tensor:
-        return _call("Add", other, self)
+    def __radd__(self, operand: Any) -> Tensor:
+        return _call("Add", operand, self)
 
-    def __sub__(self, other: Any) -> Tensor:
-        return _call("Sub", self, other)
+    def __sub__(self, operand: Any) -> Tensor:
+        return _call("Sub", self, operand)
 
-    def __rsub__(self, other: Any) -> Tensor:
-        return _call("Sub", other, self)
+    def __rsub__(self, operand: Any) -> Tensor:
+        return _call("Sub", operand, self)
 
-    def __mul__(self, other: Any) -> Tensor:
-        return _apply("mul", self, other)
+    def __mul__(self, operand: Any) -> Tensor:
+        return _apply("mul", self, operand)
 
-    def __rmul__(self, other: Any) -> Tensor:
-        return _apply("mul", self, other)
+    def __rmul__(self, operand: Any) -> Tensor:
+        return _apply("mul", self, operand)
 
-    def __truediv__(self, other: Any) -> Tensor:
-        return _call("Div", self, other)
+    def __truediv__(self, operand: Any) -> Tensor:
+        return _call("Div", self, operand)
 
-    def __rtruediv__(self, other: Any) -> Tensor:
-        return _call("Div", other, self)
+    def __rtruediv__(self, operand: Any) -> Tensor:
+        return _call("Div", operand, self)
 
-    def __pow__(self, other: Any) -> Tensor:
-        return _call("Pow", self, other)
+    def __pow__(self, operand: Any) -> Tensor:
+        return _call("Pow", self, operand)
 
     def __neg__(self) -> Tensor:
         return _call("Neg", self)
 
-    def __matmul__(self, other: Any) -> Tensor:
-        return _apply("matmul", self, other)
+    def __matmul__(self, operand: Any) -> Tensor:
+        return _apply("matmul", self, operand)
 
-    def __eq__(self, other: object) -> Any:
-        return _call("Equal", self, other) if isinstance(other, _OPERANDS) else False
+    def __eq__(self, operand: object) -> Any:
+        return _call("Equal", self, operand) if isinstance(operand, _OPERANDS) else False
 
-    def __ne__(self, other: object) -> Any:
-        return _call("NotEqual", self, other) if isinstance(other, _OPERANDS) else True
+    def __ne__(self, operand: object) -> Any:
+        return _call("NotEqual", self, operand) if isinstance(operand, _OPERANDS) else True
 
-    def __gt__(self, other: Any) -> Tensor:
-        return _call("Greater", self, other)
+    def __gt__(self, operand: Any) -> Tensor:
+        return _call("Greater", self, operand)
 
-    def __ge__(self, other: Any) -> Tensor:
-        return _call("GreaterEqual", self, other)
+    def __ge__(self, operand: Any) -> Tensor:
+        return _call("GreaterEqual", self, operand)
 
-    def __lt__(self, other: Any) -> Tensor:
-        return _call("Less", self, other)
+    def __lt__(self, operand: Any) -> Tensor:
+        return _call("Less", self, operand)
 
-    def __le__(self, other: Any) -> Tensor:
-        return _call("LessEqual", self, other)
+    def __le__(self, operand: Any) -> Tensor:
+        return _call("LessEqual", self, operand)
 
     def __getitem__(self, key: Any) -> Tensor:
         return _apply("getitem", self, key)
@@ -312,7 +312,7 @@ class Tensor:
         return _call("Sqrt", self)
 
 
-#: The functions that methods of tensors call. They are made of tensors, so their module puts them in.
+#: The functions of tensors' methods. Their module fills the table, since it imports this one.
 OPERATORS: dict[str, Callable[..., Tensor]] = {}
 _OPERANDS = (Tensor, int, float, complex, np.generic)
 
@@ -322,7 +322,7 @@ class Parameter(Tensor):
 
     def __init__(self, default_input: Any, name: Optional[str] = None, requires_grad: bool = True) -> None:
         super().__init__(default_input)
-        #: Cells name the ones that have no name of their own.
+        #: False for a default name: a cell replaces it.
         self.name = "Parameter" if name is None else name
         self.named = name is not None
         self.requires_grad = requires_grad
@@ -349,7 +349,7 @@ _generator = np.random.default_rng(0)
 
 
 def set_seed(seed: int) -> None:
-    """What `mindspore.set_seed` does to the initializers."""
+    """Seed the initializers, for `mindspore.set_seed`."""
     global _generator
     _generator = np.random.default_rng(seed)
 
@@ -375,11 +375,11 @@ def initializer(init: Any, shape: Union[int, Sequence[int]] = (), dtype: Any = N
     if name in ("xavier_uniform", "he_uniform", "heuniform", "uniform"):
         bound = 0.07 if name == "uniform" else float(np.sqrt(3.0 / fan))
         return Tensor(_generator.uniform(-bound, bound, dims), kind)
-    raise ValueError(f"The class {init!r} is not found: the fake knows zeros, ones, normal, uniform, he_uniform")
+    raise ValueError(f"The class {init!r} is not found: the fake has zeros, ones, normal, uniform, he_uniform")
 
 
 def draw(kind: str, *arguments: float) -> Any:
-    """An initializer such as `Normal(0.02)`, as a function of the shape."""
+    """Return an initializer such as `Normal(0.02)`, as a function of the shape."""
 
     def make(shape: Sequence[int]) -> _Array:
         if kind == "normal":

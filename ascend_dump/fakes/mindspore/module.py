@@ -1,40 +1,40 @@
-"""A stand-in for the module `mindspore`, as far as training scripts in the shape of MindSpore's Dump document need it.
+"""A stand-in for the module `mindspore`, for training scripts like those in MindSpore's Dump document.
 
     with ascend_dump.fakes.install("mindspore") as npu:
         import mindspore as ms
         from mindspore import nn
 
-Networks compute with numpy. MINDSPORE_DUMP_CONFIG is read at the moments, and refused with the words, of MindSpore
-2.10.0, and the trees it writes are those of MindSpore 2.10.0 on a CPU, up to timestamps. `set_device("Ascend")` and
+Networks compute with numpy. MINDSPORE_DUMP_CONFIG is read at the same times, and refused with the same messages, as by
+MindSpore 2.10.0; its trees are those of MindSpore 2.10.0 on a CPU, up to timestamps. `set_device("Ascend")` and
 `set_context(jit_level=…)` choose the simulated device: O0 and O1 write the tree of the document's first chapter, O2
-writes nothing since MindSpore 2.6. The environment variable ASCEND_DUMP_FAKE_MINDSPORE_VERSION, read when the fake is
-installed, makes it an older one: below 2.6, O2 writes the layout of the document's chapter "Dump in Ascend O2 Mode".
+writes nothing since MindSpore 2.6. The environment variable ASCEND_DUMP_FAKE_MINDSPORE_VERSION, read at the
+installation, sets an older version: below 2.6, O2 writes the layout of the document's chapter "Dump in Ascend O2 Mode".
 
-Known differences from MindSpore:
+Differences from MindSpore:
 
 - `construct` is executed, not compiled: prints in it happen at every step, branches and loops are those of Python and
-  make no subgraphs, and the order of operators is that of the program (the real one puts optimizer steps between
-  backward operators).
-- Equal operators of a graph share the scope of their backward operators, as in MindSpore; where one of them comes from
-  a layer and one from a function of `ops`, MindSpore sometimes keeps them apart.
-- An operator written as a symbol after the call of a cell that has the same one (`self.inner(x) + 1`) has the scope of
-  its own cell; MindSpore gives both the scope of the inner one.
+  make no subgraphs, and the order of operators is that of the program (MindSpore runs optimizer steps between backward
+  operators).
+- Equal operators of a graph share the scope of their backward operators, as in MindSpore; MindSpore sometimes separates
+  an operator of a layer from that of a function of `ops`.
+- An operator after the call of a cell with the same operator (`self.inner(x) + 1`) has the scope of its cell; in
+  MindSpore both have the scope of the inner cell.
 - The gradient of a function under `jit` in PyNative mode writes the forward graph only.
-- Behind Flatten and Reshape, which copy nothing, MindSpore may write a tensor with the shape it had before them.
-- In `.ir` and execution order, operators are counted without those that MindSpore removes later (Cast begins with 1
-  there, backward operators may have gaps). Optimizers number their operators by parameter, MindSpore as it runs them.
-- Outputs of BatchNorm that the CPU's kernel leaves unset are computed here.
-- `use_nesterov` of Momentum, and NaN in ReLU, Maximum and Minimum, are what the documents say; the CPU's kernels ignore
-  the one and lose the other.
-- Random initial values are others than MindSpore's; biases without `bias_init` begin with zeros.
+- After Flatten and Reshape, which copy nothing, MindSpore may write a tensor with its earlier shape.
+- In `.ir` and execution order, operators are counted without those that MindSpore removes later (Cast begins with 1 in
+  MindSpore, backward operators may have gaps). Optimizers number their operators by parameter, MindSpore by execution.
+- The fake computes outputs of BatchNorm that the CPU's kernel leaves unset.
+- `use_nesterov` of Momentum, and NaN in ReLU, Maximum and Minimum, follow the documents; the CPU's kernels ignore the
+  first and lose the second.
+- Random initial values differ from MindSpore's; biases without `bias_init` begin with zeros.
 - The `.pb` has operators, inputs and full names, no attributes and types.
 - Tensors in a tuple that is an argument are inputs of operators here; MindSpore makes constants of them.
-- CrossEntropyLoss, slices, and operators beside those that the modules name have fewer kernels and constant inputs.
-- A graph that could not be dumped is run again; MindSpore refuses every later run of it, and ends the process where it
-  was a parameter that could not be written.
-- Of graphs compiled after a configuration was refused late, one more may have its texts than with MindSpore, which
-  also cannot run a graph that was refused after an operator of PyNative mode.
-- No communication: `init` gives rank and size from RANK_ID and RANK_SIZE, and there are no collective operators.
+- CrossEntropyLoss, slices, and operators that these modules do not list have fewer kernels and constant inputs.
+- A graph that could not be dumped can run again; MindSpore refuses its later runs, and ends the process after a
+  parameter that could not be written.
+- After a configuration was refused late, one graph more than in MindSpore may have its texts. MindSpore also cannot
+  run a graph that was refused after an operator of PyNative mode.
+- No communication: `init` reads rank and size from RANK_ID and RANK_SIZE, and there are no collective operators.
 - The alerts about a missing `e2e_dump_settings` do not wait a second each.
 - On Ascend, task and stream are 0; a sampled tensor is its first elements in one dimension; data formats are not
   transformed, so `trans_flag` and `device_stat_precision_mode` change nothing; statistics of the device are the host's.
@@ -75,9 +75,9 @@ _CONTEXT = (
     *("mode", "device_target", "device_id", "jit_level", "reserve_class_name_in_scope", "save_graphs"),
     *("save_graphs_path", "max_device_memory", "pynative_synchronize", "deterministic", "ascend_config"),
 )
-#: Settings that other devices warn about, even where they are only asked for.
+#: Settings that other devices warn about, even when they are only read.
 _DEVICES_OF = {"ascend_config": ["Ascend"], "max_device_memory": ["Ascend", "GPU"]}
-#: Names of functions that `mindspore.ops` has.
+#: Names of functions in `mindspore.ops`.
 _OPS = (
     *("add", "sub", "mul", "div", "exp", "log", "sqrt", "square", "neg", "tanh", "sigmoid", "relu"),
     *("gelu", "maximum", "minimum", "equal", "softmax", "log_softmax", "matmul", "bias_add", "reshape", "flatten"),
@@ -98,7 +98,7 @@ _NO_LAUNCHER = (
 
 
 def modules(npu: Npu) -> Mapping[str, Fill]:
-    """The modules of one process with MindSpore, bound to `npu`; `import mindspore` imports and fills them all."""
+    """Return the modules of one process with MindSpore, bound to `npu`; `import mindspore` imports and fills them."""
     process = start_process(npu)
     content = _content(process)
 
@@ -114,7 +114,7 @@ def modules(npu: Npu) -> Mapping[str, Fill]:
 
 @contextlib.contextmanager
 def patches(npu: Npu, modules: Mapping[str, Any]) -> Iterator[None]:
-    """The end of the installation is the end of the process."""
+    """End the process with the installation."""
     process = current()
     try:
         yield
@@ -123,12 +123,12 @@ def patches(npu: Npu, modules: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _missing(module: ModuleType, name: str) -> Any:
-    there = ", ".join(sorted(known for known in vars(module) if not known.startswith("_")))
-    raise AttributeError(f"the fake {module.__name__} has no {name!r}; it has {there}")
+    members = ", ".join(sorted(member for member in vars(module) if not member.startswith("_")))
+    raise AttributeError(f"the fake {module.__name__} has no {name!r}; it has {members}")
 
 
 def _content(process: MindSporeProcess) -> dict[str, Mapping[str, Any]]:
-    """Module -> what is in it beside other modules."""
+    """Return the content of the modules, without their submodules."""
     return {
         "mindspore": _top(process),
         "mindspore.context": _context(process),
@@ -157,8 +157,10 @@ def _content(process: MindSporeProcess) -> dict[str, Mapping[str, Any]]:
         "mindspore.hal.device": {"is_initialized": _is_initialized(process)},
         "mindspore.tools": {"set_dump": cell.set_dump},
         "mindspore._c_expression": _runtime_controls(process),
-        # It moved in MindSpore 2.10.
-        _API[(parse_version(process.version) or _MOVED) < _MOVED]: {one.__name__: one for one in process.executors},
+        # The module moved in MindSpore 2.10.
+        _API[(parse_version(process.version) or _MOVED) < _MOVED]: {
+            executor.__name__: executor for executor in process.executors
+        },
     }
 
 
@@ -215,9 +217,10 @@ def _context(process: MindSporeProcess) -> dict[str, Any]:
             if name not in _CONTEXT:
                 raise ValueError(f"For 'context.set_context', the keyword argument {name} is not recognized!{_USAGE}")
             if name == "device_target" and value not in _DEVICES:
-                known = [*_DEVICES, "Davinci"]
+                targets = [*_DEVICES, "Davinci"]
                 raise ValueError(
-                    f"For 'context.set_context', the argument 'device_target' must be one of {known}, but got {value}."
+                    f"For 'context.set_context', the argument 'device_target' must be one of {targets}, "
+                    f"but got {value}."
                 )
             if is_for_device(name):
                 process.context[name] = value
@@ -266,7 +269,7 @@ def _is_initialized(process: MindSporeProcess) -> Callable[[str], bool]:
 
 def _communication(process: MindSporeProcess) -> dict[str, Any]:
     def init(backend_name: Any = None) -> None:
-        """Take rank and size from the launcher, and initialise the device, which reads the dump JSON."""
+        """Read rank and size from the launcher, and initialise the device, which reads the dump JSON."""
         rank, size = os.environ.get("RANK_ID"), os.environ.get("RANK_SIZE") or os.environ.get("MS_WORKER_NUM")
         if rank is None and process.target == "CPU":
             raise RuntimeError(_NO_LAUNCHER)
@@ -277,7 +280,7 @@ def _communication(process: MindSporeProcess) -> dict[str, Any]:
             process.rank, process.size = None, 1
             raise
 
-    # Without `init`, and so without a group, a process is the only one.
+    # Without `init` there is no group, and the process is rank 0 of 1.
     def get_rank(group: str = "") -> int:
         return process.rank_id
 
@@ -291,22 +294,22 @@ def _communication(process: MindSporeProcess) -> dict[str, Any]:
 
 
 def _distributed(process: MindSporeProcess) -> dict[str, Any]:
-    found = _communication(process)
-    init = found["init"]
+    functions = _communication(process)
+    init = functions["init"]
 
     def init_process_group(backend: Any = None, *arguments: Any, **settings: Any) -> None:
         init()
 
     return {
         "init_process_group": init_process_group,
-        "get_rank": found["get_rank"],
-        "get_world_size": found["get_group_size"],
+        "get_rank": functions["get_rank"],
+        "get_world_size": functions["get_group_size"],
     }
 
 
 def _runtime_controls(process: MindSporeProcess) -> dict[str, Any]:
     def without_effect(*_: Any) -> None:
-        """Only the device's own road looks at it."""
+        """Do nothing: only dumps by the device use it."""
 
     return {
         "_set_init_iter": process.set_init_iter,

@@ -1,8 +1,8 @@
-"""The graphs that GE writes as text: `ge_proto_<n>_graph_<id>_Build.txt`.
+"""GE's graphs as text: `ge_proto_<n>_graph_<id>_Build.txt`.
 
 Sources: GE graph_metadef graph_utils.cc (names, directories, DUMP_GE_GRAPH, DUMP_GRAPH_LEVEL, DUMP_GRAPH_FORMAT) and
 graph_manager.cc: with a dump path the stage Build is always written, and in full. Other stages and ONNX files are left
-out, but they count in the numbers of the files, as their attempts do in GE.
+out, but count in the numbers of the files, as in GE.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["write_graph"]
 
-#: The number in a file's name counts every stage of every graph that GE tries to write, so there are gaps between those
-#: written. How many stages come before Build depends on the version; this is some number.
+#: The number in a file's name counts all stages of all graphs that GE tries to write, so the numbers have gaps. The
+#: number of stages before Build depends on the version; this is an example.
 _STAGES = 17
 _DTYPES = {
     "float32": "DT_FLOAT",
@@ -34,12 +34,12 @@ _BUILD = "Build"
 
 
 def write_graph(npu: Npu, name: str, number: int, ops: Sequence[Planned], *, dump_path: str) -> None:
-    """Write the graph where the environment says, or nothing. number: of the graph in its process, from 1.
+    """Write the graph into the environment's directory, if requested. number: of the graph in its process, from 1.
 
     (assumption ge.graph_text)
     """
     env = npu.environ
-    if not dump_path and not _asked(env):
+    if not dump_path and not _is_requested(env):
         return
     directory = os.path.join(npu.working_directory, _directory(env, npu.device_id))
     file = Path(directory, f"ge_proto_{number * _STAGES:08d}_graph_{number}_{_BUILD}.txt")
@@ -48,16 +48,16 @@ def write_graph(npu: Npu, name: str, number: int, ops: Sequence[Planned], *, dum
         with open(open_private(file, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8") as opened:
             opened.writelines(_text(name, ops))
     except OSError as error:
-        # GraphUtils::DumpGEGraph returns nothing: the graph runs all the same.
+        # GraphUtils::DumpGEGraph returns no error: the graph runs.
         npu.log.append(f"cannot write the graph {file}: {error}")
 
 
-def _asked(env: Mapping[str, str]) -> bool:
+def _is_requested(env: Mapping[str, str]) -> bool:
     if env.get("DUMP_GE_GRAPH", "") not in ("1", "2", "3"):
         return False
     formats = env.get("DUMP_GRAPH_FORMAT", "ge_proto|onnx").split("|")
     level = env.get("DUMP_GRAPH_LEVEL", "2")
-    # 2 is GE's own list of stages, 4 only PreRunBegin; other texts are parts of the stages' names.
+    # 2 is GE's list of stages, 4 only PreRunBegin; other texts are parts of the stages' names.
     stage = level in ("1", "2", "3") or (level != "4" and any(part and part in _BUILD for part in level.split("|")))
     return "ge_proto" in formats and stage
 

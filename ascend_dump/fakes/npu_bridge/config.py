@@ -1,4 +1,4 @@
-"""The fake `npu_bridge.estimator.npu.npu_config`: what a run is configured with.
+"""The fake `npu_bridge.estimator.npu.npu_config`: the configuration of a run.
 
 Source: hicann/tensorflow tf_adapter/python/npu_bridge/estimator/npu/npu_config.py.
 """
@@ -17,7 +17,7 @@ from ascend_dump.fakes.npu_bridge.process import import_tensorflow
 __all__ = ["fill", "set_npu_defaults"]
 
 #: Options of NPURunConfig beside those of RunConfig and of the dump, with their defaults.
-_OTHERS: dict[str, Any] = {
+_OPTIONS: dict[str, Any] = {
     **dict.fromkeys(
         (
             *("distribute", "precision_mode", "variable_format_optimize", "graph_memory_max_size"),
@@ -62,7 +62,7 @@ _OTHERS: dict[str, Any] = {
     "all_tensor_not_empty": False,
     "oo_level": "O3",
 }
-#: These are attributes under their own name, the others with an underscore before it.
+#: Options that are attributes under their name; the others have an underscore before it.
 _PUBLIC = frozenset(
     (
         *("mix_compile_mode", "enable_data_pre_proc", "is_tailing_optimization", "variable_format_optimize"),
@@ -73,7 +73,7 @@ _PUBLIC = frozenset(
 
 
 class DumpConfig:
-    """What to dump in Estimator mode. Nothing is checked here."""
+    """The dump settings in Estimator mode, unchecked."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class ProfilingConfig:
 
 
 def fill(module: ModuleType) -> None:
-    """The classes; NPURunConfig extends the RunConfig of the TensorFlow that is there, where it has one."""
+    """Define the classes. NPURunConfig extends TensorFlow's RunConfig, if TensorFlow has it."""
     tf = import_tensorflow()
     from tensorflow.core.protobuf import config_pb2
     from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
@@ -112,8 +112,8 @@ def fill(module: ModuleType) -> None:
     estimator = getattr(tf.compat.v1, "estimator", None)
     base: Any = _Settings if estimator is None else estimator.RunConfig
 
-    class NPURunConfig(base):  # type: ignore[misc]  # the base is found at run time
-        """RunConfig with the NPU's options, of which the dump's count here."""
+    class NPURunConfig(base):  # type: ignore[misc]  # the base is TensorFlow's
+        """RunConfig with the NPU's options. Only those of the dump have an effect."""
 
         def __init__(
             self,
@@ -132,20 +132,20 @@ def fill(module: ModuleType) -> None:
             dump_config: Any = None,
             train_distribute: Any = None,
             eval_distribute: Any = None,
-            **others: Any,
+            **options: Any,
         ) -> None:
-            unknown = [name for name in others if name not in _OTHERS]
+            unknown = [name for name in options if name not in _OPTIONS]
             if unknown:
                 raise TypeError(f"__init__() got an unexpected keyword argument {unknown[0]!r}")
-            settled = {**_OTHERS, **others, "profiling_config": profiling_config}
-            _check_values(iterations_per_loop, settled)
+            values = {**_OPTIONS, **options, "profiling_config": profiling_config}
+            _check_values(iterations_per_loop, values)
             if json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster"):
                 raise ValueError('"cluster" and "distribute" must all be set in ps mode')
             if dump_config is not None and not isinstance(dump_config, module.DumpConfig):
                 raise ValueError("`dump_config` must be provided with type `DumpConfig`")
             self.iterations_per_loop = iterations_per_loop
             self._dump_config = dump_config
-            for name, value in settled.items():
+            for name, value in values.items():
                 setattr(self, name if name in _PUBLIC else f"_{name}", value)
             if save_checkpoints_secs is None and save_checkpoints_steps is None:
                 save_checkpoints_steps = 100
@@ -174,31 +174,31 @@ def fill(module: ModuleType) -> None:
     )
 
 
-def _check_values(loop: Any, settled: Mapping[str, Any]) -> None:
-    """The few values that NPURunConfig looks at. Raises TypeError and ValueError."""
+def _check_values(loop: Any, values: Mapping[str, Any]) -> None:
+    """Check the few values that NPURunConfig checks. Raises TypeError and ValueError."""
     for name, value, least in (
         ("iterations_per_loop", loop, 1),
-        ("graph_run_mode", settled["graph_run_mode"], 0),
-        ("enable_exception_dump", settled["enable_exception_dump"], 0),
+        ("graph_run_mode", values["graph_run_mode"], 0),
+        ("enable_exception_dump", values["enable_exception_dump"], 0),
     ):
         if not isinstance(value, int):
             raise TypeError(f"{name} must be int, got {type(value)}")
         if value < least:
             raise ValueError(f"{name} must be {'positive' if least else 'nonnegative'}, got {value}")
-    if settled["graph_run_mode"] > 1:
+    if values["graph_run_mode"] > 1:
         raise ValueError('"graph_run_mode" value must be 0 or 1')
-    if not isinstance(settled["mix_compile_mode"], bool):
+    if not isinstance(values["mix_compile_mode"], bool):
         raise TypeError('"mix_compile_mode" type must be bool')
-    if settled["mix_compile_mode"] and loop != 1:
+    if values["mix_compile_mode"] and loop != 1:
         raise ValueError('"iterations_per_loop" must be 1 with "mix_compile_mode" is True')
-    if not isinstance(settled["jit_compile"], str):
-        raise TypeError(f"Expected str, got {type(settled['jit_compile']).__name__}")
-    if not isinstance(settled["horovod_mode"], bool):
+    if not isinstance(values["jit_compile"], str):
+        raise TypeError(f"Expected str, got {type(values['jit_compile']).__name__}")
+    if not isinstance(values["horovod_mode"], bool):
         raise ValueError('"horovod_mode" type must be bool')
 
 
 class _Settings:
-    """Stands in for RunConfig where TensorFlow has no Estimator any more."""
+    """A stand-in for RunConfig in a TensorFlow without Estimator."""
 
     def __init__(self, **settings: Any) -> None:
         self._settings = settings
@@ -213,9 +213,9 @@ class _Settings:
 
 
 def set_npu_defaults(config: Any, config_pb2: Any, rewriter: Any) -> None:
-    """What npu_config_proto and all its kin do to a ConfigProto, in place."""
+    """Change a ConfigProto in place as npu_config_proto does."""
     rewrite = config.graph_options.rewrite_options
-    if not any(each.name == "NpuOptimizer" for each in rewrite.custom_optimizers):
+    if not any(optimizer.name == "NpuOptimizer" for optimizer in rewrite.custom_optimizers):
         rewrite.custom_optimizers.add().name = "NpuOptimizer"
         rewrite.memory_optimization = rewriter.OFF
     config.allow_soft_placement = True
@@ -225,7 +225,7 @@ def set_npu_defaults(config: Any, config_pb2: Any, rewriter: Any) -> None:
 
 
 def _decorate(config_pb2: Any, rewriter: Any, function: Any) -> Any:
-    """`Session.__init__` for which every session gets an NpuOptimizer, and the user's ConfigProto too."""
+    """Return a `Session.__init__` that adds an NpuOptimizer to the session and the user's ConfigProto."""
 
     @functools.wraps(function)
     def init(self: Any, target: str = "", graph: Any = None, config: Any = None) -> None:

@@ -1,7 +1,7 @@
 """The fake `npu_bridge.estimator.npu.npu_estimator`: an Estimator that adds its own NpuOptimizer.
 
 Source: hicann/tensorflow tf_adapter/python/npu_bridge/estimator/npu/npu_estimator.py, npu_common.py. Of the about
-45 keys that it sets, those with a part in a dump are set here, and those that tell how the graph runs.
+45 keys that it sets, the fake sets those of the dump and of the execution of graphs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OPTIMIZERS = ("pruning", "function", "constfold", "shape", "arithmetic", "loop"
 
 
 def fill(module: ModuleType) -> None:
-    """NPUEstimator and NPUEstimatorSpec; without them where TensorFlow has no Estimator any more."""
+    """Define NPUEstimator and NPUEstimatorSpec, if TensorFlow has Estimator."""
     tf = import_tensorflow()
     from tensorflow.core.protobuf import config_pb2
 
@@ -31,7 +31,7 @@ def fill(module: ModuleType) -> None:
 
     base: Any = estimator.Estimator
 
-    class NPUEstimator(base):  # type: ignore[misc]  # the base is found at run time
+    class NPUEstimator(base):  # type: ignore[misc]  # the base is TensorFlow's
         def __init__(
             self,
             model_fn: Any = None,
@@ -61,7 +61,7 @@ def fill(module: ModuleType) -> None:
 
 
 def _load_graph_optimizers(config: Any) -> None:
-    """Change the user's session_config in place: always a new entry, after those that are there."""
+    """Add an entry to the user's session_config, in place."""
     rewrite = config.session_config.graph_options.rewrite_options
     rewrite.optimizers.extend([*_OPTIMIZERS, "GradFusionOptimizer"])
     entry = rewrite.custom_optimizers.add()
@@ -88,7 +88,7 @@ def _load_dump_config(config: Any, keys: Any) -> None:
     keys["enable_dump_debug"].b = False if dump is None else dump._enable_dump_debug
     if dump is None:
         return
-    # Whether the debug mode is set depends on dump_mode, as in the original: None of its own is refused.
+    # The debug mode is set if dump_mode is set, as in the original; a debug mode of None is refused.
     if dump._dump_mode is not None:
         keys["dump_debug_mode"].s = _bytes(dump._dump_debug_mode)
     for key, value in {
@@ -103,7 +103,7 @@ def _load_dump_config(config: Any, keys: Any) -> None:
 
 
 def _bytes(value: Any) -> bytes:
-    """As tf.compat.as_bytes. Raises TypeError for what is neither text nor bytes."""
+    """Return bytes as tf.compat.as_bytes does. Raises TypeError for other types than text and bytes."""
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, (bytes, bytearray)):

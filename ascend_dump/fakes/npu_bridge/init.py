@@ -1,4 +1,4 @@
-"""The fake `npu_bridge.npu_init`, `npu_ops` and `hccl`: what a ported script imports and calls.
+"""The fake `npu_bridge.npu_init`, `npu_ops` and `hccl`: the imports and calls of a ported script.
 
 Sources: hicann/tensorflow tf_adapter/python/npu_bridge/npu_init.py, estimator/npu_ops.py, hccl's manage/api.py.
 """
@@ -12,7 +12,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ascend_dump.fakes._importing import Fill
+from ascend_dump.fakes._importing import Fill, leave_empty
 from ascend_dump.fakes.npu_bridge.config import set_npu_defaults
 from ascend_dump.fakes.npu_bridge.process import import_tensorflow
 from ascend_dump.fakes.npu_bridge.sessions import watch_sessions
@@ -26,7 +26,7 @@ _RANK = "npu_rank_id"
 
 
 def fill_npu_init(process: BridgeProcess, module: ModuleType) -> None:
-    """Its names, and every session made from here on gets an NpuOptimizer."""
+    """Define its names, and add an NpuOptimizer to all later sessions."""
     tf = import_tensorflow()
     from hccl.manage import api
     from hccl.split import api as split
@@ -43,24 +43,24 @@ def fill_npu_init(process: BridgeProcess, module: ModuleType) -> None:
     backends = _backends(tf)
 
     def usable(config: Any) -> Any:
-        # What is no ConfigProto is replaced without a word.
-        found = config if isinstance(config, config_pb2.ConfigProto) else config_pb2.ConfigProto()
-        set_npu_defaults(found, config_pb2, rewriter_config_pb2.RewriterConfig)
-        return found
+        # Another object than a ConfigProto is replaced silently.
+        proto = config if isinstance(config, config_pb2.ConfigProto) else config_pb2.ConfigProto()
+        set_npu_defaults(proto, config_pb2, rewriter_config_pb2.RewriterConfig)
+        return proto
 
     def npu_config_proto(config_proto: Any = None) -> Any:
         return usable(config_proto)
 
     def npu_run_config_init(run_config: Any = None) -> Any:
         kind = tf.compat.v1.estimator.RunConfig
-        found = run_config if isinstance(run_config, kind) else kind()
-        found.__dict__["_session_config"] = npu_config_proto(found.session_config)
-        return found
+        config = run_config if isinstance(run_config, kind) else kind()
+        config.__dict__["_session_config"] = npu_config_proto(config.session_config)
+        return config
 
     def set_keras_session_npu_config(config: Any = None) -> Any:
         sess = session.Session(config=usable(config))
-        for each in backends:
-            each.set_session(sess)
+        for backend in backends:
+            backend.set_session(sess)
         return sess
 
     def init_resource(config: Any = None) -> tuple[Any, Any]:
@@ -81,8 +81,8 @@ def fill_npu_init(process: BridgeProcess, module: ModuleType) -> None:
         return util.get_value(_RANK, 0)
 
     def npu_clear_session(config: Any = None) -> None:
-        for each in backends:
-            each.clear_session()
+        for backend in backends:
+            backend.clear_session()
         set_keras_session_npu_config(config)
 
     functions = (
@@ -90,7 +90,7 @@ def fill_npu_init(process: BridgeProcess, module: ModuleType) -> None:
         *(close_session, get_npu_rank_id, npu_clear_session),
     )
     vars(module).update({function.__name__: function for function in functions})
-    # There is no __all__, so a star import rebinds these in the user's script, `tf` among them.
+    # There is no __all__, so a star import rebinds these names in the user's script, `tf` too.
     vars(module).update(
         tf=tf,
         os=os,
@@ -107,7 +107,7 @@ def fill_npu_init(process: BridgeProcess, module: ModuleType) -> None:
 
 
 def fill_npu_ops(process: BridgeProcess, module: ModuleType) -> None:
-    """The operators that initialise and shut down; TensorFlow's own NoOp stands in for them."""
+    """Define the operators that initialise and shut down, as TensorFlow's NoOp."""
     tf = import_tensorflow()
     watch_sessions(process)
 
@@ -149,24 +149,20 @@ def fill_util(module: ModuleType) -> None:
 
 
 def hccl_modules(process: BridgeProcess) -> Mapping[str, Fill]:
-    """The very same for npu_bridge and npu_device."""
+    """Return the modules of hccl: npu_bridge and npu_device share them."""
     if not process.shared:
         process.shared = {
-            "hccl": _nothing,
-            "hccl.manage": _nothing,
+            "hccl": leave_empty,
+            "hccl.manage": leave_empty,
             "hccl.manage.api": functools.partial(_fill_hccl_manage, process),
-            "hccl.split": _nothing,
+            "hccl.split": leave_empty,
             "hccl.split.api": _fill_hccl_split,
         }
     return process.shared
 
 
-def _nothing(module: ModuleType) -> None:
-    """A package without a content of its own."""
-
-
 def _fill_hccl_manage(process: BridgeProcess, module: ModuleType) -> None:
-    """Ranks as the environment numbers them; there is no communication."""
+    """Define the functions of ranks, from the environment; there is no communication."""
 
     def number(name: str, default: int) -> int:
         return int(process.npu.environ.get(name) or default)
@@ -189,27 +185,27 @@ def _fill_hccl_manage(process: BridgeProcess, module: ModuleType) -> None:
 
 def _fill_hccl_split(module: ModuleType) -> None:
     def set_split_strategy_by_idx(idx_list: Any, group: str = "hccl_world_group") -> None:
-        """Nothing is split here."""
+        """Do nothing: the fake splits nothing."""
 
     def set_split_strategy_by_size(data_size_list: Any, group: str = "hccl_world_group") -> None:
-        """Nothing is split here."""
+        """Do nothing: the fake splits nothing."""
 
     functions = (set_split_strategy_by_idx, set_split_strategy_by_size)
     vars(module).update({function.__name__: function for function in functions})
 
 
 def _public(module: ModuleType) -> list[str]:
-    """What its source defines for others, apart from what it imported for itself."""
+    """Return the public names of a module, without its imports."""
     hidden = ("config_pb2", "RewriterConfig")
     return [name for name in vars(module) if not name.startswith("_") and name not in hidden]
 
 
 def _backends(tf: Any) -> list[Any]:
-    """The module that keeps the session of tf.keras; newer TensorFlows have a second keras with its own."""
+    """Return the modules with the session of tf.keras: newer TensorFlows have a second keras with its session."""
     from tensorflow.python.keras import backend
 
-    other = getattr(getattr(tf.compat.v1, "keras", None), "backend", None)
-    return [backend, other] if other is not backend and hasattr(other, "set_session") else [backend]
+    second = getattr(getattr(tf.compat.v1, "keras", None), "backend", None)
+    return [backend, second] if second is not backend and hasattr(second, "set_session") else [backend]
 
 
 def _decorate_sessions(process: BridgeProcess, session: Any, decorator: Any) -> None:

@@ -5,32 +5,31 @@
         import tensorflow as tf
         from npu_bridge.npu_init import *
 
-Importing a part of it changes `tf.Session` as the real one does. Every session whose ConfigProto names NpuOptimizer,
-and does not say use_off_line=False, runs its graphs "on the device": TensorFlow computes, and the simulated NPU
-receives every operator of the pruned graph. Settings are read, validated and refused as by the C++ side, see
-`_options`; `ProcessAborted` is raised where the real process dies.
+An import of its modules changes `tf.Session` as the real one does. A session with NpuOptimizer in its ConfigProto, and
+without use_off_line=False, runs its graphs "on the device": TensorFlow computes, and the simulated NPU receives all
+operators of the pruned graph. Settings are read, validated and refused as by the C++ side, see `options`;
+`ProcessAborted` is raised if the real process would die.
 
-Known differences from a device:
+Differences from a device:
 
-- Operators are not fused and keep TensorFlow's names; types are GE's for the few that `_plan` lists, else
-  TensorFlow's. There is one stream, all layouts are ND.
-- What is fed is a Data operator of the tensor's own operation; its real name in GE is not known.
+- Operators are not fused and have TensorFlow's names. Types are GE's for the few in `plan`, else TensorFlow's. There is
+  one stream, all layouts are ND.
+- A fed tensor is a Data operator, named after the tensor's operation; its real name in GE is unknown.
   (assumption npu_bridge.fed_names)
-- What is inside the branches and bodies of functional control flow is not dumped, nor is old control flow (Switch to
-  Merge, loops): TensorFlow gives out no values from there.
-- A variable's value is that from before the run, also where the program assigns and then reads it in one run.
+- Operators in the branches and bodies of functional control flow are not dumped, nor is old control flow (Switch to
+  Merge, loops): TensorFlow returns no values of them.
+- A variable's value is that from before the run, also if the program assigns and then reads it in one run.
   Before its initialisation it is zeros. (assumption npu_bridge.variables)
-- The `_<n>` after `ge_default_<time>` counts the graphs of the process; where the real number comes from is not known.
+- The `_<n>` after `ge_default_<time>` counts the graphs of the process; the origin of the real number is unknown.
   (assumption npu_bridge.graph_name)
-- Of the graphs only the stage Build is written, as text; the gaps between the numbers of the files are always the same.
-- PRINT_MODEL and the checks of rank tables are left out. DEVICE_ID is taken for a logical number.
+- Only the stage Build of graphs is written, as text; the gaps between the numbers of the files are constant.
+- PRINT_MODEL and the checks of rank tables are left out. DEVICE_ID is read as a logical number.
 - iterations_per_loop changes nothing: each `Session.run` is one step. `Session.partial_run` runs on the host.
   (assumption npu_bridge.loop)
-- What an operator tramples over is seen in the dump, not by later operators: TensorFlow has computed them.
+- Trampled outputs are in the dump, but not in the inputs of later operators: TensorFlow has computed them.
 - Settings that need a device beyond the dump (precision, profiling, collectives) are accepted without effect. Ranks
   come from RANK_ID and RANK_SIZE.
-- Of `npu_bridge` there is what a ported script with the documented interface needs; the distributed optimizer, loss
-  scaling and hooks are left out.
+- The fake has the documented interface for ported scripts, without the distributed optimizer, loss scaling and hooks.
 """
 
 from __future__ import annotations
@@ -38,10 +37,9 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator, Mapping
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ascend_dump.fakes._importing import Fill
+from ascend_dump.fakes._importing import Fill, leave_empty
 from ascend_dump.fakes.npu_bridge import config as _config
 from ascend_dump.fakes.npu_bridge import estimator as _estimator
 from ascend_dump.fakes.npu_bridge import init as _init
@@ -55,14 +53,14 @@ __all__ = ["ProcessAborted", "modules", "patches"]
 
 
 def modules(npu: Npu) -> Mapping[str, Fill]:
-    """The modules of one process, bound to `npu`; each is filled when it is imported."""
+    """Return the modules of one process, bound to `npu`, filled when they are imported."""
     process = process_of(npu)
     return {
-        "npu_bridge": _nothing,
+        "npu_bridge": leave_empty,
         "npu_bridge.npu_init": functools.partial(_init.fill_npu_init, process),
-        "npu_bridge.estimator": _nothing,
+        "npu_bridge.estimator": leave_empty,
         "npu_bridge.estimator.npu_ops": functools.partial(_init.fill_npu_ops, process),
-        "npu_bridge.estimator.npu": _nothing,
+        "npu_bridge.estimator.npu": leave_empty,
         "npu_bridge.estimator.npu.npu_config": _config.fill,
         "npu_bridge.estimator.npu.npu_estimator": _estimator.fill,
         "npu_bridge.estimator.npu.util": _init.fill_util,
@@ -72,12 +70,8 @@ def modules(npu: Npu) -> Mapping[str, Fill]:
 
 @contextlib.contextmanager
 def patches(npu: Npu, modules: Mapping[str, Any]) -> Iterator[None]:
-    """At the end of the installation TensorFlow's sessions are as they were, and what ran on the device is unloaded."""
+    """Restore TensorFlow's sessions at the end of the installation, and unload the device's graphs."""
     try:
         yield
     finally:
         process_of(npu).leave()
-
-
-def _nothing(module: ModuleType) -> None:
-    """A package without a content of its own."""

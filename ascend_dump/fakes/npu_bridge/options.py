@@ -1,9 +1,8 @@
-"""What the C++ side of the TensorFlow adapter reads from a session's ConfigProto, what it refuses, and how.
+"""Options that the C++ side of the TensorFlow adapter reads from a session's ConfigProto, and its errors.
 
 Source: hicann/tensorflow tf_adapter/util/npu_attrs.cc (SetNpuOptimizerAttr, GetInitOptions, CheckPath,
-checkDumpStep, checkDumpMode, checkDumpDebugMode). Every entry named NpuOptimizer is read in order into the same
-variables, so the last one decides on a key that several hold. A value of the wrong kind reads as that
-kind's zero.
+checkDumpStep, checkDumpMode, checkDumpDebugMode). The entries named NpuOptimizer are read in order into the same
+variables, so the last entry with a key decides. A value of the wrong kind reads as zero of the right kind.
 """
 
 from __future__ import annotations
@@ -40,15 +39,15 @@ class OptionRefused(Exception):
 
 
 class Invalid(OptionRefused):
-    """As OptionRefused, of the kind InvalidArgument."""
+    """An OptionRefused of the kind InvalidArgument."""
 
 
 class ProcessAborted(BaseException):
-    """LOG(FATAL): the real process is ended by SIGABRT here, nothing in it could catch that."""
+    """LOG(FATAL): SIGABRT ends the real process here, and cannot be caught."""
 
 
 class Attributes(NamedTuple):
-    """What a session is set to; offline is False where its graphs run on the host's CPU."""
+    """The settings of a session; offline is False if its graphs run on the host's CPU."""
 
     offline: bool
     options: dict[str, str]
@@ -64,7 +63,7 @@ class _Values:
         self.mode, self.debug_mode = "output", "all"
 
     def options(self) -> dict[str, str]:
-        found = {
+        options = {
             keys.ENABLE_DUMP: str(int(self.dump)),
             keys.ENABLE_DEBUG: str(int(self.debug)),
             keys.DUMP_PATH: self.path,
@@ -73,11 +72,11 @@ class _Values:
             keys.DEBUG_MODE: self.debug_mode,
             keys.DUMP_LAYER: self.layer,
         }
-        return {**found, **({keys.QUANT: self.quant} if self.quant else {})}
+        return {**options, **({keys.QUANT: self.quant} if self.quant else {})}
 
 
 def read_attributes(config: Any, *, cwd: str) -> Optional[Attributes]:
-    """The settings of a session with this ConfigProto; None where no entry is named NpuOptimizer.
+    """Return the settings of a session with this ConfigProto; None without an entry named NpuOptimizer.
 
     Raises OptionRefused and ProcessAborted.
     """
@@ -91,17 +90,17 @@ def read_attributes(config: Any, *, cwd: str) -> Optional[Attributes]:
 
 
 def read_init_options(config: Any) -> dict[str, str]:
-    """What GEInitialize gets: of these the first call in the process decides. Raises OptionRefused."""
-    found = {keys.DUMP_DATA: "tensor", keys.ENABLE_EXCEPTION: "2"}
+    """Return the options of GEInitialize: the first call in the process decides. Raises OptionRefused."""
+    options = {keys.DUMP_DATA: "tensor", keys.ENABLE_EXCEPTION: "2"}
     for parameters in _entries(config):
-        found.update(_init_options(parameters))
-    return found
+        options.update(_init_options(parameters))
+    return options
 
 
 def read_device(config: Any, environ: Mapping[str, str]) -> Optional[int]:
-    """The device that settings and environment name, in the order of GetDeviceID; None where nothing does.
+    """Return the device in settings or environment, in the order of GetDeviceID; None if unset.
 
-    DEVICE_ID is a physical number, which is taken for the logical one here. Raises Invalid.
+    DEVICE_ID is a physical number, read as a logical one here. Raises Invalid.
     """
     named = [keys["session_device_id"].i for keys in _entries(config) if "session_device_id" in keys]
     if named:
@@ -118,30 +117,30 @@ def read_device(config: Any, environ: Mapping[str, str]) -> Optional[int]:
 
 
 def _init_options(parameters: Any) -> dict[str, str]:
-    """Those of one entry. Raises OptionRefused. (assumption npu_bridge.init_keys)"""
-    found = {}
+    """Return the options in one entry. Raises OptionRefused. (assumption npu_bridge.init_keys)"""
+    options = {}
     if "enable_exception_dump" in parameters:
         exception = parameters["enable_exception_dump"].i
         if not 0 <= exception <= 2:
             raise OptionRefused("enable_exception_dump should be one of 0, 1 and 2.")
-        found[keys.ENABLE_EXCEPTION] = str(exception)
+        options[keys.ENABLE_EXCEPTION] = str(exception)
     if "dump_data" in parameters:
-        found[keys.DUMP_DATA] = _text(parameters, "dump_data")
-        if found[keys.DUMP_DATA] not in ("tensor", "stats"):
+        options[keys.DUMP_DATA] = _text(parameters, "dump_data")
+        if options[keys.DUMP_DATA] not in ("tensor", "stats"):
             raise OptionRefused("dump_data should be 'tensor' or 'stats'.")
-    return found
+    return options
 
 
 def _entries(config: Any) -> list[Any]:
-    """The maps of the entries, in order; None is no configuration."""
+    """Return the maps of the entries, in order; None is an absent configuration."""
     if config is None:
         return []
-    found = config.graph_options.rewrite_options.custom_optimizers
-    return [entry.parameter_map for entry in found if entry.name == OPTIMIZER]
+    optimizers = config.graph_options.rewrite_options.custom_optimizers
+    return [entry.parameter_map for entry in optimizers if entry.name == OPTIMIZER]
 
 
 def _read_entry(values: _Values, parameters: Any, cwd: str) -> None:
-    """In the order of the source: the path is asked of every entry once a dump is on.
+    """Read an entry in the order of the source: once a dump is on, all entries need a path.
 
     (assumption npu_bridge.last_entry)
     """
@@ -183,11 +182,11 @@ def _text(parameters: Any, key: str) -> str:
 
 
 def _check_path(path: str, cwd: str) -> str:
-    place = os.path.join(cwd, path)
-    # mmIsDir uses lstat, so a link is no directory.
-    if not path or not os.path.isdir(place) or os.path.islink(place):
+    absolute = os.path.join(cwd, path)
+    # mmIsDir uses lstat, so a link is not a directory.
+    if not path or not os.path.isdir(absolute) or os.path.islink(absolute):
         raise OptionRefused(f"the path {path} is not directory.")
-    real = os.path.realpath(place)
+    real = os.path.realpath(absolute)
     if not os.access(real, os.R_OK | os.W_OK):
         raise OptionRefused(f"the path {path} does't have read, write permissions.")
     return real
@@ -205,7 +204,7 @@ def _check_steps(text: str) -> None:
             raise OptionRefused(_REVERSED)
 
 
-def _split(text: str, at: str) -> list[str]:
-    """As getline splits: nothing follows a separator at the end, and an empty text has no part."""
-    parts = text.split(at)
+def _split(text: str, separator: str) -> list[str]:
+    """Split as getline does: nothing follows a separator at the end, and an empty text has no part."""
+    parts = text.split(separator)
     return parts[:-1] if parts[-1] == "" else parts

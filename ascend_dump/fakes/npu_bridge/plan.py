@@ -1,6 +1,6 @@
-"""The graph that one `Session.run` executes, as GE gets it: the operators behind what is fetched, in order.
+"""The graph of one `Session.run` in GE: the operators that the fetches need, in order.
 
-It looks at `tf.Operation` and `tf.Tensor` only, so it works on a real TensorFlow and on the stand-in.
+It uses `tf.Operation` and `tf.Tensor` only, so it works on a real TensorFlow and on the stand-in.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ascend_dump.native.cann.graph import Node, why_no_dump
 
 __all__ = ["GE_TYPES", "Plan", "Planned", "Spec", "make_plan"]
 
-#: TensorFlow's type -> GE's, where CANN's TensorFlow plugins register another one. Other types keep their name.
+#: TensorFlow's type -> GE's type in CANN's TensorFlow plugins. Other types have the same name.
 GE_TYPES = {
     "MatMul": "MatMulV2",
     "Mean": "ReduceMean",
@@ -25,7 +25,7 @@ GE_TYPES = {
     "IteratorGetNext": "FrameworkOp",
 }
 _VARIABLES = frozenset(("Variable", "VariableV2", "VarHandleOp", "TemporaryVariable"))
-#: The host runs these: data sets, checkpoints, summaries, the adapter's own operators. Old control flow is taken apart.
+#: Operators of the host: data sets, checkpoints, summaries, the adapter's operators. Old control flow is converted.
 _ON_HOST = frozenset(
     (
         *("NPUInit", "NPUShutdown", "NoOp", "SaveV2", "RestoreV2", "MergeV2Checkpoints", "Print", "PrintV2", "Assert"),
@@ -62,36 +62,36 @@ class Planned(NamedTuple):
 
     @property
     def no_task(self) -> bool:
-        """Whether GE marks it so: what only names memory gets no task."""
+        """True for variables: an operator that only names memory has no task."""
         return self.type in _VARIABLES
 
 
 class Plan(NamedTuple):
-    """What one set of fetches, targets and fed tensors executes.
+    """The execution of one set of fetches, targets and fed tensors.
 
-    ops        for the device, in execution order; empty where the host runs all of it
-    wanted     the tensors whose values the device receives
-    before     a variable's tensor -> the tensor to fetch before the run: in the run it may be updated already
+    ops        for the device, in execution order; empty if the host runs all operators
+    values     the tensors with values for the device
+    variables  a variable's tensor -> the tensor to fetch before the run, since the run may update the variable first
     """
 
     ops: tuple[Planned, ...]
-    wanted: tuple[Any, ...]
-    before: dict[str, Any]
+    values: tuple[Any, ...]
+    variables: dict[str, Any]
 
 
 def make_plan(graph: Any, roots: Iterable[Any], fed: frozenset[str]) -> Plan:
-    """Plan the operators behind `roots` (operations). fed: names of the tensors that are fed.
+    """Plan the operators that `roots` (operations) need. fed: names of the fed tensors.
 
     (assumption npu_bridge.fed_names)
     """
     reached = _reach(roots, fed)
     order = [op for op in graph.get_operations() if op in reached]
     maybe_dead = _dead(order)
-    ops, wanted, before = [], {}, {}
+    ops, values, variables = [], {}, {}
     data: dict[str, Planned] = {}
     for op in order:
         tensors = [*op.inputs, *op.outputs]
-        texts = any(_dtype(each) in ("string", "variant") for each in tensors)
+        texts = any(_dtype(tensor) in ("string", "variant") for tensor in tensors)
         if op.type in _ON_HOST or op in maybe_dead or texts:
             continue
         if not all(graph.is_fetchable(tensor) for tensor in tensors):
@@ -104,43 +104,43 @@ def make_plan(graph: Any, roots: Iterable[Any], fed: frozenset[str]) -> Plan:
         for tensor in tensors:
             source = _before(graph, tensor)
             if source is not None:
-                before[tensor.name] = source
+                variables[tensor.name] = source
             elif _dtype(tensor) not in _FOREIGN and tensor.name not in fed and tensor.op.type not in _VARIABLES:
-                wanted[tensor.name] = tensor
+                values[tensor.name] = tensor
     if all(why_no_dump(op.node()) is not None for op in ops):
         return Plan((), (), {})
-    return Plan((*data.values(), *ops), tuple(wanted.values()), before)
+    return Plan((*data.values(), *ops), tuple(values.values()), variables)
 
 
 def _reach(roots: Iterable[Any], fed: frozenset[str]) -> set[Any]:
-    found, todo = set(), list(roots)
+    reached, todo = set(), list(roots)
     while todo:
         op = todo.pop()
-        if op in found:
+        if op in reached:
             continue
-        found.add(op)
+        reached.add(op)
         todo += [tensor.op for tensor in op.inputs if tensor.name not in fed]
         todo += op.control_inputs
-    return found
+    return reached
 
 
 def _dead(order: list[Any]) -> set[Any]:
-    """Behind a Switch and before the next Merge a tensor may be dead, and then it cannot be fetched."""
-    found: set[Any] = set()
+    """Return the operators between a Switch and the next Merge: their tensors may be dead and cannot be fetched."""
+    dead: set[Any] = set()
     size = -1
-    while size != len(found):
-        size = len(found)
+    while size != len(dead):
+        size = len(dead)
         for op in order:
             if op.type in _ALIVE_AGAIN:
                 continue
-            behind = any(tensor.op in found for tensor in op.inputs) or any(each in found for each in op.control_inputs)
-            if op.type in ("Switch", "RefSwitch") or behind:
-                found.add(op)
-    return found
+            sources = [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+            if op.type in ("Switch", "RefSwitch") or any(source in dead for source in sources):
+                dead.add(op)
+    return dead
 
 
 def _before(graph: Any, tensor: Any) -> Any:
-    """What to fetch before the run for a variable, its first reading, or the handle of a resource variable."""
+    """Return the tensor to fetch before the run for a variable, its first read, or a resource variable's handle."""
     op = tensor.op
     if op.type in ("Variable", "VariableV2"):
         return tensor

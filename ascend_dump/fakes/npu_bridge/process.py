@@ -1,4 +1,4 @@
-"""One process with the TensorFlow adapter: what it has initialised of GE, its sessions and the graphs they built.
+"""One process with the TensorFlow adapter: GE's initialisation, its sessions and their graphs.
 
 Source: hicann/tensorflow tf_adapter/kernels/geop_npu.cc (a GE session for each TensorFlow session, a graph
 `ge_default_<time>` for each GeOp), ge_plugin.cc (GEInitialize once in a process).
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from ascend_dump.fakes.device.npu import Npu
     from ascend_dump.fakes.npu_bridge.plan import Planned
 
-#: What GEInitialize takes and no session can change.
+#: Options of GEInitialize that no session can change.
 _OF_INIT = (keys.DUMP_DATA, keys.ENABLE_EXCEPTION)
 
 __all__ = ["BridgeProcess", "GeSession", "import_tensorflow", "process_of"]
 
 
 class BridgeProcess:
-    """What the adapter and GE remember in one process, around one simulated device."""
+    """The state of the adapter and GE in one process, around one simulated device."""
 
     def __init__(self, npu: Npu) -> None:
         self.npu = npu
-        #: Undo what was changed of the framework, the latest change last.
+        #: Functions that undo changes of the framework, the latest change last.
         self.undo: list[Callable[[], None]] = []
         #: The operations that initialise and shut down the device.
         self.init_ops: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -46,7 +46,7 @@ class BridgeProcess:
         self._graphs = itertools.count(1)
 
     def initialise(self, options: Mapping[str, str], config: Any = None) -> dict[str, str]:
-        """GEInitialize: what the first call in the process set is what holds, the device included. Raises Invalid."""
+        """Call GEInitialize: the first call in the process sets the options and the device. Raises Invalid."""
         if self._init is None:
             device = read_device(config, self.npu.environ)
             if device is not None:
@@ -55,20 +55,20 @@ class BridgeProcess:
         for name, value in options.items():
             if self._init.get(name) != value:
                 self.npu.log.append(
-                    f"GE is initialised already: {name}={value} is ignored, {self._init.get(name)} holds"
+                    f"GE is initialised already: {name}={value} is ignored, {self._init.get(name)} is in force"
                 )
         return self._init
 
     def finalise(self) -> None:
-        """GEFinalize: the next initialisation counts as the first."""
+        """Call GEFinalize: the next initialisation is a first one again."""
         self._init = None
 
     def attributes(self, config: Any) -> Optional[Attributes]:
-        """The settings in a ConfigProto. Raises OptionRefused and ProcessAborted."""
+        """Return the settings in a ConfigProto. Raises OptionRefused and ProcessAborted."""
         return None if config is None else read_attributes(config, cwd=self.npu.working_directory)
 
     def open_session(self, options: Mapping[str, str], *, init: Mapping[str, str], config: Any = None) -> GeSession:
-        """A GE session with these options. init: those of GEInitialize. Raises OptionRefused where GE refuses them."""
+        """Open a GE session with these options. init: those of GEInitialize. Raises OptionRefused."""
         init = self.initialise({name: value for name, value in init.items() if name in _OF_INIT}, config)
         return GeSession(self, next(self._sessions), {**options, **init})
 
@@ -82,7 +82,7 @@ class BridgeProcess:
 
 
 class GeSession:
-    """A GE session: its options are settled when it is made, all its graphs follow them."""
+    """A GE session with the options of all its graphs."""
 
     def __init__(self, process: BridgeProcess, number: int, options: dict[str, str]) -> None:
         self.process = process
@@ -105,7 +105,7 @@ class GeSession:
         return model
 
     def close(self) -> None:
-        """Unload what it loaded, and end its dump. A second call does nothing."""
+        """Unload its graphs, and end its dump. A second call does nothing."""
         npu = self.process.npu
         for model in self._models:
             npu.unload_model(model)
@@ -114,12 +114,12 @@ class GeSession:
 
 
 def import_tensorflow() -> Any:
-    """The TensorFlow that is there. Raises FrameworkMissing without one."""
+    """Import TensorFlow or its stand-in. Raises FrameworkMissing without them."""
     try:
         return import_module("tensorflow")
     except ModuleNotFoundError as error:
         raise FrameworkMissing(
-            "the fake npu_bridge and npu_device stand on a TensorFlow, and there is none",
+            "the fake npu_bridge and npu_device need TensorFlow, and it is not installed",
             hint='install its stand-in too: fakes.install("tensorflow", "npu_bridge")',
         ) from error
 
@@ -128,7 +128,7 @@ _processes: weakref.WeakKeyDictionary[Npu, BridgeProcess] = weakref.WeakKeyDicti
 
 
 def process_of(npu: Npu) -> BridgeProcess:
-    """The one process around a device: npu_bridge and npu_device share it."""
+    """Return the process around a device: npu_bridge and npu_device share it."""
     if npu not in _processes:
         _processes[npu] = BridgeProcess(npu)
     return _processes[npu]

@@ -1,7 +1,7 @@
-"""Sessions whose graphs run on the simulated NPU: the device receives what TensorFlow computes.
+"""Sessions with graphs on the simulated NPU: the device receives the values that TensorFlow computes.
 
-The values come from TensorFlow itself: the tensors of the pruned graph are fetched in the very run that the program
-asks for, so nothing runs twice. It needs `BaseSession` of `tensorflow.python.client.session` only.
+The tensors of the pruned graph are fetched in the same run as the program's fetches, so nothing runs twice. It needs
+`BaseSession` of `tensorflow.python.client.session` only.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _MARK = "_ascend_dump_watched"
 
 
 def watch_sessions(process: BridgeProcess) -> None:
-    """Let every session of this process follow its ConfigProto, as the passes of the adapter's library do.
+    """Apply the ConfigProto of all sessions of this process, as the passes of the adapter's library do.
 
-    A second call does nothing; `BridgeProcess.leave` takes it back.
+    A second call does nothing; `BridgeProcess.leave` undoes it.
     """
     from tensorflow.python.client import session as module
 
@@ -41,7 +41,7 @@ def watch_sessions(process: BridgeProcess) -> None:
 
 
 class _Model:
-    """One loaded graph and how often it has run."""
+    """One loaded graph and the number of its runs."""
 
     def __init__(self, plan: Plan, number: int) -> None:
         self.plan = plan
@@ -50,7 +50,7 @@ class _Model:
 
 
 class _State:
-    """What belongs to one session."""
+    """The state of one session."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -62,7 +62,7 @@ class _State:
 
 
 class _Watch:
-    """The methods that stand in for those of BaseSession; `real` is what they were."""
+    """The methods that replace those of BaseSession, stored in `_real`."""
 
     def __init__(self, process: BridgeProcess, module: Any) -> None:
         self._process = process
@@ -94,7 +94,7 @@ class _Watch:
             if state.ge is not None:
                 state.ge.close()
 
-    # What replaces the methods; the first argument is the session.
+    # The new methods; the first argument is the session.
 
     def _init(self, session: Any, *args: Any, **kwargs: Any) -> None:
         self._real["__init__"](session, *args, **kwargs)
@@ -112,22 +112,24 @@ class _Watch:
         targets, fetched = list(handler.targets()), list(handler.fetches())
         roots = [*(tensor.op for tensor in fetched), *targets]
         if any(op in self._process.init_ops for op in roots):
-            self._ask(self._process.initialise, self._ask(read_init_options, state.config), state.config)
+            self._convert_refusal(
+                self._process.initialise, self._convert_refusal(read_init_options, state.config), state.config
+            )
         if any(op in self._process.shutdown_ops for op in roots):
             self._process.finalise()
         model = self._model(state, graph, roots, fetched, frozenset(fed))
         if model is None:
             return real(session, fetches, feed_dict, options, run_metadata)
-        before = self._variables(session, state, model.plan)
-        found, values = real(session, [fetches, list(model.plan.wanted)], feed_dict, options, run_metadata)
-        known = dict(zip((tensor.name for tensor in model.plan.wanted), values))
-        self._report(model, {**known, **before, **fed})
-        return found
+        variables = self._variables(session, state, model.plan)
+        result, values = real(session, [fetches, list(model.plan.values)], feed_dict, options, run_metadata)
+        computed = dict(zip((tensor.name for tensor in model.plan.values), values))
+        self._report(model, {**computed, **variables, **fed})
+        return result
 
     def _make_plain_callable(
         self, session: Any, fetches: Any, feed_list: Any = None, accept_options: bool = False
     ) -> Any:
-        """With a list of feeds TensorFlow goes through `run` itself."""
+        """Return a callable. With a list of feeds TensorFlow calls `run` itself."""
         call = self._real["make_callable"](session, fetches, feed_list, accept_options)
         if feed_list is not None:
             return call
@@ -138,7 +140,7 @@ class _Watch:
         return run
 
     def _make_callable(self, session: Any, options: Any) -> Any:
-        """tf.keras runs its steps through a callable of its own."""
+        """Return the callable that tf.keras uses for its steps."""
         real, state = self._real["_make_callable_from_options"], self._state(session)
         if not self._offline(state):
             return real(session, options)
@@ -150,18 +152,18 @@ class _Watch:
             return real(session, options)
         wider = type(options)()
         wider.CopyFrom(options)
-        wider.fetch.extend(tensor.name for tensor in model.plan.wanted)
+        wider.fetch.extend(tensor.name for tensor in model.plan.values)
         call = real(session, wider)
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            before = self._variables(session, state, model.plan)
-            found = call(*args, **kwargs)
-            values = found[len(fetched) :]
-            known = dict(zip((tensor.name for tensor in model.plan.wanted), values))
-            self._report(model, {**known, **before, **dict(zip(names, args))})
-            return found[: len(fetched)]
+            variables = self._variables(session, state, model.plan)
+            results = call(*args, **kwargs)
+            values = results[len(fetched) :]
+            computed = dict(zip((tensor.name for tensor in model.plan.values), values))
+            self._report(model, {**computed, **variables, **dict(zip(names, args))})
+            return results[: len(fetched)]
 
-        # The real one keeps its handle alive.
+        # The real callable keeps its handle alive.
         run.real = call  # type: ignore[attr-defined]
         return run
 
@@ -178,7 +180,7 @@ class _Watch:
     def _state(self, session: Any) -> _State:
         state = self._states.get(session)
         if state is None:
-            # The library has its own copy of the settings from the moment the session is made.
+            # The library copies the settings when the session is created.
             config, copy = getattr(session, "_config", None), None
             if config is not None:
                 copy = type(config)()
@@ -187,57 +189,57 @@ class _Watch:
         return state
 
     def _offline(self, state: _State) -> bool:
-        """Whether the session's graphs go to the device. Raises tf.errors.InternalError, ProcessAborted."""
+        """Return True if the session's graphs run on the device. Raises tf.errors.InternalError, ProcessAborted."""
         if not state.checked:
-            state.attributes = self._ask(self._process.attributes, state.config)
+            state.attributes = self._convert_refusal(self._process.attributes, state.config)
             state.checked = True
         return state.attributes is not None and state.attributes.offline
 
     def _model(
         self, state: _State, graph: Any, roots: Sequence[Any], fetched: Sequence[Any], fed: frozenset[str]
     ) -> Optional[_Model]:
-        """The loaded graph for these fetches; None where the host runs all of it. (assumption npu_bridge.signature)"""
+        """Return the graph of these fetches; None if the host runs all of it. (assumption npu_bridge.signature)"""
         names = tuple(sorted({op.name for op in roots} | {tensor.name for tensor in fetched}))
         key = (names, tuple(sorted(fed)))
         with self._lock:
             if key not in state.models:
                 plan = make_plan(graph, roots, fed)
-                state.models[key] = _Model(plan, self._ask(self._load, state, plan)) if plan.ops else None
+                state.models[key] = _Model(plan, self._convert_refusal(self._load, state, plan)) if plan.ops else None
             return state.models[key]
 
     def _load(self, state: _State, plan: Plan) -> int:
-        assert state.attributes is not None, "only sessions whose graphs go to the device load models"
+        assert state.attributes is not None, "only sessions on the device load models"
         if state.ge is None:
             init = read_init_options(state.config)
             state.ge = self._process.open_session(state.attributes.options, init=init, config=state.config)
         return state.ge.load(plan.ops)
 
     def _variables(self, session: Any, state: _State, plan: Plan) -> dict[str, Any]:
-        """Variables as they are before the run; what is not initialised yet is left out.
+        """Return the variables' values before the run, without uninitialised variables.
 
         (assumption npu_bridge.variables)
         """
         from tensorflow.python.framework import errors
 
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         real = self._real["run"]
         state.running = True
         try:
             try:
-                return dict(zip(plan.before, real(session, list(plan.before.values())))) if plan.before else {}
+                return dict(zip(plan.variables, real(session, list(plan.variables.values())))) if plan.variables else {}
             except errors.FailedPreconditionError:
                 pass
-            for name, tensor in plan.before.items():
+            for name, tensor in plan.variables.items():
                 try:
-                    found[name] = real(session, tensor)
+                    values[name] = real(session, tensor)
                 except errors.FailedPreconditionError:
                     continue
         finally:
             state.running = False
-        return found
+        return values
 
     def _report(self, model: _Model, values: Mapping[str, Any]) -> None:
-        """Tell the device of one execution. Raises tf.errors.InternalError where an operator was told to fail.
+        """Report one execution to the device. Raises tf.errors.InternalError if the device lets an operator fail.
 
         (assumption npu_bridge.loop)
         """
@@ -257,7 +259,7 @@ class _Watch:
             finally:
                 npu.end_step(model.number)
 
-    def _ask(self, function: Callable[..., Any], *args: Any) -> Any:
+    def _convert_refusal(self, function: Callable[..., Any], *args: Any) -> Any:
         try:
             return function(*args)
         except OptionRefused as refusal:
@@ -280,25 +282,25 @@ def _method(put: Callable[..., Any], real: Any) -> Any:
 
 
 def _fed(graph: Any, feed_dict: Optional[Mapping[Any, Any]]) -> Iterator[tuple[str, Any]]:
-    """Name and value of each tensor that is fed; parts of composite tensors are not told apart."""
+    """Yield name and value of the fed tensors; parts of composite tensors are not distinguished."""
     for key, value in (feed_dict or {}).items():
         pairs: Iterable[tuple[Any, Any]] = zip(key, value) if isinstance(key, (tuple, list)) else ((key, value),)
-        for each, part in pairs:
+        for element, part in pairs:
             try:
-                tensor = graph.as_graph_element(each, allow_operation=False)
+                tensor = graph.as_graph_element(element, allow_operation=False)
             except (TypeError, ValueError, KeyError):
                 continue
             yield tensor.name, _as_array(part, tensor.dtype.as_numpy_dtype)
 
 
 def _value(values: Mapping[str, Any], spec: Spec) -> _Array:
-    """A tensor's value; empty for what has none on the host, such as a resource that is no variable.
+    """Return a tensor's value; empty for a tensor without a value on the host, such as a resource that is no variable.
 
-    A variable that is not initialised yet is memory the device has not written, here zeros.
+    An uninitialised variable is memory that the device has not written, here zeros.
     """
     if spec.name in values:
         return np.asarray(values[spec.name])
-    # A resource that no operator of the graph reads has no value here.
+    # A resource without a reader in the graph has no value.
     if spec.shape is None or -1 in spec.shape or spec.dtype in ("resource", "variant", "string"):
         return np.empty(0, np.uint8)
     from tensorflow.python.framework import dtypes

@@ -1,8 +1,8 @@
-"""Functions and eager operators of TensorFlow 2 whose values the simulated NPU receives.
+"""Functions and eager operators of TensorFlow 2 on the simulated NPU.
 
-TensorFlow's operator callbacks (tensorflow.python.framework.op_callbacks) see every operator: an eager one with its
-values, one of a function while it is traced. Into a function they put an operator that hands over the values when it
-runs.
+TensorFlow calls operator callbacks (tensorflow.python.framework.op_callbacks) for eager operators, with their values,
+and for operators of a function when it is traced. A callback inserts an operator into the function that reports the
+values at run time.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["watch_functions"]
 
 _FOREIGN = ("resource", "variant", "string")
-#: What brings values into a function, and what the callbacks put there themselves. What a function returns goes through
-#: an Identity that waits for everything else in it, the telling included.
-_PASSED_OVER = frozenset(("Placeholder", "NoOp", "Identity", "PyFunc", "EagerPyFunc", "PyFuncStateless"))
+#: Inputs of functions, and operators that the callbacks insert. A function's results pass through an Identity that
+#: waits for all other operators, the reports included.
+_UNREPORTED = frozenset(("Placeholder", "NoOp", "Identity", "PyFunc", "EagerPyFunc", "PyFuncStateless"))
 
 
 def watch_functions(process: BridgeProcess, session: GeSession) -> None:
-    """From here on each tf.function is a graph of this GE session. Raises NotSupported on the stand-in."""
+    """Run later tf.functions as graphs of this GE session. Raises NotSupported on the stand-in."""
     import tensorflow as tf
 
     try:
@@ -63,7 +63,7 @@ def watch_functions(process: BridgeProcess, session: GeSession) -> None:
 
 
 class _Running:
-    """A loaded function: its model, its graph, its operators by name, and how often it has run."""
+    """A loaded function: its model, its graph, its operators by name, and the number of its runs."""
 
     def __init__(self, model: int, graph: Any, ops: Sequence[Planned]) -> None:
         self.model = model
@@ -78,7 +78,7 @@ class _Watch:
         self._session = session
         self._loaded: weakref.WeakKeyDictionary[Any, _Running] = weakref.WeakKeyDictionary()
         self._now: Optional[_Running] = None
-        #: Whether a thread is in a call of a function already.
+        #: Attribute `call` is True in a thread that is in the call of a function.
         self._inside = threading.local()
         self._lock = threading.RLock()
         self._on = True
@@ -87,7 +87,7 @@ class _Watch:
         self._on = False
 
     def call(self, function: Any, real: Any, args: Any, kwargs: Any) -> Any:
-        """One call of a tf.function: a step. One that is called inside another is inlined, as far as it can be.
+        """Call a tf.function as a step. A function inside another is inlined if possible.
 
         (assumption npu_device.function_step)
         """
@@ -129,30 +129,30 @@ class _Watch:
     def callback(
         self, op_type: str, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None
     ) -> None:
-        """Called by TensorFlow for every operator."""
+        """Report an operator: TensorFlow calls it for all operators."""
         import tensorflow as tf
 
-        if not self._on or op_type in _PASSED_OVER:
+        if not self._on or op_type in _UNREPORTED:
             return
         tensors = [*inputs, *outputs]
-        numeric = [each.dtype.base_dtype.name not in _FOREIGN for each in tensors]
+        numeric = [tensor.dtype.base_dtype.name not in _FOREIGN for tensor in tensors]
         if graph is None:
             if self._now is None and any(numeric):
-                self._tell(op_type, op_type, len(inputs), numeric, [t.numpy() for t, n in zip(tensors, numeric) if n])
+                self._report(op_type, op_type, len(inputs), numeric, [t.numpy() for t, n in zip(tensors, numeric) if n])
             return
         name = str(op_name.decode() if isinstance(op_name, bytes) else op_name)
-        tell = functools.partial(self._tell_traced, weakref.ref(graph), op_type, name, len(inputs), numeric)
-        tf.numpy_function(tell, [each for each, is_numeric in zip(tensors, numeric) if is_numeric], [])
+        report = functools.partial(self._report_traced, weakref.ref(graph), op_type, name, len(inputs), numeric)
+        tf.numpy_function(report, [tensor for tensor, is_numeric in zip(tensors, numeric) if is_numeric], [])
 
-    def _tell_traced(
+    def _report_traced(
         self, graph: Any, op_type: str, name: str, count: int, numeric: Sequence[bool], *values: Any
     ) -> None:
-        # A data set's functions run beside it, bodies of loops inside it: their operators may have the same names.
+        # A data set's functions run beside it, bodies of loops inside it, maybe with the same names of operators.
         running = self._now
         if self._on and running is not None and graph == running.graph and name in running.ops:
-            self._tell(op_type, name, count, numeric, values, running)
+            self._report(op_type, name, count, numeric, values, running)
 
-    def _tell(
+    def _report(
         self,
         op_type: str,
         name: str,
@@ -161,8 +161,8 @@ class _Watch:
         values: Sequence[Any],
         running: Optional[_Running] = None,
     ) -> None:
-        left = iter(values)
-        arrays = [np.asarray(next(left)) if is_numeric else np.empty(0, np.uint8) for is_numeric in numeric]
+        remaining = iter(values)
+        arrays = [np.asarray(next(remaining)) if is_numeric else np.empty(0, np.uint8) for is_numeric in numeric]
         kind = GE_TYPES.get(op_type, op_type)
         with self._lock:
             self._npu.run_op(

@@ -1,4 +1,4 @@
-"""The options of `npu_device`: what can be set, what is refused, and what GE is handed.
+"""The options of `npu_device`: allowed values, errors, and the options of GE.
 
 Source: hicann/tensorflow tf_adapter_2.x/python/npu_device/configs (option_base.py, dump_config.py, npu_config.py).
 Options without a part in a dump can be set and have no effect; those under `experimental` are missing.
@@ -30,7 +30,7 @@ _GE_NAMES = {
 
 
 class OptionValue:
-    """One option. Reading the option of a configuration gives this object; `value` is a text or None."""
+    """One option. The attribute of a configuration is this object; `value` is a text or None."""
 
     def __init__(self, default: Any, optional: Any) -> None:
         self.default = default
@@ -41,21 +41,21 @@ class OptionValue:
     def value(self) -> Any:
         if self._value is None:
             return None
-        # By their texts: a program may set "True".
+        # A program may set the text "True".
         return {"True": "1", "False": "0"}.get(str(self._value), str(self._value))
 
     @value.setter
-    def value(self, given: Any) -> None:
-        """Raises TypeError for another type than the default's, ValueError for what is not in the list."""
-        if isinstance(self.optional, (tuple, list)) and given not in self.optional:
-            if self.default is not None and not isinstance(given, type(self.default)):
-                raise TypeError(f"Expected {type(self.default).__name__}, got {type(given).__name__}")
-            raise ValueError(f"'{given}' not in optional list {self.optional}")
-        self._value = given
+    def value(self, value: Any) -> None:
+        """Set the value. Raises TypeError for another type than the default's, ValueError if it is not in the list."""
+        if isinstance(self.optional, (tuple, list)) and value not in self.optional:
+            if self.default is not None and not isinstance(value, type(self.default)):
+                raise TypeError(f"Expected {type(self.default).__name__}, got {type(value).__name__}")
+            raise ValueError(f"'{value}' not in optional list {self.optional}")
+        self._value = value
 
 
 class NpuBaseConfig:
-    """Options as attributes; no others can be set once it is made."""
+    """Options as attributes; other attributes cannot be set after the initialisation."""
 
     def __init__(self) -> None:
         self._fixed_attrs = [
@@ -75,18 +75,18 @@ class NpuBaseConfig:
             super().__setattr__(key, value)
 
     def as_dict(self) -> dict[str, str]:
-        """The options that have a value, those of nested configurations under their own names."""
-        found: dict[str, str] = {}
+        """Return the options with a value, those of nested configurations under their names."""
+        options: dict[str, str] = {}
         for name in self._fixed_attrs:
             option = getattr(self, name)
             if isinstance(option, NpuBaseConfig):
-                found.update(option.as_dict())
+                options.update(option.as_dict())
             elif option.value is not None:
                 if isinstance(option, DeprecatedValue):
                     instead = f"use '{option.replacement}' instead" if option.replacement else "do not set it"
                     print(f"[warning][tf_adapter] Option '{name}' is deprecated, please {instead}.")
-                found[name] = option.value
-        return found
+                options[name] = option.value
+        return options
 
 
 class NpuDumpConfig(NpuBaseConfig):
@@ -103,7 +103,7 @@ class NpuDumpConfig(NpuBaseConfig):
 
 
 class DeprecatedValue(OptionValue):
-    """An option whose use gives a warning. replacement: the name of the option to use instead, if any."""
+    """An option that prints a warning. replacement: the name of the option to use instead, if any."""
 
     def __init__(self, optional: Any, *, replacement: Optional[str]) -> None:
         super().__init__(None, optional)
@@ -126,8 +126,8 @@ _PRECISIONS = (
 _NEWER_PRECISIONS = (
     *("fp16", "origin", "cube_fp16in_fp32out", "mixed_float16", "mixed_bfloat16", "cube_hif8", "mixed_hif8"),
 )
-#: Option -> default and list; those that take anything and have no default are named after it.
-_OTHERS: dict[str, tuple[Any, Any]] = {
+#: Option -> default and list. The options in `_ANYTHING` accept any value and have no default.
+_CHECKED: dict[str, tuple[Any, Any]] = {
     "graph_run_mode": (1, [0, 1]),
     "precision_mode": (None, list(_PRECISIONS)),
     "precision_mode_v2": (None, list(_NEWER_PRECISIONS)),
@@ -162,10 +162,10 @@ _ANYTHING = (
 
 
 class NpuConfig(NpuBaseConfig):
-    """What `npu_device.global_options()` gives."""
+    """The configuration that `npu_device.global_options()` returns."""
 
     def __init__(self) -> None:
-        for name, (default, optional) in {**_OTHERS, **dict.fromkeys(_ANYTHING, (None, None))}.items():
+        for name, (default, optional) in {**_CHECKED, **dict.fromkeys(_ANYTHING, (None, None))}.items():
             setattr(self, name, OptionValue(default, optional))
         self.quant_dumpable = OptionValue(None, ["0", "1"])
         self.enable_exception_dump = OptionValue(2, [0, 1, 2])
@@ -187,5 +187,5 @@ class NpuConfig(NpuBaseConfig):
 
 
 def ge_options(options: dict[str, str]) -> dict[str, str]:
-    """GE's options for what `as_dict` gave."""
+    """Return GE's options for the options of `as_dict`."""
     return {_GE_NAMES[name]: value for name, value in options.items() if name in _GE_NAMES}

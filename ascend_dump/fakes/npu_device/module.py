@@ -6,35 +6,32 @@
         npu_device.global_options().dump_config.dump_path = "dumps"
         npu_device.open().as_default()
 
-`open` takes the options once and opens a GE session with them; what GE refuses is a RuntimeError. With
+`open` reads the options once and opens a GE session with them; GE's refusal is a RuntimeError. With
 `npu_device.compat.enable_v1()` and `from npu_device.compat.v1.npu_init import *` sessions run on the simulated NPU as
-with `npu_bridge`. On a real TensorFlow 2 each `tf.function` that is traced after `as_default()` is a graph of its own
-on the device, each call of it a step; eager operators run as single operators.
+with `npu_bridge`. On a real TensorFlow 2 each `tf.function` that is traced after `as_default()` is a separate graph on
+the device, each call of it a step; eager operators run as single operators.
 
-Known differences from a device, beside those of `npu_bridge`:
+Differences from a device, beside those of `npu_bridge`:
 
-- Functions are instrumented while they are traced, so those traced before `as_default()` stay on the host.
+- Functions are instrumented while they are traced, so functions traced before `as_default()` stay on the host.
 - Operators inside loops and branches of a function are not dumped; on a device they belong to subgraphs.
-- A function in a function is inlined where a call made on the device traces it, not where get_concrete_function does.
-- A call of a concrete function stays on the host. Of calls in several threads at once one is a step; operators of the
-  others belong to it where the function is the same.
+- A function in a function is inlined if a call on the device traces it, not if get_concrete_function does.
+- A call of a concrete function stays on the host. Simultaneous calls in several threads are one step if the function is
+  the same.
 - The Identity operators of a function are not recorded.
-- What an option means is checked as far as Python checks it. Handles have no `scope()`.
+- Options are only checked as in Python. Handles have no `scope()`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Optional
 
-from ascend_dump.fakes._importing import Fill
-from ascend_dump.fakes.npu_bridge import config as _config
-from ascend_dump.fakes.npu_bridge import estimator as _estimator
-from ascend_dump.fakes.npu_bridge import init as _init
+from ascend_dump.fakes._importing import Fill, leave_empty
+from ascend_dump.fakes.npu_bridge import module as bridge
 from ascend_dump.fakes.npu_bridge.options import OptionRefused
 from ascend_dump.fakes.npu_bridge.process import process_of
 from ascend_dump.fakes.npu_device import _options
@@ -49,37 +46,24 @@ _V1 = "npu_device.compat.v1"
 
 
 def modules(npu: Npu) -> Mapping[str, Fill]:
-    """The modules of one process, bound to `npu`; each is filled when it is imported."""
+    """Return the modules of one process, bound to `npu`, filled when they are imported."""
     process = process_of(npu)
     return {
         "npu_device": functools.partial(_fill_top, process),
         "npu_device.npu_device": functools.partial(_fill_device, process),
-        "npu_device.configs": _nothing,
+        "npu_device.configs": leave_empty,
         "npu_device.configs.dump_config": _fill_dump_config,
         "npu_device.compat": functools.partial(_fill_compat, process),
-        _V1: _nothing,
-        f"{_V1}.npu_init": functools.partial(_init.fill_npu_init, process),
-        f"{_V1}.estimator": _nothing,
-        f"{_V1}.estimator.npu_ops": functools.partial(_init.fill_npu_ops, process),
-        f"{_V1}.estimator.npu": _nothing,
-        f"{_V1}.estimator.npu.npu_config": _config.fill,
-        f"{_V1}.estimator.npu.npu_estimator": _estimator.fill,
-        f"{_V1}.estimator.npu.util": _init.fill_util,
-        **_init.hccl_modules(process),
+        **{name.replace("npu_bridge", _V1): fill for name, fill in bridge.modules(npu).items()},
     }
 
 
-@contextlib.contextmanager
-def patches(npu: Npu, modules: Mapping[str, Any]) -> Iterator[None]:
-    """At the end of the installation TensorFlow is as it was, and what ran on the device is unloaded."""
-    try:
-        yield
-    finally:
-        process_of(npu).leave()
+#: Restores TensorFlow at the end of the installation.
+patches = bridge.patches
 
 
 class _Handle:
-    """What `open` gives. name: as TensorFlow names the device."""
+    """The handle that `open` returns. name: TensorFlow's name of the device."""
 
     def __init__(self, process: BridgeProcess, session: GeSession, number: int) -> None:
         self._process = process
@@ -93,7 +77,7 @@ class _Handle:
         return f"/job:localhost/replica:0/task:0/device:NPU:{self.device_id}"
 
     def as_default(self) -> _Handle:
-        """What runs from here on runs on the device."""
+        """Run later functions and operators on the device."""
         from ascend_dump.fakes.npu_device._functions import watch_functions
 
         watch_functions(self._process, self._session)
@@ -115,7 +99,7 @@ class _Device:
         return self._options
 
     def open(self, device_id: Optional[int] = None) -> _Handle:
-        """Raises RuntimeError where another device is open already, and for what GE refuses; ValueError for ranks.
+        """Open a device. Raises RuntimeError for a second device or options that GE refuses, ValueError for ranks.
 
         (assumption npu_device.options_once)
         """
@@ -140,7 +124,7 @@ class _Device:
         return self._instances[number]
 
     def close(self) -> None:
-        """Nothing runs on the device from here on: the handle is remembered, so `open` gives it without opening it."""
+        """Stop running on the device. The handle stays registered, so that `open` returns it without opening."""
         for handle in self._instances.values():
             handle._session.close()
 
@@ -186,7 +170,3 @@ def _fill_compat(process: BridgeProcess, module: ModuleType) -> None:
 
 def _fill_dump_config(module: ModuleType) -> None:
     vars(module).update(NpuDumpConfig=_options.NpuDumpConfig)
-
-
-def _nothing(module: ModuleType) -> None:
-    """A package without a content of its own."""

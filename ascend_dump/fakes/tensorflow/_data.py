@@ -18,7 +18,7 @@ _Row = tuple[Any, ...]
 
 
 class Dataset:
-    """A sequence of rows of arrays. structure: the nested form that a row has for the program."""
+    """A sequence of rows of arrays. structure: the nested form of a row in the program."""
 
     def __init__(self, structure: Any, specs: list[_Spec], rows: Callable[[], Iterator[_Row]]) -> None:
         self._structure = structure
@@ -31,15 +31,15 @@ class Dataset:
     @staticmethod
     def from_tensors(tensors: Any) -> Dataset:
         arrays = _arrays(tensors)
-        return Dataset(_positions(tensors), [_spec(each, each.shape) for each in arrays], lambda: iter([arrays]))
+        return Dataset(_positions(tensors), [_spec(array, array.shape) for array in arrays], lambda: iter([arrays]))
 
     @staticmethod
     def from_tensor_slices(tensors: Any) -> Dataset:
-        """Raises ValueError where the first dimensions differ."""
+        """Make a row for each index of the first dimension. Raises ValueError if the first dimensions differ."""
         arrays = _arrays(tensors)
-        if len({len(each) for each in arrays}) != 1:
+        if len({len(array) for array in arrays}) != 1:
             raise ValueError("Dimensions of the components differ in from_tensor_slices")
-        specs = [_spec(each, each.shape[1:]) for each in arrays]
+        specs = [_spec(array, array.shape[1:]) for array in arrays]
         return Dataset(_positions(tensors), specs, lambda: iter(zip(*arrays)))
 
     def repeat(self, count: Optional[int] = None) -> Dataset:
@@ -67,17 +67,17 @@ class Dataset:
         return Dataset(self._structure, specs, rows)
 
     def shuffle(self, buffer_size: int, seed: Optional[int] = None, **ignored: Any) -> Dataset:
-        """Rows in the order in which they are drawn from a buffer."""
+        """Draw the rows at random from a buffer."""
 
         def rows() -> Iterator[_Row]:
             source, random = self._rows(), np.random.default_rng(seed)
             waiting = list(itertools.islice(source, buffer_size))
             for row in source:
-                at = int(random.integers(len(waiting)))
-                yield waiting[at]
-                waiting[at] = row
-            for at in random.permutation(len(waiting)):
-                yield waiting[at]
+                index = int(random.integers(len(waiting)))
+                yield waiting[index]
+                waiting[index] = row
+            for index in random.permutation(len(waiting)):
+                yield waiting[index]
 
         return self._with(rows)
 
@@ -85,7 +85,7 @@ class Dataset:
         return self
 
     def map(self, *arguments: Any, **options: Any) -> Dataset:
-        """Raises NotSupported always."""
+        """Raise NotSupported."""
         raise NotSupported(
             "the stand-in for tensorflow has no Dataset.map",
             hint="compute the arrays before Dataset.from_tensor_slices, or install a real tensorflow",
@@ -128,7 +128,7 @@ def make_initializable_iterator(dataset: Dataset) -> _Iterator:
 
 
 def next_elements(source: Any) -> tuple[Any, Optional[Operation]]:
-    """The tensors of what an input_fn returned, and what must be run before them."""
+    """Return the tensors of an input_fn's result, and the operation to run before them."""
     if not isinstance(source, Dataset):
         return source, None
     iterator = make_initializable_iterator(source)
@@ -141,7 +141,7 @@ def _arrays(tensors: Any) -> _Row:
     if isinstance(tensors, tuple):
         return tuple(part for value in tensors for part in _arrays(value))
     array = np.asarray(tensors)
-    if isinstance(tensors, (list, float, int)) and not any(isinstance(each, np.generic) for each in _leaves(tensors)):
+    if isinstance(tensors, (list, float, int)) and not any(isinstance(leaf, np.generic) for leaf in _leaves(tensors)):
         if array.dtype.kind == "f":
             array = array.astype(np.float32)
         elif array.dtype == np.int64 and (array == array.astype(np.int32)).all():
@@ -151,8 +151,8 @@ def _arrays(tensors: Any) -> _Row:
 
 def _leaves(value: Any) -> Iterator[Any]:
     if isinstance(value, list):
-        for each in value:
-            yield from _leaves(each)
+        for item in value:
+            yield from _leaves(item)
     else:
         yield value
 

@@ -1,7 +1,7 @@
 """`tf.estimator` of the stand-in for TensorFlow: a training and an evaluation loop around a model function.
 
-Checkpoints are `model.ckpt-<step>.npz` in model_dir, the latest one is restored. They are written before the first
-step, as often as the RunConfig says, and at the end. Saving and restoring run through the session, as TensorFlow's do.
+Checkpoints are `model.ckpt-<step>.npz` in model_dir; the latest is restored. They are written before the first step,
+at the intervals of the RunConfig, and at the end. Saving and restoring use the session, as in TensorFlow.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ class Estimator:
         if config is not None and not isinstance(config, RunConfig):
             raise ValueError(f"config must be an instance of `RunConfig`, but provided {config!r}.")
         refuse_options("Estimator", {"warm_start_from": warm_start_from})
-        self._config = RunConfig() if config is None else config
-        own = self._config.model_dir
-        if model_dir and own and model_dir != own:
+        self._config: Any = RunConfig() if config is None else config
+        config_dir = self.config.model_dir
+        if model_dir and config_dir and model_dir != config_dir:
             raise ValueError(
                 "`model_dir` are set both in constructor and `RunConfig`, but with different values. "
-                f"In constructor: '{model_dir}', in `RunConfig`: '{own}' "
+                f"In constructor: '{model_dir}', in `RunConfig`: '{config_dir}' "
             )
-        self._model_dir = model_dir or own or tempfile.mkdtemp()
+        self._model_dir = model_dir or config_dir or tempfile.mkdtemp()
         self._model_fn = model_fn
         self._params = dict(params or {})
 
@@ -85,16 +85,16 @@ class Estimator:
         return dict(self._params)
 
     def latest_checkpoint(self) -> Optional[str]:
-        """The path without its suffix, as TensorFlow's checkpoints of several files are named."""
-        found = [path for path in Path(self._model_dir).glob("*.npz") if _CHECKPOINT.fullmatch(path.name)]
-        return str(max(found, key=_number).with_suffix("")) if found else None
+        """Return the path without its suffix, as for TensorFlow's checkpoints of several files."""
+        checkpoints = [path for path in Path(self._model_dir).glob("*.npz") if _CHECKPOINT.fullmatch(path.name)]
+        return str(max(checkpoints, key=_number).with_suffix("")) if checkpoints else None
 
     def get_variable_names(self) -> list[str]:
-        """Of the latest checkpoint. Raises ValueError where there is none."""
+        """Return the names in the latest checkpoint. Raises ValueError without a checkpoint."""
         return sorted(self._latest())
 
     def get_variable_value(self, name: str) -> Any:
-        """From the latest checkpoint. Raises ValueError where there is none."""
+        """Return a value of the latest checkpoint. Raises ValueError without a checkpoint."""
         return self._latest()[name]
 
     def _latest(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Estimator:
         max_steps: Optional[int] = None,
         saving_listeners: Any = None,
     ) -> Estimator:
-        """Until `steps` more are done, `max_steps` are reached, the data ends, or a hook asks for it.
+        """Train for `steps` steps, up to `max_steps`, to the end of the data, or until a hook requests a stop.
 
         Raises NanLossDuringTrainingError, NotSupported for listeners.
         """
@@ -124,33 +124,33 @@ class Estimator:
         graph = self._graph()
         with graph.as_default():
             step = global_step()
-            assert step is not None, "it is made where it is missing"
+            assert step is not None, "global_step creates it"
             spec, start = self._build(input_fn, ModeKeys.TRAIN)
-            used = [*(hooks or ()), *(spec.training_hooks or ()), *(spec.training_chief_hooks or ())]
-            with self._session(graph, used, start) as session:
+            all_hooks = [*(hooks or ()), *(spec.training_hooks or ()), *(spec.training_chief_hooks or ())]
+            with self._session(graph, all_hooks, start) as session:
                 done = int(session.run(step.value()))
                 last = None if steps is None and max_steps is None else done + steps if steps is not None else max_steps
                 stop = False
                 saver = _Saver(self._config, functools.partial(self._save, session, graph))
-                saver.at(done)
-                every, runs = self._config.log_step_count_steps, 0
-                speed = _StepCounter(every)
+                saver.save_at(done)
+                interval, runs = self._config.log_step_count_steps, 0
+                speed = _StepCounter(interval)
                 while not stop and (last is None or done < last):
                     try:
                         values, stop = run_with_hooks(
-                            session, {"loss": spec.loss, "train": spec.train_op, "step": step}, used
+                            session, {"loss": spec.loss, "train": spec.train_op, "step": step}, all_hooks
                         )
                     except _session.OutOfRangeError:
                         break
                     if np.isnan(values["loss"]).any():
                         raise NanLossDuringTrainingError
-                    if every and runs % every == 0:
+                    if interval and runs % interval == 0:
                         _LOG.info("loss = %s, step = %s", values["loss"], values["step"])
                     runs += 1
                     done = int(values["step"]) if int(values["step"]) > done else done + 1
-                    speed.at(done)
-                    saver.at(done)
-                saver.at(done, end=True)
+                    speed.count(done)
+                    saver.save_at(done)
+                saver.save_at(done, end=True)
         return self
 
     def evaluate(
@@ -161,48 +161,48 @@ class Estimator:
         checkpoint_path: Optional[str] = None,
         name: Optional[str] = None,
     ) -> dict[str, Any]:
-        """The mean loss, the metrics, and the global step."""
+        """Return the mean loss, the metrics, and the global step."""
         graph = self._graph()
         with graph.as_default():
             step = global_step()
-            assert step is not None, "it is made where it is missing"
+            assert step is not None, "global_step creates it"
             spec, start = self._build(input_fn, ModeKeys.EVAL)
             metrics = dict(spec.eval_metric_ops or {})
-            used = [*(hooks or ()), *(spec.evaluation_hooks or ())]
+            all_hooks = [*(hooks or ()), *(spec.evaluation_hooks or ())]
             losses: list[Any] = []
-            with self._session(graph, used, start, checkpoint_path) as session:
+            with self._session(graph, all_hooks, start, checkpoint_path) as session:
                 stop = False
                 while not stop and (steps is None or len(losses) < steps):
                     updates = {key: update for key, (_, update) in metrics.items()}
                     try:
-                        values, stop = run_with_hooks(session, {"loss": spec.loss, "updates": updates}, used)
+                        values, stop = run_with_hooks(session, {"loss": spec.loss, "updates": updates}, all_hooks)
                         losses.append(values["loss"])
                     except _session.OutOfRangeError:
                         break
-                found = {key: session.run(value) for key, (value, _) in metrics.items()}
-                return {**found, "loss": np.mean(losses, dtype=np.float32), "global_step": session.run(step.value())}
+                results = {key: session.run(value) for key, (value, _) in metrics.items()}
+                return {**results, "loss": np.mean(losses, dtype=np.float32), "global_step": session.run(step.value())}
 
     def predict(
         self, input_fn: Callable[..., Any], hooks: Optional[Iterable[Any]] = None, **ignored: Any
     ) -> Iterable[Any]:
-        """One prediction after the other."""
+        """Yield the predictions."""
         graph = self._graph()
         with graph.as_default():
             global_step()
             spec, start = self._build(input_fn, ModeKeys.PREDICT)
-            used = [*(hooks or ()), *(spec.prediction_hooks or ())]
-            with self._session(graph, used, start) as session:
+            all_hooks = [*(hooks or ()), *(spec.prediction_hooks or ())]
+            with self._session(graph, all_hooks, start) as session:
                 stop = False
                 while not stop:
                     try:
-                        found, stop = run_with_hooks(session, spec.predictions, used)
+                        predictions, stop = run_with_hooks(session, spec.predictions, all_hooks)
                     except _session.OutOfRangeError:
                         return
-                    if isinstance(found, Mapping):
-                        rows = zip(*found.values())
-                        yield from (dict(zip(found, row)) for row in rows)
+                    if isinstance(predictions, Mapping):
+                        rows = zip(*predictions.values())
+                        yield from (dict(zip(predictions, row)) for row in rows)
                     else:
-                        yield from found
+                        yield from predictions
 
     def _graph(self) -> Graph:
         graph = Graph()
@@ -210,16 +210,16 @@ class Estimator:
         return graph
 
     def _build(self, input_fn: Callable[..., Any], mode: str) -> tuple[EstimatorSpec, Any]:
-        wanted = {"mode": mode, "params": self._params, "config": self._config}
-        given = inspect.signature(input_fn).parameters
-        elements, start = next_elements(input_fn(**{key: value for key, value in wanted.items() if key in given}))
+        arguments = {"mode": mode, "params": self._params, "config": self._config}
+        accepted = inspect.signature(input_fn).parameters
+        elements, start = next_elements(input_fn(**{key: value for key, value in arguments.items() if key in accepted}))
         features, labels = elements if isinstance(elements, (tuple, list)) and len(elements) == 2 else (elements, None)
         labels = None if mode == ModeKeys.PREDICT else labels
-        wanted["labels"] = labels
-        given = inspect.signature(self._model_fn).parameters
-        if labels is not None and "labels" not in given:
+        arguments["labels"] = labels
+        accepted = inspect.signature(self._model_fn).parameters
+        if labels is not None and "labels" not in accepted:
             raise ValueError("model_fn does not take labels, but input_fn returns labels.")
-        spec = self._model_fn(features, **{key: value for key, value in wanted.items() if key in given})
+        spec = self._model_fn(features, **{key: value for key, value in arguments.items() if key in accepted})
         if not isinstance(spec, EstimatorSpec):
             raise ValueError("model_fn should return an EstimatorSpec.")
         refuse_options("EstimatorSpec", {"scaffold": spec.scaffold})
@@ -243,7 +243,7 @@ class Estimator:
         return _Ended(session, hooks)
 
     def _save(self, session: Any, graph: Graph) -> None:
-        values = session.run({each.op.name: each.value() for each in graph.get_collection("variables")})
+        values = session.run({variable.op.name: variable.value() for variable in graph.get_collection("variables")})
         Path(self._model_dir).mkdir(parents=True, exist_ok=True)
         np.savez(Path(self._model_dir, f"model.ckpt-{int(values['global_step'])}.npz"), **values)
         saved = sorted((path for path in Path(self._model_dir).glob("*.npz") if _number(path) >= 0), key=_number)
@@ -252,33 +252,33 @@ class Estimator:
 
 
 def _verify_arguments(model_fn: Any, params: Any) -> None:
-    """Raises ValueError for arguments that the Estimator does not know, or does not find."""
+    """Check the arguments of a model function. Raises ValueError for unknown and missing arguments."""
     if not callable(model_fn):
         raise TypeError("unsupported callable")
     bound = set(model_fn.keywords) if isinstance(model_fn, functools.partial) else set()
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [each.name for each in inspect.signature(model_fn).parameters.values() if each.kind in kinds]
-    given = [name for name in names if name not in bound]
-    if "features" not in given:
+    names = [parameter.name for parameter in inspect.signature(model_fn).parameters.values() if parameter.kind in kinds]
+    free_names = [name for name in names if name not in bound]
+    if "features" not in free_names:
         raise ValueError(f"model_fn ({model_fn}) must include features argument.")
-    if params is not None and "params" not in given:
+    if params is not None and "params" not in free_names:
         raise ValueError(
             f"model_fn ({model_fn}) does not include params argument, but params ({params}) is passed to Estimator."
         )
-    unknown = [name for name in given if name not in _MODEL_FN_ARGUMENTS]
+    unknown = [name for name in free_names if name not in _MODEL_FN_ARGUMENTS]
     if unknown:
         raise ValueError(f"model_fn ({model_fn}) has following not expected args: {unknown}")
 
 
 class _StepCounter:
-    """Logs the steps per second once for each `every` steps, beginning after the first one."""
+    """Logs the steps per second at an interval of steps, after the first step."""
 
-    def __init__(self, every: Optional[int]) -> None:
-        self._every = every
+    def __init__(self, interval: Optional[int]) -> None:
+        self._interval = interval
         self._last: Optional[tuple[int, float]] = None
 
-    def at(self, step: int) -> None:
-        if not self._every or (self._last is not None and step < self._last[0] + self._every):
+    def count(self, step: int) -> None:
+        if not self._interval or (self._last is not None and step < self._last[0] + self._interval):
             return
         now = time.perf_counter()
         if self._last is not None:
@@ -287,7 +287,7 @@ class _StepCounter:
 
 
 class _Saver:
-    """When a training loop saves."""
+    """Saves checkpoints in a training loop, at the intervals of the RunConfig."""
 
     def __init__(self, config: Any, save: Callable[[], None]) -> None:
         self._steps = config.save_checkpoints_steps
@@ -295,8 +295,8 @@ class _Saver:
         self._save = save
         self._last: Optional[tuple[int, float]] = None
 
-    def at(self, step: int, *, end: bool = False) -> None:
-        """After so many steps of training."""
+    def save_at(self, step: int, *, end: bool = False) -> None:
+        """Save after this step, if it is time."""
         if not (self._steps or self._seconds):
             return
         now = time.monotonic()
@@ -311,7 +311,7 @@ class _Saver:
 
 
 class _Ended:
-    """Ends the hooks and closes the session after a loop."""
+    """A context that ends the hooks and closes the session after a loop."""
 
     def __init__(self, session: Any, hooks: Iterable[Any]) -> None:
         self._session = session
@@ -328,11 +328,11 @@ class _Ended:
 
 
 def _restore(session: Any, graph: Graph, path: str) -> None:
-    """Values go in by feeding each variable's Assign, because the graph is finalised."""
-    known = _stored(path)
-    for each in graph.get_collection("variables"):
-        if each.op.name in known:
-            session.run(each.initializer, {each.initial_value: known[each.op.name]})
+    """Restore variables by feeding their Assign operations, because the graph is finalised."""
+    values = _stored(path)
+    for variable in graph.get_collection("variables"):
+        if variable.op.name in values:
+            session.run(variable.initializer, {variable.initial_value: values[variable.op.name]})
 
 
 def _stored(path: str) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""RunConfig and EstimatorSpec of the stand-in for TensorFlow, with what TensorFlow refuses of them."""
+"""RunConfig and EstimatorSpec of the stand-in for TensorFlow, with TensorFlow's errors."""
 
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional
 
@@ -17,7 +18,7 @@ _RUN_OPTIONS = frozenset(
         *("experimental_max_worker_delay_secs", "checkpoint_save_graph_def"),
     )
 )
-#: Seconds between checkpoints where a program says nothing.
+#: The default seconds between checkpoints.
 _OFTEN = 600
 _REPLACEABLE = (
     "model_dir",
@@ -56,21 +57,21 @@ class _SpecFields(NamedTuple):
 
 
 class EstimatorSpec(_SpecFields):
-    """Raises ValueError for what the mode needs and is not given, TypeError for what is no tensor."""
+    """`tf.estimator.EstimatorSpec`. Raises ValueError for missing values of the mode, TypeError for non-tensors."""
 
     __slots__ = ()
 
     def __new__(cls, mode: str, *values: Any, **named: Any) -> EstimatorSpec:
-        made = super().__new__(cls, mode, *values, **named)
-        _check_train_op(made)
-        _check_loss(made)
-        if mode == ModeKeys.PREDICT and made.predictions is None:
+        spec = super().__new__(cls, mode, *values, **named)
+        _check_train_op(spec)
+        _check_loss(spec)
+        if mode == ModeKeys.PREDICT and spec.predictions is None:
             raise ValueError("Missing predictions.")
-        found = made.predictions.values() if isinstance(made.predictions, Mapping) else [made.predictions]
-        for each in found:
-            if each is not None and not isinstance(each, Tensor):
-                raise TypeError(f"predictions must be Tensor, given: {each}")
-        return made
+        predictions = spec.predictions.values() if isinstance(spec.predictions, Mapping) else [spec.predictions]
+        for prediction in predictions:
+            if prediction is not None and not isinstance(prediction, Tensor):
+                raise TypeError(f"predictions must be Tensor, given: {prediction}")
+        return spec
 
 
 def _check_train_op(spec: EstimatorSpec) -> None:
@@ -94,7 +95,7 @@ def _check_loss(spec: EstimatorSpec) -> None:
 
 
 class RunConfig:
-    """`tf.estimator.RunConfig`. Raises ValueError for both ways of saving at once, and for values out of range."""
+    """`tf.estimator.RunConfig`. Raises ValueError for both intervals of saving at once, and for values out of range."""
 
     def __init__(
         self,
@@ -108,12 +109,12 @@ class RunConfig:
         keep_checkpoint_every_n_hours: int = 10000,
         log_step_count_steps: Optional[int] = 100,
         train_distribute: Any = None,
-        **others: Any,
+        **options: Any,
     ) -> None:
-        unknown = [name for name in others if name not in _RUN_OPTIONS]
+        unknown = [name for name in options if name not in _RUN_OPTIONS]
         if unknown:
             raise TypeError(f"__init__() got an unexpected keyword argument {unknown[0]!r}")
-        # None is an answer too: where both are, nothing is saved.
+        # None is a value: if both are None, nothing is saved.
         if save_checkpoints_secs is ...:
             save_checkpoints_secs = _OFTEN if save_checkpoints_steps is ... else None
         if save_checkpoints_steps is ...:
@@ -132,59 +133,23 @@ class RunConfig:
         self._train_distribute = train_distribute
         self._validate()
 
-    @property
-    def model_dir(self) -> Optional[str]:
-        return self._model_dir
-
-    @property
-    def session_config(self) -> Any:
-        return self._session_config
-
-    @property
-    def tf_random_seed(self) -> Optional[int]:
-        return self._tf_random_seed
-
-    @property
-    def save_summary_steps(self) -> int:
-        return self._save_summary_steps
-
-    @property
-    def save_checkpoints_steps(self) -> Optional[int]:
-        return self._save_checkpoints_steps
-
-    @property
-    def save_checkpoints_secs(self) -> Optional[int]:
-        return self._save_checkpoints_secs
-
-    @property
-    def keep_checkpoint_max(self) -> Optional[int]:
-        return self._keep_checkpoint_max
-
-    @property
-    def keep_checkpoint_every_n_hours(self) -> int:
-        return self._keep_checkpoint_every_n_hours
-
-    @property
-    def log_step_count_steps(self) -> Optional[int]:
-        return self._log_step_count_steps
-
     def replace(self, **changes: Any) -> Any:
-        """A copy with other values; one way of saving replaces the other. Raises ValueError as the constructor does."""
+        """Return a copy with other values; one interval of saving replaces the other. Raises ValueError."""
         ways = {"save_checkpoints_steps", "save_checkpoints_secs"}
-        given = ways & set(changes)
-        if len(given) == 2 and all(changes[name] is not None for name in ways):
+        changed_ways = ways & set(changes)
+        if len(changed_ways) == 2 and all(changes[name] is not None for name in ways):
             raise ValueError(_BOTH)
-        made = copy.copy(self)
+        copied = copy.copy(self)
         for name, value in changes.items():
             if name not in _REPLACEABLE:
                 allowed = list(_REPLACEABLE)
                 raise ValueError(f"Replacing {name} is not supported. Allowed properties are {allowed}.")
-            setattr(made, f"_{name}", value)
-        if len(given) == 1:
-            (other,) = ways - given
-            setattr(made, f"_{other}", None)
-        made._validate()
-        return made
+            setattr(copied, f"_{name}", value)
+        if len(changed_ways) == 1:
+            (second_way,) = ways - changed_ways
+            setattr(copied, f"_{second_way}", None)
+        copied._validate()
+        return copied
 
     def _validate(self) -> None:
         for name in (*_NOT_NEGATIVE, *_POSITIVE):
@@ -201,5 +166,8 @@ class RunConfig:
         if self._session_config is not None and not isinstance(self._session_config, messages()["ConfigProto"]):
             raise ValueError("session_config must be instance of ConfigProto")
 
+
+for _name in _REPLACEABLE:
+    setattr(RunConfig, _name, property(operator.attrgetter(f"_{_name}")))
 
 _BOTH = "`save_checkpoints_steps` and `save_checkpoints_secs` cannot be both set."

@@ -1,4 +1,4 @@
-"""Gradients and optimizers of the stand-in for TensorFlow: they add operations, as TensorFlow's do."""
+"""Gradients and optimizers of the stand-in for TensorFlow: they add operations, as in TensorFlow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["GradientDescentOptimizer", "get_global_step", "get_or_create_global_
 
 _Gradient = Callable[[Operation, Tensor], Sequence[Optional[Tensor]]]
 _GRADIENTS: dict[str, _Gradient] = {}
-#: No gradient goes through these.
+#: Operations without a gradient.
 _STOPS = frozenset(
     (
         *("Const", "Placeholder", "Shape", "ArgMax", "Equal", "Greater", "Less", "IteratorGetNext", "Variable"),
@@ -25,55 +25,55 @@ _STOPS = frozenset(
 
 
 def gradients(ys: Any, xs: Any, grad_ys: Any = None, name: str = "gradients") -> list[Optional[Tensor]]:
-    """Of the sum of `ys` by each of `xs`, None where it does not depend on it. grad_ys: weights in place of ones.
+    """Return the gradients of the sum of `ys` by `xs`, None for an independent one. grad_ys: weights in place of ones.
 
-    Raises NotSupported for an operation whose gradient the stand-in does not have.
+    Raises NotSupported for an operation without a gradient in the stand-in.
     """
-    targets = [convert(each) for each in (ys if isinstance(ys, (list, tuple)) else [ys])]
-    # A variable stands for all readings of it.
+    targets = [convert(value) for value in (ys if isinstance(ys, (list, tuple)) else [ys])]
+    # The gradient by a variable is that by all its reads.
     sources = [
-        each._as_graph_element() if hasattr(each, "_as_tensor") else convert(each)
-        for each in (xs if isinstance(xs, (list, tuple)) else [xs])
+        value._as_graph_element() if hasattr(value, "_as_tensor") else convert(value)
+        for value in (xs if isinstance(xs, (list, tuple)) else [xs])
     ]
     weights = list(grad_ys) if isinstance(grad_ys, (list, tuple)) else [grad_ys] * len(targets)
     if len(weights) != len(targets):
         raise ValueError(f"Passed {len(weights)} grad_ys for {len(targets)} ys")
     graph = targets[0].graph
     with graph.as_default(), graph.name_scope(name):
-        known: dict[Tensor, list[Tensor]] = {}
+        grads: dict[Tensor, list[Tensor]] = {}
         for number, target in enumerate(targets):
             if weights[number] is None:
-                one = TF["constant"](1, target.dtype.base_dtype, name=f"grad_ys_{number}")
-                begin = apply("Fill", [apply("Shape", [target]).outputs[0], one], f"grad_ys_{number}").outputs[0]
+                unit = TF["constant"](1, target.dtype.base_dtype, name=f"grad_ys_{number}")
+                begin = apply("Fill", [apply("Shape", [target]).outputs[0], unit], f"grad_ys_{number}").outputs[0]
             else:
                 begin = convert(weights[number], target.dtype.base_dtype, f"grad_ys_{number}")
                 target.shape.merge_with(begin.shape)
-            known.setdefault(target, []).append(begin)
+            grads.setdefault(target, []).append(begin)
         for op in _between(targets, sources):
-            given = [known[output] for output in op.outputs if output in known]
-            if not given or op.type in _STOPS:
+            output_grads = [grads[output] for output in op.outputs if output in grads]
+            if not output_grads or op.type in _STOPS:
                 continue
-            found = _GRADIENTS.get(op.type)
-            if found is None:
+            function = _GRADIENTS.get(op.type)
+            if function is None:
                 raise NotSupported(
                     f"the stand-in for tensorflow has no gradient of {op.type} ({op.name})",
                     hint=f"it has those of {', '.join(sorted(_GRADIENTS))}; install a real tensorflow for others",
                 )
             with graph.name_scope(f"{op.name}_grad"):
-                for tensor, part in zip(op.inputs, found(op, _add(given[0]))):
+                for tensor, part in zip(op.inputs, function(op, _add(output_grads[0]))):
                     if part is not None and tensor.dtype.is_floating:
                         part.set_shape(tensor.shape)
-                        known.setdefault(tensor, []).append(part)
-        return [_add(known[source]) if source in known else None for source in sources]
+                        grads.setdefault(tensor, []).append(part)
+        return [_add(grads[source]) if source in grads else None for source in sources]
 
 
 def _between(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> list[Operation]:
-    """The operations on the way from sources to targets, backwards."""
+    """Return the operations between sources and targets, backwards."""
     graph = targets[0].graph
     depends: set[Operation] = set()
-    wanted = set(sources)
+    source_tensors = set(sources)
     for op in graph.get_operations():
-        if any(tensor in wanted or tensor.op in depends for tensor in op.inputs):
+        if any(tensor in source_tensors or tensor.op in depends for tensor in op.inputs):
             depends.add(op)
     reached: set[Operation] = set()
     todo = [target.op for target in targets]
@@ -87,10 +87,10 @@ def _between(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> list[Opera
 
 
 def _add(parts: Sequence[Tensor]) -> Tensor:
-    found = parts[0]
+    total = parts[0]
     for part in parts[1:]:
-        found = TF["add"](found, part, name="AddN")
-    return found
+        total = TF["add"](total, part, name="AddN")
+    return total
 
 
 def _gradient(*types: str) -> Callable[[_Gradient], _Gradient]:
@@ -102,21 +102,22 @@ def _gradient(*types: str) -> Callable[[_Gradient], _Gradient]:
 
 
 def _like(grad: Tensor, op: Operation, number: int) -> Tensor:
-    """The gradient of an input that may have been broadcast: summed over what was."""
-    tensor, other = op.inputs[number], op.inputs[1 - number]
-    have, want, beside = grad.shape.as_list(), tensor.shape.as_list(), other.shape.as_list()
-    if any(dim is None and against != 1 for dim, against in zip(want[::-1], beside[::-1])):
-        shapes = [apply("Shape", [each]).outputs[0] for each in op.inputs]
+    """Return the gradient of an input, summed over broadcast axes."""
+    tensor, second = op.inputs[number], op.inputs[1 - number]
+    grad_dims, dims, second_dims = grad.shape.as_list(), tensor.shape.as_list(), second.shape.as_list()
+    if any(dim is None and second_dim != 1 for dim, second_dim in zip(dims[::-1], second_dims[::-1])):
+        shapes = [apply("Shape", [value]).outputs[0] for value in op.inputs]
         axes_spec = [(as_dtype("int32"), TensorShape([None]))] * 2
-        over = apply("BroadcastGradientArgs", shapes, None, None, axes_spec).outputs[number]
+        axes_tensor = apply("BroadcastGradientArgs", shapes, None, None, axes_spec).outputs[number]
         sum_spec = [(grad.dtype.base_dtype, TensorShape(None))]
-        found = apply("Sum", [grad, over], "Sum", {"keep_dims": False}, sum_spec).outputs[0]
+        summed = apply("Sum", [grad, axes_tensor], "Sum", {"keep_dims": False}, sum_spec).outputs[0]
         spec = [(tensor.dtype.base_dtype, tensor.shape)]
-        return apply("Reshape", [found, shapes[number]], None, None, spec).outputs[0]
-    if have == want:
+        return apply("Reshape", [summed, shapes[number]], None, None, spec).outputs[0]
+    if grad_dims == dims:
         return grad
-    extra = len(have) - len(want)
-    axes = [*range(extra), *(extra + at for at, dim in enumerate(want) if dim == 1 and have[extra + at] != 1)]
+    extra = len(grad_dims) - len(dims)
+    broadcast = (extra + axis for axis, dim in enumerate(dims) if dim == 1 and grad_dims[extra + axis] != 1)
+    axes = [*range(extra), *broadcast]
     summed = TF["reduce_sum"](grad, axes, name="Sum") if axes else grad
     spec = [(tensor.dtype.base_dtype, tensor.shape)]
     return apply("Reshape", [summed, apply("Shape", [tensor]).outputs[0]], None, None, spec).outputs[0]
@@ -145,45 +146,10 @@ def _of_div(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
     return [_like(TF["divide"](grad, y), op, 0), _like(by_y, op, 1)]
 
 
-@_gradient("Neg")
-def _of_neg(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
-    return [TF["negative"](grad)]
-
-
-@_gradient("Square")
-def _of_square(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
-    return [TF["multiply"](grad, TF["multiply"](op.inputs[0], 2.0))]
-
-
-@_gradient("Exp")
-def _of_exp(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
-    return [TF["multiply"](grad, op.outputs[0])]
-
-
-@_gradient("Log")
-def _of_log(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
-    return [TF["divide"](grad, op.inputs[0])]
-
-
-@_gradient("Tanh")
-def _of_tanh(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
-    return [TF["multiply"](grad, TF["subtract"](1.0, TF["square"](op.outputs[0])))]
-
-
 @_gradient("Sigmoid")
 def _of_sigmoid(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
     y = op.outputs[0]
     return [TF["multiply"](grad, TF["multiply"](y, TF["subtract"](1.0, y)))]
-
-
-@_gradient("Relu")
-def _of_relu(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
-    return [apply("ReluGrad", [grad, op.outputs[0]]).outputs[0]]
-
-
-@_gradient("Identity")
-def _of_identity(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
-    return [grad]
 
 
 @_gradient("Reshape", "ExpandDims", "Squeeze")
@@ -191,11 +157,6 @@ def _of_reshape(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
     x = op.inputs[0]
     spec = [(x.dtype.base_dtype, x.shape)]
     return [apply("Reshape", [grad, apply("Shape", [x]).outputs[0]], None, None, spec).outputs[0], None]
-
-
-@_gradient("BiasAdd")
-def _of_bias_add(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
-    return [grad, apply("BiasAddGrad", [grad]).outputs[0]]
 
 
 @_gradient("MatMul")
@@ -219,7 +180,7 @@ def _of_reduction(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
     spread = apply("BroadcastTo", [grad, shape], None, None, [(grad.dtype, x.shape)]).outputs[0]
     if op.type == "Sum":
         return [spread, None]
-    sizes = [apply("Prod", [apply("Shape", [each]).outputs[0], [0]]).outputs[0] for each in (x, op.outputs[0])]
+    sizes = [apply("Prod", [apply("Shape", [tensor]).outputs[0], [0]]).outputs[0] for tensor in (x, op.outputs[0])]
     count = TF["divide"](*(TF["cast"](size, grad.dtype) for size in sizes))
     return [TF["divide"](spread, count, name="truediv"), None]
 
@@ -230,7 +191,7 @@ def _of_cross_entropy(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]
 
 
 class _Optimizer:
-    """What the optimizers share: gradients by variable, then one update each."""
+    """The base of optimizers: gradients by variable, then an update for each."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -247,7 +208,7 @@ class _Optimizer:
     def compute_gradients(
         self, loss: Tensor, var_list: Optional[Iterable[Any]] = None
     ) -> list[tuple[Optional[Tensor], Any]]:
-        """Raises ValueError where there is nothing to optimize."""
+        """Pair gradients with variables. Raises ValueError without variables."""
         variables = list(loss.graph.get_collection(TRAINABLE) if var_list is None else var_list)
         if not variables:
             raise ValueError("No variables to optimize.")
@@ -256,7 +217,7 @@ class _Optimizer:
     def apply_gradients(
         self, grads_and_vars: Iterable[tuple[Any, Any]], global_step: Any = None, name: Optional[str] = None
     ) -> Operation:
-        """Raises ValueError where no variable has a gradient."""
+        """Add the updates. Raises ValueError if no variable has a gradient."""
         pairs = [(grad, variable) for grad, variable in grads_and_vars if grad is not None]
         if not pairs:
             raise ValueError("No gradients provided for any variable.")
@@ -294,3 +255,18 @@ def get_global_step(graph: Any = None) -> Any:
 def get_or_create_global_step(graph: Any = None) -> Any:
     with (graph or current.graph()).as_default():
         return global_step()
+
+
+#: Gradients of one expression.
+_GRADIENTS.update(
+    {
+        "Neg": lambda op, grad: [TF["negative"](grad)],
+        "Square": lambda op, grad: [TF["multiply"](grad, TF["multiply"](op.inputs[0], 2.0))],
+        "Exp": lambda op, grad: [TF["multiply"](grad, op.outputs[0])],
+        "Log": lambda op, grad: [TF["divide"](grad, op.inputs[0])],
+        "Tanh": lambda op, grad: [TF["multiply"](grad, TF["subtract"](1.0, TF["square"](op.outputs[0])))],
+        "Relu": lambda op, grad: [apply("ReluGrad", [grad, op.outputs[0]]).outputs[0]],
+        "Identity": lambda op, grad: [grad],
+        "BiasAdd": lambda op, grad: [grad, apply("BiasAddGrad", [grad]).outputs[0]],
+    }
+)

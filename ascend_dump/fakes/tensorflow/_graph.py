@@ -1,4 +1,4 @@
-"""Graphs, operations and tensors of the stand-in for TensorFlow, as far as building and running them needs."""
+"""Graphs, operations and tensors of the stand-in for TensorFlow."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class DType(NamedTuple):
 
 
 def as_dtype(value: Any) -> DType:
-    """Raises TypeError for what names no type."""
+    """Return the type of a name or a numpy type. Raises TypeError for an unknown type."""
     if isinstance(value, DType):
         return value
     if isinstance(value, str) and value in TYPES:
@@ -52,7 +52,7 @@ def as_dtype(value: Any) -> DType:
 
 
 class TensorShape:
-    """A static shape: dims is None for an unknown rank, and None in it is an unknown size."""
+    """A static shape. dims: None for an unknown rank, with None for an unknown size."""
 
     def __init__(self, dims: Optional[Iterable[Optional[int]]]) -> None:
         self._dims = None if dims is None else tuple(None if dim is None else int(dim) for dim in dims)
@@ -71,18 +71,18 @@ class TensorShape:
     def is_fully_defined(self) -> bool:
         return self._dims is not None and None not in self._dims
 
-    def merge_with(self, other: Any) -> TensorShape:
-        """What either knows. Raises ValueError where the two differ."""
-        shape = other if isinstance(other, TensorShape) else TensorShape(other)
-        if self._dims is None or shape._dims is None:
-            return self if shape._dims is None else shape
-        pairs = list(zip(self._dims, shape._dims))
-        if len(self._dims) != len(shape._dims) or any(None not in pair and pair[0] != pair[1] for pair in pairs):
-            raise ValueError(f"Shapes {self!r} and {shape!r} are incompatible")
-        return TensorShape([two if one is None else one for one, two in pairs])
+    def merge_with(self, shape: Any) -> TensorShape:
+        """Return the shape with the sizes of both shapes. Raises ValueError if they differ."""
+        second = shape if isinstance(shape, TensorShape) else TensorShape(shape)
+        if self._dims is None or second._dims is None:
+            return self if second._dims is None else second
+        pairs = list(zip(self._dims, second._dims))
+        if len(self._dims) != len(second._dims) or any(None not in pair and pair[0] != pair[1] for pair in pairs):
+            raise ValueError(f"Shapes {self!r} and {second!r} are incompatible")
+        return TensorShape([b if a is None else a for a, b in pairs])
 
-    def __getitem__(self, at: int) -> Optional[int]:
-        return self.as_list()[at]
+    def __getitem__(self, index: int) -> Optional[int]:
+        return self.as_list()[index]
 
     def __len__(self) -> int:
         if self._dims is None:
@@ -95,8 +95,8 @@ class TensorShape:
     def __iter__(self) -> Iterator[Optional[int]]:
         return iter(self.as_list())
 
-    def __eq__(self, other: object) -> bool:
-        dims = other._dims if isinstance(other, TensorShape) else other
+    def __eq__(self, shape: object) -> bool:
+        dims = shape._dims if isinstance(shape, TensorShape) else shape
         return self._dims == (tuple(dims) if isinstance(dims, (list, tuple)) else dims)
 
     def __hash__(self) -> int:
@@ -109,7 +109,7 @@ class TensorShape:
 class Tensor:
     """One output of an operation."""
 
-    #: An array on the left leaves the arithmetic to the tensor.
+    #: numpy leaves the arithmetic of an array and a tensor to the tensor.
     __array_priority__ = 100
 
     def __init__(self, op: Operation, index: int, dtype: DType, shape: TensorShape) -> None:
@@ -135,7 +135,7 @@ class Tensor:
         return self._shape
 
     def set_shape(self, shape: Any) -> None:
-        """What is known already stays known. Raises ValueError where the two differ."""
+        """Add sizes to the static shape. Raises ValueError if the shapes differ."""
         self._shape = self._shape.merge_with(shape)
 
     def consumers(self) -> list[Operation]:
@@ -156,7 +156,7 @@ class Tensor:
 
 
 class Operation:
-    """A node. `attrs` are what its kernel needs."""
+    """A node. `attrs` are the attributes of its kernel."""
 
     def __init__(
         self, graph: Graph, op_type: str, name: str, inputs: Sequence[Tensor], attrs: dict[str, Any], controls: set[Any]
@@ -183,13 +183,13 @@ class Operation:
 
 
 class Graph:
-    """Operations in the order in which they were made. outer: the graph a function's body is built in."""
+    """Operations in the order of their creation. outer: the graph around the body of a function."""
 
     def __init__(self, outer: Optional[Graph] = None) -> None:
         self.outer = outer
         self.seed: Optional[int] = None
         self.finalized = False
-        #: For a body: outer tensor -> the placeholder that stands for it inside.
+        #: For a body: outer tensor -> its placeholder inside.
         self.captures: dict[Tensor, Tensor] = {}
         self._ops: dict[str, Operation] = {}
         self._ids = 0
@@ -208,22 +208,22 @@ class Graph:
         name: Optional[str] = None,
         attrs: Optional[dict[str, Any]] = None,
     ) -> Operation:
-        """Raises RuntimeError in a finalised graph."""
+        """Add an operation. Raises RuntimeError in a finalised graph."""
         if self.finalized:
             raise RuntimeError("Graph is finalized and cannot be modified.")
-        taken = [self.capture(tensor) for tensor in inputs]
+        captured = [self.capture(tensor) for tensor in inputs]
         controls = set().union(*self._controls) if self._controls else set()
-        # A name that ends with a slash is that of a scope, which is unique already.
-        used = name[:-1] if name and name.endswith("/") else self.unique_name(name or op_type)
-        op = Operation(self, op_type, used, taken, dict(attrs or {}), controls)
+        # A name that ends with a slash is that of a scope, and already unique.
+        unique = name[:-1] if name and name.endswith("/") else self.unique_name(name or op_type)
+        op = Operation(self, op_type, unique, captured, dict(attrs or {}), controls)
         op.outputs = [Tensor(op, index, dtype, shape) for index, (dtype, shape) in enumerate(outputs)]
-        for tensor in taken:
+        for tensor in captured:
             tensor._consumers.append(op)
         self._ops[op.name] = op
         return op
 
     def capture(self, tensor: Tensor) -> Tensor:
-        """The tensor as it is seen in this graph. Raises ValueError for one of a graph beside it."""
+        """Return the tensor, or its placeholder, in this graph. Raises ValueError for an unrelated graph."""
         if tensor.graph is self:
             return tensor
         if self.outer is None:
@@ -236,18 +236,18 @@ class Graph:
     def unique_name(self, name: str, mark_as_used: bool = True) -> str:
         full = f"{self._scope}{name}"
         number = self._used.get(full, 0)
-        found = full if number == 0 else f"{full}_{number}"
-        while number and found in self._used:
+        candidate = full if number == 0 else f"{full}_{number}"
+        while number and candidate in self._used:
             number += 1
-            found = f"{full}_{number}"
+            candidate = f"{full}_{number}"
         if mark_as_used:
             self._used[full] = number + 1
-            self._used.setdefault(found, 1)
-        return found
+            self._used.setdefault(candidate, 1)
+        return candidate
 
     @contextlib.contextmanager
     def name_scope(self, name: Optional[str]) -> Iterator[str]:
-        before = self._scope
+        outer = self._scope
         if not name:
             self._scope = ""
         else:
@@ -255,17 +255,17 @@ class Graph:
         try:
             yield self._scope
         finally:
-            self._scope = before
+            self._scope = outer
 
     @contextlib.contextmanager
     def control_dependencies(self, needed: Optional[Iterable[Any]]) -> Iterator[None]:
-        before = self._controls
-        ops = set() if needed is None else {getattr(each, "op", each) for each in needed}
-        self._controls = [] if needed is None else [*before, ops]
+        outer = self._controls
+        ops = set() if needed is None else {getattr(value, "op", value) for value in needed}
+        self._controls = [] if needed is None else [*outer, ops]
         try:
             yield
         finally:
-            self._controls = before
+            self._controls = outer
 
     @contextlib.contextmanager
     def as_default(self) -> Iterator[Graph]:
@@ -284,25 +284,26 @@ class Graph:
         return list(self._ops.values())
 
     def get_operation_by_name(self, name: str) -> Operation:
-        return self.as_graph_element(name, allow_tensor=False)  # type: ignore[no-any-return]  # what is asked for
+        return self.as_graph_element(name, allow_tensor=False)  # type: ignore[no-any-return]  # by the arguments
 
     def get_tensor_by_name(self, name: str) -> Tensor:
-        return self.as_graph_element(name, allow_operation=False)  # type: ignore[no-any-return]  # what is asked for
+        return self.as_graph_element(name, allow_operation=False)  # type: ignore[no-any-return]  # by the arguments
 
     def as_graph_element(self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True) -> Any:
-        """Raises KeyError for a name that is not there, ValueError for a foreign graph's, TypeError for others."""
-        found = getattr(obj, "_as_graph_element", lambda: obj)()
-        if isinstance(found, str):
-            name, colon, index = found.partition(":")
+        """Find a tensor or operation. Raises KeyError for an unknown name, ValueError for another graph, TypeError."""
+        element = getattr(obj, "_as_graph_element", lambda: obj)()
+        if isinstance(element, str):
+            name, colon, index = element.partition(":")
             op = self._ops.get(name)
             if op is None or (colon and (not index.isdigit() or int(index) >= len(op.outputs))):
-                raise KeyError(f"The name {found!r} refers to nothing that is in the graph.")
-            found = op.outputs[int(index)] if colon else op
-        if not (allow_tensor and isinstance(found, Tensor)) and not (allow_operation and isinstance(found, Operation)):
+                raise KeyError(f"The name {element!r} refers to nothing in the graph.")
+            element = op.outputs[int(index)] if colon else op
+        allowed = (allow_tensor and isinstance(element, Tensor)) or (allow_operation and isinstance(element, Operation))
+        if not allowed:
             raise TypeError(f"Can not convert a {type(obj).__name__} into a Tensor or Operation.")
-        if found.graph is not self:
+        if element.graph is not self:
             raise ValueError(f"{obj!r} is not an element of this graph.")
-        return found
+        return element
 
     def is_fetchable(self, tensor: Any) -> bool:
         return True
@@ -313,7 +314,7 @@ class Graph:
         return self._collections.setdefault(name, [])
 
     def get_collection(self, name: str, scope: Optional[str] = None) -> list[Any]:
-        return [each for each in self._collections.get(name, ()) if scope is None or each.name.startswith(scope)]
+        return [item for item in self._collections.get(name, ()) if scope is None or item.name.startswith(scope)]
 
     def add_to_collection(self, name: str, value: Any) -> None:
         self.get_collection_ref(name).append(value)
@@ -323,17 +324,17 @@ class Graph:
         return self._ids
 
 
-#: Graphs and sessions that are the default ones, the innermost last.
+#: Default graphs and sessions, the innermost last.
 _stack: list[Graph] = [Graph()]
 _sessions: list[Any] = []
 
 
 def _drop(stack: list[Any], item: Any) -> None:
-    """Without its innermost place; an outer one of the same graph or session stays."""
+    """Remove the innermost entry of a graph or session; an outer entry stays."""
     del stack[len(stack) - 1 - stack[::-1].index(item)]
 
 
-class current:  # noqa: N801  (a namespace of what is the default now)
+class current:  # noqa: N801  (a namespace of functions)
     """The default graph and session of the process."""
 
     @staticmethod
@@ -354,7 +355,7 @@ class current:  # noqa: N801  (a namespace of what is the default now)
 
     @staticmethod
     def begin() -> None:
-        """As in a new process."""
+        """Reset graphs and sessions to those of a new process."""
         _stack[:] = [Graph()]
         _sessions.clear()
 
@@ -366,15 +367,15 @@ class current:  # noqa: N801  (a namespace of what is the default now)
 
 
 def graph_of(*tensors: Any) -> Graph:
-    """The graph in which an operation on these belongs: the body that is being built, else that of the tensors."""
+    """Return the graph for an operation on these tensors: the body in construction, else the tensors' graph."""
     graph = current.graph()
     if graph.outer is not None:
         return graph
-    return next((each.graph for each in tensors if isinstance(each, Tensor)), graph)
+    return next((tensor.graph for tensor in tensors if isinstance(tensor, Tensor)), graph)
 
 
 def _session_or_default(session: Any) -> Any:
-    found = session or current.session()
-    if found is None:
+    chosen = session or current.session()
+    if chosen is None:
         raise ValueError("Cannot evaluate without a session: pass session=, or use `with sess.as_default()`.")
-    return found
+    return chosen

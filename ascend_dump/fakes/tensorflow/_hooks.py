@@ -27,12 +27,12 @@ class SessionRunContext:
         self.stop_requested = False
 
     def request_stop(self) -> None:
-        """The loop ends after this run."""
+        """End the loop after this run."""
         self.stop_requested = True
 
 
 class SessionRunHook:
-    """What a program may hang into the loop."""
+    """A hook into the loop."""
 
     def begin(self) -> None:
         """Before the graph is finalised."""
@@ -41,7 +41,7 @@ class SessionRunHook:
         """Once, before the first run."""
 
     def before_run(self, run_context: Any) -> Any:
-        """Before each run; may ask for more with SessionRunArgs."""
+        """Before each run; may return additional fetches in SessionRunArgs."""
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """After each run."""
@@ -51,17 +51,17 @@ class SessionRunHook:
 
 
 def run_with_hooks(session: Any, fetches: Any, hooks: Iterable[Any]) -> tuple[Any, bool]:
-    """The values, and whether a hook asks to stop. Raises RuntimeError where two hooks feed one tensor."""
+    """Return the values, and True if a hook requests a stop. Raises RuntimeError if two hooks feed one tensor."""
     context = SessionRunContext(SessionRunArgs(fetches), session)
-    asked = [(hook, hook.before_run(context)) for hook in hooks]
-    more = {str(at): args.fetches for at, (_, args) in enumerate(asked) if args is not None}
+    requests = [(hook, hook.before_run(context)) for hook in hooks]
+    hook_fetches = {str(number): args.fetches for number, (_, args) in enumerate(requests) if args is not None}
     feed: dict[Any, Any] = {}
-    for _, args in asked:
-        own = {} if args is None else dict(args.feed_dict or {})
-        if any(key is other for key in own for other in feed):
+    for _, args in requests:
+        hook_feed = {} if args is None else dict(args.feed_dict or {})
+        if any(key is fed for key in hook_feed for fed in feed):
             raise RuntimeError("Same tensor is fed by two hooks.")
-        feed.update(own)
-    found = session.run({"own": fetches, "hooks": more}, feed)
-    for at, (hook, _) in enumerate(asked):
-        hook.after_run(context, SessionRunValues(found["hooks"].get(str(at))))
-    return found["own"], context.stop_requested
+        feed.update(hook_feed)
+    results = session.run({"own": fetches, "hooks": hook_fetches}, feed)
+    for number, (hook, _) in enumerate(requests):
+        hook.after_run(context, SessionRunValues(results["hooks"].get(str(number))))
+    return results["own"], context.stop_requested

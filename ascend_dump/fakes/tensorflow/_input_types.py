@@ -1,4 +1,4 @@
-"""What the operations of the stand-in for TensorFlow refuse to be built with: types they do not take or mix."""
+"""The types that operations of the stand-in for TensorFlow accept and mix when the graph is built."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["check_types"]
 
 _ARITHMETIC = frozenset(("Add", "AddV2", "Sub", "Mul", "RealDiv", "Pow", "Maximum", "Minimum", "FloorMod"))
 _PRODUCTS = frozenset(("MatMul", "BatchMatMulV2", "BiasAdd"))
-#: These take floating point numbers only.
+#: Operations on floating point numbers only.
 _FLOATS = frozenset(("Sqrt", "Exp", "Log", "Tanh", "Sigmoid", "Softmax", "IsFinite", "SoftmaxCrossEntropyWithLogits"))
-#: These take numbers, but not truth values.
+#: Operations on numbers, but not on truth values.
 _NUMBERS = frozenset(
     (
         *(*_ARITHMETIC, *_PRODUCTS, "Greater", "Less", "Neg", "Abs", "Square", "Sign", "Relu"),
@@ -20,12 +20,12 @@ _NUMBERS = frozenset(
     )
 )
 _BOOLS = frozenset(("LogicalAnd", "LogicalNot"))
-#: All inputs of these have one type.
+#: Operations with inputs of one type.
 _SAME = frozenset((*_ARITHMETIC, *_PRODUCTS, "Equal", "Greater", "Less", "SoftmaxCrossEntropyWithLogits"))
 
 
 def check_types(op_type: str, inputs: Sequence[Tensor]) -> None:
-    """Raises TypeError, as TensorFlow does while the graph is built."""
+    """Check the inputs' types. Raises TypeError, as TensorFlow does when the graph is built."""
     kinds = [tensor.dtype.base_dtype for tensor in inputs]
     if op_type in _SAME or op_type == "ConcatV2":
         alike = kinds[:-1] if op_type == "ConcatV2" else kinds
@@ -34,10 +34,10 @@ def check_types(op_type: str, inputs: Sequence[Tensor]) -> None:
     if not kinds:
         return
     first = kinds[0]
-    wrong = (
+    is_refused = (
         (op_type in _BOOLS and any(kind.name != "bool" for kind in kinds))
         or (op_type in _FLOATS and not first.is_floating)
         or (op_type in _NUMBERS and first.name == "bool")
     )
-    if wrong:
+    if is_refused:
         raise TypeError(f"Value passed to {op_type} has DataType {first.name} not in list of allowed values.")

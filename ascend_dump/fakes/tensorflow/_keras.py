@@ -1,4 +1,4 @@
-"""`tf.keras` of the stand-in for TensorFlow: Sequential models of Dense layers in a graph, and the session of all."""
+"""`tf.keras` of the stand-in for TensorFlow: Sequential models of Dense layers in a graph, and their session."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ascend_dump.fakes.tensorflow._ops import NN, placeholder
 from ascend_dump.fakes.tensorflow._session import Session
 from ascend_dump.fakes.tensorflow._variables import INITIALIZERS, Variable, refuse_options
 
-#: Options of the loops that change how fast they are, not what they give.
+#: Options of the loops that change their speed, not their results.
 _ON_SPEED = ("max_queue_size", "workers", "use_multiprocessing")
 
 __all__ = ["Backend", "Dense", "History", "Sequential"]
@@ -40,7 +40,7 @@ class Backend:
         return self._session
 
     def clear_session(self) -> None:
-        """A new session and a new default graph."""
+        """Start with a new session and a new default graph."""
         self._session = None
         self.names.clear()
         current.reset()
@@ -81,12 +81,12 @@ class Dense:
                 self.weights.append(Variable(lambda: self._initializer([size, self.units]), name="kernel"))
                 if self._use_bias:
                     self.weights.append(Variable(lambda: TF["zeros"]([self.units]), name="bias"))
-            found: Tensor = TF["matmul"](x, self.weights[0], name="MatMul")
+            output: Tensor = TF["matmul"](x, self.weights[0], name="MatMul")
             if self._use_bias:
-                found = NN["bias_add"](found, self.weights[1], name="BiasAdd")
+                output = NN["bias_add"](output, self.weights[1], name="BiasAdd")
             if self._activation in (None, "linear"):
-                return found
-            activated: Tensor = NN[self._activation](found, name=self._activation.capitalize())
+                return output
+            activated: Tensor = NN[self._activation](output, name=self._activation.capitalize())
             return activated
 
 
@@ -96,7 +96,7 @@ class History:
 
 
 class Sequential:
-    """A stack of layers. The first one needs input_shape. Its session is that of the backend when it is used."""
+    """A stack of layers, the first with input_shape. It uses the current session of the backend."""
 
     def __init__(self, layers: Sequence[Any] = (), name: Optional[str] = None, *, backend: Backend) -> None:
         self.layers: list[Any] = []
@@ -106,7 +106,7 @@ class Sequential:
             self.add(layer)
 
     def add(self, layer: Any) -> None:
-        """Raises ValueError for a first layer without input_shape."""
+        """Add a layer. Raises ValueError for a first layer without input_shape."""
         if not self.layers:
             if layer.input_shape is None:
                 raise ValueError("The first layer in a Sequential model must get an `input_shape` argument.")
@@ -122,7 +122,7 @@ class Sequential:
     trainable_weights = weights
 
     def compile(self, optimizer: Any = "sgd", loss: Any = None, metrics: Any = None) -> None:
-        """Raises NotSupported for losses and optimizers that are not there, and for metrics."""
+        """Build loss and training. Raises NotSupported for unknown losses and optimizers, and for metrics."""
         refuse_options("Sequential.compile", {"metrics": metrics or None})
         graph = current.graph()
         integers = loss == "sparse_categorical_crossentropy"
@@ -143,7 +143,7 @@ class Sequential:
         shuffle: bool = False,
         **options: Any,
     ) -> History:
-        """Batches in order; shuffle is not used. Raises NotSupported for other options."""
+        """Train on batches in order, without shuffling. Raises NotSupported for other options."""
         refuse_options("Sequential.fit", {name: value or None for name, value in options.items()}, *_ON_SPEED)
         history, session = History(), self._session()
         for _ in range(epochs):
@@ -154,39 +154,40 @@ class Sequential:
 
     def _feeds(self, x: Any, y: Any, batch_size: Optional[int]) -> list[dict[Any, Any]]:
         size = batch_size or 32
-        wanted = self._fitting(y)
-        return [{self._input: x[at : at + size], self._target: wanted[at : at + size]} for at in range(0, len(x), size)]
+        targets = self._fitting(y)
+        parts = [slice(start, start + size) for start in range(0, len(x), size)]
+        return [{self._input: x[part], self._target: targets[part]} for part in parts]
 
     def _fitting(self, y: Any) -> Any:
-        """With one column more, or less, where the target has one and the data has not."""
+        """Add or remove a column, to fit the rank of the target."""
         array, rank = np.asarray(y), len(self._target.shape)
         if array.ndim == rank - 1:
             return array[..., None]
         return array[..., 0] if array.ndim == rank + 1 and array.shape[-1] == 1 else array
 
     def _mean(self, losses: Sequence[Any], feeds: Sequence[dict[Any, Any]]) -> float:
-        """The mean over all rows: the last batch may be smaller."""
+        """Return the mean over all rows: the last batch may be smaller."""
         return float(np.average(losses, weights=[len(feed[self._input]) for feed in feeds]))
 
     def train_on_batch(self, x: Any, y: Any) -> Any:
         return self._session().run([self._loss, self._train], {self._input: x, self._target: self._fitting(y)})[0]
 
     def evaluate(self, x: Any, y: Any, batch_size: Optional[int] = None, verbose: Any = 1, **options: Any) -> Any:
-        """The mean loss. Raises NotSupported for other options."""
+        """Return the mean loss. Raises NotSupported for other options."""
         refuse_options("Sequential.evaluate", options, *_ON_SPEED)
         session, feeds = self._session(), self._feeds(x, y, batch_size)
         return self._mean([session.run(self._loss, feed) for feed in feeds], feeds)
 
     def predict(self, x: Any, batch_size: Optional[int] = None, verbose: Any = 0, **options: Any) -> Any:
-        """Raises NotSupported for other options."""
+        """Return the outputs. Raises NotSupported for other options."""
         refuse_options("Sequential.predict", options, *_ON_SPEED)
         session, size = self._session(), batch_size or 32
-        parts = [session.run(self._output, {self._input: x[at : at + size]}) for at in range(0, len(x), size)]
+        parts = [session.run(self._output, {self._input: x[start : start + size]}) for start in range(0, len(x), size)]
         return np.concatenate(parts)
 
     def get_weights(self) -> list[Any]:
-        found: list[Any] = self._session().run([weight._as_graph_element() for weight in self.weights])
-        return found
+        weights: list[Any] = self._session().run([weight._as_graph_element() for weight in self.weights])
+        return weights
 
     def set_weights(self, values: Sequence[Any]) -> None:
         session = self._session()
@@ -194,7 +195,7 @@ class Sequential:
             session.run(weight.initializer, {weight.initial_value: value})
 
     def _session(self) -> Any:
-        """The backend's, with those of this model's variables initialised in it that are not yet."""
+        """Return the backend's session, after initialising this model's variables."""
         session = self._backend.get_session()
         new = [weight.initializer for weight in self.weights if not session._has(weight.op)]
         if new:

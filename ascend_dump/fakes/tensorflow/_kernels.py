@@ -1,4 +1,4 @@
-"""What the operations of the stand-in for TensorFlow compute, with numpy: types, inputs and attributes as TensorFlow's.
+"""The kernels of the stand-in for TensorFlow, in numpy, with TensorFlow's types, inputs and attributes.
 
 Operations with a state (variables, iterators, random numbers, functions) are in `_session`.
 """
@@ -23,16 +23,16 @@ __all__ = ["KERNELS", "compute", "infer"]
 
 _Kernel = Callable[[Sequence[Any], Mapping[str, Any]], Any]
 
-#: Type of the operation -> function of inputs and attributes, which gives one array or a tuple of them.
+#: Type of the operation -> function of inputs and attributes that returns an array or a tuple of arrays.
 KERNELS: dict[str, _Kernel] = {}
 
-#: Sizes that stand for an unknown one; a result's dimension that differs between them is unknown too.
+#: Sizes in place of an unknown size; a dimension of the result that differs between them is unknown too.
 _PROBES = (2, 3)
 _MOST_GUESSES = 2000
 
 
 def compute(op_type: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[_Array, ...]:
-    """The outputs of one operation. Raises NotSupported for a type that is not there, ValueError for wrong inputs."""
+    """Return the outputs of one operation. Raises NotSupported for an unknown type, ValueError for wrong inputs."""
     kernel = KERNELS.get(op_type)
     if kernel is None:
         raise NotSupported(
@@ -40,14 +40,14 @@ def compute(op_type: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> tu
             hint=f"it has {', '.join(sorted(KERNELS))}; install a real tensorflow for others",
         )
     with np.errstate(all="ignore"):
-        found = kernel(inputs, attrs)
-    return tuple(map(np.asarray, found if isinstance(found, tuple) else (found,)))
+        result = kernel(inputs, attrs)
+    return tuple(map(np.asarray, result if isinstance(result, tuple) else (result,)))
 
 
 def infer(op_type: str, inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> list[tuple[DType, TensorShape]]:
-    """Types and static shapes of the outputs, found by computing on zeros of the static shapes.
+    """Return types and static shapes of the outputs, by computing on zeros of the static shapes.
 
-    Raises TypeError for types that the operation does not take, ValueError for inputs that do not fit together,
+    Raises TypeError for types that the operation refuses, ValueError for inputs that do not fit together,
     NotSupported as `compute`.
     """
     check_types(op_type, inputs)
@@ -59,28 +59,29 @@ def infer(op_type: str, inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> l
         runs = list(_guess(op_type, inputs, attrs))
         if not runs:
             raise ValueError(str(error)) from None
-    found = []
-    for several in zip(*runs):
-        same = len({one.ndim for one in several}) == 1
-        dims = [a[0] if len(set(a)) == 1 else None for a in zip(*(one.shape for one in several))] if same else None
-        found.append((as_dtype(several[0].dtype), TensorShape(dims)))
-    return found
+    specs = []
+    for arrays in zip(*runs):
+        same = len({array.ndim for array in arrays}) == 1
+        dims = [a[0] if len(set(a)) == 1 else None for a in zip(*(array.shape for array in arrays))] if same else None
+        specs.append((as_dtype(arrays[0].dtype), TensorShape(dims)))
+    return specs
 
 
 def _guess(op_type: str, inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> Iterator[tuple[_Array, ...]]:
-    """What comes out for those sizes of each unknown dimension by itself that fit together."""
+    """Yield the outputs for all sizes of the unknown dimensions that fit together."""
     samples = [_probe(tensor, 1, op_type) for tensor in inputs]
-    places = [(at, axis) for at, each in enumerate(inputs) for axis, dim in enumerate(each.shape) if dim is None]
-    sizes = sorted({1, *_PROBES, *(dim for each in inputs for dim in each.shape if dim is not None)})
-    if not places or len(sizes) ** len(places) > _MOST_GUESSES:
+    dims = ((number, axis, dim) for number, tensor in enumerate(inputs) for axis, dim in enumerate(tensor.shape))
+    axes = [(number, axis) for number, axis, dim in dims if dim is None]
+    sizes = sorted({1, *_PROBES, *(dim for tensor in inputs for dim in tensor.shape if dim is not None)})
+    if not axes or len(sizes) ** len(axes) > _MOST_GUESSES:
         return
-    for chosen in itertools.product(sizes, repeat=len(places)):
+    for chosen in itertools.product(sizes, repeat=len(axes)):
         shapes = [list(sample.shape) for sample in samples]
-        for (at, axis), size in zip(places, chosen):
-            shapes[at][axis] = size
+        for (number, axis), size in zip(axes, chosen):
+            shapes[number][axis] = size
         filled = [
-            np.zeros(shape, sample.dtype) if any(at == place for place, _ in places) else sample
-            for at, (shape, sample) in enumerate(zip(shapes, samples))
+            np.zeros(shape, sample.dtype) if any(number == position for position, _ in axes) else sample
+            for number, (shape, sample) in enumerate(zip(shapes, samples))
         ]
         try:
             yield compute(op_type, filled, attrs)
@@ -88,30 +89,30 @@ def _guess(op_type: str, inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> 
             continue
 
 
-def _reshaped(shape: TensorShape, wanted: Tensor) -> TensorShape:
-    """Raises ValueError for another number of elements."""
-    if wanted.op.type == "Shape":
-        return wanted.op.inputs[0].shape
-    if wanted.op.type != "Const":
-        rank = wanted.shape[0] if wanted.shape.is_fully_defined() else None
+def _reshaped(shape: TensorShape, shape_tensor: Tensor) -> TensorShape:
+    """Return the static shape after a Reshape. Raises ValueError for another number of elements."""
+    if shape_tensor.op.type == "Shape":
+        return shape_tensor.op.inputs[0].shape
+    if shape_tensor.op.type != "Const":
+        rank = shape_tensor.shape[0] if shape_tensor.shape.is_fully_defined() else None
         return TensorShape(None if rank is None else [None] * rank)
-    dims: list[Optional[int]] = [int(dim) for dim in wanted.op.attrs["value"].reshape(-1)]
+    dims: list[Optional[int]] = [int(dim) for dim in shape_tensor.op.attrs["value"].reshape(-1)]
     if dims.count(-1) > 1:
         raise ValueError(f"Cannot reshape to {dims}: can only specify one unknown dimension")
-    rest = math.prod(dim for dim in dims if dim is not None and dim != -1)
+    product = math.prod(dim for dim in dims if dim is not None and dim != -1)
     if not shape.is_fully_defined():
         return TensorShape([None if dim == -1 else dim for dim in dims])
     size = math.prod(dim or 0 for dim in shape)
-    if (size % rest if rest else size) if -1 in dims else size != rest:
+    if (size % product if product else size) if -1 in dims else size != product:
         raise ValueError(f"Cannot reshape a tensor with {size} elements to shape {dims}")
-    return TensorShape([(size // rest if rest else 0) if dim == -1 else dim for dim in dims])
+    return TensorShape([(size // product if product else 0) if dim == -1 else dim for dim in dims])
 
 
 def _probe(tensor: Tensor, size: int, op_type: str) -> _Array:
-    known = tensor.op.attrs.get("value")
-    # Labels are looked at in a run only.
-    if known is not None and tensor.op.type == "Const" and op_type != "SparseSoftmaxCrossEntropyWithLogits":
-        return np.asarray(known)
+    value = tensor.op.attrs.get("value")
+    # Labels are only checked in a run.
+    if value is not None and tensor.op.type == "Const" and op_type != "SparseSoftmaxCrossEntropyWithLogits":
+        return np.asarray(value)
     if tensor.op.type == "Shape":
         return np.array(_probe(tensor.op.inputs[0], size, op_type).shape, np.int32)
     if tensor.shape.ndims is None:
@@ -166,11 +167,6 @@ for _type, _name in {
     KERNELS[_type] = _of_numpy(_name)
 
 
-@_kernel("Const")
-def _const(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    return attrs["value"]
-
-
 @_kernel("Identity", "StopGradient")
 def _identity(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
     return inputs[0]
@@ -178,18 +174,15 @@ def _identity(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
 
 @_kernel("BroadcastGradientArgs")
 def _broadcast(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    """For two shapes the axes of the common one along which each is repeated."""
+    """Return the axes of the common shape along which each of two shapes is repeated."""
     rank = max(len(shape) for shape in inputs)
     first, second = (np.concatenate([np.ones(rank - len(shape), np.int32), shape]) for shape in inputs)
-    return tuple(
-        np.array([at for at in range(rank) if one[at] == 1 and (other[at] != 1 or at < rank - len(own))], np.int32)
-        for one, other, own in ((first, second, inputs[0]), (second, first, inputs[1]))
-    )
 
+    def repeated(shape: Any, against: Any, added: int) -> Any:
+        axes = (axis for axis in range(rank) if shape[axis] == 1 and (against[axis] != 1 or axis < added))
+        return np.array(list(axes), np.int32)
 
-@_kernel("NoOp")
-def _nothing(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    return ()
+    return repeated(first, second, rank - len(inputs[0])), repeated(second, first, rank - len(inputs[1]))
 
 
 @_kernel("MatMul", "BatchMatMulV2")
@@ -207,26 +200,6 @@ def _bias_add(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
     if inputs[1].shape != inputs[0].shape[-1:]:
         raise ValueError(f"A bias of shape {inputs[1].shape} does not fit to {inputs[0].shape}")
     return inputs[0] + inputs[1]
-
-
-@_kernel("BiasAddGrad")
-def _bias_add_grad(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    return inputs[0].sum(axis=tuple(range(inputs[0].ndim - 1)))
-
-
-@_kernel("Relu")
-def _relu(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    return np.maximum(inputs[0], inputs[0].dtype.type(0))
-
-
-@_kernel("ReluGrad")
-def _relu_grad(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    return inputs[0] * (inputs[1] > 0)
-
-
-@_kernel("Sigmoid")
-def _sigmoid(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    return (1 / (1 + np.exp(-inputs[0]))).astype(inputs[0].dtype)
 
 
 @_kernel("Softmax")
@@ -250,7 +223,7 @@ def _sparse_cross_entropy(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> An
 
 @_kernel("SoftmaxCrossEntropyWithLogits")
 def _cross_entropy(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    """The loss of each row, and its gradient."""
+    """Return the loss of each row, and its gradient."""
     logits, labels = inputs
     likely = _softmax([logits], attrs)
     shifted = logits - logits.max(axis=-1, keepdims=True)
@@ -260,8 +233,8 @@ def _cross_entropy(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
 
 def _extreme_of_nothing(array: _Array, method: str, axes: tuple[int, ...], keep: bool) -> _Array:
     low, high = (-np.inf, np.inf) if array.dtype.kind == "f" else (np.iinfo(array.dtype).min, np.iinfo(array.dtype).max)
-    found: _Array = getattr(array, method)(axis=axes, keepdims=keep, initial=low if method == "max" else high)
-    return found
+    extreme: _Array = getattr(array, method)(axis=axes, keepdims=keep, initial=low if method == "max" else high)
+    return extreme
 
 
 def _reduction(method: str) -> _Kernel:
@@ -269,8 +242,8 @@ def _reduction(method: str) -> _Kernel:
         axes = tuple(int(axis) for axis in inputs[1].reshape(-1))
         if method in ("max", "min") and not inputs[0].size:
             return _extreme_of_nothing(inputs[0], method, axes, bool(attrs.get("keep_dims")))
-        found = getattr(inputs[0], method)(axis=axes, keepdims=bool(attrs.get("keep_dims")))
-        return found.astype(inputs[0].dtype)
+        result = getattr(inputs[0], method)(axis=axes, keepdims=bool(attrs.get("keep_dims")))
+        return result.astype(inputs[0].dtype)
 
     return call
 
@@ -279,25 +252,10 @@ for _type, _name in {"Mean": "mean", "Sum": "sum", "Max": "max", "Min": "min", "
     KERNELS[_type] = _reduction(_name)
 
 
-@_kernel("ArgMax")
-def _arg_max(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    return inputs[0].argmax(axis=int(inputs[1])).astype(attrs["output_type"])
-
-
-@_kernel("Cast")
-def _cast(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    return inputs[0].astype(attrs["DstT"])
-
-
 @_kernel("Reshape")
 def _reshape(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
     shape = [int(dim) for dim in inputs[1].reshape(-1)]
     return inputs[0].reshape(shape)
-
-
-@_kernel("ExpandDims")
-def _expand_dims(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    return np.expand_dims(inputs[0], int(inputs[1]))
 
 
 @_kernel("Squeeze")
@@ -306,21 +264,21 @@ def _squeeze(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
     return inputs[0].squeeze(axis=tuple(axes) if axes else None)
 
 
-@_kernel("Transpose")
-def _transpose(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    return inputs[0].transpose([int(axis) for axis in inputs[1]])
-
-
-@_kernel("ConcatV2")
-def _concat(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    return np.concatenate(inputs[:-1], axis=int(inputs[-1]))
-
-
-@_kernel("Shape")
-def _shape(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    return np.array(inputs[0].shape, np.int32)
-
-
-@_kernel("Fill")
-def _fill(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    return np.full([int(dim) for dim in inputs[0]], inputs[1], inputs[1].dtype)
+#: Operators of one expression.
+KERNELS.update(
+    {
+        "Const": lambda inputs, attrs: attrs["value"],
+        "NoOp": lambda inputs, attrs: (),
+        "BiasAddGrad": lambda inputs, attrs: inputs[0].sum(axis=tuple(range(inputs[0].ndim - 1))),
+        "Relu": lambda inputs, attrs: np.maximum(inputs[0], inputs[0].dtype.type(0)),
+        "ReluGrad": lambda inputs, attrs: inputs[0] * (inputs[1] > 0),
+        "Sigmoid": lambda inputs, attrs: (1 / (1 + np.exp(-inputs[0]))).astype(inputs[0].dtype),
+        "ArgMax": lambda inputs, attrs: inputs[0].argmax(axis=int(inputs[1])).astype(attrs["output_type"]),
+        "Cast": lambda inputs, attrs: inputs[0].astype(attrs["DstT"]),
+        "ExpandDims": lambda inputs, attrs: np.expand_dims(inputs[0], int(inputs[1])),
+        "Transpose": lambda inputs, attrs: inputs[0].transpose([int(axis) for axis in inputs[1]]),
+        "ConcatV2": lambda inputs, attrs: np.concatenate(inputs[:-1], axis=int(inputs[-1])),
+        "Shape": lambda inputs, attrs: np.array(inputs[0].shape, np.int32),
+        "Fill": lambda inputs, attrs: np.full([int(dim) for dim in inputs[0]], inputs[1], inputs[1].dtype),
+    }
+)

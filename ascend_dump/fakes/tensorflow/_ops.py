@@ -1,4 +1,4 @@
-"""The functions of the stand-in for TensorFlow that build operations: `tf.matmul`, `tf.nn.relu`, `tf.reduce_mean`, …"""
+"""Functions of the stand-in for TensorFlow that build operations: `tf.matmul`, `tf.nn.relu`, `tf.reduce_mean`, …"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ascend_dump.fakes.tensorflow._kernels import infer
 
 __all__ = ["FUNCTIONS", "NN", "apply", "convert", "group", "no_op", "placeholder"]
 
-#: What stands in `tf` and in `tf.nn`, by name.
+#: The functions of `tf` and of `tf.nn`, by name.
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 NN: dict[str, Callable[..., Any]] = {}
 
@@ -35,33 +35,33 @@ def apply(
     attrs: Optional[dict[str, Any]] = None,
     outputs: Optional[Sequence[tuple[DType, TensorShape]]] = None,
 ) -> Operation:
-    """Add an operation. outputs: types and shapes where they cannot be found from the inputs. Raises as `infer`."""
+    """Add an operation. outputs: types and shapes that do not follow from the inputs. Raises as `infer`."""
     graph = graph_of(*inputs)
     with graph.as_default():
-        tensors = [graph.capture(convert(each)) for each in inputs]
-        found = infer(op_type, tensors, attrs or {}) if outputs is None else outputs
-        return graph.create_op(op_type, tensors, found, name, attrs)
+        tensors = [graph.capture(convert(value)) for value in inputs]
+        specs = infer(op_type, tensors, attrs or {}) if outputs is None else outputs
+        return graph.create_op(op_type, tensors, specs, name, attrs)
 
 
 def convert(value: Any, dtype: Any = None, name: str = "Const") -> Tensor:
-    """A tensor as it is, a variable's value, or a constant.
+    """Return a tensor, a variable's value, or a constant.
 
-    Raises TypeError for what is none of these, ValueError for a tensor of another type and for None.
+    Raises TypeError for other objects, ValueError for a tensor of another type and for None.
     """
-    found = value._as_tensor() if hasattr(value, "_as_tensor") else value
-    if found is None:
+    element = value._as_tensor() if hasattr(value, "_as_tensor") else value
+    if element is None:
         raise ValueError("None values not supported.")
-    if isinstance(found, Tensor):
-        if dtype is not None and found.dtype.base_dtype != as_dtype(dtype):
-            raise ValueError(f"Tensor conversion requested dtype {as_dtype(dtype).name} for {found!r}")
-        return found
-    if isinstance(found, Operation):
-        raise TypeError(f"Can't convert Operation {found.name!r} to Tensor")
-    if isinstance(found, (list, tuple)) and any(isinstance(each, Tensor) for each in found):
-        kind = dtype or next(each.dtype.base_dtype for each in found if isinstance(each, Tensor))
-        parts = [apply("ExpandDims", [convert(each, kind), np.int32(0)]).outputs[0] for each in found]
+    if isinstance(element, Tensor):
+        if dtype is not None and element.dtype.base_dtype != as_dtype(dtype):
+            raise ValueError(f"Tensor conversion requested dtype {as_dtype(dtype).name} for {element!r}")
+        return element
+    if isinstance(element, Operation):
+        raise TypeError(f"Can't convert Operation {element.name!r} to Tensor")
+    if isinstance(element, (list, tuple)) and any(isinstance(item, Tensor) for item in element):
+        kind = dtype or next(item.dtype.base_dtype for item in element if isinstance(item, Tensor))
+        parts = [apply("ExpandDims", [convert(item, kind), np.int32(0)]).outputs[0] for item in element]
         return apply("ConcatV2", [*parts, np.int32(0)], "stack").outputs[0]
-    array, of_python = np.asarray(found), not isinstance(found, (np.ndarray, np.generic))
+    array, of_python = np.asarray(element), not isinstance(element, (np.ndarray, np.generic))
     if array.dtype.kind == "U":
         array = np.char.encode(array, "utf-8").astype(np.object_)
     if dtype is not None:
@@ -77,7 +77,7 @@ def convert(value: Any, dtype: Any = None, name: str = "Const") -> Tensor:
 
 
 def _check_python(array: Any, dtype: DType) -> None:
-    """Numbers of Python are not cut. Raises TypeError."""
+    """Refuse to round Python's numbers. Raises TypeError."""
     kind = {"bool": "b", "string": "OSU"}.get(dtype.name, "biuf" if dtype.is_floating else "biu")
     if array.size and array.dtype.kind not in kind:
         raise TypeError(f"Expected {dtype.name}, but got {array.reshape(-1)[0]!r}.")
@@ -93,8 +93,8 @@ def no_op(name: Optional[str] = None) -> Operation:
 
 
 def group(*inputs: Any, name: Optional[str] = None) -> Operation:
-    """An operation that has run when all of these have."""
-    flat = [part for each in inputs for part in (each if isinstance(each, (list, tuple)) else [each])]
+    """Return an operation that runs after all of these."""
+    flat = [part for value in inputs for part in (value if isinstance(value, (list, tuple)) else [value])]
     with current.graph().control_dependencies(flat):
         return no_op(name or "group_deps")
 
@@ -119,23 +119,28 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _divisible(tensor: Tensor) -> Tensor:
-    """Integers are divided as floating point numbers."""
+    """Return integers as floating point numbers, for a division."""
     name = tensor.dtype.base_dtype.name
     small = name in ("int8", "uint8", "int16")
     result: Tensor = FUNCTIONS["cast"](tensor, "float32" if small else "float64") if "int" in name else tensor
     return result
 
 
+def _operands(x: Any, y: Any, *names: str) -> tuple[Tensor, Tensor]:
+    """Convert two operands; a value that is not a tensor gets the type of the tensor."""
+    first_name, second_name = names or ("Const", "Const")
+    if _is_tensor(x) or not _is_tensor(y):
+        first = convert(x, name=first_name)
+        return first, convert(y, None if _is_tensor(y) else first.dtype.base_dtype, second_name)
+    second = convert(y, name=second_name)
+    return convert(x, second.dtype.base_dtype, first_name), second
+
+
 def _binary(op_type: str) -> Callable[..., Tensor]:
     def call(x: Any, y: Any, name: Optional[str] = None) -> Tensor:
         graph = graph_of(x, y)
         with graph.as_default(), graph.name_scope(name or op_type.lower().replace("addv2", "add")) as scope:
-            if _is_tensor(x) or not _is_tensor(y):
-                first = convert(x, name="x")
-                second = convert(y, None if _is_tensor(y) else first.dtype.base_dtype, "y")
-            else:
-                second = convert(y, name="y")
-                first = convert(x, second.dtype.base_dtype, "x")
+            first, second = _operands(x, y, "x", "y")
             if op_type == "RealDiv" and first.dtype.base_dtype == second.dtype.base_dtype:
                 first, second = _divisible(first), _divisible(second)
             return apply(op_type, [first, second], scope).outputs[0]
@@ -208,14 +213,14 @@ def _constant(value: Any, dtype: Any = None, shape: Any = None, name: str = "Con
     size = math.prod(dims)
     if array.size > size or (size and not array.size):
         raise ValueError(f"Too many or no elements provided. Needed {size}, but received {array.size}")
-    # The last element stands for all that are missing.
+    # The last element is repeated for missing elements.
     return convert(np.concatenate([array, np.repeat(array[-1:], size - array.size)]).reshape(dims), dtype, name)
 
 
 def _filled(dims: Tensor, value: Tensor) -> Tensor:
     if dims.op.type != "Shape":
         raise NotSupported(
-            "the stand-in for tensorflow fills a shape that is a tensor only if that is tf.shape of another one",
+            "the stand-in for tensorflow fills the shape of a tensor only, as given by tf.shape",
             hint="give the shape as a list, or install a real tensorflow",
         )
     return apply("Fill", [dims, value]).outputs[0]
@@ -233,12 +238,7 @@ def _ones(shape: Any, dtype: Any = "float32", name: str = "ones") -> Any:
 
 @_function("matmul")
 def _matmul(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False, name: Optional[str] = None) -> Tensor:
-    if _is_tensor(a) or not _is_tensor(b):
-        first = convert(a)
-        second = convert(b, None if _is_tensor(b) else first.dtype.base_dtype)
-    else:
-        second = convert(b)
-        first = convert(a, second.dtype.base_dtype)
+    first, second = _operands(a, b)
     kind = "MatMul" if first.shape.ndims == second.shape.ndims == 2 else "BatchMatMulV2"
     return apply(kind, [first, second], name, {"transpose_a": transpose_a, "transpose_b": transpose_b}).outputs[0]
 
@@ -253,8 +253,8 @@ def _cast(x: Any, dtype: Any, name: Optional[str] = None) -> Tensor:
 
 @_function("reshape")
 def _reshape(tensor: Any, shape: Any, name: Optional[str] = None) -> Tensor:
-    used = shape if isinstance(shape, Tensor) else np.array(shape, np.int32)
-    return apply("Reshape", [tensor, used], name).outputs[0]
+    dims = shape if isinstance(shape, Tensor) else np.array(shape, np.int32)
+    return apply("Reshape", [tensor, dims], name).outputs[0]
 
 
 @_function("expand_dims")
@@ -293,8 +293,8 @@ def _bias_add(value: Any, bias: Any, name: Optional[str] = None) -> Tensor:
 
 @_function("softmax_cross_entropy_with_logits", NN)
 def _cross_entropy(labels: Any = None, logits: Any = None, name: Optional[str] = None) -> Tensor:
-    given = convert(logits)
-    return apply("SoftmaxCrossEntropyWithLogits", [given, _cast(labels, given.dtype.base_dtype)], name).outputs[0]
+    scores = convert(logits)
+    return apply("SoftmaxCrossEntropyWithLogits", [scores, _cast(labels, scores.dtype.base_dtype)], name).outputs[0]
 
 
 @_function("sparse_softmax_cross_entropy_with_logits", NN)
@@ -306,8 +306,8 @@ FUNCTIONS.update(placeholder=placeholder, no_op=no_op, group=group, convert_to_t
 
 
 def _operator(function: Callable[..., Any], *, swapped: bool = False) -> Callable[..., Any]:
-    def method(self: Any, other: Any) -> Any:
-        return function(other, self) if swapped else function(self, other)
+    def method(self: Any, operand: Any) -> Any:
+        return function(operand, self) if swapped else function(self, operand)
 
     return method
 
@@ -333,7 +333,7 @@ OPERATORS["__lt__"] = _operator(_binary("Less"))
 
 
 def _missing_operator(name: str) -> Callable[..., Any]:
-    def method(self: Any, *others: Any) -> Any:
+    def method(self: Any, *operands: Any) -> Any:
         raise NotSupported(
             f"the stand-in for tensorflow has no operator {name} of tensors",
             hint="use a function that it has, or install a real tensorflow",

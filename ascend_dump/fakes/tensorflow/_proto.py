@@ -1,9 +1,9 @@
 """ConfigProto and its parts for the stand-in of TensorFlow: real protobuf messages of TensorFlow's fields and numbers.
 
-They behave as the real ones because protobuf makes them so: a value of `parameter_map` is a oneof, reading a key that
-is missing creates it, texts must be bytes, and the serialized form is the same. Source: tensorflow
-core/protobuf/config.proto, rewriter_config.proto and core/framework/attr_value.proto. Fields outside session and graph
-settings are left out, and would be kept as unknown ones.
+protobuf gives them the behaviour of the real messages: a value of `parameter_map` is a oneof, reading a missing key
+creates it, texts must be bytes, and the serialized form is the same. Source: tensorflow core/protobuf/config.proto,
+rewriter_config.proto and core/framework/attr_value.proto. Fields outside session and graph settings are left out: they
+stay unknown fields.
 """
 
 from __future__ import annotations
@@ -126,36 +126,37 @@ _ENUMS: dict[str, dict[str, int]] = {
 
 @functools.lru_cache(maxsize=1)
 def messages() -> dict[str, Any]:
-    """The classes of the messages on the outermost level, by name."""
+    """Return the classes of the outermost messages, by name."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     file = descriptor_pb2.FileDescriptorProto(name="stand_in.proto", package="tensorflow", syntax="proto3")
-    made: dict[str, Any] = {}
+    definitions: dict[str, Any] = {}
     for name in _FIELDS:
-        parent, _, own = name.rpartition(".")
-        made[name] = made[parent].nested_type.add(name=own) if parent else file.message_type.add(name=own)
-        if own.endswith("Entry"):
-            made[name].options.map_entry = True
+        parent, _, local_name = name.rpartition(".")
+        siblings = definitions[parent].nested_type if parent else file.message_type
+        definitions[name] = siblings.add(name=local_name)
+        if local_name.endswith("Entry"):
+            definitions[name].options.map_entry = True
     for name, values in _ENUMS.items():
-        parent, _, own = name.rpartition(".")
-        enum = made[parent].enum_type.add(name=own)
-        for each, number in values.items():
-            enum.value.add(name=each, number=number)
-    made["AttrValue"].oneof_decl.add(name="value")
+        parent, _, local_name = name.rpartition(".")
+        enum = definitions[parent].enum_type.add(name=local_name)
+        for value_name, number in values.items():
+            enum.value.add(name=value_name, number=number)
+    definitions["AttrValue"].oneof_decl.add(name="value")
     for name, fields in _FIELDS.items():
-        _add_fields(name, made[name], fields)
+        _add_fields(name, definitions[name], fields)
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
-    found = {}
+    classes = {}
     for name in _FIELDS:
         if "." not in name:
             descriptor = pool.FindMessageTypeByName(f"tensorflow.{name}")
             if hasattr(message_factory, "GetMessageClass"):
-                found[name] = message_factory.GetMessageClass(descriptor)
+                classes[name] = message_factory.GetMessageClass(descriptor)
             else:  # protobuf before 4.22
-                found[name] = message_factory.MessageFactory(pool).GetPrototype(descriptor)
-            found[name].__module__ = "tensorflow.core.protobuf.config_pb2"
-    return found
+                classes[name] = message_factory.MessageFactory(pool).GetPrototype(descriptor)
+            classes[name].__module__ = "tensorflow.core.protobuf.config_pb2"
+    return classes
 
 
 def _add_fields(name: str, message: Any, fields: dict[str, tuple[int, str]]) -> None:

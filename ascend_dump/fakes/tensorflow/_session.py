@@ -1,4 +1,4 @@
-"""Sessions of the stand-in for TensorFlow: they compute the operations behind what is fetched, in order, with numpy."""
+"""Sessions of the stand-in for TensorFlow: they compute the operations that the fetches need, in order, with numpy."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ class InternalError(OpError):
 
 
 ERRORS = {
-    each.__name__: each
-    for each in (
+    error.__name__: error
+    for error in (
         *(OpError, FailedPreconditionError, OutOfRangeError, InvalidArgumentError, NotFoundError, InternalError),
     )
 }
 
 
 class FetchHandler:
-    """Takes a nested structure of fetches apart, and puts the values into the same one."""
+    """Flattens a nested structure of fetches, and returns the values in the same structure."""
 
     def __init__(self, graph: Graph, fetches: Any, feeds: Any = None) -> None:
         self._graph = graph
@@ -76,13 +76,13 @@ class FetchHandler:
         return self._build(dict(zip(self._tensors, values)))
 
     def _take(self, fetch: Any) -> Callable[[Mapping[Tensor, Any]], Any]:
-        """Raises TypeError for what cannot be fetched, ValueError for what is not in the graph."""
+        """Register the fetches. Raises TypeError for an invalid fetch, ValueError if it is not in the graph."""
         if isinstance(fetch, Mapping):
             named = {key: self._take(value) for key, value in fetch.items()}
             form = OrderedDict if isinstance(fetch, OrderedDict) else dict
             return lambda values: form((key, part(values)) for key, part in named.items())
         if isinstance(fetch, (list, tuple)):
-            parts = [self._take(each) for each in fetch]
+            parts = [self._take(part) for part in fetch]
             kind = type(fetch)
             if hasattr(fetch, "_fields"):
                 return lambda values: kind(*(part(values) for part in parts))
@@ -103,7 +103,7 @@ class FetchHandler:
 
 
 class _Ref:
-    """What a variable's operation gives: the place, not the value."""
+    """The output of a variable's operation: a reference to the variable, not its value."""
 
     def __init__(self, op: Operation) -> None:
         self.op = op
@@ -127,21 +127,21 @@ class BaseSession:
         return self._graph
 
     def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
-        """Raises RuntimeError when it is closed, and the errors of `tf.errors`."""
+        """Compute the fetches. Raises RuntimeError if the session is closed, and the errors of `tf.errors`."""
         if self._closed:
             raise RuntimeError("Attempted to use a closed Session.")
         handler = FetchHandler(self._graph, fetches)
         fed = dict(self._feeds(feed_dict or {}))
-        wanted = handler.fetches()
-        known = self._execute(self._graph, [*(tensor.op for tensor in wanted), *handler.targets()], fed)
-        values = []
-        for tensor in wanted:
-            value = self._plain(known[tensor])
-            values.append(value[()] if value.ndim == 0 else value.copy())
-        return handler.build_results(self, values)
+        tensors = handler.fetches()
+        values = self._execute(self._graph, [*(tensor.op for tensor in tensors), *handler.targets()], fed)
+        results = []
+        for tensor in tensors:
+            value = self._plain(values[tensor])
+            results.append(value[()] if value.ndim == 0 else value.copy())
+        return handler.build_results(self, results)
 
     def make_callable(self, fetches: Any, feed_list: Any = None, accept_options: bool = False) -> Callable[..., Any]:
-        """Runs these fetches with what is fed, in the order of `feed_list`. Raises TypeError for another kind of it."""
+        """Return a function of the values of `feed_list` that computes the fetches. Raises TypeError."""
         if feed_list is not None and not isinstance(feed_list, (list, tuple)):
             raise TypeError(f"Argument `feed_list` must be a list or tuple. Received: feed_list={feed_list}")
         FetchHandler(self._graph, fetches)
@@ -176,7 +176,7 @@ class BaseSession:
     # Running.
 
     def _feeds(self, feed_dict: Mapping[Any, Any]) -> Iterator[tuple[Tensor, _Array]]:
-        """Raises ValueError for a value of another shape."""
+        """Yield the fed tensors and arrays. Raises ValueError for a value of another shape."""
         for key, value in feed_dict.items():
             tensor = self._graph.as_graph_element(key, allow_operation=False)
             array = np.asarray(value, dtype=tensor.dtype.as_numpy_dtype)
@@ -187,23 +187,23 @@ class BaseSession:
                 raise ValueError(f"Cannot feed value of shape {array.shape} for {tensor!r}")
             yield tensor, array
 
-    def _execute(self, graph: Graph, roots: Sequence[Operation], known: dict[Tensor, Any]) -> dict[Tensor, Any]:
-        """Compute what is not known yet behind these operations."""
+    def _execute(self, graph: Graph, roots: Sequence[Operation], values: dict[Tensor, Any]) -> dict[Tensor, Any]:
+        """Compute the operations that `roots` need, except those with values."""
         reached: set[Operation] = set()
         todo = list(roots)
         while todo:
             op = todo.pop()
-            if op in reached or (op.outputs and all(tensor in known for tensor in op.outputs)):
+            if op in reached or (op.outputs and all(tensor in values for tensor in op.outputs)):
                 continue
             reached.add(op)
-            todo += [tensor.op for tensor in op.inputs if tensor not in known]
+            todo += [tensor.op for tensor in op.inputs if tensor not in values]
             todo += op.control_inputs
-        # Operations are made after their inputs, so their order is one in which they can run.
-        for op in sorted(reached, key=lambda each: each._id):
-            inputs = [known[tensor] for tensor in op.inputs]
+        # Operations are created after their inputs, so they can run in the order of creation.
+        for op in sorted(reached, key=lambda operation: operation._id):
+            inputs = [values[tensor] for tensor in op.inputs]
             for tensor, value in zip(op.outputs, self._run_op(op, inputs)):
-                known.setdefault(tensor, value)
-        return known
+                values.setdefault(tensor, value)
+        return values
 
     def _run_op(self, op: Operation, inputs: Sequence[Any]) -> Sequence[Any]:
         special = _SPECIAL.get(op.type)
@@ -211,21 +211,21 @@ class BaseSession:
             return special(self, op, inputs)
         values = [self._plain(value) for value in inputs]
         try:
-            found = compute(op.type, values, op.attrs)
+            arrays = compute(op.type, values, op.attrs)
         except (ValueError, IndexError) as error:
             raise InvalidArgumentError(None, op, f"{op.type} {op.name!r}: {error}") from None
-        return [value.astype(out.dtype.as_numpy_dtype, copy=False) for value, out in zip(found, op.outputs)]
+        return [value.astype(out.dtype.as_numpy_dtype, copy=False) for value, out in zip(arrays, op.outputs)]
 
     def _plain(self, value: Any) -> _Array:
         if not isinstance(value, _Ref):
-            found: _Array = np.asarray(value)
-            return found
+            array: _Array = np.asarray(value)
+            return array
         if value.op not in self._variables:
             raise FailedPreconditionError(None, value.op, f"Attempting to use uninitialized value {value.op.name}")
         return self._variables[value.op]
 
     def _has(self, op: Operation) -> bool:
-        """Whether this variable has a value."""
+        """Return True for an initialised variable."""
         return op in self._variables
 
     # Operations with a state.
@@ -261,22 +261,19 @@ class BaseSession:
 
     def _draw(self, op: Operation, inputs: Sequence[Any]) -> Sequence[Any]:
         if op not in self._random:
-            own = op.attrs["seed"] if op.attrs["seed"] is not None else op._id
-            self._random[op] = np.random.default_rng([op.attrs["graph_seed"] or 0, own])
+            seed = op.attrs["seed"] if op.attrs["seed"] is not None else op._id
+            self._random[op] = np.random.default_rng([op.attrs["graph_seed"] or 0, seed])
         source, shape = self._random[op], [int(dim) for dim in self._plain(inputs[0])]
-        found = np.asarray(source.random(shape) if op.type == "RandomUniform" else source.standard_normal(shape))
-        while op.type == "TruncatedNormal" and (abs(found) > 2).any():
-            # What is too far away is drawn again.
-            outside = abs(found) > 2
-            found[outside] = source.standard_normal(int(outside.sum()))
-        return [(found * op.attrs["spread"] + op.attrs["middle"]).astype(op.outputs[0].dtype.as_numpy_dtype)]
+        numbers = np.asarray(source.random(shape) if op.type == "RandomUniform" else source.standard_normal(shape))
+        while op.type == "TruncatedNormal" and (abs(numbers) > 2).any():
+            # Values outside the range are drawn again.
+            outside = abs(numbers) > 2
+            numbers[outside] = source.standard_normal(int(outside.sum()))
+        return [(numbers * op.attrs["spread"] + op.attrs["middle"]).astype(op.outputs[0].dtype.as_numpy_dtype)]
 
     def _make_iterator(self, op: Operation, inputs: Sequence[Any]) -> Sequence[Any]:
         self._iterators[op.attrs["iterator"]] = iter(op.attrs["dataset"])
         return []
-
-    def _handle(self, op: Operation, inputs: Sequence[Any]) -> Sequence[Any]:
-        return [_Ref(op)]
 
     def _get_next(self, op: Operation, inputs: Sequence[Any]) -> Sequence[Any]:
         iterator = inputs[0].op
@@ -285,19 +282,19 @@ class BaseSession:
                 raise FailedPreconditionError(None, op, _NOT_INITIALISED)
             self._iterators[iterator] = iter(iterator.attrs["dataset"])
         try:
-            found: Sequence[Any] = next(self._iterators[iterator])
+            row: Sequence[Any] = next(self._iterators[iterator])
         except StopIteration:
             raise OutOfRangeError(None, op, "End of sequence") from None
-        return found
+        return row
 
     def _if(self, op: Operation, inputs: Sequence[Any]) -> Sequence[Any]:
         body, outputs = op.attrs["then_branch" if self._plain(inputs[0]) else "else_branch"]
         return self._call(body, outputs, dict(zip(op.attrs["captured"], inputs[1:])))
 
     def _call(self, body: Graph, outputs: Sequence[Tensor], outer: Mapping[Tensor, Any]) -> Sequence[Any]:
-        known = {inside: self._plain(outer[tensor]) for tensor, inside in body.captures.items()}
-        found = self._execute(body, [tensor.op for tensor in outputs], known)
-        return [self._plain(found[tensor]) for tensor in outputs]
+        values = {inside: self._plain(outer[tensor]) for tensor, inside in body.captures.items()}
+        results = self._execute(body, [tensor.op for tensor in outputs], values)
+        return [self._plain(results[tensor]) for tensor in outputs]
 
 
 _NOT_INITIALISED = "GetNext() failed because the iterator has not been initialized."
@@ -305,7 +302,7 @@ _NOT_INITIALISED = "GetNext() failed because the iterator has not been initializ
 _SPECIAL: dict[str, Callable[[BaseSession, Operation, Sequence[Any]], Sequence[Any]]] = {
     **dict.fromkeys(("Assign", "AssignAdd", "AssignSub"), BaseSession._assign),
     **dict.fromkeys(("RandomUniform", "RandomStandardNormal", "TruncatedNormal"), BaseSession._draw),
-    **dict.fromkeys(("IteratorV2", "OneShotIterator"), BaseSession._handle),
+    **dict.fromkeys(("IteratorV2", "OneShotIterator"), BaseSession._variable),
     "VariableV2": BaseSession._variable,
     "ApplyGradientDescent": BaseSession._descend,
     "Placeholder": BaseSession._placeholder,
@@ -323,7 +320,7 @@ class Session(BaseSession):
 
 
 class InteractiveSession(BaseSession):
-    """`tf.InteractiveSession`: the default one from when it is made until it is closed."""
+    """`tf.InteractiveSession`: the default session until it is closed."""
 
     def __init__(self, target: str = "", graph: Optional[Graph] = None, config: Any = None) -> None:
         super().__init__(target, graph, config=config)
@@ -338,7 +335,7 @@ class InteractiveSession(BaseSession):
 
 
 def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], name: Optional[str] = None) -> Any:
-    """`tf.cond` as a functional If: its branches are graphs of their own. Raises ValueError where they differ."""
+    """`tf.cond` as a functional If: its branches are separate graphs. Raises ValueError if their outputs differ."""
     from ascend_dump.fakes.tensorflow._ops import apply, convert
 
     outer = current.graph()
@@ -346,12 +343,12 @@ def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], nam
     for function in (true_fn, false_fn):
         body = Graph(outer)
         with body.as_default():
-            found = function()
-            flat = [convert(each) for each in (found if isinstance(found, (list, tuple)) else [found])]
-            form = next((each for each in (tuple, list) if isinstance(found, each)), None)
-            built.append((body, [body.capture(each) for each in flat], form))
+            result = function()
+            flat = [convert(value) for value in (result if isinstance(result, (list, tuple)) else [result])]
+            form = next((sequence for sequence in (tuple, list) if isinstance(result, sequence)), None)
+            built.append((body, [body.capture(value) for value in flat], form))
     (then_body, then_outputs, kind), (else_body, else_outputs, _) = built
-    specs = [(one.dtype.base_dtype, _common(one, two)) for one, two in zip(then_outputs, else_outputs)]
+    specs = [(a.dtype.base_dtype, _common(a, b)) for a, b in zip(then_outputs, else_outputs)]
     if [tensor.dtype.base_dtype for tensor in then_outputs] != [tensor.dtype.base_dtype for tensor in else_outputs]:
         raise ValueError("Outputs of true_fn and false_fn must have the same number and types.")
     captured = list(dict.fromkeys([*then_body.captures, *else_body.captures]))
@@ -366,8 +363,8 @@ def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], nam
     return op.outputs[0] if kind is None else kind(op.outputs)
 
 
-def _common(one: Tensor, other: Tensor) -> TensorShape:
-    """What is known of a tensor that may be either."""
-    if one.shape.ndims is None or one.shape.ndims != other.shape.ndims:
+def _common(first: Tensor, second: Tensor) -> TensorShape:
+    """Return the common static shape of two tensors."""
+    if first.shape.ndims is None or first.shape.ndims != second.shape.ndims:
         return TensorShape(None)
-    return TensorShape([a if a == b else None for a, b in zip(one.shape, other.shape)])
+    return TensorShape([a if a == b else None for a, b in zip(first.shape, second.shape)])

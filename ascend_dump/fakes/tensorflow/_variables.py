@@ -1,4 +1,4 @@
-"""Variables of the stand-in for TensorFlow: those of 1.x, a VariableV2 with its Assign and its read."""
+"""Variables of the stand-in for TensorFlow 1.x: a VariableV2 with its Assign and its read."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Variable:
         return _assign("AssignSub", self._variable, self._fitting(delta), name)
 
     def _fitting(self, value: Any) -> Tensor:
-        """Raises TypeError for another type."""
+        """Convert a value to the variable's type. Raises TypeError for a tensor of another type."""
         try:
             return convert(value, self.dtype.base_dtype)
         except ValueError as error:
@@ -116,18 +116,18 @@ for _name, _method in OPERATORS.items():
 
 
 def _assign(op_type: str, ref: Tensor, value: Tensor, name: Optional[str]) -> Tensor:
-    """Raises ValueError for another shape, NotSupported in a branch of tf.cond."""
+    """Add an assignment. Raises ValueError for another shape, NotSupported in a branch of tf.cond."""
     if current.graph().outer is not None and ref.graph is not current.graph():
         raise NotSupported(
             "the stand-in for tensorflow assigns no variables within tf.cond",
-            hint="assign what tf.cond returns, or install a real tensorflow",
+            hint="assign the result of tf.cond, or install a real tensorflow",
         )
     ref.shape.merge_with(value.shape)
     return apply(op_type, [ref, value], name, None, [(ref.dtype, ref.shape)]).outputs[0]
 
 
 def refuse_options(what: str, options: Mapping[str, Any], *harmless: str) -> None:
-    """Raises NotSupported for options with a value, but for those without an effect here."""
+    """Raise NotSupported for options with a value, except for the harmless ones."""
     for name, value in options.items():
         if value is not None and name not in harmless:
             raise NotSupported(
@@ -148,8 +148,8 @@ def _random(op_type: str, spread: float = 1.0, middle: float = 0.0, seed: Option
 
 def _constant(value: Any) -> Any:
     def make(shape: Sequence[int], dtype: Any = "float32", partition_info: Any = None) -> Tensor:
-        found: Tensor = TF["constant"](np.asarray(value, as_dtype(dtype).as_numpy_dtype), dtype, shape, "value")
-        return found
+        tensor: Tensor = TF["constant"](np.asarray(value, as_dtype(dtype).as_numpy_dtype), dtype, shape, "value")
+        return tensor
 
     return make
 
@@ -159,8 +159,8 @@ def _glorot(seed: Optional[int] = None, dtype: Any = "float32") -> Any:
         field = math.prod(shape[:-2])
         fans = (shape[-2 if len(shape) > 1 else 0] * field, shape[-1] * field) if shape else (1, 1)
         limit = (6.0 / max(1, sum(fans))) ** 0.5
-        made: Tensor = _random("RandomUniform", 2 * limit, -limit, seed)(shape, dtype)
-        return made
+        tensor: Tensor = _random("RandomUniform", 2 * limit, -limit, seed)(shape, dtype)
+        return tensor
 
     return make
 
@@ -196,10 +196,10 @@ class _Scope:
 
 
 def _scope() -> _Scope:
-    found = current.graph().get_collection_ref(_SCOPE)
-    if not found:
-        found.append(_Scope())
-    scope: _Scope = found[-1]
+    scopes = current.graph().get_collection_ref(_SCOPE)
+    if not scopes:
+        scopes.append(_Scope())
+    scope: _Scope = scopes[-1]
     return scope
 
 
@@ -212,13 +212,13 @@ def variable_scope(
     reuse: Any = None,
     **options: Any,
 ) -> Iterator[_Scope]:
-    """Raises NotSupported for other options."""
+    """Enter a variable scope. Raises NotSupported for other options."""
     refuse_options("tf.variable_scope", options, "use_resource")
     outer = _scope()
     if name_or_scope is None and default_name:
         name_or_scope = _unique(f"{outer.name}/" if outer.name else "", default_name)
-    own = name_or_scope.name if isinstance(name_or_scope, _Scope) else name_or_scope or default_name
-    full = str(own) if isinstance(name_or_scope, _Scope) or not outer.name else f"{outer.name}/{own}"
+    local_name = name_or_scope.name if isinstance(name_or_scope, _Scope) else name_or_scope or default_name
+    full = str(local_name) if isinstance(name_or_scope, _Scope) or not outer.name else f"{outer.name}/{local_name}"
     scopes = current.graph().get_collection_ref(_SCOPE)
     counts = _counts()
     counts[full] = counts.get(full, 0) + 1
@@ -226,7 +226,7 @@ def variable_scope(
         _Scope(full, outer.reuse if reuse is None else reuse, outer.initializer if initializer is None else initializer)
     )
     try:
-        with current.graph().name_scope(own):
+        with current.graph().name_scope(local_name):
             yield scopes[-1]
     finally:
         scopes.pop()
@@ -235,20 +235,20 @@ def variable_scope(
 
 
 def _counts() -> dict[str, int]:
-    """How often each variable scope was entered, those within it since it was entered last."""
-    found = current.graph().get_collection_ref(f"{_SCOPE}_counts")
-    if not found:
-        found.append({})
-    counts: dict[str, int] = found[0]
+    """Return the number of entries of the variable scopes; leaving a scope drops the counts inside it."""
+    collection = current.graph().get_collection_ref(f"{_SCOPE}_counts")
+    if not collection:
+        collection.append({})
+    counts: dict[str, int] = collection[0]
     return counts
 
 
 def _unique(outer: str, name: str) -> str:
-    counts, number, found = _counts(), 0, name
-    while counts.get(outer + found):
+    counts, number, candidate = _counts(), 0, name
+    while counts.get(outer + candidate):
         number += 1
-        found = f"{name}_{number}"
-    return found
+        candidate = f"{name}_{number}"
+    return candidate
 
 
 def get_variable(
@@ -260,31 +260,31 @@ def get_variable(
     collections: Optional[Sequence[str]] = None,
     **options: Any,
 ) -> Variable:
-    """Raises ValueError for a name that is there already, and for one that is not where it should be reused.
+    """Create or reuse a variable. Raises ValueError for an existing name without reuse, and a missing one with it.
 
     Raises NotSupported for other options.
     """
     refuse_options("tf.get_variable", options, "use_resource", "validate_shape", "synchronization", "aggregation")
     scope, graph = _scope(), current.graph()
     full = f"{scope.name}/{name}" if scope.name else name
-    known = next((each for each in graph.get_collection(GLOBAL) if each.name == f"{full}:0"), None)
-    if known is not None:
+    existing = next((item for item in graph.get_collection(GLOBAL) if item.name == f"{full}:0"), None)
+    if existing is not None:
         if not scope.reuse:
             raise ValueError(f"Variable {full} already exists, disallowed. Did you mean to set reuse=True?")
-        found: Variable = known
+        variable: Variable = existing
         if shape is not None:
-            found.shape.merge_with([shape] if isinstance(shape, int) else shape)
-        return found
+            variable.shape.merge_with([shape] if isinstance(shape, int) else shape)
+        return variable
     if scope.reuse is True:
         raise ValueError(f"Variable {full} does not exist, or was not created with tf.get_variable().")
     make = scope.initializer if initializer is None else initializer
     if make is None:
         make = _glorot() if as_dtype(dtype).is_floating else _constant(0)
-    if any(make is each for each in INITIALIZERS.values()):  # tf.zeros_initializer in place of tf.zeros_initializer()
+    if any(make is item for item in INITIALIZERS.values()):  # tf.zeros_initializer in place of tf.zeros_initializer()
         make = make()
     dims = shape.as_list() if isinstance(shape, TensorShape) else [shape] if isinstance(shape, int) else shape
     initial = (lambda: make(dims, dtype)) if callable(make) else make
-    # The scope of names is left: the variable is named after the scope of variables.
+    # Leave the name scope: the variable is named after the variable scope.
     with graph.name_scope(None):
         return Variable(initial, trainable, collections, full, dtype if callable(make) else None)
 
@@ -297,18 +297,18 @@ def _initializer(collection: str, default_name: str) -> Any:
 
 
 def variables_initializer(var_list: Iterable[Any], name: str = "init") -> Operation:
-    return group(*[each.initializer for each in var_list], name=name)
+    return group(*[variable.initializer for variable in var_list], name=name)
 
 
 def global_step(create: bool = True) -> Optional[Variable]:
-    """The variable that counts training steps."""
+    """Return the variable that counts training steps."""
     graph = current.graph()
-    found = graph.get_collection(STEP)
-    if not found and create:
+    steps = graph.get_collection(STEP)
+    if not steps and create:
         with graph.name_scope(None):
             graph.add_to_collection(STEP, Variable(np.int64(0), False, [GLOBAL], "global_step"))
-        found = graph.get_collection(STEP)
-    return found[0] if found else None
+        steps = graph.get_collection(STEP)
+    return steps[0] if steps else None
 
 
 FUNCTIONS: dict[str, Any] = {

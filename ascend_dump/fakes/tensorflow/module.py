@@ -1,23 +1,23 @@
-"""A stand-in for TensorFlow 1.15 in pure Python, as far as sessions, Estimator and tf.keras need it to be dumped.
+"""A stand-in for TensorFlow 1.15 in pure Python: sessions, Estimator and tf.keras, enough to be dumped.
 
     with ascend_dump.fakes.install("tensorflow", "npu_bridge") as npu:
         import tensorflow as tf
         from npu_bridge.npu_init import *
 
-Graphs are built and run with numpy; ConfigProto is a real protobuf message (`_proto`). With `npu_bridge` beside it
-sessions run on the simulated NPU.
+Graphs are built and run with numpy; ConfigProto is a real protobuf message (`_proto`). With `npu_bridge`, sessions run
+on the simulated NPU.
 
-Known differences from TensorFlow:
+Differences from TensorFlow:
 
-- Of the operations there are those of a small network (`_kernels`), of the gradients those in `_gradients`, of
-  optimizers GradientDescentOptimizer, of layers Dense. What is missing raises NotSupported, an AttributeError too.
-- Nothing is optimized before a run, all of it is one thread, and there are no devices.
-- Variables are those with ref semantics, those of keras too. Shapes need a known rank.
+- The operations are those of a small network (`_kernels`), the gradients those in `_gradients`, the only optimizer is
+  GradientDescentOptimizer, the only layer Dense. Missing names raise NotSupported, which is an AttributeError too.
+- Graphs are not optimized before a run, there is one thread, and there are no devices.
+- Variables have ref semantics, those of keras too. Shapes need a known rank.
 - Random numbers come from numpy and are the same in every run of a program, with or without a seed.
 - tf.cond is a functional If; there are no loops. tf.data has no map. Checkpoints are .npz files.
-- Names of gradients and of what keras adds differ in detail.
-- An Estimator has no hooks of its own. TensorFlow's fetches the global step too in every step that it logs, the first
-  one among them: those steps are another graph of the device, with a count of its own.
+- Names of gradients and of keras's operations differ in detail.
+- An Estimator has no internal hooks. TensorFlow's also fetches the global step in the steps that it logs, such as the
+  first: on a device those steps are another graph, with its count of steps.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Missing(NotSupported, AttributeError):
 
 
 def modules(npu: Npu) -> Mapping[str, ModuleType]:
-    """The modules of one process; the default graph begins empty."""
+    """Return the modules of one process; the default graph begins empty."""
     _graph.current.begin()
     proto = messages()
     graph = _graph.current
@@ -119,15 +119,15 @@ def modules(npu: Npu) -> Mapping[str, ModuleType]:
     }
     compat = {"as_bytes": _as_bytes, "as_str": _as_text, "as_text": _as_text}
     names = {"__version__": VERSION, **top}
-    made = {name: _module(name, content) for name, content in {**parts, **python}.items()}
-    made["tensorflow"] = _module("tensorflow", names)
-    made["tensorflow.compat"] = _module("tensorflow.compat", compat)
-    made["tensorflow.compat.v1"] = _module("tensorflow.compat.v1", {**names, "compat": made["tensorflow.compat"]})
+    loaded = {name: _module(name, content) for name, content in {**parts, **python}.items()}
+    loaded["tensorflow"] = _module("tensorflow", names)
+    loaded["tensorflow.compat"] = _module("tensorflow.compat", compat)
+    loaded["tensorflow.compat.v1"] = _module("tensorflow.compat.v1", {**names, "compat": loaded["tensorflow.compat"]})
     for name in parts:
         _, _, last = name.partition(".")
         if "." not in last:
-            setattr(made["tensorflow.compat.v1"], last, made[name])
-    return dict(sorted(made.items()))
+            setattr(loaded["tensorflow.compat.v1"], last, loaded[name])
+    return dict(sorted(loaded.items()))
 
 
 def _module(name: str, content: Mapping[str, Any]) -> ModuleType:
@@ -138,9 +138,7 @@ def _module(name: str, content: Mapping[str, Any]) -> ModuleType:
     def missing(attribute: str) -> Any:
         if attribute.startswith("__"):
             raise AttributeError(attribute)
-        raise Missing(
-            f"the stand-in for {name} has no {attribute!r}", hint="install a real tensorflow for what it lacks"
-        )
+        raise Missing(f"the stand-in for {name} has no {attribute!r}", hint="install a real tensorflow")
 
     module.__getattr__ = missing  # type: ignore[method-assign]  # PEP 562
     return module
@@ -176,7 +174,7 @@ class _GraphKeys:
 
 
 def _run_app(main: Any = None, argv: Any = None) -> None:
-    """Ends the process with what main returns, as tf.app.run does."""
+    """End the process with the result of main, as tf.app.run does."""
     function = main or sys.modules["__main__"].main
     sys.exit(function(argv or sys.argv))
 
@@ -206,13 +204,13 @@ def _as_text(value: Any, encoding: str = "utf-8") -> str:
 
 def _mean_squared_error(labels: Any, predictions: Any) -> Any:
     ops = _ops.FUNCTIONS
-    found, wanted = ops["cast"](predictions, "float32"), ops["cast"](labels, "float32")
-    found.shape.merge_with(wanted.shape)
-    return ops["reduce_mean"](ops["square"](ops["subtract"](found, wanted)))
+    values, targets = ops["cast"](predictions, "float32"), ops["cast"](labels, "float32")
+    values.shape.merge_with(targets.shape)
+    return ops["reduce_mean"](ops["square"](ops["subtract"](values, targets)))
 
 
 def _cross_entropy(labels: Any, logits: Any) -> Any:
-    labels, logits = (_ops.convert(each) for each in (labels, logits))
+    labels, logits = (_ops.convert(value) for value in (labels, logits))
     if labels.shape.ndims == logits.shape.ndims:
         labels = _ops.FUNCTIONS["squeeze"](labels, -1)
     loss = _ops.NN["sparse_softmax_cross_entropy_with_logits"](labels=labels, logits=logits)
@@ -220,10 +218,10 @@ def _cross_entropy(labels: Any, logits: Any) -> Any:
 
 
 def _metric_mean(values: Any, name: str = "mean") -> tuple[Any, Any]:
-    """The value so far, and the operation that takes another batch in."""
+    """Return the current value, and the operation that adds a batch."""
     ops, scope = _ops.FUNCTIONS, name
     with _graph.current.graph().name_scope(scope):
-        total, count = (_variables.Variable(0.0, False, [_variables.LOCAL], each) for each in ("total", "count"))
+        total, count = (_variables.Variable(0.0, False, [_variables.LOCAL], part) for part in ("total", "count"))
         batch = ops["cast"](values, "float32")
         added = total.assign_add(ops["reduce_sum"](batch))
         counted = count.assign_add(ops["cast"](ops["reduce_prod"](ops["shape"](batch)), "float32"))
@@ -234,15 +232,15 @@ def _metric_mean(values: Any, name: str = "mean") -> tuple[Any, Any]:
 
 def _metric_accuracy(labels: Any, predictions: Any, name: str = "accuracy") -> tuple[Any, Any]:
     ops = _ops.FUNCTIONS
-    wanted = _ops.convert(labels)
-    found = ops["cast"](predictions, wanted.dtype.base_dtype)
-    ranks = found.shape.ndims - wanted.shape.ndims
-    found, wanted = (
-        ops["squeeze"](found, -1) if ranks == 1 else found,
-        ops["squeeze"](wanted, -1) if ranks == -1 else wanted,
+    targets = _ops.convert(labels)
+    values = ops["cast"](predictions, targets.dtype.base_dtype)
+    ranks = values.shape.ndims - targets.shape.ndims
+    values, targets = (
+        ops["squeeze"](values, -1) if ranks == 1 else values,
+        ops["squeeze"](targets, -1) if ranks == -1 else targets,
     )
-    found.shape.merge_with(wanted.shape)
-    same = ops["equal"](found, wanted)
+    values.shape.merge_with(targets.shape)
+    same = ops["equal"](values, targets)
     return _metric_mean(same, name)
 
 
@@ -264,9 +262,9 @@ def _dense(
         kernel = _variables.get_variable(
             "kernel", [inputs.shape[-1], units], initializer=kernel_initializer, trainable=trainable
         )
-        found = _ops.FUNCTIONS["matmul"](inputs, kernel, name="MatMul")
+        output = _ops.FUNCTIONS["matmul"](inputs, kernel, name="MatMul")
         if use_bias:
             zeros = bias_initializer or _variables.INITIALIZERS["zeros_initializer"]()
             bias = _variables.get_variable("bias", [units], initializer=zeros, trainable=trainable)
-            found = _ops.NN["bias_add"](found, bias, name="BiasAdd")
-        return found if activation is None else activation(found)
+            output = _ops.NN["bias_add"](output, bias, name="BiasAdd")
+        return output if activation is None else activation(output)

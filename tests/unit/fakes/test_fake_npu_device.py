@@ -174,4 +174,4 @@ def test_both_bridges_can_be_installed_and_share_what_is_global(tmp_path: Path) 
         npu_device.global_options().dump_config.dump_data = "stats"
         npu_device.open()
         init.init_resource()
-        assert any("dumpData=tensor is ignored, stats holds" in line for line in npu.log)
+        assert any("dumpData=tensor is ignored, stats is in force" in line for line in npu.log)

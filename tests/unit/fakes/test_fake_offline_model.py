@@ -87,13 +87,13 @@ def _document(**node):
         ({"inputs": [], "nodes": [], "outputs": []}, "no text 'model'"),
         ({"model": "m", "nodes": [], "outputs": []}, "'inputs' is missing"),
         ({"model": "m", "inputs": [], "nodes": [], "outputs": []}, "no outputs"),
-        ({**_document(), "outputs": ["d:0"]}, "given by nothing"),
+        ({**_document(), "outputs": ["d:0"]}, "output of no node"),
         ({**_document(), "outputs": ["c"]}, "not `name:output`"),
         ({**_document(), "inputs": [{"name": "x", "shape": [-1], "dtype": "int8"}]}, "sizes"),
         ({**_document(), "inputs": [{"name": "x", "shape": [1 << 20, 1 << 20], "dtype": "int8"}]}, "elements"),
         ({**_document(), "inputs": [{"name": "x", "shape": [1], "dtype": "int5"}]}, "'int5'"),
         ({**_document(), "inputs": [{"name": "c", "shape": [1], "dtype": "int8"}]}, "are called 'c'"),
-        (_document(inputs=["later:0"]), "nothing before it"),
+        (_document(inputs=["later:0"]), "no earlier node"),
         (_document(type=""), "no text 'type'"),
         (_document(const=None), "no object"),
         (_document(const={"dtype": "int8", "shape": [2], "values": [1]}), "1 numbers"),
@@ -147,7 +147,7 @@ def test_hostile_documents_give_typed_errors_only(root, node, const):
 
 
 def test_saving_what_could_not_be_loaded_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="nothing before it"):
+    with pytest.raises(ConfigError, match="no earlier node"):
         save(MLP._replace(nodes=MLP.nodes[1:]), tmp_path / "m.json")
     assert not (tmp_path / "m.json").exists()
 

@@ -182,7 +182,7 @@ def test_a_transposed_convolution_is_that_of_torch_and_checks_its_size() -> None
     wanted = torch.nn.functional.conv_transpose2d(x, weight, None, 2, 1, 1)
     attrs = {"strides": [1, 1, 2, 2], "pads": [1, 1, 1, 1], "output_padding": [0, 0, 1, 1], "data_format": "NCHW"}
     torch.testing.assert_close(run("Conv2DTranspose", shape(1, 3, 10, 10), x, weight, **attrs), wanted)
-    with pytest.raises(ConfigError, match=r"input_size is \[1, 3, 9, 9\], the attributes give \[1, 3, 10, 10\]"):
+    with pytest.raises(ConfigError, match=r"input_size is \[1, 3, 9, 9\], the attributes imply \[1, 3, 10, 10\]"):
         run("Conv2DTranspose", shape(1, 3, 9, 9), x, weight, **attrs)
 
 
