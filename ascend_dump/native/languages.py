@@ -1,8 +1,8 @@
-"""The languages in which a dump is configured: what `check --against` and `config --for` know of each.
+"""The languages of dump configurations, for `check --against` and `config --for`.
 
-A language is an object. Those of this package stand in the tuple `LANGUAGES` of
-`native/<framework>/config/language.py`; other distributions register theirs under the entry point group
-`ascend_dump.languages`. Nothing else lists them.
+A language is an object. The languages of this package are in the tuples `LANGUAGES` of
+`native/<framework>/config/language.py`; other distributions register theirs in the entry point group
+`ascend_dump.languages`.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ __all__ = [
 ]
 
 GROUP = "ascend_dump.languages"
-#: How surely a content is of a language: words that others have too; its own reading of them; keys of its alone.
+#: Certainty that a content is in a language: shared keys; shared keys with typical values; keys of its own.
 POSSIBLE, LIKELY, CERTAIN = 1, 2, 3
 
 log = logging.getLogger("ascend_dump")
 
 
 class Surroundings(NamedTuple):
-    """What is known beside a file. on: one of the language's runtimes. graph: of the model."""
+    """Facts about the use of a file. on: a runtime of the language. graph: the file of the model's graph."""
 
     situation: Situation
     on: Optional[str] = None
@@ -53,62 +53,62 @@ class Surroundings(NamedTuple):
 
 
 class ConfigLanguage(ABC):
-    """One way of writing down what is dumped."""
+    """A language of dump configurations."""
 
-    #: Of `--for` and `--against`.
+    #: Its name for `--for` and `--against`.
     name: str = ""
-    #: How the name of a file must end, where the framework takes no other.
+    #: The suffix of its files, if the framework requires one.
     suffix: str = ""
-    #: Whether a file holds other subjects beside the dump, which are kept when the dump is written into it.
+    #: True if a file also has settings of other subjects; they are preserved when the dump is written into it.
     shared: bool = False
-    #: Whether it can say which ranks dump, and how much.
+    #: True if it can select the ranks that dump, and the amount of data.
     selects_ranks: bool = False
-    #: Names of where the framework may run, among which `--on` chooses.
+    #: Names of the runtimes of the framework, for `--on`.
     runtimes: Sequence[str] = ()
-    #: How a program may be written that has the settings as lines of Python, for `--style`; empty if there are none.
+    #: Styles of Python programs with the settings, for `--style`; empty if there are none.
     styles: Sequence[str] = ()
-    #: A file of Python that reads the settings where ascend_dump cannot be imported.
+    #: A Python file that reads the settings if ascend_dump cannot be imported.
     standalone: Optional[Path] = None
 
     @abstractmethod
     def recognise(self, value: Any, suffix: str) -> int:
-        """How surely this decoded content is of this language: 0, or one of POSSIBLE, LIKELY, CERTAIN.
+        """Return the certainty that a content is in this language: 0, POSSIBLE, LIKELY or CERTAIN.
 
-        value: None where the content is no JSON. suffix: of the file, empty for standard input.
+        value: the decoded content, None if it is no JSON. suffix: of the file, empty for standard input.
         """
 
     @abstractmethod
     def check(self, source: Union[Path, bytes], around: Surroundings) -> list[Problem]:
-        """Everything that would be refused, or accepted without being done; errors first."""
+        """Return the settings that are refused, or accepted without effect; errors first."""
 
     @abstractmethod
     def build(self, request: DumpRequest, names: Optional[Iterable[str]] = None) -> Mapping[str, Any]:
-        """Return the content of a file that asks for what the request says. Raises ConfigError and NotSupported."""
+        """Return the content of a file for this request. Raises ConfigError and NotSupported."""
 
     def python(self, built: Mapping[str, Any], style: str, ranks: Steps) -> str:
         """Return the result of `build` as lines of a program in one of `styles`, on these ranks only."""
         raise NotImplementedError(f"{self.name} has styles and does not write them")
 
     def left_out(self, request: DumpRequest) -> list[Problem]:
-        """What the request says and this language's file will not; what `build` refuses is not among it."""
+        """Return the settings of the request that the file does not contain, without those that `build` refuses."""
         return []
 
     def usage(self, built: Mapping[str, Any], file: str) -> str:
-        """How the framework is told of what `build` gave, in one sentence; "" if there is one way only.
+        """Return how to pass the result of `build` to the framework, in one sentence; "" if there is only one way.
 
-        file: where it was written, "" for nowhere.
+        file: the written file, or "".
         """
         return ""
 
     def operators(self, graph: Path) -> list[Node]:
-        """Return the operators of a graph that was given beside the file. Raises ReadError."""
+        """Return the operators of the graph of the model. Raises ReadError."""
         from ascend_dump.native.cann.graph import read_graph
 
         return list(read_graph(graph))
 
 
 def languages() -> dict[str, ConfigLanguage]:
-    """Return all that are registered, by name; one that cannot be loaded is left out with a warning."""
+    """Return the registered languages by name. A language that cannot be loaded is omitted with a warning."""
     import ascend_dump.native as native
 
     by_name: dict[str, ConfigLanguage] = {}
@@ -120,7 +120,7 @@ def languages() -> dict[str, ConfigLanguage]:
     for name, entry in entry_points_of(GROUP).items():
         try:
             language = entry.load()
-        except Exception as error:  # whatever the import of a foreign module raises
+        except Exception as error:  # the import of a foreign module may raise any error
             log.warning("the configuration language %s cannot be loaded: %s", name, error)
             continue
         by_name.setdefault(language.name, language)
@@ -128,9 +128,9 @@ def languages() -> dict[str, ConfigLanguage]:
 
 
 def recognise(candidates: Iterable[ConfigLanguage], value: Any, suffix: str = "") -> list[ConfigLanguage]:
-    """Return the languages that a content may be of, the likeliest first; only one where that is certain."""
-    sure = [(language.recognise(value, suffix), language) for language in candidates]
-    likely = sorted((scored for scored in sure if scored[0]), key=lambda scored: -scored[0])
+    """Return the possible languages of a content, the likeliest first; only one if it is certain."""
+    scores = [(language.recognise(value, suffix), language) for language in candidates]
+    likely = sorted((score for score in scores if score[0]), key=lambda score: -score[0])
     return [language for _, language in likely[: 1 if likely and likely[0][0] == CERTAIN else None]]
 
 
@@ -140,8 +140,6 @@ def refuse_runtime(language: ConfigLanguage, on: Optional[str]) -> None:
         return
     if language.runtimes:
         raise ConfigError(
-            f"{on!r} is not a runtime of {language.name}", hint=f"give one of {', '.join(language.runtimes)}"
+            f"{on!r} is not a runtime of {language.name}", hint=f"choose from {', '.join(language.runtimes)}"
         )
-    raise ConfigError(
-        f"--on {on} has no meaning for {language.name}, which has only one runtime", hint="leave --on out"
-    )
+    raise ConfigError(f"--on {on} has no meaning for {language.name}, which has only one runtime", hint="omit --on")

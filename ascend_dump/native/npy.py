@@ -1,7 +1,7 @@
 """The header of an npy file, read without numpy's reader.
 
-MindSpore writes bfloat16 as two bytes with the type `<E2`, which numpy refuses; and a file is data from elsewhere,
-so neither its objects nor an absurd header may reach numpy.
+MindSpore writes bfloat16 as two bytes with the type `<E2`, and numpy refuses it. Files are untrusted input: their
+objects and malformed headers must not reach numpy.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _MAGIC = b"\x93NUMPY"
 #: numpy pads to 64 or 128 bytes; a shape of many dimensions still fits.
 _LONGEST = 16 * 1024
 _DTYPE = re.compile(r"([<>|=]?)(b1|[iu][1248]|f[248]|c8|c16)")
-#: The members of an npz file that are read at the most; the bytes of a member's header before its name.
+#: Maximum number of members of an npz file; bytes of a member's header before its name.
 _MOST_MEMBERS, _LOCAL_HEADER = 4096, 30
 _BFLOAT16 = ("<E2", "E2")
 _MOST = 2**63 - 1
 
 
 class NpyHeader(NamedTuple):
-    """dtype: a numpy type text, or "bfloat16". offset: where the elements begin. nbytes: how many they take."""
+    """dtype: a numpy type text, or "bfloat16". offset, nbytes: the byte range of the elements."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -41,14 +41,14 @@ class NpyHeader(NamedTuple):
     nbytes: int
 
 
-def read_npy_header(path: Path, *, bfloat16: bool = False, others: bool = False) -> NpyHeader:
-    """Read and test the header against the size of the file. bfloat16: take raw two-byte elements for such.
+def read_npy_header(path: Path, *, bfloat16: bool = False, any_type: bool = False) -> NpyHeader:
+    """Read the header, and check it by the size of the file. bfloat16: read raw two-byte elements as bfloat16.
 
-    others: do not refuse elements that are no tensor's (text, objects); dtype is what the file calls them, nbytes what
-    it holds. Raises CorruptDump.
+    any_type: also accept elements of types that tensors do not have (text, objects), with the dtype of the file.
+    Raises CorruptDump.
     """
     with _opened(path) as file:
-        return _header_at(file, path, 0, size_of(file), bfloat16, others)
+        return _header_at(file, path, 0, size_of(file), bfloat16, any_type)
 
 
 def read_npz_headers(path: Path) -> dict[str, NpyHeader]:
@@ -67,7 +67,7 @@ def read_npz_headers(path: Path) -> dict[str, NpyHeader]:
         headers = {}
         for member in members:
             if not 0 <= member.header_offset <= size - _LOCAL_HEADER:
-                raise CorruptDump(f"{member.filename} begins behind the end of the file", path=path)
+                raise CorruptDump(f"{member.filename} begins after the end of the file", path=path)
             file.seek(member.header_offset + _LOCAL_HEADER - 4)
             name_and_extra = file.read(4)
             start = member.header_offset + _LOCAL_HEADER
@@ -79,7 +79,7 @@ def read_npz_headers(path: Path) -> dict[str, NpyHeader]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """The file, with CorruptDump for what the system says of it."""
+    """Open a file. Errors of the system are raised as CorruptDump."""
     try:
         with open_regular(path, follow_links=False) as file:
             yield file
@@ -92,7 +92,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         raise CorruptDump(f"cannot be read: {error.strerror}", path=path, hint=hint) from None
 
 
-def _header_at(file: BinaryIO, path: Path, start: int, end: int, bfloat16: bool, others: bool) -> NpyHeader:
+def _header_at(file: BinaryIO, path: Path, start: int, end: int, bfloat16: bool, any_type: bool) -> NpyHeader:
     file.seek(start)
     head = file.read(12)
     major = head[6] if len(head) > 6 else 0
@@ -108,20 +108,20 @@ def _header_at(file: BinaryIO, path: Path, start: int, end: int, bfloat16: bool,
     offset = start + skip + length
     if len(text) < length:
         raise CorruptDump("it ends within its header", path=path, offset=start + skip + len(text))
-    dtype, shape, fortran = _fields(text, path, bfloat16, others)
-    if others and not _is_number(dtype):
+    dtype, shape, fortran = _fields(text, path, bfloat16, any_type)
+    if any_type and not _is_number(dtype):
         return NpyHeader(dtype, shape, fortran, offset, end - offset)
     size = 2 if dtype == "bfloat16" else int(re.sub(r"\D", "", dtype))
     nbytes = math.prod(shape) * size
     if nbytes > end - offset:
-        raise CorruptDump(f"its shape needs {nbytes} bytes, it holds {end - offset}", path=path, offset=offset)
+        raise CorruptDump(f"its shape needs {nbytes} bytes, but it has {end - offset}", path=path, offset=offset)
     return NpyHeader(dtype, shape, fortran, offset, nbytes)
 
 
 @lru_cache(maxsize=1024)
 def _literal(text: bytes) -> tuple[object, object, object]:
-    """What the header says. Most headers of a dump are equal, and reading one takes longer than opening its file."""
-    # It reads literals only: nothing that a header holds is run.
+    """Parse the header. Most headers of a dump are equal, and parsing one takes longer than opening its file."""
+    # It evaluates literals only: nothing in a header is executed.
     header = ast.literal_eval(text.decode("utf-8").strip())
     return header["descr"], header["shape"], header["fortran_order"]
 
@@ -130,7 +130,7 @@ def _is_number(dtype: str) -> bool:
     return dtype == "bfloat16" or _DTYPE.fullmatch(dtype) is not None
 
 
-def _fields(text: bytes, path: Path, bfloat16: bool, others: bool) -> tuple[str, tuple[int, ...], bool]:
+def _fields(text: bytes, path: Path, bfloat16: bool, any_type: bool) -> tuple[str, tuple[int, ...], bool]:
     try:
         descr, shape, fortran = _literal(text)
     except (ValueError, SyntaxError, KeyError, TypeError, RecursionError, MemoryError):
@@ -139,6 +139,6 @@ def _fields(text: bytes, path: Path, bfloat16: bool, others: bool) -> tuple[str,
         raise CorruptDump("its shape is no shape", path=path, offset=10)
     if descr in _BFLOAT16 or (bfloat16 and descr in ("|V2", "<V2")):
         return "bfloat16", shape, bool(fortran)
-    if not isinstance(descr, str) or not (others or _DTYPE.fullmatch(descr)):
+    if not isinstance(descr, str) or not (any_type or _DTYPE.fullmatch(descr)):
         raise CorruptDump(f"its elements have the type {str(descr)[:40]!r}, which no dump has", path=path, offset=10)
     return descr, shape, bool(fortran)

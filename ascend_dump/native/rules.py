@@ -1,7 +1,7 @@
 """Rules for configurations that a framework refuses, or accepts and ignores, each with two test cases.
 
 All configuration languages use this module. A table converts a configuration to the subject of its rules; each rule is
-a function that yields the places where it applies, with a decorator for the rest:
+a function that yields its hits, with a decorator for its description and test cases:
 
     RULES = RuleTable(read_subject)
 
@@ -13,7 +13,7 @@ a function that yields the places where it applies, with a decorator for the res
     )
     def _step_too_large(subject: Subject) -> Iterator[Hit]: ...
 
-No rule can be written without its cases, and one test runs the cases of all tables.
+A rule cannot be defined without its cases, and one test runs the cases of all tables.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DIRECTORY = "$DIR"
 
 
 class Hit(NamedTuple):
-    """One place where a rule applies. A severity, code or native code overrides that of the rule.
+    """A path in a configuration, and the message of a rule about it. Severity and codes override the rule's.
 
     arguments: the arguments of the framework's own message, by name.
     """
@@ -49,10 +49,10 @@ class Hit(NamedTuple):
 
 
 class Example(NamedTuple):
-    """A configuration on which a rule is tested.
+    """A test case of a rule.
 
-    config: its decoded content, or its text. facts: facts about the environment, by the names of the language's own
-    arguments. "$DIR" in either stands for an existing writable directory.
+    config: the decoded configuration, or its text. facts: facts about the environment, named as the arguments of the
+    language. "$DIR" in either stands for an existing writable directory.
     """
 
     config: Any
@@ -75,8 +75,8 @@ class Example(NamedTuple):
 class Rule(NamedTuple):
     """A mistake in a configuration that the framework refuses or ignores.
 
-    about: what happens, in one sentence. source: the file or document that defines it. where: the place that is
-    reported for the case `trips`. native: the framework's own code, if it has one.
+    about: its effect, in one sentence. source: the file or document that defines it. where: the path that is
+    reported for the case `trips`. native: the code of the framework itself, if any.
     """
 
     id: str
@@ -91,23 +91,22 @@ class Rule(NamedTuple):
     native: str = ""
 
     def hits(self, subject: Any) -> Iterator[Hit]:
-        """Yield the places where the rule applies in a subject, with severity and codes filled in."""
+        """Yield the hits of the rule in a subject, with severity and codes."""
         for hit in self.find(subject):
             yield hit._replace(
                 severity=hit.severity or self.severity, code=hit.code or self.code, native=hit.native or self.native
             )
 
     def problems(self, subject: Any) -> Iterator[Problem]:
-        """Yield the problems that the rule finds in a subject."""
+        """Yield the hits of the rule in a subject as problems."""
         for hit in self.hits(subject):
             yield Problem(hit.code, hit.severity, hit.message, hit.hint, hit.where, hit.native)
 
 
 class RuleTable(Mapping[str, Rule], Generic[SubjectT]):
-    """Rules by id, in the order in which they are applied; ids are stable.
+    """Rules by id, in the order of their application; ids are stable.
 
-    read: converts an example, with its directory filled in, to a subject. parts: tables of the same subject whose rules
-    come first.
+    read: converts an example to a subject. parts: tables of the same subject with rules that are applied first.
     """
 
     def __init__(self, read: Callable[[Example], SubjectT], *parts: RuleTable[SubjectT]) -> None:
@@ -139,7 +138,7 @@ class RuleTable(Mapping[str, Rule], Generic[SubjectT]):
         severity: str = "silent",
         native: str = "",
     ) -> Callable[[Callable[[SubjectT], Iterable[Hit]]], Callable[[SubjectT], Iterable[Hit]]]:
-        """Make the function below a rule of this table; arguments as the fields of `Rule`."""
+        """Return a decorator that adds a function to this table; arguments as the fields of `Rule`."""
 
         def add(find: Callable[[SubjectT], Iterable[Hit]]) -> Callable[[SubjectT], Iterable[Hit]]:
             self._add(Rule(id, code, severity, about, source, find, where, trips, passes, native))
@@ -148,12 +147,12 @@ class RuleTable(Mapping[str, Rule], Generic[SubjectT]):
         return add
 
     def hits(self, subject: SubjectT) -> Iterator[Hit]:
-        """Yield all places where rules apply, in the order of the table."""
+        """Yield the hits of all rules, in the order of the table."""
         for rule in self._rules.values():
             yield from rule.hits(subject)
 
     def problems(self, subject: SubjectT) -> Iterator[Problem]:
-        """Yield all problems that the rules find, in the order of the table."""
+        """Yield the problems of all rules, in the order of the table."""
         for rule in self._rules.values():
             yield from rule.problems(subject)
 

@@ -1,4 +1,4 @@
-"""What a request says beside a scene that the framework decides alone: the settings built from it leave that out."""
+"""Settings of a request that its scene excludes; configurations omit them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DEFAULT = DumpRequest()
 @SCENES.rule(
     "scene-overflow-selects",
     "AD350",
-    "overflow detection looks at every operator of every model and writes its inputs and outputs as tensors",
+    "overflow detection checks every operator of every model and writes its inputs and outputs as tensors",
     "adump dump_config_converter, dump_setting DumpOverflowInit; GE dump_properties SetDumpDebugOptions",
     where="layers",
     trips=Example({"scene": "overflow", "layers": ["conv1"]}),
@@ -31,13 +31,13 @@ _DEFAULT = DumpRequest()
 )
 def _overflow_selects(request: DumpRequest) -> Iterator[Hit]:
     if request.scene == "overflow":
-        yield from _left_out(request, _SELECTIONS, "overflow is looked for in every operator, and dumped as tensors")
+        yield from _left_out(request, _SELECTIONS, "overflow is detected in every operator, and dumped as tensors")
 
 
 @SCENES.rule(
     "scene-exception-selects",
     "AD350",
-    "an exception dump writes what failed, whatever else is asked for",
+    "an exception dump writes the failed operator, whatever else is requested",
     "adump dump_config_converter; GE dump_manager",
     where="steps",
     trips=Example({"scene": "exception", "steps": "0"}),
@@ -45,7 +45,7 @@ def _overflow_selects(request: DumpRequest) -> Iterator[Hit]:
 )
 def _exception_selects(request: DumpRequest) -> Iterator[Hit]:
     if request.scene == "exception":
-        yield from _left_out(request, (*_SELECTIONS, "steps"), "an exception dump writes what failed, and nothing else")
+        yield from _left_out(request, (*_SELECTIONS, "steps"), "an exception dump writes the failed operator only")
 
 
 @SCENES.rule(
@@ -59,8 +59,8 @@ def _exception_selects(request: DumpRequest) -> Iterator[Hit]:
 )
 def _watch_mode(request: DumpRequest) -> Iterator[Hit]:
     if request.scene == "watch" and request.mode == "input":
-        message = "mode='input' becomes 'output': the watcher writes the outputs that are watched"
-        yield Hit("mode", message, "leave mode= out, or give mode='output'")
+        message = "mode='input' becomes 'output': the watcher writes the watched outputs"
+        yield Hit("mode", message, "leave mode= out, or use mode='output'")
 
 
 def _left_out(request: DumpRequest, names: tuple[str, ...], why: str) -> Iterator[Hit]:

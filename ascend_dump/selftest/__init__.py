@@ -1,4 +1,4 @@
-"""What a device proves or refutes: captures of tiny networks, checks of what they wrote, and the assumptions.
+"""The self-test: captures of tiny networks, checks of their dumps, and probes of assumptions about devices.
 
-`ascend-dump selftest` runs it. What the project believes of devices without having seen one is in `assumptions.json`.
+`ascend-dump selftest` runs it. `assumptions.json` lists the assumptions that no device has confirmed yet.
 """

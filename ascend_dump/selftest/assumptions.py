@@ -1,7 +1,7 @@
-"""What the project believes of a device although no run on one has proved it.
+"""Assumptions about devices that no run on a device has confirmed.
 
-Each belief has an id that the code which relies on it names, as `(assumption cann.file_name)`, and a probe of
-`ascend_dump.selftest.probes` that proves or refutes it, or says what a person has to do for that.
+The code that relies on an assumption names its id, as in `(assumption cann.file_name)`. An assumption has a probe of
+`ascend_dump.selftest.probes`, or instructions for a person who can confirm it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Optional
+from typing import Literal
 
 __all__ = ["FILE", "Assumption", "Outcome", "State", "load_assumptions", "merge_outcomes"]
 
@@ -21,15 +21,15 @@ State = Literal["confirmed", "refuted", "unknown"]
 
 @dataclass(frozen=True)
 class Assumption:
-    """One belief.
+    """An assumption about devices.
 
-    source        the document or the file of public code that says so
-    relied_on_by  `path:symbol` of the code that would be wrong without it; no symbol: what the file says of itself
-    probe         the function of `probes` that proves or refutes it; "" where none can
-    by_hand       what a person has to do where there is no probe
-    confirmed     where it was seen: devices and versions
+    source        the document or the file of public code that states it
+    relied_on_by  `path:symbol` of the code that relies on it; no symbol: the docstring of the file
+    probe         the name of its probe, "" if there is none
+    by_hand       instructions for a person if there is no probe
+    confirmed     devices and versions that confirmed it
 
-    >>> next(one.id for one in load_assumptions() if one.probe == "file_modes")
+    >>> next(assumption.id for assumption in load_assumptions() if assumption.probe == "file_modes")
     'cann.file_mode'
     """
 
@@ -44,7 +44,7 @@ class Assumption:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a probe found: the state, and what it saw.
+    """The result of a probe: the state, and its evidence.
 
     >>> Outcome("refuted", "the header says 3.0").state
     'refuted'
@@ -55,20 +55,19 @@ class Outcome:
 
 
 def load_assumptions() -> tuple[Assumption, ...]:
-    """All of them, in the order of the file."""
+    """Return all assumptions in the order of the file."""
     return tuple(
-        Assumption(**{**one, "relied_on_by": tuple(one["relied_on_by"]), "confirmed": tuple(one["confirmed"])})
-        for one in json.loads(FILE.read_text(encoding="utf-8"))
+        Assumption(**{**entry, "relied_on_by": tuple(entry["relied_on_by"]), "confirmed": tuple(entry["confirmed"])})
+        for entry in json.loads(FILE.read_text(encoding="utf-8"))
     )
 
 
 def merge_outcomes(outcomes: Iterable[Mapping[str, Outcome]]) -> dict[str, Outcome]:
-    """By probe, what several frameworks showed together: refuted by one is refuted."""
+    """Merge the outcomes of several frameworks by probe: a refutation outranks a confirmation."""
     rank = {"refuted": 2, "confirmed": 1, "unknown": 0}
     merged: dict[str, Outcome] = {}
-    for found in outcomes:
-        for name, outcome in found.items():
-            known: Optional[Outcome] = merged.get(name)
-            if known is None or rank[outcome.state] > rank[known.state]:
+    for of_framework in outcomes:
+        for name, outcome in of_framework.items():
+            if name not in merged or rank[outcome.state] > rank[merged[name].state]:
                 merged[name] = outcome
     return merged

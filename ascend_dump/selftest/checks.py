@@ -1,10 +1,9 @@
-"""What a capture promises, checked on what the processes of a self-test left."""
+"""The checks of a self-test: promises of a capture, judged by the files and notes of its processes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Callable, Literal, NamedTuple, Optional
 
 from ascend_dump.errors import AscendDumpError
@@ -22,12 +21,13 @@ CheckState = Literal["PASS", "FAIL", "SKIP"]
 _ROADS = {"with": "with", "decorator": "decorator", "launcher-1": "launcher"}
 #: Statistics of CANN are text with six digits.
 _DIGITS = 1e-5
-#: The code of messages about what could not be written; a program may be told of other things too.
+#: The code of messages about failed writes.
 _NOT_WRITTEN = "[AD501]"
+_NO_MESSAGE = "no message reported it"
 
 
 class CheckResult(NamedTuple):
-    """One line of the table. reason: what was found, "" where all is as it must be."""
+    """A line of the table. reason: the deviation, "" if there is none."""
 
     framework: str
     road: str
@@ -37,7 +37,7 @@ class CheckResult(NamedTuple):
 
 
 def check_runs(subject: Subject, runs: Mapping[str, Ran]) -> Iterator[CheckResult]:
-    """All checks of one framework."""
+    """Yield the results of all checks of one framework."""
     plain = runs["plain"]
     if plain.code != 0:
         yield CheckResult(subject.name, "-", "the program runs", "FAIL", plain.last_line)
@@ -52,8 +52,8 @@ def check_runs(subject: Subject, runs: Mapping[str, Ran]) -> Iterator[CheckResul
     for scenario, check, judge in (
         ("statistics", "statistics are those of the tensors", _statistics),
         ("overflow", "a planted overflow is found", _overflow),
-        ("unwritable", "a path that cannot be written is reported", _told),
-        ("full", "a full disk is reported", _told_or_unreadable),
+        ("unwritable", "a path that cannot be written is reported", _reported),
+        ("full", "a full disk is reported", _reported_or_unreadable),
     ):
         if scenario in runs:
             yield _judged(subject.name, "with", check, runs[scenario], judge)
@@ -90,7 +90,7 @@ def _judged(framework: str, road: str, check: str, ran: Ran, judge: Callable[[Ra
     return CheckResult(framework, road, check, "FAIL" if reason else "PASS", reason)
 
 
-# Each gives what is wrong, "" where nothing is.
+# Each function returns the deviation, "" if there is none.
 
 
 def _dump(ran: Ran) -> Dump:
@@ -98,8 +98,8 @@ def _dump(ran: Ran) -> Dump:
 
 
 def _steps(ran: Ran) -> str:
-    found = _dump(ran).known_values("step")
-    return "" if found == set(SELECTED) else f"steps {sorted(map(str, found))}, selected were {list(SELECTED)}"
+    steps = _dump(ran).known_values("step")
+    return "" if steps == set(SELECTED) else f"steps {sorted(map(str, steps))}, selected were {list(SELECTED)}"
 
 
 def _names(ran: Ran) -> str:
@@ -118,21 +118,21 @@ def _values(ran: Ran) -> str:
         selected = _dump(ran).select(step=step)
         for side, kind in (("input", "inputs"), ("output", "outputs")):
             recorded = {(str(record.dtype), record.numpy().tobytes()) for record in selected if record.io == side}
-            wanted = ran.of(kind).get(step, [])
-            if not wanted:
+            fetched = ran.of(kind).get(step, [])
+            if not fetched:
                 return f"the program fetched no {kind} at step {step}"
-            missing = next((one for one in wanted if (one.dtype.name, one.tobytes()) not in recorded), None)
+            missing = next((array for array in fetched if (array.dtype.name, array.tobytes()) not in recorded), None)
             if missing is not None:
                 return f"no {side} of step {step} is the {missing.dtype}{list(missing.shape)} that the program had"
     return ""
 
 
 def _same_results(ran: Ran, plain: Ran) -> str:
-    expected, found = plain.of("result"), ran.of("result")
+    expected, results = plain.of("result"), ran.of("result")
     if len(expected) != STEPS:
         return f"the plain program has results of {len(expected)} steps, not of {STEPS}"
     for step, arrays in expected.items():
-        if [one.tobytes() for one in found.get(step, [])] != [one.tobytes() for one in arrays]:
+        if [array.tobytes() for array in results.get(step, [])] != [array.tobytes() for array in arrays]:
             return f"step {step} has another result under capture"
     return ""
 
@@ -140,7 +140,7 @@ def _same_results(ran: Ran, plain: Ran) -> str:
 def _nothing_after(ran: Ran) -> str:
     after = ran.truth.get("after")
     if after is None:
-        return "the program did not look"
+        return "the program noted no files"
     return f"{len(after)} files changed, such as {after[0]}" if after else ""
 
 
@@ -149,10 +149,10 @@ def _statistics(ran: Ran) -> str:
 
     records = [record for record in _dump(ran) if record.io == "output"]
     for step in SELECTED:
-        of_step = [one for one in (record.statistics() for record in records if record.step == step) if one is not None]
+        recorded = [record.statistics() for record in records if record.step == step]
         for array in ran.of("outputs").get(step, []):
             ours = statistics(array)
-            if not any(_agree(one, ours) for one in of_step):
+            if not any(_agree(entry, ours) for entry in recorded if entry is not None):
                 return f"no output of step {step} has max {ours.max:g}, min {ours.min:g}, mean {ours.mean:g}"
     return "" if records else "there are no records"
 
@@ -160,10 +160,8 @@ def _statistics(ran: Ran) -> str:
 def _agree(recorded: Statistics, ours: Statistics) -> bool:
     scale = max(abs(ours.max or 0), abs(ours.min or 0))
 
-    def near(one: Optional[float], other: Optional[float]) -> bool:
-        return (
-            one is not None and other is not None and math.isclose(one, other, rel_tol=_DIGITS, abs_tol=_DIGITS * scale)
-        )
+    def near(a: Optional[float], b: Optional[float]) -> bool:
+        return a is not None and b is not None and math.isclose(a, b, rel_tol=_DIGITS, abs_tol=_DIGITS * scale)
 
     return recorded.count == ours.count and all(
         near(getattr(recorded, name), getattr(ours, name)) for name in ("max", "min", "mean")
@@ -179,28 +177,24 @@ def _overflow(ran: Ran) -> str:
     return f"at step {OVERFLOWS} it was planted, reported are {sorted(map(str, steps)) or 'none'}"
 
 
-def _told(ran: Ran) -> str:
-    if not _went_on(ran):
-        return "the program did not go on"
-    return "" if any(_NOT_WRITTEN in message for message in ran.truth.get("messages", ())) else "nothing was said of it"
+def _reported(ran: Ran) -> str:
+    if not _finished(ran):
+        return "the program did not finish"
+    return "" if any(_NOT_WRITTEN in message for message in ran.truth.get("messages", ())) else _NO_MESSAGE
 
 
-def _told_or_unreadable(ran: Ran) -> str:
-    """A device writes by itself: what it dropped is told when the dump is read."""
-    told = _told(ran)
-    if told != "nothing was said of it":
-        return told
-    return "" if any(record.error is not None for record in _dump(ran)) else told
+def _reported_or_unreadable(ran: Ran) -> str:
+    """Return the deviation. A device writes by itself: dropped data are reported when the dump is read."""
+    deviation = _reported(ran)
+    if deviation == _NO_MESSAGE and any(record.error is not None for record in _dump(ran)):
+        return ""
+    return deviation
 
 
-def _went_on(ran: Ran) -> bool:
+def _finished(ran: Ran) -> bool:
     return set(ran.of("result")) == set(range(STEPS))
 
 
 def _no_files(ran: Ran) -> str:
-    found = [path.name for path in _below(ran) if path.is_file()]
-    return f"{len(found)} files, such as {found[0]}" if found else ""
-
-
-def _below(ran: Ran) -> Iterable[Path]:
-    return ran.dumps.rglob("*") if ran.dumps.is_dir() else ()
+    names = [path.name for path in ran.dumps.rglob("*") if path.is_file()]
+    return f"{len(names)} files, such as {names[0]}" if names else ""

@@ -1,6 +1,6 @@
-"""The network of the self-test as an ONNX file, which CANN's `atc` converts to an offline model.
+"""The network of the self-test as an ONNX file, and its conversion to an offline model by `atc` of CANN.
 
-Fields are numbered as in ONNX's `onnx.proto` (IR version 7, opset 11); nothing else of ONNX is needed here.
+Fields are numbered as in ONNX's `onnx.proto` (IR version 7, opset 11).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _IR_VERSION, _OPSET = 7, 11
 
 
 class OnnxNode(NamedTuple):
-    """One operator; its output has its name.
+    """An operator; its output has its name.
 
     >>> OnnxNode("act", "Relu", ("x",)).type
     'Relu'
@@ -40,7 +40,7 @@ def onnx_model(
     nodes: Sequence[OnnxNode],
     outputs: Mapping[str, Sequence[int]],
 ) -> bytes:
-    """A file of float32. inputs, outputs: the shape by the name.
+    """Return a file of a float32 network. inputs, outputs: the shape by the name.
 
     >>> onnx_model({"x": (1,)}, {}, [OnnxNode("y", "Relu", ("x",))], {"y": (1,)})[:2].hex()
     '0807'
@@ -58,19 +58,19 @@ def onnx_model(
 
 
 def convert_with_atc(model: bytes, om: Path, soc: str) -> None:
-    """Let `atc` of CANN's toolkit make an offline model of an ONNX file. soc: as acl.get_soc_name() tells.
+    """Convert an ONNX file to an offline model with `atc` of CANN's toolkit. soc: the result of acl.get_soc_name().
 
-    Raises FrameworkMissing where there is no atc, AdapterError where it fails.
+    Raises FrameworkMissing if there is no atc, AdapterError if it fails.
     """
     atc = shutil.which("atc")
     if atc is None:
         raise FrameworkMissing(
-            "atc is not on PATH, and it makes the offline model", hint="source set_env.sh of CANN's toolkit"
+            "atc is not on PATH: it is needed to make the offline model", hint="source set_env.sh of CANN's toolkit"
         )
     source = om.with_suffix(".onnx")
     source.write_bytes(model)
     files = [f"--model={source}", "--framework=5", f"--output={om.with_suffix('')}", f"--soc_version={soc}"]
-    # Else atc computes in float16, and the values in the dump are not those of the program.
+    # By default atc computes in float16, and the values in the dump differ from those of the program.
     settings = ["--status_check=1", "--precision_mode=must_keep_origin_dtype"]
     done = subprocess.run([atc, *files, *settings], cwd=om.parent, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -78,8 +78,8 @@ def convert_with_atc(model: bytes, om: Path, soc: str) -> None:
 
 
 def _node(node: OnnxNode) -> bytes:
-    given = b"".join(_text(1, name) for name in node.inputs)
-    return given + _text(2, node.name) + _text(3, node.name) + _text(4, node.type)
+    inputs = b"".join(_text(1, name) for name in node.inputs)
+    return inputs + _text(2, node.name) + _text(3, node.name) + _text(4, node.type)
 
 
 def _tensor(name: str, array: np.ndarray) -> bytes:
@@ -96,11 +96,11 @@ def _value(name: str, shape: Sequence[int]) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes((*found, value))
+    return bytes((*encoded, value))
 
 
 def _number(field: int, value: int) -> bytes:

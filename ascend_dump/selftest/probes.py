@@ -1,10 +1,10 @@
-"""Every probe by its name, and running them."""
+"""The probes of all modules by name, and a run of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING
 
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.selftest import (
@@ -20,7 +20,7 @@ from ascend_dump.selftest import (
 from ascend_dump.selftest.assumptions import Outcome
 
 if TYPE_CHECKING:
-    from ascend_dump.selftest.evidence import Evidence
+    from ascend_dump.selftest.evidence import Evidence, Probe
 
 __all__ = ["PROBES", "run_probes"]
 
@@ -28,18 +28,18 @@ _MODULES = (
     *(probes_files, probes_overflow, probes_interface, probes_frameworks),
     *(probes_offline, probes_engine, probes_exceptions, probes_captured),
 )
-#: Each probe uses the evidence only, so it can be run again on evidence that a user has sent.
-PROBES: Mapping[str, Callable[[Evidence], Outcome]] = MappingProxyType(
-    {name: getattr(module, name) for module in _MODULES for name in module.__all__}
+#: A probe reads the evidence only, so it can be run again on the evidence that a user has sent.
+PROBES: Mapping[str, Probe] = MappingProxyType(
+    {name: probe for module in _MODULES for name, probe in module.PROBES.items()}
 )
 
 
 def run_probes(evidence: Evidence) -> dict[str, Outcome]:
-    """The outcome of each probe. If a file cannot be read, the outcome is unknown, not refuted."""
-    found = {}
+    """Return the outcome of each probe: unknown, not refuted, if a file cannot be read."""
+    outcomes = {}
     for name, probe in PROBES.items():
         try:
-            found[name] = probe(evidence)
+            outcomes[name] = probe(evidence)
         except (AscendDumpError, OSError) as error:
-            found[name] = Outcome("unknown", f"{type(error).__name__}: {error}")
-    return found
+            outcomes[name] = Outcome("unknown", f"{type(error).__name__}: {error}")
+    return outcomes

@@ -1,48 +1,43 @@
-"""Probes of kernels in graphs (NPUGraph): what `programs/captured_graph.py` noted of captures under a dump."""
+"""Probes of kernels in graphs (NPUGraph), from the facts of `programs/captured_graph.py`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ascend_dump.native.cann.names import parse_name
 from ascend_dump.selftest.assumptions import Outcome
-from ascend_dump.selftest.evidence import judge_fact
+from ascend_dump.selftest.evidence import Evidence, fact, judge_fact, outcome, probes
 
-if TYPE_CHECKING:
-    from ascend_dump.selftest.evidence import Evidence
-
-__all__ = ["append", "captured_name", "captured_scenes", "capturing"]
+__all__ = ["PROBES"]
 
 
 def captured_name(evidence: Evidence) -> Outcome:
-    """The names of the files of one kernel that was replayed twice."""
-    found = evidence.facts.get("captured")
-    if found is None:
-        return judge_fact(evidence, "captured", found)
-    names = [file["name"] for file in found]
+    """Judge the names of the files of one kernel that was replayed twice."""
+    names = [file["name"] for file in fact(evidence, "captured")]
     parsed = [parse_name(name) for name in names]
-    kernels = {(one.op_type, one.op_name, one.task_id) for one in parsed if one is not None and one.form == "aclgraph"}
-    return Outcome("confirmed" if len(kernels) == len(names) else "refuted", ", ".join(names))
+    kernels = {
+        (name.op_type, name.op_name, name.task_id) for name in parsed if name is not None and name.form == "aclgraph"
+    }
+    return outcome(len(kernels) == len(names), ", ".join(names))
 
 
 def append(evidence: Evidence) -> Outcome:
-    """The size of such a file, and that of one record in it."""
-    found = evidence.facts.get("captured")
-    if found is None:
-        return judge_fact(evidence, "captured", found)
-    good = all(file["bytes"] == 2 * file["record"] for file in found)
-    seen = ", ".join(f"{file['bytes']} bytes, a record has {file['record']}" for file in found)
-    return Outcome("confirmed" if good else "refuted", seen)
+    """Judge the size of such a file by the size of one record in it."""
+    files = fact(evidence, "captured")
+    sizes = ", ".join(f"{file['bytes']} bytes, a record has {file['record']}" for file in files)
+    return outcome(all(file["bytes"] == 2 * file["record"] for file in files), sizes)
 
 
 def captured_scenes(evidence: Evidence) -> Outcome:
-    """The files of statistics and of an overflow of the same kernel."""
-    found = judge_fact(evidence, "captured_scenes", {"stats": 0, "overflow": 0})
-    if found.state == "confirmed" and not evidence.facts.get("captured"):
+    """Judge the number of files of statistics and of an overflow of the same kernel."""
+    result = judge_fact(evidence, "captured_scenes", {"stats": 0, "overflow": 0})
+    if result.state == "confirmed" and not evidence.facts.get("captured"):
         return Outcome("unknown", "tensors of a captured kernel are not dumped either")
-    return found
+    return result
 
 
-def capturing(evidence: Evidence) -> Outcome:
-    """Whether waiting for the device was refused in a capture."""
-    return judge_fact(evidence, "capturing", True)
+PROBES = probes(
+    append,
+    captured_name,
+    captured_scenes,
+    # Waiting for the device was refused during a capture.
+    capturing=True,
+)

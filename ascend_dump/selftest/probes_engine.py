@@ -1,90 +1,60 @@
-"""Probes of GE's session options, from the notes of a program that opened GE with one set of options after another."""
+"""Probes of GE's session options, from the facts of `programs/engine_options.py`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ascend_dump.selftest.assumptions import Outcome
-from ascend_dump.selftest.evidence import judge_fact
+from ascend_dump.selftest.evidence import Evidence, fact, judge_fact, outcome, probes
 
-if TYPE_CHECKING:
-    from ascend_dump.selftest.evidence import Evidence
-
-__all__ = [
-    "acl_outranks_options",
-    "data_unchecked",
-    "debug_without_mode",
-    "overflow_modes",
-    "step_range",
-    "steps_on_the_device",
-    "symlink",
-    "watch_collective",
-    "watch_static",
-]
+__all__ = ["PROBES"]
 
 #: Beginnings of the names of devices with one mode of overflow detection.
 _ONE_MODE = ("Ascend910B", "Ascend910_93")
-#: The steps, of five, that a device reads from texts which GE's own check refuses.
+#: The steps, of five, that a device reads from texts that GE's own check refuses.
 _READ_LOOSELY = {"3-1": ["1", "2", "3"], "1||3": ["1", "3"], " 2 ": ["2"]}
 
 
-def data_unchecked(evidence: Evidence) -> Outcome:
-    """The suffixes of the files where the kind of data was "statistics"."""
-    return judge_fact(evidence, "data_unchecked", [""])
-
-
 def debug_without_mode(evidence: Evidence) -> Outcome:
-    """The records of an overflow without a mode, where the mode all has some; -1 where that is refused."""
-    found = evidence.facts.get("detected")
-    if found is None:
-        return judge_fact(evidence, "detected", found)
-    return Outcome("refuted" if found[""] else "confirmed", f"records by mode: {found}")
+    """Judge the records of an overflow without a mode, by those with mode all; -1 if GE refuses the mode."""
+    records = fact(evidence, "detected")
+    return outcome(not records[""], f"records by mode: {records}")
 
 
 def overflow_modes(evidence: Evidence) -> Outcome:
-    """The records of an overflow with the other modes, on a device that has none but all."""
-    found, soc = evidence.facts.get("detected"), evidence.facts.get("soc")
-    if found is None:
-        return judge_fact(evidence, "detected", found)
+    """Judge the records of an overflow in modes besides all, on a device that only has that mode."""
+    records, soc = fact(evidence, "detected"), evidence.facts.get("soc")
     if not str(soc).startswith(_ONE_MODE):
         return Outcome("unknown", f"the device is {soc or 'not known'}, which may have other modes")
-    others = {mode: number for mode, number in found.items() if mode not in ("all", "")}
-    worked = any(number > 0 for number in others.values())
-    return Outcome("refuted" if worked else "confirmed", f"{soc}, records by mode: {others}")
-
-
-def acl_outranks_options(evidence: Evidence) -> Outcome:
-    """Which directory got files: that of the dump JSON, or that of the options."""
-    return judge_fact(evidence, "acl_outranks_options", {"acl": True, "options": False})
-
-
-def watch_static(evidence: Evidence) -> Outcome:
-    """Whether the watcher wrote something of a graph with static shapes, and of one with dynamic shapes."""
-    return judge_fact(evidence, "watch_static", {"static": True, "dynamic": False})
+    others = {mode: number for mode, number in records.items() if mode not in ("all", "")}
+    return outcome(all(number <= 0 for number in others.values()), f"{soc}, records by mode: {others}")
 
 
 def watch_collective(evidence: Evidence) -> Outcome:
-    """The operators after which the watcher wrote something, in a graph with a collective operator."""
-    found = evidence.facts.get("watch_collective")
-    if found is None:
-        return judge_fact(evidence, "watch_collective", found)
-    if not found["others"]:
+    """Judge the files of the watcher in a graph with a collective operator, by the operator before each."""
+    layers = fact(evidence, "watch_collective")
+    if not layers["others"]:
         return Outcome("unknown", "the watcher wrote nothing after other operators either")
-    return Outcome("refuted" if found["collective"] else "confirmed", f"after {found}")
-
-
-def symlink(evidence: Evidence) -> Outcome:
-    """Whether GE accepted a directory, and a link to it."""
-    return judge_fact(evidence, "symlink", {"directory": True, "link": False})
-
-
-def step_range(evidence: Evidence) -> Outcome:
-    """Whether GE accepted a range of two steps, and a range of one step."""
-    return judge_fact(evidence, "step_range", {"4-5": True, "5-5": False})
+    return outcome(not layers["collective"], f"after {layers}")
 
 
 def steps_on_the_device(evidence: Evidence) -> Outcome:
-    """The steps that were dumped with texts that GE accepted."""
-    found = evidence.facts.get("steps_on_the_device")
-    wanted = found and {text: _READ_LOOSELY[text] for text in found}
-    return judge_fact(evidence, "steps_on_the_device", wanted)
+    """Judge the dumped steps of the texts that GE accepted."""
+    expected = {text: _READ_LOOSELY[text] for text in fact(evidence, "steps_on_the_device")}
+    return judge_fact(evidence, "steps_on_the_device", expected)
+
+
+PROBES = probes(
+    debug_without_mode,
+    overflow_modes,
+    steps_on_the_device,
+    watch_collective,
+    # The directories that got files: of the dump JSON, of the options.
+    acl_outranks_options={"acl": True, "options": False},
+    # The suffixes of files if the kind of data is "statistics".
+    data_unchecked=[""],
+    # GE accepted a range of two steps, and a range of one step.
+    step_range={"4-5": True, "5-5": False},
+    # GE accepted a directory, and a link to it.
+    symlink={"directory": True, "link": False},
+    # The watcher wrote files of a graph with static shapes, and of a graph with dynamic shapes.
+    watch_static={"static": True, "dynamic": False},
+)

@@ -1,4 +1,4 @@
-"""Probes that look at the files a device wrote: names, levels, headers, payloads, statistics."""
+"""Probes of the files of a device: names, levels, headers, payloads, statistics."""
 
 from __future__ import annotations
 
@@ -11,40 +11,18 @@ from ascend_dump.native.cann.dump_file import decode, read_header
 from ascend_dump.native.cann.names import parse_name
 from ascend_dump.native.cann.statistics_csv import HEADER, format_statistics
 from ascend_dump.selftest.assumptions import Outcome
+from ascend_dump.selftest.evidence import DeviceFile, Evidence, Untried, outcome, probes
 from ascend_dump.storage.files import read_small
 
 if TYPE_CHECKING:
     import numpy as np
 
     from ascend_dump.native.cann.dump_file import DumpFile
-    from ascend_dump.selftest.evidence import DeviceFile, Evidence
 
-__all__ = [
-    "container",
-    "device_directory",
-    "dtype_numbers",
-    "file_modes",
-    "file_names",
-    "graph_levels",
-    "graph_steps",
-    "header_time",
-    "header_version",
-    "kernel_names",
-    "kernels_in_their_step",
-    "kernels_per_operator",
-    "never_dumped",
-    "no_model_levels",
-    "null_address",
-    "one_header_in_a_file",
-    "payload_order",
-    "rank_directory",
-    "statistics_header",
-    "statistics_numbers",
-    "time_directory",
-]
+__all__ = ["PROBES"]
 
 _NOTHING = Outcome("unknown", "no file of a device was written")
-_NO_ARRAYS = Outcome("unknown", "the program fetched nothing to compare with")
+_NO_ARRAYS = Outcome("unknown", "the program fetched no arrays to compare with")
 #: Bytes of a table of statistics.
 _LONGEST_TABLE = 1 << 24
 _KERNEL = re.compile(r"aclnn\w+_(\w+)AiCore_\1", re.ASCII)
@@ -56,13 +34,11 @@ _NO_TASK = {
 }
 
 
-def _of_all(files: Iterable[DeviceFile], wrong: Iterable[str], what: str) -> Outcome:
-    """Refuted by the first deviation; unknown if there were no files to check."""
-    found = list(files)
-    if not found:
-        return _NOTHING
+def _all_of(files: Iterable[DeviceFile], wrong: Iterable[str], what: str) -> Outcome:
+    """Return an outcome: refuted by the first deviation, unknown without files."""
+    number = sum(1 for _ in files)
     first = next(iter(wrong), None)
-    return Outcome("confirmed", f"{len(found)} {what}") if first is None else Outcome("refuted", first)
+    return outcome(first is None, f"{number} {what}" if first is None else first) if number else _NOTHING
 
 
 def _headers(evidence: Evidence) -> list[tuple[DeviceFile, DumpFile]]:
@@ -73,14 +49,14 @@ def _headers(evidence: Evidence) -> list[tuple[DeviceFile, DumpFile]]:
 
 
 def file_names(evidence: Evidence) -> Outcome:
-    """Five fields, the last one the microseconds."""
+    """Judge the names: five fields, the last one the microseconds."""
     files = evidence.dumped
     wrong = (file.path.name for file in files if file.name is None or file.parsed.form != "device")
-    return _of_all(files, wrong, "names have the five fields")
+    return _all_of(files, wrong, "names have the five fields")
 
 
 def time_directory(evidence: Evidence) -> Outcome:
-    """A directory named after a local time during the run."""
+    """Judge the directory named after a local time during the run."""
     files = evidence.dumped
     if not files and evidence.tensors is not None:
         stray = next((path for path in evidence.tensors.rglob("*") if parse_name(path.name) is not None), None)
@@ -88,7 +64,7 @@ def time_directory(evidence: Evidence) -> Outcome:
     times = {file.time for file in files}
     # The name has whole seconds.
     wrong = (text for text in times if not evidence.began - 1 <= _seconds(text) <= evidence.ended + 1)
-    return _of_all(files, wrong, "files are below a directory with a local time of the run")
+    return _all_of(files, wrong, "files are below a directory with a local time of the run")
 
 
 def _seconds(text: str) -> float:
@@ -99,69 +75,69 @@ def _seconds(text: str) -> float:
 
 
 def device_directory(evidence: Evidence) -> Outcome:
-    """The number of the device below the time."""
+    """Judge the number of the device below the time."""
     files = evidence.dumped
     wrong = ("/".join(file.levels) or file.path.name for file in files if file.levels[:1] != (str(evidence.device),))
-    return _of_all(files, wrong, f"files are below {evidence.device}")
+    return _all_of(files, wrong, f"files are below {evidence.device}")
 
 
 def no_model_levels(evidence: Evidence) -> Outcome:
-    """Files of eager kernels are directly in the device's directory."""
+    """Judge the levels of eager kernels: directly in the directory of the device."""
     files = evidence.dumped if evidence.eager else []
     wrong = ("/".join(file.levels) for file in files if len(file.levels) != 1)
-    return _of_all(files, wrong, "files are directly below the device")
+    return _all_of(files, wrong, "files are directly below the device")
 
 
 def graph_levels(evidence: Evidence) -> Outcome:
-    """Files of graphs are below the directories of the device, the model, the model id and the step."""
+    """Judge the levels of graphs: the device, the model, the model id and the step."""
     files = [] if evidence.eager else evidence.dumped
     wrong = (
         "/".join(file.levels)
         for file in files
         if len(file.levels) != 4 or not file.levels[2].isdecimal() or not file.levels[3].isdecimal()
     )
-    return _of_all(files, wrong, "files are below model, model id and step")
+    return _all_of(files, wrong, "files are below model, model id and step")
 
 
 def graph_steps(evidence: Evidence) -> Outcome:
-    """The last level is the step that was selected, counted from 0."""
+    """Judge the last level: the selected steps, counted from 0."""
     files = [] if evidence.eager else evidence.dumped
     if not files:
         return _NOTHING
-    found = {file.levels[-1] for file in files}
-    wanted = {str(step) for step in evidence.steps}
-    return Outcome("confirmed" if found == wanted else "refuted", f"steps {sorted(found)}, selected {sorted(wanted)}")
+    steps = {file.levels[-1] for file in files}
+    selected = {str(step) for step in evidence.steps}
+    return outcome(steps == selected, f"steps {sorted(steps)}, selected {sorted(selected)}")
 
 
 def rank_directory(evidence: Evidence) -> Outcome:
-    """The directory of the rank above the time, without distributed execution."""
+    """Judge the directory of the rank above the time, without distributed execution."""
     files = [] if evidence.eager else evidence.dumped
     wrong = (
         str(file.path) for file in files if "worldsize1_global_rank0" not in file.path.parts[: -len(file.levels) - 1]
     )
-    return _of_all(files, wrong, "files are below worldsize1_global_rank0")
+    return _all_of(files, wrong, "files are below worldsize1_global_rank0")
 
 
 def file_modes(evidence: Evidence) -> Outcome:
-    """Only the owner may read or write."""
+    """Judge the modes: only the owner may read or write."""
     files = evidence.dumped
     modes = ((file.path.name, file.path.stat().st_mode & 0o777) for file in files)
-    return _of_all(files, (f"{name} has {mode:o}" for name, mode in modes if mode != 0o600), "files have 600")
+    return _all_of(files, (f"{name} has {mode:o}" for name, mode in modes if mode != 0o600), "files have 600")
 
 
 def kernel_names(evidence: Evidence) -> Outcome:
-    """The names of eager kernels."""
+    """Judge the names of eager kernels."""
     files = [file for file in evidence.dumped if evidence.eager and file.name is not None]
     wrong = (file.parsed.op_name for file in files if not _KERNEL.fullmatch(file.parsed.op_name))
-    return _of_all(files, wrong, "kernels are named so")
+    return _all_of(files, wrong, "kernels are named so")
 
 
 def never_dumped(evidence: Evidence) -> Outcome:
-    """No file of a constant or of control flow, in a graph that has constants."""
+    """Judge a graph with constants: no file is of a constant or of control flow."""
     files = [file for file in evidence.dumped if not evidence.eager and file.name is not None]
-    found = sorted({file.parsed.op_type for file in files} & _NO_TASK)
-    if found:
-        return Outcome("refuted", f"there is a file of type {found[0]}")
+    types = sorted({file.parsed.op_type for file in files} & _NO_TASK)
+    if types:
+        return Outcome("refuted", f"there is a file of type {types[0]}")
     constants = evidence.facts.get("constants", 0)
     if not files or not constants:
         return Outcome("unknown", "no graph with constants was dumped")
@@ -169,81 +145,85 @@ def never_dumped(evidence: Evidence) -> Outcome:
 
 
 def container(evidence: Evidence) -> Outcome:
-    """Whether files were written, if the self-test runs in a container."""
+    """Judge the number of files if the self-test runs in a container."""
     if not evidence.facts.get("container"):
         return Outcome("unknown", "this is no container")
     if evidence.tensors is None:
         return _NOTHING
     number = len(evidence.dumped)
-    return Outcome("confirmed" if number else "refuted", f"{number} files in a container")
+    return outcome(number > 0, f"{number} files in a container")
 
 
 # Headers and payloads.
 
 
 def header_version(evidence: Evidence) -> Outcome:
-    """The version in the header."""
-    found = _headers(evidence)
-    wrong = (f"{file.path.name} says {header.version!r}" for file, header in found if header.version != "2.0")
-    return _of_all([file for file, _ in found], wrong, "headers say 2.0")
+    """Judge the version in the header."""
+    headers = _headers(evidence)
+    wrong = (f"{file.path.name} says {header.version!r}" for file, header in headers if header.version != "2.0")
+    return _all_of([file for file, _ in headers], wrong, "headers say 2.0")
 
 
 def header_time(evidence: Evidence) -> Outcome:
-    """The time in the header is that of the name."""
-    found = _headers(evidence)
+    """Judge the time in the header: it is the time in the name."""
+    headers = _headers(evidence)
     wrong = (
         f"{file.path.name} says {header.dump_time}"
-        for file, header in found
+        for file, header in headers
         if header.dump_time != file.parsed.timestamp
     )
-    return _of_all([file for file, _ in found], wrong, "headers have the time of the name")
+    return _all_of([file for file, _ in headers], wrong, "headers have the time of the name")
 
 
 def one_header_in_a_file(evidence: Evidence) -> Outcome:
-    """The file ends with the last payload."""
-    found = _headers(evidence)
-    wrong = (f"{file.path.name}: {header.problems[0]}" for file, header in found if header.problems)
-    return _of_all([file for file, _ in found], wrong, "files are as long as their headers say")
+    """Judge the size: the file ends with the last payload."""
+    headers = _headers(evidence)
+    wrong = (f"{file.path.name}: {header.problems[0]}" for file, header in headers if header.problems)
+    return _all_of([file for file, _ in headers], wrong, "files are as long as their headers say")
 
 
 def null_address(evidence: Evidence) -> Outcome:
-    """Whether files that list a tensor without an address have no bytes for it.
+    """Judge the bytes of tensors without an address: there are none.
 
-    GE leaves out inputs that are not fed, and no program can ask for such a tensor: it is found by chance.
+    GE omits inputs that are not fed. A program cannot request such a tensor, so the dump has one by chance only.
     """
-    found, wrong = [], []
+    files, wrong = [], []
     for file, header in _headers(evidence):
         null = [tensor for tensor in header.tensors if tensor.size and not tensor.address]
         if null:
-            found.append(file)
-            wrong += [f"{file.path.name}: {one.io} {one.index} has {one.length} bytes" for one in null if one.length]
+            files.append(file)
+            wrong += [
+                f"{file.path.name}: {tensor.io} {tensor.index} has {tensor.length} bytes"
+                for tensor in null
+                if tensor.length
+            ]
             wrong += [f"{file.path.name}: {problem}" for problem in header.problems]
-    if not found:
+    if not files:
         return Outcome("unknown", "no tensor of the dump has a null address, and a program cannot ask for one")
-    return _of_all(found, wrong, "files list tensors without an address")
+    return _all_of(files, wrong, "files list tensors without an address")
 
 
 def _values(evidence: Evidence, step: Optional[int] = None) -> dict[str, list[np.ndarray]]:
-    """The tensors in the files, by side; of one step, if the files of eager kernels are below its number."""
-    found: dict[str, list[np.ndarray]] = {"input": [], "output": []}
+    """Return the tensors in the files by side. step: only those of this step."""
+    arrays: dict[str, list[np.ndarray]] = {"input": [], "output": []}
     for file, header in _headers(evidence):
         if step is not None and _step_of(evidence, file) != step:
             continue
         for tensor in header.tensors:
             if not tensor.error:
-                found[tensor.io].append(decode(header, tensor))
-    return found
+                arrays[tensor.io].append(decode(header, tensor))
+    return arrays
 
 
 def _step_of(evidence: Evidence, file: DeviceFile) -> Optional[int]:
-    """Of a graph the last level; of eager kernels the level that the capture made above the time."""
+    """Return the step: the last level of graphs, the level above the time of eager kernels."""
     level = file.levels[-1] if not evidence.eager else file.path.parts[-len(file.levels) - 3]
     return int(level) if level.isdecimal() else None
 
 
-def _holds(arrays: Iterable[np.ndarray], wanted: np.ndarray, *, dtype: bool) -> bool:
-    data = wanted.tobytes()
-    return any(one.tobytes() == data and (not dtype or one.dtype == wanted.dtype) for one in arrays)
+def _contains(arrays: Iterable[np.ndarray], expected: np.ndarray, *, dtype: bool) -> bool:
+    data = expected.tobytes()
+    return any(array.tobytes() == data and (not dtype or array.dtype == expected.dtype) for array in arrays)
 
 
 def _find_arrays(evidence: Evidence, *, dtype: bool, what: str) -> Outcome:
@@ -257,7 +237,7 @@ def _find_arrays(evidence: Evidence, *, dtype: bool, what: str) -> Outcome:
             values = _values(evidence, step)[side]
             for array in by_step.get(step, ()):
                 number += 1
-                if not _holds(values, array, dtype=dtype):
+                if not _contains(values, array, dtype=dtype):
                     return Outcome(
                         "refuted", f"no {side} of step {step} is the {array.dtype}{list(array.shape)} {what}"
                     )
@@ -265,69 +245,94 @@ def _find_arrays(evidence: Evidence, *, dtype: bool, what: str) -> Outcome:
 
 
 def payload_order(evidence: Evidence) -> Outcome:
-    """The bytes that the program fetched are at the position that the header gives."""
+    """Judge the offsets in headers by the bytes that the program fetched."""
     return _find_arrays(evidence, dtype=False, what="that the program had")
 
 
 def dtype_numbers(evidence: Evidence) -> Outcome:
-    """Those bytes are read with the type that the program fetched."""
+    """Judge the types in headers by the arrays that the program fetched."""
     return _find_arrays(evidence, dtype=True, what="that the program had, by bytes and type")
 
 
 def kernels_in_their_step(evidence: Evidence) -> Outcome:
-    """The results of a step are in its directory, and in no other."""
+    """Judge the directory of a step: it has the results of this step only."""
     if not evidence.eager or not evidence.dumped:
         return _NOTHING
     if not any(evidence.outputs.values()):
         return _NO_ARRAYS
     for step in evidence.steps:
         values = _values(evidence, step)["output"]
-        for other, arrays in evidence.outputs.items():
+        for number, arrays in evidence.outputs.items():
             for array in arrays:
-                if _holds(values, array, dtype=False) != (other == step):
-                    where = "also" if other != step else "not"
-                    return Outcome("refuted", f"what step {other} computed is {where} among the files of step {step}")
+                if _contains(values, array, dtype=False) != (number == step):
+                    where = "also" if number != step else "not"
+                    return Outcome("refuted", f"what step {number} computed is {where} among the files of step {step}")
     return Outcome("confirmed", f"steps {list(evidence.steps)}")
 
 
 def kernels_per_operator(evidence: Evidence) -> Outcome:
-    """As many kernels of matrix products as the program has products in the selected steps."""
+    """Judge the number of kernels by the matrix products of the program in the selected steps."""
     products = evidence.facts.get("products")
     if not evidence.eager or not evidence.dumped or products is None:
         return _NOTHING
-    found = sum(1 for file in evidence.dumped if file.name is not None and _PRODUCT.search(file.parsed.op_type))
-    wanted = products * len(evidence.steps)
-    return Outcome("confirmed" if found == wanted else "refuted", f"{found} kernels of {wanted} products")
+    kernels = sum(1 for file in evidence.dumped if file.name is not None and _PRODUCT.search(file.parsed.op_type))
+    expected = products * len(evidence.steps)
+    return outcome(kernels == expected, f"{kernels} kernels of {expected} products")
 
 
 # Statistics.
 
 
 def _csv(evidence: Evidence) -> list[str]:
+    """Return the tables of statistics. Raises Untried if there are none."""
     files = (file for file in evidence.files(evidence.statistics) if file.path.suffix == ".csv")
-    return [read_small(file.path, _LONGEST_TABLE).decode(errors="replace") for file in files]
+    texts = [read_small(file.path, _LONGEST_TABLE).decode(errors="replace") for file in files]
+    if not texts:
+        raise Untried("no statistics of a device were written")
+    return texts
 
 
 def statistics_header(evidence: Evidence) -> Outcome:
-    """The first line of statistics."""
+    """Judge the first line of statistics."""
     texts = _csv(evidence)
-    if not texts:
-        return Outcome("unknown", "no statistics of a device were written")
     wrong = next((text.partition("\n")[0] for text in texts if text.partition("\n")[0] != HEADER), None)
-    return Outcome("confirmed", f"{len(texts)} files") if wrong is None else Outcome("refuted", wrong)
+    return outcome(wrong is None, f"{len(texts)} files" if wrong is None else wrong)
 
 
 def statistics_numbers(evidence: Evidence) -> Outcome:
-    """The statistics of the values that the program fetched, as this package prints them."""
+    """Judge statistics by the arrays that the program fetched."""
     texts = _csv(evidence)
-    if not texts:
-        return Outcome("unknown", "no statistics of a device were written")
     arrays = [array for step in evidence.steps for array in evidence.outputs.get(step, ()) if array.dtype.kind == "f"]
     if not arrays:
         return _NO_ARRAYS
     lines = [line for text in texts for line in text.splitlines()]
     for array in arrays:
-        wanted = "," + ",".join(format_statistics(array))
-        if not any(line.startswith("Output") and line.endswith(wanted) for line in lines):
-            return Outcome("refuted", f"no line ends with {wanted[1:]}")
+        expected = "," + ",".join(format_statistics(array))
+        if not any(line.startswith("Output") and line.endswith(expected) for line in lines):
+            return Outcome("refuted", f"no line ends with {expected[1:]}")
     return Outcome("confirmed", f"{len(arrays)} arrays")
+
+
+PROBES = probes(
+    container,
+    device_directory,
+    dtype_numbers,
+    file_modes,
+    file_names,
+    graph_levels,
+    graph_steps,
+    header_time,
+    header_version,
+    kernel_names,
+    kernels_in_their_step,
+    kernels_per_operator,
+    never_dumped,
+    no_model_levels,
+    null_address,
+    one_header_in_a_file,
+    payload_order,
+    rank_directory,
+    statistics_header,
+    statistics_numbers,
+    time_directory,
+)

@@ -1,27 +1,16 @@
-"""Probes that look at what a device wrote of an overflow that was planted."""
+"""Probes of the records that a device writes of a planted overflow."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional
+from typing import Optional
 
 from ascend_dump.errors import ReadError
 from ascend_dump.native.cann.dump_file import payload, read_header
 from ascend_dump.native.cann.overflow import MAGIC, PAYLOAD_SIZE, decode_overflow, find_operator
 from ascend_dump.selftest.assumptions import Outcome
-from ascend_dump.selftest.evidence import judge_fact
+from ascend_dump.selftest.evidence import DeviceFile, Evidence, fact, outcome, probes
 
-if TYPE_CHECKING:
-    from ascend_dump.selftest.evidence import DeviceFile, Evidence
-
-__all__ = [
-    "overflow_file",
-    "overflow_found",
-    "overflow_of_conversion",
-    "overflow_operator",
-    "overflow_payload",
-    "overflow_status",
-    "overflow_task",
-]
+__all__ = ["PROBES"]
 
 _NOTHING = Outcome("unknown", "no overflow was recorded")
 _FLOAT_BIT, _CONVERSION_BIT, _CUBE_BIT = 0x20, 0x100, 0x400
@@ -31,7 +20,7 @@ _MAGIC_SOCS = ("Ascend910B", "Ascend910_93", "Ascend950")
 
 
 def _records(evidence: Evidence) -> list[DeviceFile]:
-    """Records of overflows, however they are spelled."""
+    """Return the records of overflows; capitals in their names do not matter."""
     return [
         file
         for file in evidence.files(evidence.overflow)
@@ -40,28 +29,24 @@ def _records(evidence: Evidence) -> list[DeviceFile]:
 
 
 def overflow_found(evidence: Evidence) -> Outcome:
-    """The overflow that was planted is recorded."""
+    """Judge the number of records of the planted overflow."""
     if evidence.overflow is None:
         return Outcome("unknown", "no overflow was planted")
     number = len(_records(evidence))
-    return Outcome("confirmed" if number else "refuted", f"{number} records of a planted overflow")
+    return outcome(number > 0, f"{number} records of a planted overflow")
 
 
 def overflow_file(evidence: Evidence) -> Outcome:
-    """The name of a record."""
-    found = [file.path.name for file in _records(evidence)]
-    wrong = next((name for name in found if not name.startswith(_PREFIX)), None)
-    if not found:
-        return _NOTHING
-    return Outcome("confirmed", f"{len(found)} records") if wrong is None else Outcome("refuted", wrong)
+    """Judge the name of a record."""
+    names = [file.path.name for file in _records(evidence)]
+    wrong = next((name for name in names if not name.startswith(_PREFIX)), None)
+    return outcome(wrong is None, f"{len(names)} records" if wrong is None else wrong) if names else _NOTHING
 
 
 def overflow_task(evidence: Evidence) -> Outcome:
-    """The task in the name of a record."""
+    """Judge the task in the name of a record."""
     tasks = {file.parsed.task_id for file in _records(evidence)}
-    return (
-        Outcome("confirmed" if tasks == {0} else "refuted", f"tasks {sorted(map(str, tasks))}") if tasks else _NOTHING
-    )
+    return outcome(tasks == {0}, f"tasks {sorted(map(str, tasks))}") if tasks else _NOTHING
 
 
 def _bytes_of(file: DeviceFile) -> bytes:
@@ -70,7 +55,7 @@ def _bytes_of(file: DeviceFile) -> bytes:
 
 
 def overflow_payload(evidence: Evidence) -> Outcome:
-    """Length and beginning of a record."""
+    """Judge length and beginning of a record."""
     soc: Optional[str] = evidence.facts.get("soc")
     for file in _records(evidence):
         data = _bytes_of(file)
@@ -85,15 +70,19 @@ def overflow_payload(evidence: Evidence) -> Outcome:
 
 
 def overflow_operator(evidence: Evidence) -> Outcome:
-    """The operator that a record names has a file beside it."""
+    """Judge the operator in a record: its file is in the same directory."""
     files = evidence.files(evidence.overflow)
     for file in _records(evidence):
         try:
             unit = decode_overflow(_bytes_of(file)).units[0]
         except ReadError as error:
             return Outcome("refuted", str(error))
-        beside = [one.parsed for one in files if one.path.parent == file.path.parent and one.name is not None]
-        if find_operator(unit, beside, file.parsed.timestamp) is None:
+        neighbours = [
+            candidate.parsed
+            for candidate in files
+            if candidate.path.parent == file.path.parent and candidate.name is not None
+        ]
+        if find_operator(unit, neighbours, file.parsed.timestamp) is None:
             return Outcome(
                 "refuted", f"no file of task {unit.task_id} of stream {unit.stream_id} beside {file.path.name}"
             )
@@ -101,9 +90,9 @@ def overflow_operator(evidence: Evidence) -> Outcome:
 
 
 def overflow_status(evidence: Evidence) -> Outcome:
-    """The bits that the core reported of the planted overflow, which is one of floating point.
+    """Judge the status bits of the planted overflow of floating point.
 
-    The Cube unit may report the product by its own bit alone, which tells nothing of the other.
+    The Cube unit may report the product by its own bit alone: that is no evidence about the other bit.
     """
     if not _records(evidence):
         return _NOTHING
@@ -113,19 +102,29 @@ def overflow_status(evidence: Evidence) -> Outcome:
         ]
     except ReadError as error:
         return Outcome("unknown", str(error))
-    found = {word for unit in units for word in unit.status if word}
-    seen = ", ".join(f"{word:#x}" for word in sorted(found)) or "none"
-    if any(word & _FLOAT_BIT for word in found):
-        return Outcome("confirmed", f"status {seen}")
-    if not found or all(word == _CUBE_BIT for word in found):
-        return Outcome("unknown", f"status {seen}")
-    return Outcome("refuted", f"status {seen}")
+    words = {word for unit in units for word in unit.status if word}
+    text = ", ".join(f"{word:#x}" for word in sorted(words)) or "none"
+    if any(word & _FLOAT_BIT for word in words):
+        return Outcome("confirmed", f"status {text}")
+    if not words or all(word == _CUBE_BIT for word in words):
+        return Outcome("unknown", f"status {text}")
+    return Outcome("refuted", f"status {text}")
 
 
 def overflow_of_conversion(evidence: Evidence) -> Outcome:
-    """The bits that the core reported of a conversion to float16 that overflowed."""
-    words = evidence.facts.get("conversion_status")
+    """Judge the status bits of a conversion to float16 that overflowed."""
+    words = fact(evidence, "conversion_status")
     if not words:
-        return judge_fact(evidence, "conversion_status", words) if words is None else _NOTHING
-    seen = ", ".join(f"{word:#x}" for word in words)
-    return Outcome("confirmed" if any(word & _CONVERSION_BIT for word in words) else "refuted", f"status {seen}")
+        return _NOTHING
+    return outcome(any(word & _CONVERSION_BIT for word in words), f"status {', '.join(f'{word:#x}' for word in words)}")
+
+
+PROBES = probes(
+    overflow_file,
+    overflow_found,
+    overflow_of_conversion,
+    overflow_operator,
+    overflow_payload,
+    overflow_status,
+    overflow_task,
+)

@@ -1,4 +1,4 @@
-"""The processes of a self-test: each scenario of each framework is one, as a user's program is."""
+"""The processes of a self-test: one for each scenario of each framework."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 __all__ = ["INTERFACE", "NO_DEVICE", "SUBJECTS", "Ran", "ScenarioRunner", "Subject"]
 
 _PROGRAMS = Path(__file__).with_name("programs")
-#: How a program ends that finds no device.
+#: Exit code of a program without a device.
 NO_DEVICE = 4
-#: How the names of runs begin that ask the dump interface itself.
+#: Prefix of runs that call the dump interface directly.
 INTERFACE = "interface-"
-#: Seconds; a process imports a framework, which takes some of them on a slow disk.
+#: Seconds; importing a framework from a slow disk takes some of them.
 _TIMEOUT = 300
-#: Bytes of what a program says of itself, in JSON.
+#: Bytes of the notes of a program, in JSON.
 _LONGEST_TRUTH = 1 << 24
-#: Variables of launchers and of ours, which are not of this run.
+#: Variables of launchers and of ascend_dump that do not belong to this run.
 _LEFT_OUT = ("ASCEND_DUMP", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK_ID", "RANK_SIZE")
 _SCENARIOS = ("plain", "with", "decorator", "statistics", "overflow", "unwritable", "full")
 
@@ -38,16 +38,14 @@ _SCENARIOS = ("plain", "with", "decorator", "statistics", "overflow", "unwritabl
 class Subject:
     """A framework with its program.
 
-    module   what has to be installed to run on a device
+    module   the module that has to be installed to run on a device
     device   it runs on an NPU
-    cann     the dump is one of CANN's, about which there are assumptions
-    fakes    what stands in for it on the simulated device
-    native   by a framework that is installed, what then replaces only the part of it that needs a device
-    below    modules that it needs beside itself, on the simulated device too, each with the fake for where it is not
-             installed, "" for none
-    interface  programs that ask the device itself, beside any capture, with the name of a question where each
-               question has to be a process
-    without  scenarios that it does not have, by the reason
+    cann     CANN writes the dump; there are assumptions about it
+    fakes    its fakes for the simulated device
+    native   by fake: the fake of only the part that needs a device, if the framework is installed
+    below    modules that it also needs, on the simulated device too, with their fakes; "" for no fake
+    interface  programs that call the device without a capture, with a question if each question needs a process
+    without  the reasons by the scenarios that it does not have
 
     >>> Subject("torch", "torch", "with_torch.py").stand_ins()
     []
@@ -65,7 +63,7 @@ class Subject:
     without: Mapping[str, str] = field(default_factory=dict)
 
     def lacks(self, *, simulated: bool) -> str:
-        """Why it cannot be tried here, "" where it can."""
+        """Return the reason if this machine cannot run it, else ""."""
         stands_in = simulated and bool(self.fakes)
         for module in (*self.below, *(() if stands_in else (self.module,))):
             if not _is_installed(module) and not (stands_in and self.below[module]):
@@ -73,13 +71,13 @@ class Subject:
         if stands_in:
             for module in self.fakes:
                 if _is_installed(module) and module not in self.native:
-                    return f"the real {module} is installed, and the simulated device has none for it"
+                    return f"the real {module} is installed, and the simulated device needs its fake instead"
         return ""
 
     def stand_ins(self) -> list[str]:
-        """The fakes to install for the simulated device."""
-        found = [self.native[one] if one in self.native and _is_installed(one) else one for one in self.fakes]
-        return [*found, *(fake for module, fake in self.below.items() if fake and not _is_installed(module))]
+        """Return the fakes to install for the simulated device."""
+        stand_ins = [self.native.get(name, name) if _is_installed(name) else name for name in self.fakes]
+        return [*stand_ins, *(fake for module, fake in self.below.items() if fake and not _is_installed(module))]
 
 
 def _is_installed(module: str) -> bool:
@@ -160,7 +158,7 @@ SUBJECTS = (
 
 @dataclass(frozen=True)
 class Ran:
-    """What a process left. code: None where it did not end in time."""
+    """The results of a process. code: None if it did not end in time."""
 
     scenario: str
     directory: Path
@@ -175,24 +173,25 @@ class Ran:
 
     @property
     def last_line(self) -> str:
-        """What it said last, for a table."""
-        return next((line.strip() for line in reversed(self.output.splitlines()) if line.strip()), "it said nothing")
+        """The last line of the output, for a table."""
+        return next((line.strip() for line in reversed(self.output.splitlines()) if line.strip()), "it printed nothing")
 
     def of(self, kind: str) -> dict[int, list[np.ndarray]]:
-        """By step, the arrays that the program noted as "inputs", "outputs" or "result"."""
-        found: dict[int, list[np.ndarray]] = {}
+        """Return by step the arrays that the program noted as "inputs", "outputs" or "result"."""
+        arrays: dict[int, list[np.ndarray]] = {}
         for name, array in self.arrays.items():
-            this, number, _ = name.split("-")
-            if this == kind:
-                found.setdefault(int(number), []).append(array)
-        return found
+            noted_kind, number, _ = name.split("-")
+            if noted_kind == kind:
+                arrays.setdefault(int(number), []).append(array)
+        return arrays
 
 
 class ScenarioRunner:
-    """Starts the processes of one subject below `directory`.
+    """A runner of the processes of one subject.
 
-    simulated  on the simulated device
-    device     of the machine, None for the one that the framework takes by itself
+    directory  the parent of their working directories
+    simulated  use the simulated device
+    device     number of the device, None for the default of the framework
     python     the interpreter
     """
 
@@ -212,7 +211,7 @@ class ScenarioRunner:
         self._python = python
 
     def run_all(self) -> dict[str, Ran]:
-        """Every scenario by its name; only the plain one where that fails."""
+        """Return the results by scenario; only the plain one if that fails."""
         runs = {"plain": self._scenario("plain")}
         if runs["plain"].code != 0:
             return runs
@@ -222,8 +221,8 @@ class ScenarioRunner:
         if "launcher" not in self._subject.without:
             for rank in (1, 0):
                 runs[f"launcher-{rank}"] = self._launched(rank)
-        for asked in self._subject.interface:
-            program, _, question = asked.partition(" ")
+        for entry in self._subject.interface:
+            program, _, question = entry.partition(" ")
             scenario = INTERFACE + (question or Path(program).stem)
             runs[scenario] = self._scenario(scenario, program=program)
         return runs
@@ -237,7 +236,7 @@ class ScenarioRunner:
         return self._run(scenario, directory, self._command(program or self._subject.program, scenario, directory), {})
 
     def _launched(self, rank: int) -> Ran:
-        """The plain program under the launcher, as one of two ranks of which the second is selected."""
+        """Run the plain program under the launcher, as one of two ranks; the second is selected."""
         name = f"launcher-{rank}"
         directory = self._make(name)
         settings = ["--path", str(directory / DUMPS), "--steps", "|".join(map(str, SELECTED)), "--mode", "all"]
@@ -270,17 +269,16 @@ class ScenarioRunner:
             )
             code, output = done.returncode, done.stdout
         except subprocess.TimeoutExpired as error:
-            said = error.stdout or b""
-            output = (
-                f"{said.decode(errors='replace') if isinstance(said, bytes) else said}\nit did not end in {_TIMEOUT} s"
-            )
+            printed = error.stdout or b""
+            text = printed.decode(errors="replace") if isinstance(printed, bytes) else printed
+            output = f"{text}\nit did not end in {_TIMEOUT} s"
         return Ran(scenario, directory, code, output, _truth(directory), _arrays(directory))
 
 
 def _truth(directory: Path) -> dict[str, Any]:
     file = directory / "truth.json"
-    found: dict[str, Any] = json.loads(read_small(file, _LONGEST_TRUTH)) if file.is_file() else {}
-    return found
+    truth: dict[str, Any] = json.loads(read_small(file, _LONGEST_TRUTH)) if file.is_file() else {}
+    return truth
 
 
 def _arrays(directory: Path) -> dict[str, np.ndarray]:

@@ -1,8 +1,7 @@
-"""Shared by the programs of the self-test: the scenarios, and the notes that a program leaves.
+"""The scenarios of the programs of the self-test, and the notes of a program.
 
 A program is started as `python with_torch.py FRAMEWORK SCENARIO DIRECTORY`. It runs a tiny network, with or without a
-capture, and leaves in the directory the arrays that it fetched itself (`truth.npz`) and its observations
-(`truth.json`).
+capture, and saves the arrays that it fetched (`truth.npz`) and its observations (`truth.json`) in the directory.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ if TYPE_CHECKING:
 __all__ = ["DUMPS", "OVERFLOWS", "SELECTED", "STEPS", "Network", "StepSeen", "ask_each", "main"]
 
 STEPS = 4
-#: Neither the first nor the last step, and one between them that is left out.
+#: Not the first step, and not the step between them.
 SELECTED = (1, 3)
 DUMPS = "dumps"
-#: The step that overflows in the scenario of that name.
+#: The step that overflows in the scenario overflow.
 OVERFLOWS = 1
 #: Steps after the end of the capture.
-_BEHIND = 2
-#: No file may become longer, as on a disk that is full.
+_STEPS_AFTER = 2
+#: Limit for the size of files, as on a full disk.
 _FULL = 2048
 
 
 @dataclass(frozen=True)
 class StepSeen:
-    """What a program fetched in one step: inputs and outputs of operators, and the result of the step."""
+    """The arrays that a program fetched in one step: inputs and outputs of operators, and the result of the step."""
 
     inputs: Sequence[np.ndarray]
     outputs: Sequence[np.ndarray]
@@ -51,20 +50,20 @@ class StepSeen:
 class Network:
     """The part of a self-test program that depends on the framework.
 
-    make      creates what `step` runs, with the same weights each time
+    make      creates the model that `step` runs, with the same weights each time
     step      runs step `number`; `overflow` makes an operator overflow
     settings  of `capture`, besides those of the scenario
-    target    the part to capture; None captures what runs in the block
-    marks     whether steps have to be drawn by `Capture.step`, because the framework does not count them
-    anew      whether each call of a decorated function makes its own, because the framework reads its settings then
-    detects   whether the device detects overflows by itself
-    facts     other facts about the device that the program can determine after its run
+    target    the part to capture; None captures everything that runs in the block
+    marks     `Capture.step` has to count the steps, because the framework does not
+    anew      each call of a decorated function makes a model, because the framework reads its settings then
+    detects   the device detects overflows by itself
+    facts     further facts about the device, determined after the run
     """
 
     make: Callable[[], Any]
     step: Callable[[Any, int, bool], StepSeen]
     settings: dict[str, Any] = field(default_factory=dict)
-    target: Callable[[Any], Any] = lambda made: made
+    target: Callable[[Any], Any] = lambda model: model
     marks: bool = False
     anew: bool = False
     detects: bool = False
@@ -72,17 +71,17 @@ class Network:
 
 
 class _Truth:
-    """What is written at the end, even if the program fails."""
+    """The notes of a program, written at its end, even if it fails."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.noted: dict[str, Any] = {"began": time.time(), "messages": []}
         self.arrays: dict[str, np.ndarray] = {}
 
-    def add(self, number: int, seen: StepSeen) -> None:
+    def add(self, number: int, fetched: StepSeen) -> None:
         for kind in ("inputs", "outputs", "result"):
-            for place, array in enumerate(getattr(seen, kind)):
-                self.arrays[f"{kind}-{number}-{place}"] = array
+            for index, array in enumerate(getattr(fetched, kind)):
+                self.arrays[f"{kind}-{number}-{index}"] = array
 
     def write(self) -> None:
         import numpy as np
@@ -94,7 +93,7 @@ class _Truth:
 
 
 class _Listener(logging.Handler):
-    """Collects the messages of ascend_dump."""
+    """A handler that collects the messages of ascend_dump."""
 
     def __init__(self, messages: list[str]) -> None:
         super().__init__(logging.WARNING)
@@ -105,10 +104,10 @@ class _Listener(logging.Handler):
 
 
 def ask_each(directory: Path, questions: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
-    """The answers by name, one question after the other.
+    """Ask questions one after the other, and return the answers by name.
 
-    The exception of a question is noted under `FAILED` instead. `truth.json` is written after each question, because
-    the next one may end the process.
+    If a question raises an error, the error is noted in the fact `FAILED`. `truth.json` is written after each question,
+    because the next one may end the process.
 
     >>> import tempfile
     >>> ask_each(Path(tempfile.mkdtemp()), {"sum": lambda: 1 + 1, "quotient": lambda: 1 // 0})["sum"]
@@ -118,14 +117,14 @@ def ask_each(directory: Path, questions: Mapping[str, Callable[[], Any]]) -> dic
     for name, question in questions.items():
         try:
             facts[name] = question()
-        except Exception as error:  # whatever a framework raises
+        except Exception as error:  # a framework may raise any error
             facts[FAILED][name] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         (directory / "truth.json").write_text(json.dumps({"facts": facts}))
     return facts
 
 
 def main(network: Network) -> None:
-    """Run the scenario that the command line names."""
+    """Run the scenario of the command line."""
     scenario, directory = sys.argv[2], Path(sys.argv[3])
     truth = _Truth(directory)
     logging.getLogger("ascend_dump").addHandler(_Listener(truth.noted["messages"]))
@@ -135,11 +134,11 @@ def main(network: Network) -> None:
         truth.write()
 
 
-def _run(network: Network, truth: _Truth, made: Any, *, mark: Callable[[], None], overflow: bool = False) -> None:
+def _run(network: Network, truth: _Truth, model: Any, *, mark: Callable[[], None], overflow: bool = False) -> None:
     for number in range(STEPS):
         if number:
             mark()
-        truth.add(number, network.step(made, number, overflow and number == OVERFLOWS))
+        truth.add(number, network.step(model, number, overflow and number == OVERFLOWS))
 
 
 def _capture(network: Network, truth: _Truth, target: Any, **settings: Any) -> ascend_dump.Capture:
@@ -152,27 +151,27 @@ def _files(directory: Path) -> set[tuple[str, int]]:
 
 
 def _plain(network: Network, truth: _Truth) -> None:
-    """Without a capture: for comparison, and under the launcher."""
+    """Run without a capture: for comparison, and under the launcher."""
     _run(network, truth, network.make(), mark=lambda: None)
 
 
 def _with(network: Network, truth: _Truth, **settings: Any) -> None:
-    """A with block, and more steps after it."""
-    made = network.make()
-    cap = _capture(network, truth, network.target(made), strict=True, **settings)
+    """Run a with block, and further steps after it."""
+    model = network.make()
+    cap = _capture(network, truth, network.target(model), strict=True, **settings)
     with _refusal_noted(truth), cap:
         mark = cap.step if network.marks else lambda: None
-        _run(network, truth, made, mark=mark, overflow=bool(truth.noted.get("plant")))
+        _run(network, truth, model, mark=mark, overflow=bool(truth.noted.get("plant")))
     before = _files(truth.directory / DUMPS)
-    for number in range(STEPS, STEPS + _BEHIND):
-        network.step(made, number, False)
+    for number in range(STEPS, STEPS + _STEPS_AFTER):
+        network.step(model, number, False)
     truth.noted["after"] = sorted(path for path, _ in _files(truth.directory / DUMPS) - before)
     truth.noted["facts"] = network.facts(truth.directory)
 
 
 @contextmanager
 def _refusal_noted(truth: _Truth) -> Iterator[None]:
-    """Note what an adapter refuses before anything runs; that is not a failure, it is not supported here."""
+    """Note a refusal of an adapter before the first step: the scenario is not supported, it does not fail."""
     try:
         yield
     except (ConfigError, NotSupported) as error:
@@ -182,11 +181,11 @@ def _refusal_noted(truth: _Truth) -> Iterator[None]:
 
 
 def _decorated(network: Network, truth: _Truth) -> None:
-    """A decorated function; each call is a step."""
-    made = None if network.anew else network.make()
+    """Run a decorated function; each call is a step."""
+    model = None if network.anew else network.make()
 
     def step(number: int) -> StepSeen:
-        return network.step(network.make() if network.anew else made, number, False)
+        return network.step(network.make() if network.anew else model, number, False)
 
     cap = _capture(network, truth, None, strict=True)
     decorated = cap(step)
@@ -200,47 +199,47 @@ def _statistics(network: Network, truth: _Truth) -> None:
 
 
 def _overflow(network: Network, truth: _Truth) -> None:
-    """The scene overflow on devices that detect overflows; else overflow is found from recorded values."""
+    """Run the scene overflow on devices that detect overflows, else a capture of values."""
     truth.noted["plant"] = True
-    # At every step: GE and acl know no others for it.
+    # At every step: GE and acl cannot select steps for it.
     _with(network, truth, **({"scene": "overflow", "steps": None} if network.detects else {}))
 
 
 def _unwritable(network: Network, truth: _Truth) -> None:
-    """A path that cannot be written to: below a read-only directory, for root below a file."""
+    """Run with a path that cannot be written: below a read-only directory, for root below a file."""
     import os
 
-    place = truth.directory / "read-only"
+    parent = truth.directory / "read-only"
     if os.geteuid():
-        place.mkdir(mode=0o500)
+        parent.mkdir(mode=0o500)
     else:
-        place.write_text("")
-    _survive(network, truth, network.make(), path=place / DUMPS)
+        parent.write_text("")
+    _survive(network, truth, network.make(), path=parent / DUMPS)
 
 
 def _full(network: Network, truth: _Truth) -> None:
-    """A full disk: files cannot grow beyond a fraction of the network's tensors."""
+    """Run with a full disk: files cannot grow beyond a fraction of the network's tensors."""
     import resource
 
-    made = network.make()
+    model = network.make()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (_FULL, hard))
     try:
-        _survive(network, truth, made)
+        _survive(network, truth, model)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def _survive(network: Network, truth: _Truth, made: Any, **settings: Any) -> None:
-    """Run to the end whatever happens to the capture, as a user's program does, and note its messages."""
+def _survive(network: Network, truth: _Truth, model: Any, **settings: Any) -> None:
+    """Run to the end even if the capture fails, as a user's program does, and note the messages."""
     try:
-        cap = _capture(network, truth, network.target(made), **settings)
+        cap = _capture(network, truth, network.target(model), **settings)
         with cap:
-            _run(network, truth, made, mark=cap.step if network.marks else lambda: None)
+            _run(network, truth, model, mark=cap.step if network.marks else lambda: None)
     except AscendDumpError as error:
         truth.noted["messages"].append(str(error))
         if not truth.arrays:  # refused before it began
-            _run(network, truth, made, mark=lambda: None)
+            _run(network, truth, model, mark=lambda: None)
 
 
 _SCENARIOS: dict[str, Callable[[Network, _Truth], None]] = {

@@ -1,7 +1,7 @@
-"""The report of a self-test: a zip that a person can send, with nothing in it that is theirs.
+"""The report of a self-test: a zip without private data, to send in.
 
 Paths of the home directory, of the Python environment and of the run, and the names of host and user, are replaced in
-every text. Dump files are taken as they are, small ones only, and none that holds such a name.
+each text. Small dump files are included unchanged, unless they contain such a name.
 """
 
 from __future__ import annotations
@@ -41,59 +41,59 @@ _PACKAGES = (
     "mindspore",
     "tensorflow",
 )
-#: Where CANN, driver and firmware say their versions.
+#: Files with the versions of CANN, driver and firmware.
 _VERSION_FILES = {
     "CANN": ("{ASCEND_HOME_PATH}/version.cfg", "{ASCEND_HOME_PATH}/runtime/version.info"),
     "driver": ("/usr/local/Ascend/driver/version.info",),
     "firmware": ("/usr/local/Ascend/firmware/version.info",),
 }
-#: Settings that change a dump; other environment variables stay out of the report.
+#: Environment variables that change a dump; others are not in the report.
 _SETTINGS = re.compile(r"(ASCEND|NPU|GE|HCCL|MS|MINDSPORE|DUMP|TORCH|TF|ACL|OMP)_\w+|RANK(_\w+)?|WORLD_SIZE")
 #: Names of variables whose value may be a secret.
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS|AUTH|CRED|PROXY", re.IGNORECASE)
 _TEXTS = {".json", ".jsonl", ".csv", ".txt"}
 _LARGEST = 64 << 10
-#: Of each process.
+#: Files of each process.
 _MOST_FILES = 12
-#: Shorter names are parts of too many words; nobody is meant by these.
+#: Shorter names are parts of too many words; these names identify nobody.
 _SHORTEST = 3
 _NOBODY = {"root", "localhost"}
 
 
 class Private:
-    """What must not leave the machine: replaced in texts, looked for in bytes.
+    """Private names: replaced in texts, detected in bytes.
 
-    names  a name or path -> what to write instead
+    names  replacements by name or path
 
     >>> Private({"/home/ada": "~", "ada": "USER"}).clean("/home/ada/x of ada")
     '~/x of USER'
     """
 
     def __init__(self, names: Mapping[str, str]) -> None:
-        # Longer ones first: a path may hold the name of the user.
+        # Longer names first: a path may contain the name of the user.
         self._names = dict(sorted(names.items(), key=lambda item: -len(item[0])))
 
     def clean(self, text: str) -> str:
-        """The text with every private name replaced; names that are no paths only where they are whole words."""
+        """Return the text with private names replaced; names that are no paths have to be whole words."""
         for name, instead in self._names.items():
             escaped = re.escape(name)
             pattern = escaped if os.sep in name else rf"(?<![A-Za-z0-9]){escaped}(?![A-Za-z0-9])"
-            text = re.sub(pattern, lambda found, instead=instead: instead, text)  # type: ignore[misc]  # a default
+            text = re.sub(pattern, lambda match, instead=instead: instead, text)  # type: ignore[misc]  # a default
         return text
 
     def is_in(self, data: bytes) -> bool:
-        """Whether bytes hold one of them."""
+        """Return True if the bytes contain a private name."""
         text = data.decode("latin-1")
         return self.clean(text) != text
 
 
 def private_names(work: Path) -> Private:
-    """Those of this machine, user and run."""
-    found: dict[str, str] = {}
+    """Return the private names of this machine, user and run."""
+    names: dict[str, str] = {}
 
     def add(name: str, instead: str) -> None:
         if len(name) >= _SHORTEST and name not in _NOBODY:
-            found.setdefault(name, instead)
+            names.setdefault(name, instead)
 
     for path, instead in (
         (work, "WORK"),
@@ -110,11 +110,11 @@ def private_names(work: Path) -> Private:
         add(name, "HOST")
     with contextlib.suppress(KeyError, OSError):  # a user without a name, as in some containers
         add(getpass.getuser(), "USER")
-    return Private(found)
+    return Private(names)
 
 
 def versions() -> dict[str, Any]:
-    """Of Python, the packages that matter, and of CANN, driver and firmware where they say it."""
+    """Return the versions of Python, related packages, CANN, driver and firmware."""
     from importlib.metadata import PackageNotFoundError, version
 
     def of(name: str) -> Any:
@@ -128,11 +128,11 @@ def versions() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "packages": {name: of(name) for name in _PACKAGES},
-        **{what: next(_said(paths), None) for what, paths in _VERSION_FILES.items()},
+        **{name: next(_version_texts(paths), None) for name, paths in _VERSION_FILES.items()},
     }
 
 
-def _said(paths: tuple[str, ...]) -> Iterator[str]:
+def _version_texts(paths: tuple[str, ...]) -> Iterator[str]:
     for path in paths:
         if "{" in path and not os.environ.get("ASCEND_HOME_PATH"):
             continue
@@ -140,15 +140,15 @@ def _said(paths: tuple[str, ...]) -> Iterator[str]:
             text = read_regular(path.format(**os.environ), _LARGEST).decode(errors="replace")
         except OSError:
             continue
-        found = re.search(r"version\s*[=:]\s*\[?([^\s\]]+)", text, re.IGNORECASE)
-        if found:
-            yield found[1]
+        match = re.search(r"version\s*[=:]\s*\[?([^\s\]]+)", text, re.IGNORECASE)
+        if match:
+            yield match[1]
 
 
 def write_report(file: Path, work: Path, document: Mapping[str, Any]) -> list[str]:
-    """Write the zip, readable by its owner only; what stands below `work` is its material.
+    """Write the zip from the files below `work`, readable by its owner only, and return the names of its members.
 
-    Returns the names of the members. Raises WriteError.
+    Raises WriteError.
     """
     private = private_names(work)
     members = dict(_members(work, document, private))
@@ -161,7 +161,7 @@ def write_report(file: Path, work: Path, document: Mapping[str, Any]) -> list[st
             out.write(packed.getvalue())
     except OSError as error:
         raise WriteError(
-            f"the report cannot be written to {str(file)!r}: {error.strerror}", hint="give -o another file"
+            f"the report cannot be written to {str(file)!r}: {error.strerror}", hint="choose a different file for -o"
         ) from error
     return list(members)
 

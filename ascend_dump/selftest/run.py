@@ -1,4 +1,4 @@
-"""Run a whole self-test: one framework after the other, the checks, and the probes of their devices."""
+"""A whole self-test: the frameworks one after the other, their checks, and the probes of their devices."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class SelfTest:
 
     results       the checks, one row of the table each
     probed        outcomes by probe
-    on_device     whether a device, real or simulated, was used
-    wants_device  whether one of the frameworks needs a device
-    runs          what the processes left, by framework and scenario
+    on_device     a device, real or simulated, was used
+    wants_device  at least one of the frameworks needs a device
+    runs          the results of processes, by framework and scenario
     """
 
     simulated: bool
@@ -38,7 +38,7 @@ class SelfTest:
 
     @property
     def failed(self) -> bool:
-        """Whether a check failed, or a probe found that the simulated device contradicts an assumption."""
+        """True if a check failed, or the simulated device contradicts an assumption."""
         wrong = self.simulated and any(outcome.state == "refuted" for outcome in self.probed.values())
         return wrong or any(result.state == "FAIL" for result in self.results)
 
@@ -47,18 +47,18 @@ class SelfTest:
         return self.wants_device and not self.on_device
 
     def assumptions(self) -> list[dict[str, Any]]:
-        """Each assumption with its id, state, probe and evidence.
+        """Return each assumption with its id, state, probe and evidence.
 
-        The simulated device proves nothing: the state stays unknown then, and `simulated` tells whether it agrees.
+        The simulated device confirms nothing: the state is unknown, and `simulated` is the outcome on it.
         """
-        return [self._told(one) for one in load_assumptions()]
+        return [self._entry(assumption) for assumption in load_assumptions()]
 
-    def _told(self, one: Assumption) -> dict[str, Any]:
-        outcome = self.probed.get(one.probe, Outcome("unknown", one.by_hand or "no device was asked"))
-        told = {"id": one.id, "state": outcome.state, "probe": one.probe, "seen": outcome.seen}
+    def _entry(self, assumption: Assumption) -> dict[str, Any]:
+        outcome = self.probed.get(assumption.probe, Outcome("unknown", assumption.by_hand or "no device was tested"))
+        entry = {"id": assumption.id, "state": outcome.state, "probe": assumption.probe, "seen": outcome.seen}
         if self.simulated:
-            told.update(state="unknown", simulated=outcome.state)
-        return {**told, "statement": one.statement}
+            entry.update(state="unknown", simulated=outcome.state)
+        return {**entry, "statement": assumption.statement}
 
 
 def run_selftest(
@@ -70,18 +70,18 @@ def run_selftest(
     python: Optional[str] = None,
     tell: Callable[[CheckResult], None] = lambda result: None,
 ) -> SelfTest:
-    """Run the self-test in `directory`, which has to be empty.
+    """Run the self-test in an empty directory.
 
     frameworks: names to test, all by default. tell: called with each result. Raises ConfigError for a framework that
     has no self-test.
     """
-    known = {subject.name: subject for subject in SUBJECTS}
-    unknown = [name for name in frameworks if name not in known]
+    subjects = {subject.name: subject for subject in SUBJECTS}
+    unknown = [name for name in frameworks if name not in subjects]
     if unknown:
-        raise ConfigError(f"there is no self-test of {unknown[0]!r}", hint=f"there are {', '.join(known)}")
+        raise ConfigError(f"there is no self-test of {unknown[0]!r}", hint=f"choose from {', '.join(subjects)}")
     test = SelfTest(simulated)
     outcomes = []
-    for subject in [known[name] for name in dict.fromkeys(frameworks)] or SUBJECTS:
+    for subject in [subjects[name] for name in dict.fromkeys(frameworks)] or SUBJECTS:
         test.wants_device = test.wants_device or subject.device
         interpreter = {} if python is None else {"python": python}
         runner = ScenarioRunner(subject, directory, simulated=simulated, device=device, **interpreter)
@@ -107,29 +107,29 @@ def _of_subject(test: SelfTest, subject: Subject, runner: ScenarioRunner) -> lis
 
 
 def _evidence(runs: dict[str, Ran], *, cann: bool) -> Evidence:
-    """The evidence of one framework on a device. All scenarios have the same tensors, so those of one are used.
+    """Return the evidence of one framework on a device. All scenarios have the same tensors: those of one are used.
 
-    cann: whether the dumps are CANN's; else there are only facts.
+    cann: CANN writes the dumps; else there are only facts.
     """
     ran = runs.get("with", runs["plain"])
     facts = {"container": _is_container(), **ran.truth.get("facts", {})}
-    for name, asked in runs.items():
+    for name, run in runs.items():
         if name.startswith(INTERFACE):
-            noted = asked.truth.get("facts", {})
+            noted = run.truth.get("facts", {})
             failed = {**facts.get(FAILED, {}), **noted.get(FAILED, {})}
             facts.update({**noted, FAILED: failed})
-    times = [one.truth for one in runs.values() if "ended" in one.truth]
+    times = [run.truth for run in runs.values() if "ended" in run.truth]
 
     def dumps(name: str) -> Optional[Path]:
-        found = runs.get(name)
-        if not cann or found is None or found.code != 0 or "refused" in found.truth:
+        run = runs.get(name)
+        if not cann or run is None or run.code != 0 or "refused" in run.truth:
             return None
-        return found.dumps
+        return run.dumps
 
     return Evidence(
         device=int(facts.get("device", 0)),
-        began=min((one["began"] for one in times), default=0.0),
-        ended=max((one["ended"] for one in times), default=0.0),
+        began=min((truth["began"] for truth in times), default=0.0),
+        ended=max((truth["ended"] for truth in times), default=0.0),
         tensors=dumps("with"),
         statistics=dumps("statistics"),
         overflow=dumps("overflow"),
@@ -142,7 +142,7 @@ def _evidence(runs: dict[str, Ran], *, cann: bool) -> Evidence:
 
 
 def _is_container() -> bool:
-    """Whether this process runs in a container, by the marks of Docker, Podman and Kubernetes."""
+    """Return True if this process runs in a container, by the marks of Docker, Podman and Kubernetes."""
     if any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv")):
         return True
     try:

@@ -1,4 +1,4 @@
-"""Shared by the networks of several frameworks: shapes and weights of two layers, and the input of each step."""
+"""The tiny network of several frameworks: shapes and weights of two layers, and the input of each step."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ ROWS, IN, HIDDEN, OUT = 4, 64, 48, 8
 
 
 def weights() -> tuple[np.ndarray, np.ndarray]:
-    """The weights of both layers, of shape (IN, HIDDEN) and (HIDDEN, OUT), the same each time."""
+    """Return the weights of both layers, of shape (IN, HIDDEN) and (HIDDEN, OUT), the same each time."""
     draw = np.random.default_rng(0).standard_normal
     return draw((IN, HIDDEN)).astype("f4"), draw((HIDDEN, OUT)).astype("f4")
 
 
 def run_step(run: Callable[[np.ndarray], np.ndarray], number: int, overflow: bool) -> StepSeen:
-    """Call `run` with the input of step `number`, of shape (ROWS, IN), and note what it returns.
+    """Call `run` with the input of step `number`, of shape (ROWS, IN), and note its result.
 
     overflow: let the first layer overflow, by an input near the largest float32.
     """

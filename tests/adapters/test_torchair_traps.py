@@ -134,7 +134,7 @@ class TestOptions:
     def test_options_and_a_json_exclude_each_other(self, place: Path) -> None:
         problem = find(check_options({"enable_dump": True, "dump_config_path": "file.json"}), "AD242")
         assert problem.severity == "silent"
-        assert "an older one the file" in problem.message
+        assert "older ones the file" in problem.message
 
     def test_the_json_is_checked_with_it(self, place: Path) -> None:
         Path("file.json").write_text('{"dump": {"dump_path": "nowhere", "dump_list": [{}]}}')

@@ -1,6 +1,6 @@
-"""Train a small network for three steps. One operator overflows at step 1: which one?
+"""Train a small network for three steps. An operator overflows at step 1: find it.
 
-With --eps the layer norm has another epsilon, and nothing overflows that did not before: where do the losses part?
+--eps sets another epsilon of the layer norm: find the first operator that differs from a run without it.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import ascend_dump
 
 
 class Gate(nn.Module):
-    """Scales each channel by exp(w * x): fine for small x, and then a large batch comes."""
+    """A gate that scales each channel by exp(w * x): it overflows for large x."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

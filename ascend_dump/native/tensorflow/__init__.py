@@ -1,1 +1,1 @@
-"""What the TensorFlow adapter of CANN defines: the dump settings in a ConfigProto."""
+"""Formats of TensorFlow on Ascend: dump settings in a ConfigProto, and the events of tfdbg."""

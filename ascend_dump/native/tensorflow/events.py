@@ -1,4 +1,4 @@
-"""What the debugger of TensorFlow 1 (tfdbg) writes: one `Event` in a file, without the framing of records.
+"""Files of the debugger of TensorFlow 1 (tfdbg): one `Event` each, without the framing of records.
 
 Sources: TensorFlow 2.15, `core/util/event.proto`, `framework/summary.proto`, `tensor.proto`, `types.proto`,
 `graph.proto`; `core/debug/debug_io_utils.cc` for the fields that tfdbg writes. The elements of a tensor are not read
@@ -52,7 +52,7 @@ class EventTensor(NamedTuple):
     """A tensor. Its elements are `nbytes` bytes at `offset`, in C order, little-endian.
 
     dtype     a numpy or ml_dtypes name; "string", "resource", "variant" or the number of another type
-    is_whole  whether the file has the elements; False for an uninitialised tensor and for types other than numbers
+    is_whole  the file has the elements; False for an uninitialised tensor and for types other than numbers
     """
 
     dtype: str
@@ -158,7 +158,7 @@ def _source(text: str) -> tuple[str, int]:
 
 
 class _Message:
-    """A protobuf message in a file, of which only the requested parts are read."""
+    """A protobuf message in a file; only the requested parts are read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

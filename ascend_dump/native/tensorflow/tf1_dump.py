@@ -36,7 +36,7 @@ DUMP_FIELDS = {
     "dump_layer": "s",
     "quant_dumpable": "s",
 }
-#: Keys that may be set for other reasons, too.
+#: Keys that may also be set for other purposes.
 OTHER_FIELDS = {"enable_exception_dump": "i", "use_off_line": "b"}
 _TYPES = {"b": bool, "i": int, "s": str}
 #: RewriterConfig.OFF, which the documents also set for memory_optimization.
@@ -49,7 +49,7 @@ _log = logging.getLogger("tf1_dump")
 
 
 class DumpError(ValueError):
-    """The settings, the target or the environment do not allow the dump; the message says what to change."""
+    """An error in the settings, the target or the environment."""
 
 
 def capture(target: Any, settings: _Settings, ranks: str = "all") -> "SessionDump":
@@ -77,8 +77,8 @@ def dump_config(settings: _Settings, ranks: str = "all") -> Any:
 class SessionDump:
     """A dump that lasts for a block; see `capture`.
 
-    path    the directory of this rank, in which GE creates a directory named by time for each session
-    active  whether this rank dumps
+    path    the directory of this rank; GE creates a directory named by time in it for each session
+    active  True if this rank dumps
     """
 
     def __init__(self, target: Any, settings: _Settings, ranks: str = "all") -> None:
@@ -153,7 +153,7 @@ def _read(settings: _Settings) -> Dict[str, _Value]:
     for key, value in values.items():
         field = DUMP_FIELDS.get(key) or OTHER_FIELDS.get(key)
         if field is None:
-            raise DumpError("{}: {!r} is not a key of a dump: `ascend-dump check` tells more".format(name, key))
+            raise DumpError("{}: {!r} is not a key of a dump: `ascend-dump check` explains it".format(name, key))
         if type(value) is not _TYPES[field]:
             raise DumpError("{}: {} is {!r}, expected {}".format(name, key, value, _TYPES[field].__name__))
     active = [switch for switch in SWITCHES if values.get(switch)]
@@ -204,7 +204,7 @@ def _make_directory(path: str) -> None:
     try:
         os.mkdir(path, 0o700)
     except OSError as error:
-        # Another rank may have been faster.
+        # Another rank may have created it.
         if not os.path.isdir(path):
             raise DumpError("{} cannot be created: {}".format(path, error.strerror))
 
@@ -223,7 +223,7 @@ def _make_dump_config(values: Mapping[str, _Value]) -> Any:
 
 
 class _ArmedAttribute:
-    """Replaces an attribute of a RunConfig until `restore`."""
+    """An attribute of a RunConfig, replaced until `restore`."""
 
     def __init__(self, target: Any, name: str, value: Any) -> None:
         self._target = target
@@ -288,7 +288,7 @@ def put(config: Any, values: Mapping[str, _Value]) -> Any:
             "the configuration sets {0}, and enable_dump and enable_dump_debug exclude each other: take {0} out, or "
             "capture in two runs".format(excluded)
         )
-    # The bridge checks each entry with the switches of earlier ones, so none may keep a part of the settings.
+    # The bridge checks each entry with the switches of earlier ones, so no entry may retain a part of the settings.
     fields = [name for name in DUMP_FIELDS if name != "quant_dumpable" or name in values]
     optimizers = entries(config)
     for entry in optimizers:
@@ -314,7 +314,7 @@ def _add(config: Any) -> Any:
 
 
 class ArmedConfig:
-    """Puts the settings into a user's ConfigProto until `restore`."""
+    """Settings in a user's ConfigProto until `restore`."""
 
     def __init__(self, config: Any, values: Mapping[str, _Value]) -> None:
         self.config = config
@@ -326,7 +326,7 @@ class ArmedConfig:
         self._after.CopyFrom(config)
 
     def restore(self) -> None:
-        """Remove the settings; changes that others made in the meantime stay."""
+        """Remove the settings; later changes of the program are preserved."""
         if self.config == self._after:
             self.config.CopyFrom(self._before)
             return

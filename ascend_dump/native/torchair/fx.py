@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"[-+]?(?:inf|nan|(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?)", 
 _WORDS = {"None": None, "True": True, "False": False}
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _GETITEM = "operator.getitem"
-#: Longer texts have constants, which are not arguments of operators.
+#: Longer texts contain constants, not arguments of operators.
 _LONGEST = 1 << 20
 _DEEPEST = 8
 
@@ -46,13 +46,13 @@ class NotPlain(NamedTuple):
 
 
 class FxNode(NamedTuple):
-    """One node that calls something.
+    """A node with a call.
 
-    value      its name, and what it gives
-    target     what it calls, such as `aten.addmm.default`
-    args, kwargs  None, bool, int, float, str, FxValue, NotPlain, and lists of these; both None where the text of them
-               is damaged, or is too long
-    operators  those of GE that stand below it, in order: made for it, or for a node of which torchair writes no line
+    value      its name and output
+    target     the called operator, such as `aten.addmm.default`
+    args, kwargs  None, bool, int, float, str, FxValue, NotPlain, and lists of these; both None if the text is
+               damaged or too long
+    operators  operators of GE below the node, in order: made for it, or for a node without a line in the text
     """
 
     value: FxValue
@@ -63,7 +63,7 @@ class FxNode(NamedTuple):
 
     @property
     def item(self) -> Optional[tuple[FxValue, int]]:
-        """For `getitem` of a node with several outputs: that node and the index of the output; else None."""
+        """The node and the index of `getitem` of a node with several outputs; else None."""
         args = self.args or []
         if self.target != _GETITEM or len(args) != 2 or not isinstance(args[0], FxValue) or type(args[1]) is not int:
             return None
@@ -82,7 +82,7 @@ class FxNode(NamedTuple):
 
 
 class FxGraph(NamedTuple):
-    """nodes: by name, in the order of the graph; inputs: the names of its inputs; returned: what of GE's it gives."""
+    """nodes: by name, in the order of the graph. inputs: names of its inputs. returned: names of GE's outputs."""
 
     nodes: dict[str, FxNode]
     inputs: frozenset[str]
@@ -90,7 +90,7 @@ class FxGraph(NamedTuple):
 
 
 def read_fx_graph(path: Union[str, os.PathLike[str]]) -> FxGraph:
-    """Raises as `read_torchair_graph`."""
+    """Read a graph. Raises as `read_torchair_graph`."""
     nodes: dict[str, FxNode] = {}
     operators: dict[str, list[Node]] = {}
     inputs: set[str] = set()
@@ -138,7 +138,7 @@ def _node(code: str) -> FxNode:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """What stands between the commas outside of brackets and quotes."""
+    """Yield the texts between the commas outside brackets and quotes."""
     begin, closing, quote = 0, [], ""
     for position, sign in enumerate(text):
         if quote:

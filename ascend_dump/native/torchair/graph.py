@@ -8,20 +8,20 @@ PyTorch's graph, the operators of GE and the lines of the program:
     Relu_0 = ge.Relu(Add_0, node_name="Relu")
 
 Source: torchair 2.13, `_ge_concrete_graph/fx2ge_converter.py` and `ge/_ge_graph.py`. The text is parsed, never run.
-What it does not say:
+Limits of the text:
 
-- The line of a program is written only where it comes for the first time; a node that comes from an earlier line, as
-  in the second of two equal layers, stands below another one. Once an operator that began an earlier line comes again,
-  the nodes are taken to follow that line as they did before, and have no `source` from the first one on that does not,
-  until the next line. So `source` may be wrong where a program runs lines of equal operators in a new order.
-- A node of PyTorch without a known line is not written; its GE operators stand below the node before.
-- What the program writes into its inputs is copied there at the end (`aten.copy_`), from the line that computed it,
-  but stands below the last line. An `Assign` that stands below another node is made for no node that is written.
-- Passes after that text was made: an `Assign` to an input of the graph becomes an output of the graph, which GE
-  writes over the input, and the operator itself is taken out (`_mapping_assign_op_to_graph_output`).
-- An operator with several outputs has its name in those of its outputs only; constants stand within calls, unnamed.
-- The operator that hands the offsets of a generator to random operators (`_GraphRngState`) has no line of its own, and
-  GE runs and dumps it as any other: it is read from the first call that takes one of its outputs.
+- A line of the program is written only once. The nodes of a repeated line, as in the second of two equal layers, follow
+  another line. If an operator repeats the first operator of an earlier line, the nodes after it are assumed to repeat
+  that line, up to the first node that deviates. From there to the next line nodes have no `source`. So `source` may be
+  wrong if a program runs lines of equal operators in a new order.
+- A node of PyTorch without a known line is not written; its GE operators follow the node before.
+- Values that the program writes into its inputs are copied at the end (`aten.copy_`), below the last line. An `Assign`
+  below another node belongs to no written node.
+- Later passes are missing: an `Assign` to an input of the graph becomes an output of the graph that GE writes over the
+  input, and the operator is removed (`_mapping_assign_op_to_graph_output`).
+- The name of an operator with several outputs is in the names of its outputs only; constants in calls have no names.
+- The operator that passes the offsets of a generator to random operators (`_GraphRngState`) has no line. GE runs and
+  dumps it: it is created from the first call that reads one of its outputs.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ _STATEMENT = re.compile(r"\[?([\w, ]+)\]? = ge\.(\w+)\(")
 #: The arguments of `aten.copy_`; the group is what is copied.
 _COPIED = re.compile(r"\w+(?:: [^\[(,]*(?:\[[^\]]*\][^\[(,]*)?)?, (\w+)")
 _NODE_NAME = re.compile(r'node_name="([^"]+)"\)$')
-#: A text, a name with the sign that makes it a keyword, or what opens or closes something.
+#: A text, a name with the equals sign of a keyword, or an opening or closing bracket or quote.
 _TOKEN = re.compile(
     r"""\"[^"\\]*(?:\\.[^"\\]*)*\"|'[^'\\]*(?:\\.[^'\\]*)*'|(?<![\w.])[^\W\d]\w*(?:\s*=(?!=))?|[()\[\]{}"']"""
 )
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _OUTPUT = re.compile(r"(.+)_(\d+)", re.ASCII)
-#: An output of the operator without a line; its input has the same name with another beginning.
+#: An output of the operator without a line.
 _OFFSET = re.compile(r"unpack_generator_offsets((?:_\d+)?)_(\d+)", re.ASCII)
-#: Constants stand in the line of their operator. Beyond the second limit its inputs are not read.
+#: Constants are in the line of their operator. Beyond the second limit its inputs are not read.
 _LONGEST_LINE, _LONGEST_PARSED = 64 << 20, 1 << 20
 #: The outputs of an operator with a longer name are not known as inputs of others: each repeats the name.
 _LONGEST_NAME = 1 << 10
-#: So many nodes in the order of earlier ones come from the same lines.
-_LOOKED_AHEAD = 64
+#: This number of nodes in the order of earlier ones proves the same lines.
+_PROOF = 64
 
 
 class GraphFile(NamedTuple):
@@ -78,14 +78,14 @@ class GraphFile(NamedTuple):
 
 
 class GraphOp(NamedTuple):
-    """One GE operator, or one FX node that became none of its own (node.type is empty then).
+    """A GE operator, or an FX node without an operator (with an empty node.type).
 
-    node    name and type, as `layers=` and the dump have them
-    fx      the FX node it was made for, empty before the first one
-    target  what that node calls, such as `aten.addmm.default`
-    source  `file:line` of the program, empty where the text does not tell
-    to_input  whether it assigns to an input of the graph, so that torchair takes it out and GE never gets it
-    code    the text of that node, `name: type = target(arguments)`
+    node    name and type, as in `layers=` and the dump
+    fx      its FX node, empty before the first one
+    target  the operator that the node calls, such as `aten.addmm.default`
+    source  `file:line` of the program, empty if unknown
+    to_input  it assigns to an input of the graph: torchair removes it before GE
+    code    the text of the node, `name: type = target(arguments)`
     """
 
     node: Node
@@ -101,15 +101,15 @@ class GraphOp(NamedTuple):
 
 
 _NO_NODE = GraphOp(Node("", "", (), ""))
-_TAKEN_OUT = NoDump("torchair makes it an output that is written over the input, GE gets no such operator")
-#: What the graph begins and ends with is made for no node.
+_TAKEN_OUT = NoDump("torchair makes it an output that is written over the input: GE has no such operator")
+#: The first and last operators of the graph belong to no node.
 _EDGES = ("Data", "NetOutput")
-#: The operator of one kind of node alone, which often has no line of its own.
+#: An operator of one kind of node only; the node often has no line.
 _ASSIGN, _ASSIGNING = "Assign", "aten.copy_"
 
 
 def parse_graph_file(name: str) -> Optional[GraphFile]:
-    """Parse a file name; None if it is not that of a graph of torchair."""
+    """Parse a file name; return None if it is no graph of torchair."""
     match = _FILE.fullmatch(name)
     return None if match is None else GraphFile(match[1], int(match[2]), int(match[3]), int(match[4]), match[5])
 
@@ -129,11 +129,11 @@ def operator_names(path: _Path) -> list[str]:
 def read_torchair_graph(path: _Path) -> Iterator[GraphOp]:
     """Read the operators one by one, in file order.
 
-    Raises DumpNotFound, ReadError for what is no regular file, and CorruptDump where the text is no such graph.
+    Raises DumpNotFound, ReadError if it is no regular file, and CorruptDump if it is no such graph.
     """
     name = parse_graph_file(Path(path).name)
     with _open(path) as file:
-        # The line of a node depends on the nodes behind it.
+        # The line of a node depends on the nodes after it.
         node_lines = _NodeLines()
         for raw in _lines_of(file, path):
             node_lines.read(raw)
@@ -156,7 +156,7 @@ def _lines_of(file: IO[bytes], path: _Path) -> Iterator[bytes]:
 
 
 class _GraphReader:
-    """Parses the text line by line. sources: the lines of all nodes of PyTorch's graph, in order."""
+    """A parser of the text, line by line. sources: the lines of all nodes of PyTorch's graph, in order."""
 
     def __init__(self, path: _Path, graph: str, sources: list[str]) -> None:
         self._path = path
@@ -201,7 +201,7 @@ class _GraphReader:
         self._used = True
 
     def _generator_offsets(self, names: list[str]) -> Iterator[GraphOp]:
-        """Yield the operators without a line whose outputs are read here for the first time."""
+        """Yield operators without a line at the first use of their outputs."""
         for variable in names:
             match = None if variable in self._variables else _OFFSET.fullmatch(variable)
             if match is None:
@@ -235,10 +235,9 @@ class _GraphReader:
 
 
 def _names_in_call(text: str, begin: int) -> list[str]:
-    """Return the names in the positional arguments of a call whose bracket opens before `begin`; empty if it is not
-    closed.
+    """Return the names in the positional arguments of the call that opens before `begin`; empty if it is not closed.
 
-    Without Python's syntax tree, which takes 500 bytes for each character of a long constant.
+    Python's syntax tree is not used: it takes 500 bytes for each character of a long constant.
     """
     names: list[str] = []
     expected = [")"]
@@ -251,7 +250,7 @@ def _names_in_call(text: str, begin: int) -> list[str]:
                 return []
             if not expected:
                 return names
-        elif token in ('"', "'"):  # one that no other ends
+        elif token in ('"', "'"):  # an unclosed quote
             return []
         elif token.endswith("="):
             if len(expected) == 1:
@@ -262,21 +261,21 @@ def _names_in_call(text: str, begin: int) -> list[str]:
 
 
 class _Marked(NamedTuple):
-    """A node of PyTorch's graph, and the line given in the text; "" if there is none."""
+    """A node of PyTorch's graph, and its line in the text, or ""."""
 
     line: str
     target: str
 
 
 class _NodeLines:
-    """Finds the lines of all nodes. The text has the line of the first node of each new line only."""
+    """The lines of all nodes. The text has the line of the first node of each new line only."""
 
     def __init__(self) -> None:
         self._line = ""
-        #: Name -> place among the nodes, without copies into inputs.
+        #: Index in `_nodes` by name, without copies into inputs.
         self._positions: dict[str, int] = {}
         self._nodes: list[_Marked] = []
-        #: Of each node of the text, copies into inputs among them: whose line it has; None for no line.
+        #: For each node of the text, with copies into inputs: index of the node with its line, or None.
         self._takes: list[Optional[int]] = []
 
     def read(self, raw: bytes) -> None:
@@ -301,16 +300,16 @@ class _NodeLines:
         self._line = ""
 
     def lines(self) -> list[str]:
-        """Return the line of each node of the text; "" if it is not known."""
+        """Return the line of each node of the text, "" if unknown."""
         lines = self._find_lines()
         return ["" if number is None else lines[number] for number in self._takes]
 
     def _find_lines(self) -> list[str]:
         lines: list[str] = []
-        #: What the first node of a line calls -> the places of such nodes.
+        #: Indices of the first nodes of lines, by target.
         beginners: dict[str, list[int]] = {}
         line = ""
-        #: Where the node stands that the last one repeats; None in a line that is new, -1 where that is not known.
+        #: Index of the node that the last one repeats; None in a new line, -1 if unknown.
         repeated: Optional[int] = None
         for number, (new, target) in enumerate(self._nodes):
             if new:
@@ -331,20 +330,22 @@ class _NodeLines:
             lines.append(line if repeated is None else lines[repeated] if repeated >= 0 else "")
         return lines
 
-    def _repeats(self, then: int, now: int, lines: list[str]) -> bool:
+    def _repeats(self, earlier: int, later: int, lines: list[str]) -> bool:
         """Return True if the nodes from `now` on equal those from `then` on, for a line of several nodes or into the
         next."""
-        first = self._nodes[then]
-        for length in range(_LOOKED_AHEAD):
-            ended = now + length == len(self._nodes) or bool(self._nodes[now + length].line)
-            over = then + length == now
-            # The line has ended then, or begun once more.
+        first = self._nodes[earlier]
+        for length in range(_PROOF):
+            ended = later + length == len(self._nodes) or bool(self._nodes[later + length].line)
+            over = earlier + length == later
+            # The earlier line has ended there, or started again.
             complete = length > 0 and (
-                over or lines[then + length] != lines[then] or self._nodes[then + length].target == first.target
+                over
+                or lines[earlier + length] != lines[earlier]
+                or self._nodes[earlier + length].target == first.target
             )
             if complete and length > 1:
                 return True
-            if ended or over or self._nodes[then + length].target != self._nodes[now + length].target:
+            if ended or over or self._nodes[earlier + length].target != self._nodes[later + length].target:
                 return False
             if complete:
                 return True
@@ -356,7 +357,7 @@ def _decoded(raw: bytes) -> str:
 
 
 def _name_of_outputs(outputs: list[str]) -> str:
-    """`LayerNorm_1` for its outputs `LayerNorm_1_0, LayerNorm_1_1`; another variable is returned unchanged."""
+    """Return `LayerNorm_1` for `LayerNorm_1_0, LayerNorm_1_1`, or another variable unchanged."""
     for index, variable in enumerate(outputs):
         match = _OUTPUT.fullmatch(variable)
         if match is not None and match[2] == str(index):
@@ -371,6 +372,6 @@ def _open(path: _Path) -> IO[bytes]:
         hint = 'dump graphs with config.debug.graph_dump.type = "py"'
         raise DumpNotFound("no such file", path=path, hint=hint) from None
     except NotRegularFile:
-        raise ReadError("not a regular file", path=path, hint="give a dynamo_*_graph_*.py file") from None
+        raise ReadError("not a regular file", path=path, hint="pass a dynamo_*_graph_*.py file") from None
     except OSError as error:
         raise ReadError(f"cannot be opened: {error.strerror}", path=path) from None

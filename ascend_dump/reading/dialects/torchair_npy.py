@@ -116,7 +116,7 @@ class _NpyFile(Entry):
             "attrs": attrs,
         }
         try:
-            header = read_npy_header(self.path, others=True)
+            header = read_npy_header(self.path, any_type=True)
         except ReadError as error:
             yield Record(None, error=error, **fields)
             return

@@ -1,4 +1,4 @@
-"""How pyACL handles a dump configuration given to acl.init() itself, which a process can try only once."""
+"""A dump configuration passed to acl.init(): a process can try it only once."""
 
 import json
 import sys
@@ -18,24 +18,24 @@ DEVICE = 0
 
 
 class InitialDump:
-    """A dump configured by acl.init(), and a model to try it with."""
+    """A dump configured by acl.init(), and a model for it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.place = directory / "initial"
-        self.place.mkdir()
+        self.dumps = directory / "initial"
+        self.dumps.mkdir()
         config = directory / "initial.json"
-        config.write_text(json.dumps({"dump": {"dump_path": str(self.place), "dump_mode": "all", "dump_list": [{}]}}))
+        config.write_text(json.dumps({"dump": {"dump_path": str(self.dumps), "dump_mode": "all", "dump_list": [{}]}}))
         start_device(acl, DEVICE, str(config))
 
     def number_of_files(self) -> int:
-        """The number of dump files after a run of the model, which is loaded for it."""
+        """Load the model, run it, and return the number of dump files."""
         nodes = (OnnxNode("only", "MatMul", ("x", "w")),)
         om = build_offline(acl, self.directory / "net.om", nodes, {"w": np.ones((IN, OUT), "f4")})
         network = OfflineNetwork(acl, om)
         network.run(np.ones((ROWS, IN), "f4"))
         network.unload()
-        return sum(path.is_file() for path in self.place.rglob("*"))
+        return sum(path.is_file() for path in self.dumps.rglob("*"))
 
     def init_twice(self) -> int:
         return int(acl.init(str(self.directory / "missing.json")))

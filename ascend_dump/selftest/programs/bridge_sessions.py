@@ -1,4 +1,4 @@
-"""How sessions on an NPU through npu_bridge handle settings and graphs; each question has its own directory."""
+"""Settings and graphs of sessions on an NPU through npu_bridge; each question has its own directory."""
 
 import os
 import sys
@@ -22,43 +22,43 @@ tf: Any = getattr(getattr(tensorflow, "compat", None), "v1", tensorflow)
 if tf is not tensorflow:
     tf.disable_eager_execution()
 X = np.arange(8, dtype="f4").reshape(2, 4)
-#: Of the variable before the run, and what the run adds to it.
+#: The variable before the run, and the number that the run adds.
 BEFORE, ADDED = 1.0, 2.0
 #: Iterations in one run.
 LOOP = 2
 
 
 class Dumps:
-    """Directories for the dumps of sessions, and the settings for them."""
+    """Directories for the dumps of sessions, and their settings."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
-    def place(self, name: str) -> Path:
-        found = self.directory / name
-        found.mkdir(exist_ok=True)
-        return found
+    def root(self, name: str) -> Path:
+        root = self.directory / name
+        root.mkdir(exist_ok=True)
+        return root
 
-    def keys(self, name: str, **others: Any) -> dict[str, Any]:
-        """The settings of a dump into the directory of this name."""
-        return {"enable_dump": True, "dump_path": str(self.place(name)), "dump_mode": "all", **others}
+    def keys(self, name: str, **settings: Any) -> dict[str, Any]:
+        """Return the settings of a dump into the directory of this name."""
+        return {"enable_dump": True, "dump_path": str(self.root(name)), "dump_mode": "all", **settings}
 
     def files(self, name: str) -> list[DeviceFile]:
-        return [file for file in device_files(self.place(name)) if file.name is not None]
+        return [file for file in device_files(self.root(name)) if file.name is not None]
 
     def some_files(self, name: str) -> list[DeviceFile]:
-        """The dump files. Raises LookupError if there are none, so that the question has no answer."""
-        found = self.files(name)
-        if not found:
+        """Return the dump files. Raises LookupError if there are none: the question has no answer."""
+        files = self.files(name)
+        if not files:
             raise LookupError(f"the session {name!r} dumped nothing")
-        return found
+        return files
 
 
 def make_config(*entries: dict[str, Any]) -> Any:
-    """A ConfigProto with one NpuOptimizer per dict of settings."""
-    made = tf.ConfigProto()
+    """Return a ConfigProto with one NpuOptimizer per dict of settings."""
+    config = tf.ConfigProto()
     for keys in entries:
-        entry = made.graph_options.rewrite_options.custom_optimizers.add()
+        entry = config.graph_options.rewrite_options.custom_optimizers.add()
         entry.name = "NpuOptimizer"
         for key, value in {"use_off_line": True, **keys}.items():
             if isinstance(value, bool):
@@ -67,12 +67,12 @@ def make_config(*entries: dict[str, Any]) -> Any:
                 entry.parameter_map[key].i = value
             else:
                 entry.parameter_map[key].s = value.encode()
-    return npu_init.npu_config_proto(made)
+    return npu_init.npu_config_proto(config)
 
 
 @contextmanager
 def opened(config: Any) -> Iterator[tuple[Any, Any]]:
-    """A session with a graph of its own, and the placeholder that is fed."""
+    """Yield a session with a graph of its own, and the placeholder that is fed."""
     with tf.Graph().as_default():
         x = tf.placeholder(tf.float32, X.shape, name="x")
         with tf.Session(config=config) as session:
@@ -85,42 +85,42 @@ def run_once(config: Any) -> None:
 
 
 def init_keys(dumps: Dumps) -> bool:
-    """Whether a session without the keys that init_resource got dumped, while one with them did.
+    """Return True if a session dumped by the keys of init_resource alone.
 
-    Has to be the first question of the process, because GE is initialised once.
+    It has to be the first question of the process, because GE is initialised once.
     """
     with tf.Graph().as_default():
-        own, shutdown = npu_init.init_resource(config=make_config(dumps.keys("init")))
+        session, shutdown = npu_init.init_resource(config=make_config(dumps.keys("init")))
         run_once(make_config({}))
-        npu_init.shutdown_resource(own, shutdown)
-        npu_init.close_session(own)
+        npu_init.shutdown_resource(session, shutdown)
+        npu_init.close_session(session)
     run_once(make_config(dumps.keys("with_keys")))
     dumps.some_files("with_keys")
     return bool(dumps.files("init"))
 
 
 def last_entry(dumps: Dumps) -> dict[str, bool]:
-    """Whether a session dumped, by the settings of the last of two entries."""
+    """Return by the last of two entries: True if the session dumped."""
     run_once(make_config(dumps.keys("last_off"), dumps.keys("last_off", enable_dump=False)))
     run_once(make_config(dumps.keys("last_on", enable_dump=False), dumps.keys("last_on")))
-    found = {name: bool(dumps.files(f"last_{name}")) for name in ("on", "off")}
-    if not any(found.values()):
+    dumped = {name: bool(dumps.files(f"last_{name}")) for name in ("on", "off")}
+    if not any(dumped.values()):
         raise LookupError("neither session dumped anything")
-    return found
+    return dumped
 
 
 def graph_names(dumps: Dumps) -> list[list[str]]:
-    """The model names of three sessions, in the order of the sessions."""
-    found = []
+    """Return the model names of three sessions, in the order of the sessions."""
+    models = []
     for number in range(3):
         name = f"session_{number}"
         run_once(make_config(dumps.keys(name)))
-        found.append(sorted({file.levels[1] for file in dumps.some_files(name)}))
-    return found
+        models.append(sorted({file.levels[1] for file in dumps.some_files(name)}))
+    return models
 
 
 def signatures(dumps: Dumps) -> list[list[str]]:
-    """The steps of each model of a session that ran one set of fetches, another one, and the first one again."""
+    """Return the steps of each model of a session that ran a set of fetches, a second set, and the first set again."""
     with opened(make_config(dumps.keys("signatures"))) as (session, x):
         fetches = tf.nn.relu(x, name="relu"), tf.matmul(x, x, transpose_b=True, name="product")
         for number in (0, 1, 0):
@@ -132,12 +132,12 @@ def signatures(dumps: Dumps) -> list[list[str]]:
 
 
 def fed_names(dumps: Dumps) -> list[str]:
-    """The operators of type Data of the first session, which is fed with `x`."""
+    """Return the operators of type Data of the first session; `x` is fed."""
     return sorted({file.parsed.op_name for file in dumps.some_files("session_0") if file.parsed.op_type == "Data"})
 
 
 def variable_values(dumps: Dumps) -> dict[str, list[float]]:
-    """The values of a variable, as read by one operator and then by another that adds to it."""
+    """Return the values of a variable for an operator that reads it, and for a later operator that adds to it."""
     with opened(make_config(dumps.keys("variables"))) as (session, x):
         variable = tf.get_variable("w", [4, 3], initializer=tf.constant_initializer(BEFORE), use_resource=False)
         product = tf.matmul(x, variable, name="product")
@@ -145,7 +145,7 @@ def variable_values(dumps: Dumps) -> dict[str, list[float]]:
             added = tf.assign_add(variable, tf.constant(ADDED, tf.float32, [4, 3]), name="added")
         session.run(tf.global_variables_initializer())
         session.run([product, added], {x: X})
-    found: dict[str, list[float]] = {}
+    values: dict[str, list[float]] = {}
     for name, index in (("product", 1), ("added", 0)):
         for file in dumps.some_files("variables"):
             if file.parsed.op_name != name:
@@ -153,12 +153,12 @@ def variable_values(dumps: Dumps) -> dict[str, list[float]]:
             header = read_header(file.path)
             for tensor in header.tensors:
                 if (tensor.io, tensor.index) == ("input", index):
-                    found[name] = sorted(set(decode(header, tensor).ravel().tolist()))
-    return found
+                    values[name] = sorted(set(decode(header, tensor).ravel().tolist()))
+    return values
 
 
 def loop(dumps: Dumps) -> list[str]:
-    """The steps of an operator of a session that runs twice, and loops twice on the device in each run."""
+    """Return the steps of an operator of a session that runs twice, with two iterations on the device in each run."""
     util: Any = import_module("npu_bridge.estimator.npu.util")
     if not hasattr(util, "set_iteration_per_loop"):
         raise LookupError("npu_bridge has no set_iteration_per_loop")
@@ -174,7 +174,7 @@ def loop(dumps: Dumps) -> list[str]:
 
 
 def times_of_sessions(dumps: Dumps) -> int:
-    """The number of time directories of two sessions with the same path, the second one a second later."""
+    """Return the number of time directories of two sessions with the same path, the second one a second later."""
     for _ in range(2):
         begun = int(time.time())
         run_once(make_config(dumps.keys("times")))
@@ -184,7 +184,7 @@ def times_of_sessions(dumps: Dumps) -> int:
 
 
 def graph_texts(dumps: Dumps) -> bool:
-    """Whether a session with a dump writes the text of its graph, while one without does not."""
+    """Return True if a session writes the text of its graph. Raises LookupError if one without a dump does so too."""
     before = texts()
     run_once(make_config({}))
     if texts() - before:
@@ -195,10 +195,10 @@ def graph_texts(dumps: Dumps) -> bool:
 
 
 def texts() -> set[Path]:
-    """The graph texts in the places where GE writes them."""
+    """Return the graph texts in the directories of GE."""
     names = ("NPU_COLLECT_PATH", "DUMP_GRAPH_PATH", "ASCEND_WORK_PATH")
-    places = [Path(), *(Path(os.environ[name]) for name in names if os.environ.get(name))]
-    return {path.resolve() for place in places for path in place.rglob("ge_proto_*_Build.txt")}
+    directories = [Path(), *(Path(os.environ[name]) for name in names if os.environ.get(name))]
+    return {path.resolve() for directory in directories for path in directory.rglob("ge_proto_*_Build.txt")}
 
 
 def ask(directory: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a dump makes of kernels that a graph (NPUGraph) captures and replays."""
+"""Dumps of kernels that a graph (NPUGraph) captures and replays."""
 
 import sys
 from functools import partial
@@ -17,7 +17,7 @@ REPLAYS = 2
 
 
 def replay() -> None:
-    """Capture one kernel, and replay it."""
+    """Capture a kernel, and replay it."""
     x = torch.full((64,), 3e38).npu()
     graph = torch_npu.npu.NPUGraph()
     with torch_npu.npu.graph(graph):
@@ -27,29 +27,29 @@ def replay() -> None:
 
 
 def captured(dumps: KernelDumps) -> list[dict[str, Any]]:
-    """Name, size and the size of one record of each file."""
+    """Return name, size and the size of one record of each file."""
     files = dumps.files_of("captured", launch=replay)
     if not files:
         raise LookupError("a captured kernel left no file")
-    found = []
+    records = []
     for path in files:
-        # Behind the time and the device.
+        # After the time and the device.
         name = "/".join(path.relative_to(dumps.directory / "captured").parts[2:])
         header = read_header(path)
         last = header.tensors[-1]
-        found.append({"name": name, "bytes": path.stat().st_size, "record": last.offset + last.size})
-    return found
+        records.append({"name": name, "bytes": path.stat().st_size, "record": last.offset + last.size})
+    return records
 
 
 def captured_scenes(dumps: KernelDumps) -> dict[str, int]:
-    """The files of other dumps of the same."""
+    """Return the number of files of a dump of statistics, and of overflow detection."""
     debug: dict[str, Any] = {"dump_debug": "on", "dump_mode": None, "dump_op_switch": None, "dump_list": None}
     settings: dict[str, dict[str, Any]] = {"stats": {"dump_data": "stats"}, "overflow": debug}
     return {name: len(dumps.files_of(f"captured_{name}", launch=replay, **keys)) for name, keys in settings.items()}
 
 
 def capturing(dumps: KernelDumps) -> bool:
-    """Whether waiting for the device is refused in a capture. The last question: what follows may be broken."""
+    """Return True if waiting for the device is refused in a capture. The last question: the device may fail then."""
     refused = False
     try:
         with torch_npu.npu.graph(torch_npu.npu.NPUGraph()):
@@ -65,7 +65,7 @@ def capturing(dumps: KernelDumps) -> bool:
 
 
 def ask(directory: Path) -> dict[str, Any]:
-    # Outside of a capture first: a kernel may have to be loaded.
+    # Run it outside a capture first: a kernel may have to be loaded.
     (torch.ones(64).npu() * 8).cpu()
     dumps = KernelDumps(torch_npu, directory)
     questions = (captured, captured_scenes, capturing)

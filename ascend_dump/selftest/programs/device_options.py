@@ -1,4 +1,4 @@
-"""How an NPU opened by npu_device handles steps, and options that are set after `open`."""
+"""Steps on an NPU opened by npu_device, and options that are set after `open`."""
 
 import sys
 from functools import partial
@@ -13,29 +13,29 @@ tf: Any = import_module("tensorflow")
 npu_device: Any = import_module("npu_device")
 
 
-def steps_of_calls(place: Path) -> list[str]:
-    """The dumped steps of three calls of a function, with the second one selected."""
-    place.mkdir()
+def steps_of_calls(dumps: Path) -> list[str]:
+    """Return the dumped steps of three calls of a function; the second is selected."""
+    dumps.mkdir()
     dump = npu_device.global_options().dump_config
-    dump.enable_dump, dump.dump_path, dump.dump_step, dump.dump_mode = True, str(place), "1", "all"
+    dump.enable_dump, dump.dump_path, dump.dump_step, dump.dump_mode = True, str(dumps), "1", "all"
     npu_device.open().as_default()
     call(3)
-    found = {file.levels[-1] for file in device_files(place)}
-    if not found:
+    steps = {file.levels[-1] for file in device_files(dumps)}
+    if not steps:
         raise LookupError("the function dumped nothing")
-    return sorted(found)
+    return sorted(steps)
 
 
 def options_once(first: Path, second: Path) -> dict[str, bool]:
-    """The directory that a new function was dumped to, after the path was changed following `open`."""
+    """Return by directory: True if a new function was dumped to it, after the path was changed following `open`."""
     second.mkdir()
     before = len(device_files(first))
     npu_device.global_options().dump_config.dump_path = str(second)
     call(3)
-    found = {"first": len(device_files(first)) > before, "second": bool(device_files(second))}
-    if not any(found.values()):
+    dumped = {"first": len(device_files(first)) > before, "second": bool(device_files(second))}
+    if not any(dumped.values()):
         raise LookupError("the second function dumped nothing")
-    return found
+    return dumped
 
 
 def call(times: int) -> None:

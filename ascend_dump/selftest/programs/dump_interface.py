@@ -1,4 +1,4 @@
-"""Records the answers of torch_npu's dump interface to each call, followed by a kernel if its files are the answer."""
+"""The answers of torch_npu's dump interface to calls: codes, or the files of a kernel."""
 
 import json
 import re
@@ -20,12 +20,12 @@ CODE = re.compile(r"error code is (\d{6})\b")
 
 
 def code_of(call: Callable[..., Any], *arguments: Any) -> Any:
-    """0, acl's code, or what was raised without one."""
+    """Return 0, acl's code, or the message of an error without a code."""
     try:
         call(*arguments)
     except (RuntimeError, AssertionError) as error:
-        found = CODE.search(str(error))
-        return int(found[1]) if found else str(error).partition("\n")[0]
+        match = CODE.search(str(error))
+        return int(match[1]) if match else str(error).partition("\n")[0]
     return 0
 
 
@@ -53,18 +53,18 @@ def ask(directory: Path) -> dict[str, Any]:
     facts["set_again"] = {name: interface.has_files(name) for name in ("first", "second")}
     interface.dump(interface.config("kept"), interface.text("nothing", '{"dump": {}}'))
     facts["nothing_asked"] = interface.has_files("kept")
-    other = [{"model_name": "none", "layer": ["none"]}]
-    facts["single_operators"] = bool(interface.files_of("single", dump_step="7", dump_list=other))
+    items = [{"model_name": "none", "layer": ["none"]}]
+    facts["single_operators"] = bool(interface.files_of("single", dump_step="7", dump_list=items))
     facts["kernel_level"] = {
         level: bool(interface.files_of(f"level_{level}", dump_level=level)) for level in ("op", "kernel")
     }
     questions = {"empty_operator": empty_operator, "conversion_status": conversion_status}
-    more = {name: partial(question, interface) for name, question in questions.items()}
-    return {**facts, **ask_each(directory, more)}
+    asked = {name: partial(question, interface) for name, question in questions.items()}
+    return {**facts, **ask_each(directory, asked)}
 
 
 def empty_operator(interface: KernelDumps) -> dict[str, bool]:
-    """Whether a kernel without an element left a file, and one with an element."""
+    """Return True for the files of a kernel without an element, and of a kernel with one element."""
     return {
         name: bool(interface.files_of(f"of_{name}", launch=partial(add_one, size)))
         for name, size in (("empty", 0), ("other", 1))
@@ -72,20 +72,20 @@ def empty_operator(interface: KernelDumps) -> dict[str, bool]:
 
 
 def add_one(size: int) -> None:
-    """To a tensor of so many elements."""
+    """Add 1 to a tensor of this number of elements."""
     (torch.ones(size).npu() + 1).cpu()
 
 
 def conversion_status(interface: KernelDumps) -> list[int]:
-    """The words of status in the records of an overflow of a conversion to float16."""
+    """Return the status words in the records of an overflow of a conversion to float16."""
     x = torch.full((64,), 1e30).npu()
-    asked: dict[str, Any] = {"dump_debug": "on", "dump_mode": None, "dump_op_switch": None, "dump_list": None}
-    files = interface.files_of("conversion", launch=lambda: x.half().cpu(), **asked)
+    settings: dict[str, Any] = {"dump_debug": "on", "dump_mode": None, "dump_op_switch": None, "dump_list": None}
+    files = interface.files_of("conversion", launch=lambda: x.half().cpu(), **settings)
     headers = [read_header(path) for path in files if "opdebug" in path.name.lower()]
     records = [decode_overflow(bytes(payload(header, header.outputs[0]))) for header in headers]
     return sorted({word for record in records for unit in record.units for word in unit.status if word})
 
 
 if __name__ == "__main__":
-    place = Path(sys.argv[3])
-    (place / "truth.json").write_text(json.dumps({"facts": ask(place)}))
+    directory = Path(sys.argv[3])
+    (directory / "truth.json").write_text(json.dumps({"facts": ask(directory)}))

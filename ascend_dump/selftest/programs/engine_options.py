@@ -1,6 +1,6 @@
-"""What GE makes of session options that torchair would not give it: they are put beside its own.
+"""Session options of GE that torchair does not set; they are added to those that it sets.
 
-Each question opens GE anew. Behind a refusal GE is tried with options that it takes: it might refuse all from then on.
+Each question opens GE anew. After a refusal GE is tried with valid options: it might refuse all from then on.
 """
 
 import json
@@ -25,14 +25,14 @@ RUNS = 5
 
 
 class Eightfold(torch.nn.Module):  # type: ignore[misc, unused-ignore]  # where torch is not installed
-    """One operator, which overflows where its input is near the largest float32."""
+    """One operator; it overflows if its input is near the largest float32."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * 8
 
 
 class Reduced(torch.nn.Module):  # type: ignore[misc, unused-ignore]  # as above
-    """A product, which a collective operator of a group of one rank reads, and another operator."""
+    """A product, read by a collective operator of a group of one rank and by a second operator."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = x * 8
@@ -48,36 +48,33 @@ def run(
     config: str = "",
     dynamic: bool = False,
 ) -> None:
-    """Open GE with these options, and run a graph.
-
-    config: a dump JSON that torchair hands to acl.
-    """
+    """Open GE with these options, and run a graph. config: a dump JSON that torchair passes to acl."""
     engine.forget()
-    made = engine.torchair.CompilerConfig()
+    compiler_config = engine.torchair.CompilerConfig()
     if config:
-        made.dump_config.dump_config_path = config
+        compiler_config.dump_config.dump_config_path = config
     with engine.with_options(options):
-        engine.call(engine.compile(model(), made, dynamic=dynamic), torch.full((2, 8), value), times=times)
+        engine.call(engine.compile(model(), compiler_config, dynamic=dynamic), torch.full((2, 8), value), times=times)
 
 
-def dump_into(place: Path) -> dict[str, str]:
-    """The options of a dump."""
-    return {keys.ENABLE_DUMP: "1", keys.DUMP_PATH: str(place)}
+def dump_into(root: Path) -> dict[str, str]:
+    """Return the options of a dump."""
+    return {keys.ENABLE_DUMP: "1", keys.DUMP_PATH: str(root)}
 
 
-def place_of(directory: Path, name: str) -> Path:
-    found = directory / name
-    found.mkdir()
-    return found
+def new_directory(parent: Path, name: str) -> Path:
+    directory = parent / name
+    directory.mkdir()
+    return directory
 
 
 def accepted(directory: Path, name: str, options: Mapping[str, str], value: float = 1.0) -> bool:
-    """Whether GE accepts these options. Raises LookupError if it refuses them, and then valid options too."""
+    """Return True if GE accepts these options. Raises LookupError if it refuses valid options after them."""
     try:
         run(options, value)
     except RuntimeError:
         try:
-            run(dump_into(place_of(directory, f"after_{name}")))
+            run(dump_into(new_directory(directory, f"after_{name}")))
         except RuntimeError as error:
             raise LookupError(f"GE cannot be opened again after a refusal: {error}") from error
         return False
@@ -85,29 +82,29 @@ def accepted(directory: Path, name: str, options: Mapping[str, str], value: floa
 
 
 def data_unchecked(directory: Path) -> list[str]:
-    """The suffixes of what a misspelt kind of data dumped, none where GE refuses it."""
-    place = place_of(directory, "data")
-    if not accepted(directory, "data", {**dump_into(place), keys.DUMP_DATA: "statistics"}):
+    """Return the suffixes of files of a misspelt kind of data; none if GE refuses it."""
+    root = new_directory(directory, "data")
+    if not accepted(directory, "data", {**dump_into(root), keys.DUMP_DATA: "statistics"}):
         return []
-    return sorted({"csv" if file.path.suffix == ".csv" else "" for file in some_files(place)})
+    return sorted({"csv" if file.path.suffix == ".csv" else "" for file in some_files(root)})
 
 
 def detected(directory: Path) -> dict[str, int]:
-    """By mode of overflow detection, "" for none, the number of records of an overflow; -1 where GE refuses it."""
-    found = {}
+    """Return the number of records of an overflow by mode of detection, "" for none; -1 if GE refuses the mode."""
+    records = {}
     for mode in ("all", "", "aicore_overflow", "atomic_overflow"):
         name = f"overflow_{mode}"
-        place = place_of(directory, name)
-        options = {keys.ENABLE_DEBUG: "1", keys.DUMP_PATH: str(place), **({keys.DEBUG_MODE: mode} if mode else {})}
-        taken = accepted(directory, name, options, 3e38)
-        found[mode] = sum(file.parsed.overflow for file in files(place)) if taken else -1
-    if found["all"] <= 0:
+        root = new_directory(directory, name)
+        options = {keys.ENABLE_DEBUG: "1", keys.DUMP_PATH: str(root), **({keys.DEBUG_MODE: mode} if mode else {})}
+        is_accepted = accepted(directory, name, options, 3e38)
+        records[mode] = sum(file.parsed.overflow for file in files(root)) if is_accepted else -1
+    if records["all"] <= 0:
         raise LookupError("the overflow is not recorded with the mode all either")
-    return found
+    return records
 
 
 def soc() -> str:
-    """The name of the device."""
+    """Return the name of the device."""
     if engine.simulated:
         from ascend_dump.fakes import installed_device
 
@@ -116,98 +113,98 @@ def soc() -> str:
 
 
 def config_of(directory: Path, name: str, **settings: Any) -> tuple[Path, str]:
-    """A directory, and a dump JSON for it."""
-    place = place_of(directory, name)
+    """Return a new directory, and a dump JSON for it."""
+    root = new_directory(directory, name)
     file = directory / f"{name}.json"
-    file.write_text(json.dumps({"dump": {"dump_path": str(place), **settings}}))
-    return place, str(file)
+    file.write_text(json.dumps({"dump": {"dump_path": str(root), **settings}}))
+    return root, str(file)
 
 
 def acl_outranks_options(directory: Path) -> dict[str, bool]:
-    """Which of two directories got files: that of the dump JSON, or that of the options."""
+    """Return by directory, of the dump JSON and of the options: True if it has files."""
     by_acl, config = config_of(directory, "by_acl", dump_mode="all", dump_list=[{}])
-    by_options = place_of(directory, "by_options")
+    by_options = new_directory(directory, "by_options")
     run(dump_into(by_options), config=config)
-    found = {"acl": bool(files(by_acl)), "options": bool(files(by_options))}
-    if not any(found.values()):
+    dumped = {"acl": bool(files(by_acl)), "options": bool(files(by_options))}
+    if not any(dumped.values()):
         raise LookupError("neither of them dumped anything")
-    return found
+    return dumped
 
 
 def watch_static(directory: Path) -> dict[str, bool]:
-    """Whether the watcher wrote anything of a graph with static shapes, and of one with dynamic ones."""
+    """Return by kind of shapes: True if the watcher wrote files."""
     name = operator_name(directory)
-    found = {}
+    wrote = {}
     for kind in ("static", "dynamic"):
         watched = [{"layer": [name], "watcher_nodes": [name]}]
-        place, config = config_of(directory, kind, dump_scene="watcher", dump_mode="output", dump_list=watched)
+        root, config = config_of(directory, kind, dump_scene="watcher", dump_mode="output", dump_list=watched)
         run({}, config=config, dynamic=kind == "dynamic")
-        found[kind] = bool(files(place))
-    if not found["static"]:
+        wrote[kind] = bool(files(root))
+    if not wrote["static"]:
         raise LookupError("the watcher wrote nothing of a static graph either")
-    return found
+    return wrote
 
 
 def operator_name(directory: Path) -> str:
-    """That of the graph's one operator, as a dump says; raises LookupError where the graph has others than that."""
-    place = place_of(directory, "operator")
-    run(dump_into(place))
-    names = {file.parsed.op_name for file in some_files(place) if "Mul" in file.parsed.op_type}
+    """Return the name of the product in a dump of the graph. Raises LookupError if there is not exactly one."""
+    root = new_directory(directory, "operator")
+    run(dump_into(root))
+    names = {file.parsed.op_name for file in some_files(root) if "Mul" in file.parsed.op_type}
     if len(names) != 1:
         raise LookupError(f"the product is {sorted(names) or 'nothing'} in the dump")
     return names.pop()
 
 
 def watch_collective(directory: Path) -> dict[str, list[str]]:
-    """The operators after which the watcher wrote the output of a product: collective operators and others."""
+    """Return the operators after which the watcher wrote the output of a product: collective operators and others."""
     distributed.init_process_group(
         "gloo" if engine.simulated else "hccl", store=distributed.HashStore(), rank=0, world_size=1
     )
     try:
-        place = place_of(directory, "reduced")
-        run(dump_into(place), model=Reduced)
-        types = {file.parsed.op_name: file.parsed.op_type for file in some_files(place)}
+        root = new_directory(directory, "reduced")
+        run(dump_into(root), model=Reduced)
+        types = {file.parsed.op_name: file.parsed.op_type for file in some_files(root)}
         collective = {name for name, op_type in types.items() if op_type.startswith("Hcom")}
         [product] = [name for name, op_type in types.items() if "Mul" in op_type]
         if not collective:
             raise LookupError(f"the graph has no collective operator, only {', '.join(sorted(types.values()))}")
         watched = [{"watcher_nodes": [product]}]
-        place, config = config_of(directory, "watched", dump_scene="watcher", dump_mode="output", dump_list=watched)
+        root, config = config_of(directory, "watched", dump_scene="watcher", dump_mode="output", dump_list=watched)
         run({}, config=config, model=Reduced)
     finally:
         distributed.destroy_process_group()
-    names = [file.parsed.op_name.partition(f"_To_{product}") for file in some_files(place)]
+    names = [file.parsed.op_name.partition(f"_To_{product}") for file in some_files(root)]
     layers = {layer for layer, separator, _ in names if separator}
     return {"collective": sorted(layers & collective), "others": sorted(layers - collective)}
 
 
 def symlink(directory: Path) -> dict[str, bool]:
-    """Whether GE takes a directory, and a link to it."""
-    place = place_of(directory, "directory")
+    """Return by path, of a directory and a link to it: True if GE accepts it."""
+    root = new_directory(directory, "directory")
     link = directory / "link"
-    link.symlink_to(place)
-    return {path.name: accepted(directory, path.name, dump_into(path)) for path in (place, link)}
+    link.symlink_to(root)
+    return {path.name: accepted(directory, path.name, dump_into(path)) for path in (root, link)}
 
 
 def step_range(directory: Path) -> dict[str, bool]:
-    """By range, whether GE takes it."""
-    options = dump_into(place_of(directory, "ranges"))
+    """Return by range: True if GE accepts it."""
+    options = dump_into(new_directory(directory, "ranges"))
     return {text: accepted(directory, text, {**options, keys.DUMP_STEP: text}) for text in ("4-5", "5-5")}
 
 
 def steps_on_the_device(directory: Path) -> dict[str, list[str]]:
-    """By a text that GE lets pass, the steps that were dumped. Raises LookupError where it refuses all of them."""
-    found = {}
+    """Return the dumped steps by accepted text. Raises LookupError if GE refuses all texts."""
+    steps = {}
     for number, text in enumerate(LOOSE):
         name = f"loose_{number}"
-        place = place_of(directory, name)
-        options = {**dump_into(place), keys.DUMP_STEP: text}
+        root = new_directory(directory, name)
+        options = {**dump_into(root), keys.DUMP_STEP: text}
         if accepted(directory, name, options):
             run(options, times=RUNS)
-            found[text] = sorted({file.levels[-1] for file in files(place)})
-    if not found:
+            steps[text] = sorted({file.levels[-1] for file in files(root)})
+    if not steps:
         raise LookupError("GE itself refuses every such text, so that no device gets one")
-    return found
+    return steps
 
 
 def ask(directory: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What an exception dump leaves of a kernel that fails. It ends the device for a process, so each question is one."""
+"""Exception dumps of a failing kernel. The failure ends the device for a process, so each question is a process."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from ascend_dump.selftest.program import ask_each
 
 #: Far outside of a table of eight rows.
 FAR = 1 << 28
-#: What else would say where an exception dump goes.
+#: Other variables that name a directory for exception dumps.
 VARIABLES = (
     *("ASCEND_DUMP_SCENE", "ASCEND_DUMP_PATH", "ASCEND_WORK_PATH", "NPU_COLLECT_PATH"),
     "TORCH_ACL_INIT_CONFIG_PATH",
@@ -23,43 +23,43 @@ VARIABLES = (
 
 
 def fail(before: Any = lambda torch_npu: None) -> Any:
-    """Import torch_npu, and let a kernel read what is not there. before: is called with torch_npu before that.
+    """Import torch_npu, and let a kernel read beyond a tensor. before: called with torch_npu first.
 
-    Raises LookupError where the kernel did not fail.
+    Raises LookupError if the kernel did not fail.
     """
     torch_npu: Any = import_module("torch_npu")
-    found = before(torch_npu)
+    result = before(torch_npu)
     try:
         torch.nn.functional.embedding(torch.tensor([FAR]).npu(), torch.ones(8, 16).npu())
         torch_npu.npu.synchronize()
     except RuntimeError:
-        return found
+        return result
     raise LookupError("an index out of range did not let the kernel fail")
 
 
-def place_of(directory: Path, name: str) -> Path:
-    found = directory / name
-    found.mkdir()
-    return found
+def new_directory(parent: Path, name: str) -> Path:
+    directory = parent / name
+    directory.mkdir()
+    return directory
 
 
-def left(place: Path) -> list[str]:
-    """The files of an exception dump below a directory, without those of the kernel itself."""
-    found = (path for path in (place / "extra-info").rglob("*") if path.is_file() and path.suffix != ".o")
-    return sorted(str(path.relative_to(place)) for path in found)
+def dump_files(root: Path) -> list[str]:
+    """Return the files of an exception dump below a directory, without those of the kernel itself."""
+    files = (path for path in (root / "extra-info").rglob("*") if path.is_file() and path.suffix != ".o")
+    return sorted(str(path.relative_to(root)) for path in files)
 
 
 def initial(directory: Path) -> list[str]:
-    """Where nothing is set: what is in the working directory."""
+    """Return the files in the working directory without any setting."""
     fail()
-    return left(Path())
+    return dump_files(Path())
 
 
 def later(directory: Path) -> dict[str, Any]:
-    """Where a second exception dump is set: what it returned, what is in the working directory and in that of it."""
-    place = place_of(directory, "set")
+    """Set a second exception dump: return its error, the files in the working directory and in its own."""
+    root = new_directory(directory, "set")
     config = directory / "later.json"
-    config.write_text(json.dumps({"dump": {"dump_scene": "aic_err_norm_dump", "dump_path": str(place)}}))
+    config.write_text(json.dumps({"dump": {"dump_scene": "aic_err_norm_dump", "dump_path": str(root)}}))
 
     def set_dump(torch_npu: Any) -> str:
         torch.ones(1).npu()
@@ -70,15 +70,15 @@ def later(directory: Path) -> dict[str, Any]:
             return str(error).partition("\n")[0]
         return ""
 
-    return {"refused": fail(set_dump), "first": left(Path()), "later": left(place)}
+    return {"refused": fail(set_dump), "first": dump_files(Path()), "later": dump_files(root)}
 
 
 def by_variables(directory: Path, **variables: str) -> dict[str, list[str]]:
-    """With these variables and a directory of its own as `{}`: what is in that directory, and in the working one."""
-    place = place_of(directory, "named")
-    os.environ.update({name: value.format(place) for name, value in variables.items()})
+    """Return the files in a new directory, and in the working directory. variables: `{}` is the new directory."""
+    named = new_directory(directory, "named")
+    os.environ.update({name: value.format(named) for name, value in variables.items()})
     fail()
-    return {"named": left(place), "working": left(Path())}
+    return {"named": dump_files(named), "working": dump_files(Path())}
 
 
 def collected(directory: Path) -> dict[str, list[str]]:
@@ -90,7 +90,7 @@ def scene(directory: Path) -> dict[str, list[str]]:
 
 
 def chosen(directory: Path) -> dict[str, list[str]]:
-    """With another file for aclInit."""
+    """Set another file for aclInit."""
     config = directory / "initial.json"
     settings = {"dump_scene": "aic_err_norm_dump", "dump_path": str(directory / "named")}
     config.write_text(json.dumps({"dump": settings, "defaultDevice": {"default_device": "0"}}))
@@ -101,7 +101,9 @@ def ask(question: str, directory: Path) -> dict[str, Any]:
     for name in VARIABLES:
         os.environ.pop(name, None)
     questions = (initial, later, collected, scene, chosen)
-    asked = {one.__name__: partial(one, directory.resolve()) for one in questions if one.__name__ == question}
+    asked = {
+        answer.__name__: partial(answer, directory.resolve()) for answer in questions if answer.__name__ == question
+    }
     return ask_each(directory, {f"failed_{name}": answer for name, answer in asked.items()})
 
 

@@ -1,4 +1,4 @@
-"""torchair's graph engine as programs of the self-test use it: opened anew for each question, with options of GE."""
+"""The graph engine of torchair for programs of the self-test, opened anew for each question."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ascend_dump.selftest.evidence import DeviceFile, device_files
 
 __all__ = ["GraphEngine", "files", "some_files"]
 
-#: The global of torchair that holds the dump JSON of the process, and the function that writes it.
+#: The global of torchair with the dump JSON of the process, and the function that writes it.
 _HEADER, _WRITER = "g_cached_dump_root", "_set_dump_options_json"
 
 
 class GraphEngine:
-    """torchair's modules, and what a question does with them. simulated: the device, or all of it, is a stand-in."""
+    """The modules of torchair, and operations on them. simulated: the device, or all of it, is a stand-in."""
 
     def __init__(self) -> None:
         self.simulated = not sys.modules.keys().isdisjoint({"torchair", "torchair.core._torchair"})
@@ -39,13 +39,13 @@ class GraphEngine:
         setattr(self.converter, _HEADER, header)
 
     def needs_json(self) -> None:
-        """Raises LookupError where torchair writes no dump JSON, as its older versions do not."""
+        """Raise LookupError if torchair writes no dump JSON, as in its older versions."""
         if not hasattr(self.converter, _WRITER):
             raise LookupError("this torchair writes no dump JSON")
 
     @contextmanager
     def without_json(self) -> Iterator[None]:
-        """torchair writes no dump JSON: GE gets the options alone."""
+        """Stop torchair from writing a dump JSON: GE receives the options alone."""
         writer = getattr(self.converter, _WRITER, None)
         setattr(self.converter, _WRITER, lambda *arguments: None)
         try:
@@ -58,9 +58,9 @@ class GraphEngine:
 
     @contextmanager
     def with_options(self, options: Mapping[str, str]) -> Iterator[None]:
-        """GE is opened with these options beside those of torchair, which does not look at them."""
+        """Open GE with these options in addition to those of torchair; torchair does not check them."""
         initialize = self.native.InitializeGraphEngine
-        self.native.InitializeGraphEngine = lambda own: initialize({**own, **options})
+        self.native.InitializeGraphEngine = lambda defaults: initialize({**defaults, **options})
         try:
             yield
         finally:
@@ -71,20 +71,20 @@ class GraphEngine:
         return torch.compile(model.to(self.device), backend=backend, dynamic=dynamic)
 
     def run(
-        self, model: Any, place: Path, x: torch.Tensor, *, times: int = 1, graphs: bool = False, **options: Any
+        self, model: Any, root: Path, x: torch.Tensor, *, times: int = 1, graphs: bool = False, **options: Any
     ) -> None:
-        """Compile a model with a dump into that directory, and run it."""
-        place.mkdir(exist_ok=True)
+        """Compile a model with a dump into this directory, and run it."""
+        root.mkdir(exist_ok=True)
         config = self.torchair.CompilerConfig()
-        for name, value in {"enable_dump": True, "dump_path": str(place), "dump_mode": "all", **options}.items():
+        for name, value in {"enable_dump": True, "dump_path": str(root), "dump_mode": "all", **options}.items():
             setattr(config.dump_config, name, value)
         if graphs:
             config.debug.graph_dump.type = "py"
-            config.debug.graph_dump.path = str(place)
+            config.debug.graph_dump.path = str(root)
         self.call(self.compile(model, config), x, times=times)
 
     def call(self, compiled: Any, x: torch.Tensor, *, times: int = 1) -> None:
-        """Run a model, and wait until the device is done."""
+        """Run a model, and wait for the device."""
         with torch.no_grad():
             for _ in range(times):
                 compiled(x.to(self.device))
@@ -92,13 +92,13 @@ class GraphEngine:
             self.torch_npu.npu.synchronize()
 
 
-def files(place: Path) -> list[DeviceFile]:
-    return [file for file in device_files(place) if file.name is not None]
+def files(root: Path) -> list[DeviceFile]:
+    return [file for file in device_files(root) if file.name is not None]
 
 
-def some_files(place: Path) -> list[DeviceFile]:
-    """Those without which there is no answer. Raises LookupError where the device dumped nothing."""
-    found = files(place)
-    if not found:
-        raise LookupError(f"nothing was dumped into {place.name!r}")
-    return found
+def some_files(root: Path) -> list[DeviceFile]:
+    """Return the files of a dump. Raises LookupError if the device dumped nothing."""
+    dumped = files(root)
+    if not dumped:
+        raise LookupError(f"nothing was dumped into {root.name!r}")
+    return dumped

@@ -16,7 +16,7 @@ def _one_kernel() -> None:
 
 
 class KernelDumps:
-    """The dump interface that raises, and the directories that dumps of kernels go to."""
+    """The dump interface that raises errors, and the directories of dumps of kernels."""
 
     def __init__(self, torch_npu: Any, directory: Path) -> None:
         self.directory = directory
@@ -24,10 +24,10 @@ class KernelDumps:
         self.utils: Any = torch_npu.npu.utils
 
     def config(self, name: str, **settings: Any) -> str:
-        """A dump JSON for kernels, into a directory of its own."""
-        place = self.directory / name
-        place.mkdir(exist_ok=True)
-        keys = {"dump_path": str(place), "dump_mode": "all", "dump_op_switch": "on", "dump_list": [], **settings}
+        """Write a dump JSON for kernels, with a directory of its own, and return its path."""
+        root = self.directory / name
+        root.mkdir(exist_ok=True)
+        keys = {"dump_path": str(root), "dump_mode": "all", "dump_op_switch": "on", "dump_list": [], **settings}
         keys = {key: value for key, value in keys.items() if value is not None}
         return self.text(name, json.dumps({"dump": keys}))
 
@@ -54,6 +54,6 @@ class KernelDumps:
             self.utils.finalize_dump()
 
     def files_of(self, name: str, *, launch: Callable[[], Any] = _one_kernel, **settings: Any) -> list[Path]:
-        """What a dump of kernels with these settings leaves."""
+        """Return the files of a dump of kernels with these settings."""
         self.dump(self.config(name, **settings), launch=launch)
         return self.files(name)

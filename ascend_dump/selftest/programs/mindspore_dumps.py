@@ -1,4 +1,4 @@
-"""How MindSpore on Ascend handles one dump JSON. It reads it once per process, so each question is a process."""
+"""Dump JSONs of MindSpore on Ascend. It reads one per process, so each question is a process."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import sys
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import numpy as np
 
@@ -17,9 +17,9 @@ from ascend_dump.selftest.processes import INTERFACE
 from ascend_dump.selftest.program import ask_each
 from ascend_dump.storage.files import read_small
 
-#: So many elements of a tensor are kept, and so many iterations run while there is a dump.
+#: Elements of a sample, and iterations during a dump.
 SAMPLE, ITERATIONS = 8, 2
-#: The first version in which jit_level O2 dumps nothing.
+#: The first version in that jit_level O2 dumps nothing.
 NEWER = (2, 6)
 #: Bytes of a table of statistics.
 LONGEST_TABLE = 1 << 20
@@ -29,9 +29,9 @@ X = np.linspace(1, 2, 32, dtype="f4").reshape(4, 8)
 
 
 class Dumped:
-    """A process with one dump JSON, and what it dumps.
+    """A process with a dump JSON, and its dump.
 
-    mode: `op_debug_mode`. e2e: more keys of `e2e_dump_settings`, None for no such block. common: more keys of
+    mode: `op_debug_mode`. e2e: further keys of `e2e_dump_settings`, None for no such block. common: further keys of
     `common_dump_settings`.
     """
 
@@ -40,9 +40,9 @@ class Dumped:
     ) -> None:
         self.root = directory / "dumped"
         self.net: Any = None
-        wanted = {"dump_mode": 0, "path": str(self.root), "net_name": "Net", "iteration": "0|1|2", "kernels": []}
-        wanted.update(saved_data="tensor", input_output=0, support_device=list(range(8)), op_debug_mode=mode)
-        blocks: dict[str, Any] = {"common_dump_settings": {**wanted, **common}}
+        settings = {"dump_mode": 0, "path": str(self.root), "net_name": "Net", "iteration": "0|1|2", "kernels": []}
+        settings.update(saved_data="tensor", input_output=0, support_device=list(range(8)), op_debug_mode=mode)
+        blocks: dict[str, Any] = {"common_dump_settings": {**settings, **common}}
         if e2e is not None:
             blocks["e2e_dump_settings"] = {"enable": True, "trans_flag": True, **e2e}
         file = directory / "dump.json"
@@ -57,7 +57,7 @@ class Dumped:
         ms = self.mindspore
         cell: Any = ms.nn.Cell
 
-        class Doubled(cell):  # type: ignore[misc]  # the class is known when it runs
+        class Doubled(cell):  # type: ignore[misc]  # a class of the imported module
             def __init__(self) -> None:
                 super().__init__()
                 self.factor = ms.Parameter(ms.Tensor(np.float32(2)), name="factor")
@@ -76,55 +76,55 @@ class Dumped:
             wait()
 
     def tensors(self) -> dict[Path, NpyName]:
-        found = {path: parse_name(path.name) for path in sorted(self.root.rglob("*.npy"))}
-        return {path: name for path, name in found.items() if name is not None}
+        names = {path: parse_name(path.name) for path in sorted(self.root.rglob("*.npy"))}
+        return {path: name for path, name in names.items() if name is not None}
 
     def some_tensors(self) -> dict[Path, NpyName]:
-        """The dumped tensors. Raises LookupError if there are none, so that the question has no answer."""
-        found = self.tensors()
-        if not found:
+        """Return the dumped tensors. Raises LookupError if there are none: the question has no answer."""
+        tensors = self.tensors()
+        if not tensors:
             raise LookupError("MindSpore dumped no tensor")
-        return found
+        return tensors
 
 
 # One process with samples of tensors.
 
 
 def tree(dumped: Dumped) -> dict[str, Any]:
-    """The directories of the rank, those of tensors below them, and what is written of parameters."""
+    """Return the directories of the rank, the directories of tensors, and the number of parameters."""
     dumped.run(X, times=ITERATIONS)
-    found = dumped.some_tensors()
-    places = {path.relative_to(dumped.root).parts[:-1] for path in found}
+    tensors = dumped.some_tensors()
+    directories = {path.relative_to(dumped.root).parts[:-1] for path in tensors}
     return {
         "rank": sorted(path.name for path in (dumped.root / "rank_0").glob("*")),
-        "tensors": sorted("/".join(place) for place in places),
-        "parameters": sum(name.op_type == "Parameter" for name in found.values()),
+        "tensors": sorted("/".join(directory) for directory in directories),
+        "parameters": sum(name.op_type == "Parameter" for name in tensors.values()),
     }
 
 
 def stored_types(dumped: Dumped) -> dict[str, list[str]]:
-    """The array types by the type in the file name."""
-    found: dict[str, set[str]] = {}
+    """Return the array types by the type in the file name."""
+    types_by_name: dict[str, set[str]] = {}
     for path, name in dumped.some_tensors().items():
         try:
             stored = str(np.load(path, allow_pickle=False).dtype)
-        except ValueError:  # a bfloat16 that is stored as such
+        except ValueError:  # bfloat16 is stored unchanged
             stored = "a type that NumPy does not have"
-        found.setdefault(name.dtype or "", set()).add(stored)
-    return {name: sorted(types) for name, types in sorted(found.items())}
+        types_by_name.setdefault(name.dtype or "", set()).add(stored)
+    return {name: sorted(types) for name, types in sorted(types_by_name.items())}
 
 
 def sampled(dumped: Dumped) -> dict[str, Any]:
-    """The longest shape of a float32, and whether one holds the first elements of the network's input."""
-    found = dumped.some_tensors().items()
-    arrays = [np.load(path, allow_pickle=False) for path, name in found if str(name.dtype).lower() == "float32"]
+    """Return the longest shape of a float32, and True if an array is the first elements of the network's input."""
+    tensors = dumped.some_tensors().items()
+    arrays = [np.load(path, allow_pickle=False) for path, name in tensors if str(name.dtype).lower() == "float32"]
     first = X.ravel()[:SAMPLE]
     shape = max((array.shape for array in arrays), key=lambda shape: (len(shape), shape))
     return {"shape": list(shape), "first": any(np.array_equal(array, first) for array in arrays)}
 
 
 def paused(dumped: Dumped) -> bool:
-    """Whether an iteration that is not selected left no tensor, between selected ones that did."""
+    """Return True if an iteration that is not selected wrote no tensor, between selected ones that did."""
     native = import_module("mindspore._c_expression")
     counts = [len(dumped.some_tensors())]
     for iteration in (FAR, 0):
@@ -148,62 +148,64 @@ def ask_of_samples(directory: Path) -> dict[str, Any]:
 
 
 def overflowed(directory: Path) -> list[str]:
-    """The types of dumped operators, where the first product overflowed and others propagated it."""
+    """Return the types of dumped operators; the first product overflows, and others propagate it."""
     dumped = Dumped(directory, mode=3, e2e={})
     dumped.run(np.full_like(X, 3e38))
     return sorted({name.op_type for name in dumped.some_tensors().values()})
 
 
 def without_e2e(directory: Path) -> bool:
-    """Whether a configuration without that block dumped a tensor."""
+    """Return True if a configuration without e2e_dump_settings dumped a tensor."""
     dumped = Dumped(directory, e2e=None)
     dumped.run(X)
     return bool(dumped.tensors())
 
 
 def graph_engine(directory: Path) -> bool:
-    """Whether jit_level O2 wrote a file."""
+    """Return True if jit_level O2 wrote a file."""
     dumped = Dumped(directory, level="O2", e2e={})
     dumped.run(X)
     return any(path.is_file() for path in dumped.root.rglob("*"))
 
 
 def device_statistics(directory: Path) -> dict[str, bool]:
-    """Which of the categories that were asked for have a column in the statistics that the device computed."""
-    asked = ["max", "md5", "l2norm", "nan count"]
+    """Return by requested category: True if the statistics of the device have a column for it."""
+    categories = ["max", "md5", "l2norm", "nan count"]
     dumped = Dumped(
-        directory, e2e={"stat_calc_mode": "device"}, saved_data="statistic", statistic_category=asked, input_output=2
+        directory,
+        e2e={"stat_calc_mode": "device"},
+        saved_data="statistic",
+        statistic_category=categories,
+        input_output=2,
     )
     dumped.run(X)
     tables = sorted(dumped.root.rglob("statistic.csv"))
     if not tables:
         raise LookupError("MindSpore wrote no statistics")
     columns = read_small(tables[0], LONGEST_TABLE).decode(errors="replace").partition("\n")[0].lower().split(",")
-    return {name: any(column.startswith(name) for column in columns) for name in asked}
+    return {name: any(column.startswith(name) for column in columns) for name in categories}
 
 
 def older_layout(directory: Path) -> list[str]:
-    """The directories of what jit_level O2 dumped, below the path. Raises LookupError where the version has no such
-    dump."""
+    """Return the directories of a dump with jit_level O2. Raises LookupError if the version has no such dump."""
     dumped = Dumped(directory, level="O2", e2e={})
     version = str(dumped.mindspore.__version__)
     if (parse_version(version) or NEWER) >= NEWER:
         raise LookupError(f"MindSpore {version} dumps nothing under O2; versions below 2.6 do")
     dumped.run(X)
-    found = {path.parent for path in dumped.root.rglob("*") if path.is_file() and parse_file(path.name) is not None}
-    if not found:
+    directories = {
+        path.parent for path in dumped.root.rglob("*") if path.is_file() and parse_file(path.name) is not None
+    }
+    if not directories:
         raise LookupError(f"MindSpore {version} dumped nothing under O2")
-    return sorted(str(place.relative_to(dumped.root)) for place in found)
+    return sorted(str(parent.relative_to(dumped.root)) for parent in directories)
 
 
 def ask(question: str, directory: Path) -> dict[str, Any]:
     if question == "samples":
         return ask_of_samples(directory)
-    questions: tuple[Callable[[Path], Any], ...] = (
-        *(overflowed, without_e2e, graph_engine),
-        *(device_statistics, older_layout),
-    )
-    by_name = {one.__name__: one for one in questions}
+    questions = (overflowed, without_e2e, graph_engine, device_statistics, older_layout)
+    by_name = {answer.__name__: answer for answer in questions}
     return ask_each(directory, {question: partial(by_name[question], directory)})
 
 

@@ -1,4 +1,4 @@
-"""Dump offline models with various settings, one dump at a time, and record the resulting files for the probes."""
+"""Dumps of offline models with various settings, one at a time, and their files for the probes."""
 
 import json
 import sys
@@ -37,7 +37,7 @@ PLAIN = (
 
 
 class OfflineDumps:
-    """Makes the dumps, one model after the other, below `directory`."""
+    """Dumps of one model after the other, below `directory`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -45,9 +45,9 @@ class OfflineDumps:
     def plain(self) -> Path:
         return build_offline(acl, self.directory / "plain.om", PLAIN, CONSTANTS, fused={"relu": "twice"})
 
-    def config(self, place: Path, **settings: Any) -> str:
-        place.mkdir(parents=True, exist_ok=True)
-        return self.text(place.name, {"dump_path": str(place), "dump_mode": "all", "dump_list": [{}], **settings})
+    def config(self, root: Path, **settings: Any) -> str:
+        root.mkdir(parents=True, exist_ok=True)
+        return self.text(root.name, {"dump_path": str(root), "dump_mode": "all", "dump_list": [{}], **settings})
 
     def text(self, name: str, settings: dict[str, Any]) -> str:
         file = self.directory / f"{name}.json"
@@ -55,91 +55,95 @@ class OfflineDumps:
         return str(file)
 
     def dump(self, name: str, *, value: float = 1.0, **settings: Any) -> dict[str, Any]:
-        """The code and the files of a dump of the plain model with these settings."""
-        place = self.directory / name
-        return {"code": run_dumped(acl, self.config(place, **settings), self.plain(), value), "files": seen(place)}
+        """Return the code and the files of a dump of the plain model with these settings."""
+        root = self.directory / name
+        return {"code": run_dumped(acl, self.config(root, **settings), self.plain(), value), "files": dump_files(root)}
 
     def fused(self) -> str:
-        """A name that an operator of the model had before it was fused. Raises LookupError where none was."""
-        origins = {
-            (one["name"], file["operator"]) for file in seen(self.directory / "whole") for one in file["origins"]
-        }
-        known = {node.name for node in PLAIN}
-        fused: list[str] = sorted(name for name, operator in origins if name != operator and name in known)
+        """Return a name of an operator before fusion. Raises LookupError if none was fused."""
+        files = dump_files(self.directory / "whole")
+        origins = {(origin["name"], file["operator"]) for file in files for origin in file["origins"]}
+        names = {node.name for node in PLAIN}
+        fused: list[str] = sorted(name for name, operator in origins if name != operator and name in names)
         if not fused:
             raise LookupError("no operator was fused")
         return fused[0]
 
     def fused_layer(self) -> dict[str, Any]:
-        """A dump of a layer by a name from before the fusion."""
+        """Dump a layer by a name from before fusion."""
         name = self.fused()
         return {"layer": name, **self.dump("fused_layer", dump_list=[{"layer": [name]}])}
 
     def fused_watched(self) -> dict[str, Any]:
-        """A dump with a watcher on such a name."""
+        """Dump with a watcher on a name from before fusion."""
         watched = [{"layer": ["second"], "watcher_nodes": [self.fused()]}]
         return self.dump("fused_watched", dump_scene="watcher", dump_mode="output", dump_list=watched)
 
     def renamed(self, model: str, name: str) -> dict[str, Any]:
-        """The same of a model of that name, the second operator of which has this name."""
+        """Return the code and the files of a dump of a model. model: its name. name: that of its second operator."""
         nodes = (
             OnnxNode("first", "MatMul", ("x", "w1")),
             OnnxNode(name, "Relu", ("first",)),
             OnnxNode("second", "MatMul", (name, "w2")),
         )
         om = build_offline(acl, self.directory / f"{model}.om", nodes, CONSTANTS)
-        place = self.directory / f"of_{model}"
-        return {"code": run_dumped(acl, self.config(place), om), "files": seen(place)}
+        root = self.directory / f"of_{model}"
+        return {"code": run_dumped(acl, self.config(root), om), "files": dump_files(root)}
 
     def loaded(self) -> list[int]:
-        """The number of files after a run of a model loaded before set_dump, of one loaded after it, and of the latter
-        after finalize_dump."""
-        place = self.directory / "loaded"
+        """Return the number of files after runs of a model loaded before set_dump, of a model loaded after it, and of
+        this model after finalize_dump."""
+        root = self.directory / "loaded"
         network = OfflineNetwork(acl, self.plain())
         network.load()
         take(acl.mdl.init_dump(), "acl.mdl.init_dump")
-        take(acl.mdl.set_dump(self.config(place)), "acl.mdl.set_dump")
-        found = []
+        take(acl.mdl.set_dump(self.config(root)), "acl.mdl.set_dump")
+        counts = []
         for change in (lambda: None, network.unload, acl.mdl.finalize_dump):
             change()
             network.run(np.ones((ROWS, IN), "f4"))
-            found.append(len(seen(place)))
+            counts.append(len(dump_files(root)))
         network.unload()
-        return found
+        return counts
 
     def address(self) -> dict[str, Any]:
-        place = Path("by_address")
-        settings = {"dump_path": f"127.0.0.1:{place}", "dump_mode": "all", "dump_list": [{}]}
-        return {"code": run_dumped(acl, self.text("address", settings), self.plain()), "files": seen(place)}
+        root = Path("by_address")
+        settings = {"dump_path": f"127.0.0.1:{root}", "dump_mode": "all", "dump_list": [{}]}
+        return {"code": run_dumped(acl, self.text("address", settings), self.plain()), "files": dump_files(root)}
 
 
-def seen(place: Path) -> list[dict[str, Any]]:
-    """The files below a dump path, without payloads."""
-    return [_seen(path, place) for path in sorted(place.rglob("*")) if path.is_file() and path.name != MAPPING]
+def dump_files(root: Path) -> list[dict[str, Any]]:
+    """Return the files below a dump path, without payloads."""
+    return [_described(path, root) for path in sorted(root.rglob("*")) if path.is_file() and path.name != MAPPING]
 
 
-def _seen(path: Path, place: Path) -> dict[str, Any]:
+def _described(path: Path, root: Path) -> dict[str, Any]:
     name = path.name
     mapping = path.with_name(MAPPING)
     original = read_mapping(mapping).names.get(name, "") if mapping.is_file() else ""
     parsed = parse_name(original or name)
-    found: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "name": name,
         "original": original,
-        "root": str(place),
-        "levels": list(path.parent.relative_to(place).parts),
+        "root": str(root),
+        "levels": list(path.parent.relative_to(root).parts),
         "type": parsed.op_type if parsed else "",
         "task": parsed.task_id if parsed else None,
     }
     if path.suffix == ".csv":
-        return {**found, "head": path.read_text(errors="replace").partition("\n")[0]}
+        return {**entry, "head": path.read_text(errors="replace").partition("\n")[0]}
     header = read_header(path)
     origins = [
-        {"name": one.original_op.name, "type": one.original_op.data_type, "dumped_type": one.data_type}
-        for one in header.outputs
-        if one.original_op is not None
+        {"name": tensor.original_op.name, "type": tensor.original_op.data_type, "dumped_type": tensor.data_type}
+        for tensor in header.outputs
+        if tensor.original_op is not None
     ]
-    return {**found, "operator": header.op_name, "inputs": [one.size for one in header.inputs], "origins": origins}
+    return {
+        **entry,
+        "operator": header.op_name,
+        "inputs": [tensor.size for tensor in header.inputs],
+        "origins": origins,
+    }
 
 
 def ask(directory: Path) -> dict[str, Any]:
@@ -170,7 +174,7 @@ def ask(directory: Path) -> dict[str, Any]:
     questions["loaded"] = dumps.loaded
     questions["odd_names"] = partial(dumps.renamed, "dotted.net", ODD)
     questions["long_names"] = partial(dumps.renamed, "long", LONG)
-    # The last one: where there is no such address, a device may wait for it.
+    # The last one: a device may wait for an address that does not exist.
     questions["address"] = dumps.address
     return ask_each(directory, questions)
 

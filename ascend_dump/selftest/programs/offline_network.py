@@ -1,4 +1,4 @@
-"""Build offline models of a few operators, with `atc` of CANN's toolkit on a device, and run them with pyACL."""
+"""Offline models of a few operators: built with `atc` of CANN's toolkit on a device, run with pyACL."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ __all__ = ["OfflineNetwork", "build_offline", "run_dumped", "start_device", "tak
 HOST_TO_DEVICE, DEVICE_TO_HOST, HUGE_FIRST = 1, 2, 0
 
 
-def take(found: Any, call: str) -> Any:
-    """The results of a call without its return code. Raises AdapterError if the code is not 0."""
-    value, code = found if isinstance(found, tuple) else (None, found)
+def take(result: Any, call: str) -> Any:
+    """Return the value of a call without its return code. Raises AdapterError if the code is not 0."""
+    value, code = result if isinstance(result, tuple) else (None, result)
     if code:
         raise AdapterError(f"{call} returned {code}")
     return value
 
 
 def start_device(acl: Any, device: int, config: Optional[str] = None) -> None:
-    """Initialise acl, with the dump JSON `config` if given. Exits the program if there is no device."""
+    """Initialise acl, with the dump JSON `config` if any. Exits the program if there is no device."""
     code = acl.init() if config is None else acl.init(config)
     if code == 0:
         code = acl.rt.set_device(device)
@@ -45,9 +45,9 @@ def build_offline(
     *,
     fused: Mapping[str, str] = {},
 ) -> Path:
-    """A model of (ROWS, IN) to (ROWS, OUT) as a file: the input is `x`, the output the last node's.
+    """Return a model of (ROWS, IN) to (ROWS, OUT) as a file: the input is `x`, the output the last node's.
 
-    fused: on the simulated device, by an operator with which GE would fuse it, one that computes nothing of its own
+    fused: pairs of operators that the simulated device fuses; the second one computes nothing
     """
     if om.exists():
         return om
@@ -69,18 +69,18 @@ def _save_stand_in(
     from ascend_dump.fakes.device.offline_model import OfflineModel, OfflineNode, TensorSpec, save
 
     into = {name: by for by, name in fused.items()}
-    made = [OfflineNode(name, "Const", const=array) for name, array in constants.items()]
+    offline_nodes = [OfflineNode(name, "Const", const=array) for name, array in constants.items()]
     for node in nodes:
         if node.name not in into:
             originals = (node.name, fused[node.name]) if node.name in fused else ()
             inputs = tuple(f"{into.get(name, name)}:0" for name in node.inputs)
-            made.append(OfflineNode(node.name, node.type, inputs, original_names=originals))
+            offline_nodes.append(OfflineNode(node.name, node.type, inputs, original_names=originals))
     spec = TensorSpec("x", (ROWS, IN), "float32")
-    save(OfflineModel(om.stem, (spec,), tuple(made), (f"{nodes[-1].name}:0",), True), om)
+    save(OfflineModel(om.stem, (spec,), tuple(offline_nodes), (f"{nodes[-1].name}:0",), True), om)
 
 
 class OfflineNetwork:
-    """A model, loaded in the first step, because acl reads the settings of a dump when a model is loaded."""
+    """A model, loaded in the first step: acl reads the settings of a dump when a model is loaded."""
 
     def __init__(self, acl: Any, om: Path) -> None:
         self.acl = acl
@@ -99,13 +99,13 @@ class OfflineNetwork:
             self.model = None
 
     def run(self, x: np.ndarray) -> np.ndarray:
-        """The output of shape (ROWS, OUT) for an input of shape (ROWS, IN)."""
+        """Return the output of shape (ROWS, OUT) for an input of shape (ROWS, IN)."""
         acl, model = self.acl, self.load()
         y = np.empty((ROWS, OUT), "f4")
-        given, source = self._dataset(x.nbytes)
-        made, result = self._dataset(y.nbytes)
+        inputs, source = self._dataset(x.nbytes)
+        outputs, result = self._dataset(y.nbytes)
         take(acl.rt.memcpy(source, x.nbytes, acl.util.bytes_to_ptr(x.tobytes()), x.nbytes, HOST_TO_DEVICE), "memcpy")
-        take(acl.mdl.execute(model, given, made), "acl.mdl.execute")
+        take(acl.mdl.execute(model, inputs, outputs), "acl.mdl.execute")
         host = take(acl.rt.malloc_host(y.nbytes), "acl.rt.malloc_host")
         take(acl.rt.memcpy(host, y.nbytes, result, y.nbytes, DEVICE_TO_HOST), "memcpy")
         y[:] = np.frombuffer(acl.util.ptr_to_bytes(host, y.nbytes), "f4").reshape(y.shape)
@@ -114,14 +114,14 @@ class OfflineNetwork:
     def _dataset(self, size: int) -> tuple[Any, int]:
         """Create a data set with one buffer on the device, and return it with the buffer's address. Not freed."""
         address = int(take(self.acl.rt.malloc(size, HUGE_FIRST), "acl.rt.malloc"))
-        made = self.acl.mdl.create_dataset()
-        self.acl.mdl.add_dataset_buffer(made, self.acl.create_data_buffer(address, size))
-        return made, address
+        dataset = self.acl.mdl.create_dataset()
+        self.acl.mdl.add_dataset_buffer(dataset, self.acl.create_data_buffer(address, size))
+        return dataset, address
 
 
 def run_dumped(acl: Any, config: str, om: Path, value: float = 1.0) -> int:
-    """The code that set_dump returns for this dump JSON. After it the model is loaded, runs once on an input of that
-    value, and is unloaded."""
+    """Return the code of set_dump for this dump JSON. The model is then loaded, run once on an input of `value`, and
+    unloaded."""
     take(acl.mdl.init_dump(), "acl.mdl.init_dump")
     try:
         code = int(acl.mdl.set_dump(config))

@@ -1,4 +1,4 @@
-"""What is written of a dump where a file system is nearly full: it is one in memory, which only this process sees."""
+"""Dumps on a file system that is nearly full: it is in memory, and visible to this process only."""
 
 import ctypes
 import json
@@ -18,14 +18,14 @@ from ascend_dump.selftest.tiny_network import IN, OUT
 
 acl: Any = import_module("acl")
 DEVICE = 0
-#: Of Linux' sched.h and mount.h.
+#: Constants of Linux' sched.h and mount.h.
 CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 0x40000
-#: Sizes of file systems, and bytes that something else takes in each; a CPU's page is not larger.
+#: Sizes of file systems, and used bytes in each; a page of memory is not larger.
 SIZES, TAKEN = {"tight": "1m", "roomy": "64m"}, 64 << 10
 
 
 def mount_small(directory: Path) -> dict[str, Path]:
-    """File systems of these sizes. Raises OSError where the process may not mount any."""
+    """Mount file systems of these sizes. Raises OSError if the process may not mount."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     def call(name: str, *arguments: Any) -> None:
@@ -35,31 +35,31 @@ def mount_small(directory: Path) -> dict[str, Path]:
 
     call("unshare", CLONE_NEWNS)
     call("mount", b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None)
-    found = {name: directory / name for name in SIZES}
-    for name, place in found.items():
-        place.mkdir()
-        call("mount", b"tmpfs", bytes(place), b"tmpfs", ctypes.c_ulong(0), f"size={SIZES[name]},mode=700".encode())
-        (place / "taken").write_bytes(bytes(TAKEN))
-    return found
+    mounts = {name: directory / name for name in SIZES}
+    for name, path in mounts.items():
+        path.mkdir()
+        call("mount", b"tmpfs", bytes(path), b"tmpfs", ctypes.c_ulong(0), f"size={SIZES[name]},mode=700".encode())
+        (path / "taken").write_bytes(bytes(TAKEN))
+    return mounts
 
 
-def dumped(place: Path, directory: Path) -> list[int]:
-    """The sizes of the files of a dump there."""
+def dumped(root: Path, directory: Path) -> list[int]:
+    """Return the sizes of the files of a dump into a directory."""
     om = build_offline(
         acl, directory / "net.om", (OnnxNode("only", "MatMul", ("x", "w")),), {"w": np.ones((IN, OUT), "f4")}
     )
-    config = directory / f"{place.name}.json"
-    config.write_text(json.dumps({"dump": {"dump_path": str(place), "dump_mode": "all", "dump_list": [{}]}}))
+    config = directory / f"{root.name}.json"
+    config.write_text(json.dumps({"dump": {"dump_path": str(root), "dump_mode": "all", "dump_list": [{}]}}))
     run_dumped(acl, str(config), om)
-    return [path.stat().st_size for path in place.rglob("*") if path.is_file() and path.name != "taken"]
+    return [path.stat().st_size for path in root.rglob("*") if path.is_file() and path.name != "taken"]
 
 
 def disk_reserve(directory: Path) -> dict[str, int]:
-    """How many files there are on the small file system and on the other one, and how many bytes those have."""
-    # Before acl begins: its threads write the files, and see what the thread sees that makes them.
-    places = mount_small(directory)
+    """Return the number of files on the small and on the large file system, and the bytes on the latter."""
+    # Before acl starts: its threads write the files, and inherit the mounts of the thread that starts them.
+    mounts = mount_small(directory)
     start_device(acl, DEVICE)
-    tight, roomy = (dumped(places[name], directory) for name in SIZES)
+    tight, roomy = (dumped(mounts[name], directory) for name in SIZES)
     return {"tight": len(tight), "roomy": len(roomy), "bytes": sum(roomy)}
 
 

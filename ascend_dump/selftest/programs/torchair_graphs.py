@@ -1,4 +1,4 @@
-"""Dump graphs of torchair with various options. Each dump starts with GE closed, in its own directory."""
+"""Dumps of torchair's graphs with various options. Each dump starts with GE closed, in its own directory."""
 
 import sys
 import warnings
@@ -36,113 +36,118 @@ class Products(torch.nn.Module):  # type: ignore[misc, unused-ignore]  # where t
 
 
 def first_graph(directory: Path) -> list[str]:
-    """The steps that were dumped of a second graph, which asks for another one than the first. Torchair's own check
-    of that is taken out."""
-    place, x = directory / "first_graph", torch.ones(2, 8)
+    """Return the dumped steps of a second graph that requests another step than the first. Torchair's own check of that
+    is disabled."""
+    root, x = directory / "first_graph", torch.ones(2, 8)
     engine.forget()
 
     def run_both() -> set[str]:
-        engine.run(Products(), place, x, times=2, dump_step="0")
-        before = {file.path for file in some_files(place)}
+        engine.run(Products(), root, x, times=2, dump_step="0")
+        before = {file.path for file in some_files(root)}
         engine.backend._GLOBAL_COMPILE_OPTION = None
-        engine.run(Products(), place, torch.ones(3, 8), times=2, dump_step="1")
-        return {file.levels[-1] for file in files(place) if file.path not in before}
+        engine.run(Products(), root, torch.ones(3, 8), times=2, dump_step="1")
+        return {file.levels[-1] for file in files(root) if file.path not in before}
 
     with engine.without_json():
         return sorted(run_both())
 
 
 def json_and_options(directory: Path) -> list[str]:
-    """The sides (input, output) that were dumped if the options request outputs and the JSON requests inputs."""
+    """Return the dumped sides (input, output) if the options request outputs and the JSON requests inputs."""
     engine.needs_json()
-    place = directory / "json_and_options"
-    (place / "worldsize1_global_rank0").mkdir(parents=True)
-    engine.forget(
-        {"dump": {"dump_path": str(place / "worldsize1_global_rank0"), "dump_mode": "input", "dump_list": []}}
-    )
-    engine.run(Products(), place, torch.ones(2, 8), dump_mode="output")
-    return sorted({tensor.io for file in some_files(place) for tensor in read_header(file.path).tensors})
+    root = directory / "json_and_options"
+    (root / "worldsize1_global_rank0").mkdir(parents=True)
+    engine.forget({"dump": {"dump_path": str(root / "worldsize1_global_rank0"), "dump_mode": "input", "dump_list": []}})
+    engine.run(Products(), root, torch.ones(2, 8), dump_mode="output")
+    return sorted({tensor.io for file in some_files(root) for tensor in read_header(file.path).tensors})
 
 
 def refusal_dropped(directory: Path) -> str:
-    """The error that the program gets if acl refuses the JSON; "" if it gets none."""
+    """Return the error of the program if acl refuses the JSON; "" if there is none."""
     engine.needs_json()
-    place = directory / "refusal_dropped"
-    engine.forget({"dump": {"dump_path": str(place), "dump_mode": "everything", "dump_list": []}})
+    root = directory / "refusal_dropped"
+    engine.forget({"dump": {"dump_path": str(root), "dump_mode": "everything", "dump_list": []}})
     try:
-        engine.run(Products(), place, torch.ones(2, 8))
-    except Exception as error:  # whatever is raised is the answer
+        engine.run(Products(), root, torch.ones(2, 8))
+    except Exception as error:  # any error is the answer
         return f"{type(error).__name__}: {error}".partition("\n")[0]
     return ""
 
 
 def scope_selects(directory: Path) -> dict[str, list[str]]:
-    """Types and names of the dumped products, if the second of two is in the scope."""
+    """Return types and names of the dumped products, if the second of two is in the scope."""
     engine.needs_json()
-    place = directory / "scope"
+    root = directory / "scope"
     engine.forget()
-    engine.run(Products(scoped=True), place, torch.ones(2, 8))
-    products = [file.parsed for file in some_files(place) if "MatMul" in file.parsed.op_type]
-    return {"types": sorted({one.op_type for one in products}), "names": sorted({one.op_name for one in products})}
+    engine.run(Products(scoped=True), root, torch.ones(2, 8))
+    products = [file.parsed for file in some_files(root) if "MatMul" in file.parsed.op_type]
+    return {
+        "types": sorted({product.op_type for product in products}),
+        "names": sorted({product.op_name for product in products}),
+    }
 
 
 def renamed(directory: Path) -> list[str]:
-    """Operators in the dump that are not in torchair's graph."""
-    place = directory / "names"
+    """Return the operators in the dump that are not in torchair's graph."""
+    root = directory / "names"
     engine.forget()
-    engine.run(Products(), place, torch.ones(2, 8), graphs=True)
-    texts = list(place.rglob("dynamo_optimized_graph_*.py"))
+    engine.run(Products(), root, torch.ones(2, 8), graphs=True)
+    texts = list(root.rglob("dynamo_optimized_graph_*.py"))
     if not texts:
         raise LookupError("torchair wrote no graph")
     names = {sanitize(name) for text in texts for name in operator_names(text)}
-    return sorted({file.parsed.op_name for file in some_files(place)} - names)
+    return sorted({file.parsed.op_name for file in some_files(root)} - names)
 
 
 def batch_statistics(directory: Path) -> dict[str, bool]:
-    """Whether outputs 1 and 2 of BatchNormV3 are mean and variance of the batch."""
-    place = directory / "batch_norm"
+    """Return by name: True if outputs 1 and 2 of BatchNormV3 are mean and variance of the batch."""
+    root = directory / "batch_norm"
     x = torch.randn(4, 3, 5, 5, generator=torch.Generator().manual_seed(0)) * 3 + 7
     engine.forget()
-    engine.run(torch.nn.BatchNorm2d(3), place, x)
-    for file in some_files(place):
+    engine.run(torch.nn.BatchNorm2d(3), root, x)
+    for file in some_files(root):
         if file.parsed.op_type == "BatchNormV3":
             header = read_header(file.path)
-            found = {tensor.index: decode(header, tensor).ravel() for tensor in header.tensors if tensor.io == "output"}
+            outputs = {
+                tensor.index: decode(header, tensor).ravel() for tensor in header.tensors if tensor.io == "output"
+            }
             dims = (0, 2, 3)
-            wanted = {"mean": (1, x.mean(dims)), "variance": (2, x.var(dims, correction=0))}
+            expected = {"mean": (1, x.mean(dims)), "variance": (2, x.var(dims, correction=0))}
             return {
-                name: index in found and bool(np.allclose(found[index], value.numpy(), rtol=1e-2, atol=1e-2))
-                for name, (index, value) in wanted.items()
+                name: index in outputs and bool(np.allclose(outputs[index], value.numpy(), rtol=1e-2, atol=1e-2))
+                for name, (index, value) in expected.items()
             }
     raise LookupError("no BatchNormV3 was dumped")
 
 
 def max_pool_mask(directory: Path) -> dict[str, Any]:
-    """The type of output 1 of MaxPoolWithArgmaxV1, and whether it has the same indices as in PyTorch."""
-    place = directory / "max_pool"
+    """Return the type of output 1 of MaxPoolWithArgmaxV1, and True if it equals PyTorch's indices."""
+    root = directory / "max_pool"
     x = torch.randn(1, 16, 8, 8, generator=torch.Generator().manual_seed(0))
     engine.forget()
-    engine.run(torch.nn.MaxPool2d(2), place, x)
+    engine.run(torch.nn.MaxPool2d(2), root, x)
     indices = torch.nn.functional.max_pool2d(x, 2, return_indices=True)[1].numpy()
-    for file in some_files(place):
+    for file in some_files(root):
         if file.parsed.op_type == "MaxPoolWithArgmaxV1":
             header = read_header(file.path)
-            [array] = [decode(header, one) for one in header.tensors if (one.io, one.index) == ("output", 1)]
+            [array] = [
+                decode(header, tensor) for tensor in header.tensors if (tensor.io, tensor.index) == ("output", 1)
+            ]
             same = bool(np.array_equal(array.ravel(), indices.ravel()))
             return {"type": array.dtype.name, "indices": same}
     raise LookupError("no MaxPoolWithArgmaxV1 was dumped")
 
 
 def saved_names(directory: Path) -> dict[str, Any]:
-    """The files of two graphs in the mode reduce-overhead, of two runs each."""
-    place = directory / "aclgraph"
-    place.mkdir()
+    """Return the files of two graphs in the mode reduce-overhead, of two runs each."""
+    root = directory / "aclgraph"
+    root.mkdir()
     for _ in range(2):
         engine.forget()
         config = engine.torchair.CompilerConfig()
         config.mode = "reduce-overhead"
         config.dump_config.enable_dump = True
-        config.dump_config.dump_path = str(place)
+        config.dump_config.dump_path = str(root)
         with warnings.catch_warnings():
             # torchair warns that a dump may have no effect in this mode.
             warnings.simplefilter("ignore")
@@ -151,10 +156,10 @@ def saved_names(directory: Path) -> dict[str, Any]:
             engine.call(compiled, torch.ones(2, 8), times=2)
         except torch._dynamo.exc.BackendCompilerFailed as error:
             raise LookupError(f"the mode reduce-overhead does not run: {error.inner_exception}") from error
-    found = sorted(path.name for path in place.rglob("*.pt"))
-    if not found:
+    names = sorted(path.name for path in root.rglob("*.pt"))
+    if not names:
         raise LookupError("torchair saved no tensors")
-    return {"device": engine.device, "names": found}
+    return {"device": engine.device, "names": names}
 
 
 def ask(directory: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Run a tiny offline model with pyACL."""
+"""A tiny offline model with pyACL."""
 
 import atexit
 import sys
@@ -46,4 +46,4 @@ def facts(directory: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     settings = {"framework": "acl", "options": {"status_check": True}}
-    main(Network(make, step, settings, target=lambda made: None, anew=True, detects=True, facts=facts))
+    main(Network(make, step, settings, target=lambda model: None, anew=True, detects=True, facts=facts))

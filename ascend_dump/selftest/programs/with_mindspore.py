@@ -9,14 +9,14 @@ import numpy as np
 from ascend_dump.selftest.program import Network, StepSeen, main
 from ascend_dump.selftest.tiny_network import HIDDEN, IN, OUT, run_step, weights
 
-#: By name, so that type checkers need no MindSpore.
+#: Imported by name, so that type checkers need no MindSpore.
 ms: Any = import_module("mindspore")
 nn: Any = import_module("mindspore.nn")
 ON_NPU = sys.argv[1] == "mindspore-ascend"
 
 
-class CellNetwork(nn.Cell):  # type: ignore[misc]  # the class is known when it runs
-    """A network whose first operator overflows for inputs near the largest float32."""
+class CellNetwork(nn.Cell):  # type: ignore[misc]  # a class of the imported module
+    """A network; its first operator overflows for inputs near the largest float32."""
 
     def __init__(self) -> None:
         super().__init__()

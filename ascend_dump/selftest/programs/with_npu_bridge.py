@@ -21,7 +21,7 @@ if tf is not tensorflow:
 
 
 class SessionNetwork:
-    """A configuration, and the session that the first step creates with it, when the bridge reads it."""
+    """A configuration, and a session created in the first step: the bridge then reads the configuration."""
 
     def __init__(self) -> None:
         self.config = npu_init.npu_config_proto(tf.ConfigProto())
@@ -44,4 +44,4 @@ def step(net: SessionNetwork, number: int, overflow: bool) -> StepSeen:
 
 if __name__ == "__main__":
     settings = {"framework": "tensorflow"}
-    main(Network(SessionNetwork, step, settings, target=lambda made: None, anew=True, detects=True))
+    main(Network(SessionNetwork, step, settings, target=lambda model: None, anew=True, detects=True))

@@ -18,7 +18,7 @@ except (ImportError, OSError) as error:
 
 
 class DeviceNetwork:
-    """A function, and the device, which is opened in the first step and then reads the options of the process."""
+    """A function; the device is opened in the first step, and then reads the options of the process."""
 
     def __init__(self) -> None:
         first, second = map(tf.constant, weights())
@@ -42,4 +42,4 @@ def step(net: DeviceNetwork, number: int, overflow: bool) -> StepSeen:
 
 if __name__ == "__main__":
     settings = {"framework": "tensorflow"}
-    main(Network(DeviceNetwork, step, settings, target=lambda made: None, detects=True))
+    main(Network(DeviceNetwork, step, settings, target=lambda model: None, detects=True))

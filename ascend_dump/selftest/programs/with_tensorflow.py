@@ -10,7 +10,7 @@ from ascend_dump.selftest.tiny_network import run_step, weights
 
 
 def make() -> list[Any]:
-    """The weights of two layers."""
+    """Return the weights of two layers."""
     return [tf.constant(array) for array in weights()]
 
 
@@ -22,4 +22,4 @@ def step(constants: list[Any], number: int, overflow: bool) -> StepSeen:
 
 
 if __name__ == "__main__":
-    main(Network(make, step, {"framework": "tensorflow"}, target=lambda made: None, marks=True))
+    main(Network(make, step, {"framework": "tensorflow"}, target=lambda model: None, marks=True))

@@ -26,30 +26,26 @@ PRODUCTS = 2
 
 
 class Gain(torch.nn.Module):  # type: ignore[misc, unused-ignore]  # where torch is not installed
-    """The first operator, which overflows for inputs near the largest float32."""
+    """The first operator; it overflows for inputs near the largest float32."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * 8
 
 
-def place(value: Any) -> Any:
+def on_device(value: Any) -> Any:
     return value.npu() if ON_NPU else value
 
 
-def make_network() -> torch.nn.Module:
-    """A network with the same weights in each call."""
-    torch.manual_seed(0)
-    return torch.nn.Sequential(Gain(), torch.nn.Linear(64, 48), torch.nn.ReLU(), torch.nn.Linear(48, 8))
-
-
 def make() -> torch.nn.Module:
-    return place(make_network())
+    """Return a network with the same weights in each call."""
+    torch.manual_seed(0)
+    return on_device(torch.nn.Sequential(Gain(), torch.nn.Linear(64, 48), torch.nn.ReLU(), torch.nn.Linear(48, 8)))
 
 
 def step(model: torch.nn.Module, number: int, overflow: bool) -> StepSeen:
     generator = torch.Generator().manual_seed(number)
     x = torch.full((4, 64), 3e38) if overflow else torch.randn(4, 64, generator=generator)
-    y = model(place(x))
+    y = model(on_device(x))
     fetched = y.detach().cpu().numpy()
     return StepSeen([x.numpy()], [fetched], [fetched])
 

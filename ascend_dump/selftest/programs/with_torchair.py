@@ -9,7 +9,7 @@ import torch
 
 from ascend_dump.selftest.program import Network, StepSeen, main
 
-#: Whether torchair itself, or only the device below it, is simulated.
+#: True if torchair or the device below it is simulated.
 SIMULATED = not sys.modules.keys().isdisjoint({"torchair", "torchair.core._torchair"})
 try:
     # On a device torch_npu provides torchair.
@@ -25,7 +25,7 @@ DEVICE = "cpu" if torch_npu is None else "npu"
 
 
 class CompiledNetwork(NamedTuple):
-    """A config, which torchair reads when it builds the first graph, and the model that is compiled with it."""
+    """A config, read by torchair when it builds the first graph, and the model compiled with it."""
 
     config: Any
     model: Any
@@ -48,22 +48,21 @@ def step(net: CompiledNetwork, number: int, overflow: bool) -> StepSeen:
 
 
 def facts(directory: Path) -> dict[str, Any]:
-    """A second capture in this process: torchair keeps the settings of the first one until GE is closed."""
+    """Make a second capture in this process: torchair keeps the settings of the first one until GE is closed."""
     import ascend_dump
 
-    place = directory / "again"
-    made = make()
+    network = make()
     torch._dynamo.reset()
     with ascend_dump.capture(
-        made.config, path=place, mode="all", steps="0", quiet=True, options={"reset": True}
+        network.config, path=directory / "again", mode="all", steps="0", quiet=True, options={"reset": True}
     ) as cap:
-        step(made, 0, False)
-    found: dict[str, Any] = {"graphs_again": len(cap.dump()) > 0}
+        step(network, 0, False)
+    noted: dict[str, Any] = {"graphs_again": len(cap.dump()) > 0}
     if torch_npu is not None:
-        found.update(soc=torch_npu.npu.get_device_name(0), device=torch_npu.npu.current_device())
-    return found
+        noted.update(soc=torch_npu.npu.get_device_name(0), device=torch_npu.npu.current_device())
+    return noted
 
 
 if __name__ == "__main__":
     settings = {"framework": "torchair"}
-    main(Network(make, step, settings, target=lambda made: made.config, anew=True, detects=True, facts=facts))
+    main(Network(make, step, settings, target=lambda network: network.config, anew=True, detects=True, facts=facts))

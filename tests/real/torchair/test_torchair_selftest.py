@@ -24,5 +24,5 @@ def test_every_promise_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     asked = ("first_graph", "json_and_options", "refusal_dropped", "scope_selects", "renamed", "batch_statistics")
     assert {test.probed[name].state for name in (*asked, "graphs_again", "max_pool_mask")} == {"confirmed"}
     # The simulated native part has no collective operators.
-    of_options = set(probes_engine.__all__) - {"steps_on_the_device", "watch_collective"}
+    of_options = set(probes_engine.PROBES) - {"steps_on_the_device", "watch_collective"}
     assert {test.probed[name].state for name in of_options} == {"confirmed"}

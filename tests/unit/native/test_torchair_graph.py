@@ -106,7 +106,7 @@ def test_what_is_assigned_to_an_input_never_reaches_the_engine(tmp_path, capsys)
     listed = [one["name"] for one in json.loads(capsys.readouterr().out)["operators"]]
     assert listed == ["Add", "Assign_1", "Assign_2"]
     assert main(["ops", str(tmp_path / NAME.format(3, 0)), "--not-dumped"]) == 0
-    assert "GE gets no such operator" in capsys.readouterr().out
+    assert "GE has no such operator" in capsys.readouterr().out
 
 
 def test_text_that_is_no_python_is_read_without_inputs(tmp_path):

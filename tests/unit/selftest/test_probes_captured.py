@@ -20,7 +20,7 @@ from ascend_dump.selftest.probes import run_probes
 pytest.importorskip("torch")
 
 PROGRAM = Path(program.__file__).with_name("programs") / "captured_graph.py"
-NAMES = set(probes_captured.__all__)
+NAMES = set(probes_captured.PROBES)
 SERVICE = "ascend_dump.fakes.device._service"
 
 

@@ -19,7 +19,7 @@ from ascend_dump.selftest.probes import PROBES, run_probes
 pytest.importorskip("torch")
 
 PROGRAM = Path(program.__file__).with_name("programs") / "engine_options.py"
-NAMES = set(probes_engine.__all__)
+NAMES = set(probes_engine.PROBES)
 #: The question that answers a probe, where it is not of its name.
 QUESTIONS = {"debug_without_mode": "detected", "overflow_modes": "detected"}
 

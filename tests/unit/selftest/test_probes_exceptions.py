@@ -59,7 +59,7 @@ def test_the_simulated_device_is_as_assumed(asked: Callable[..., dict[str, Any]]
     facts = asked("initial", "later", "collected", "scene", "chosen")
     assert facts[FAILED] == {}
     assert states(facts) == dict.fromkeys(QUESTIONS, "confirmed")
-    assert set(probes_exceptions.__all__) == set(QUESTIONS)
+    assert set(probes_exceptions.PROBES) == set(QUESTIONS)
 
 
 def as_a_normal_one(monkeypatch: pytest.MonkeyPatch) -> None:

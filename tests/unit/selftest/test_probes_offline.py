@@ -17,7 +17,7 @@ from ascend_dump.selftest.evidence import Evidence
 from ascend_dump.selftest.probes import PROBES
 
 PROGRAMS = Path(processes.__file__).with_name("programs")
-OF_DUMPS = tuple(name for name in probes_offline.__all__ if name not in ("disk_reserve", "no_step_counter"))
+OF_DUMPS = tuple(name for name in probes_offline.PROBES if name not in ("disk_reserve", "no_step_counter"))
 OF_INIT = ("finalize_ends_init", "init_dump_after_init", "init_twice")
 
 

@@ -1,4 +1,4 @@
-"""Read values of an expected type from a JSON object, in which each value may be of any type."""
+"""Read values of an expected type from a JSON object with values of any type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What adump refuses in a dump configuration, in the order of its checks.
+"""Rules for dump configurations that adump refuses, in the order of its checks.
 
 Sources: adump `dump_config_converter` (checks), `adump_error_manager` (reasons).
 """

@@ -1,6 +1,6 @@
-"""What adump's rules examine, the decorator that defines such a rule, and the hits that it yields.
+"""The subjects of adump's rules, the decorator that defines a rule, and its hits.
 
-Every hit has adump's own code and the arguments of adump's message; `adump.AdumpFailure` builds the message from them.
+A hit has adump's own code and the arguments of adump's message; `adump.AdumpFailure` builds the message from them.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = [
 
 _SOURCE = "adump dump_config_converter"
 TYPE_HINTS = {"string": "write a text in double quotes", "array": "write a list in [ ]", "object": "write { }"}
-#: A reason that adump gives, and what to do about it.
+#: A reason of adump, and the remedy.
 EMPTY = ("The configuration item value is empty", "give a value or remove the key")
 NOT_FOUND = ("The configuration item is not found", "add it")
 
 
 class AdumpSubject(NamedTuple):
-    """The value of `dump`, and those of its keys on which the checks of other keys depend.
+    """The value of `dump`, and values that the checks of several keys need.
 
     given: the value, of any type. dump: the value if it is an object, otherwise an empty object. debug: overflow
     detection is on. cwd: the directory for relative paths. planned: a directory that need not exist yet.
@@ -77,7 +77,7 @@ class AdumpSubject(NamedTuple):
 
 
 class AdumpItem(NamedTuple):
-    """An item of `dump_list`, and the keys of `dump` on which its checks depend. where: such as "dump_list[0]"."""
+    """An item of `dump_list`, and the keys of `dump` that its checks need. where: such as "dump_list[0]"."""
 
     item: Mapping[str, Any]
     where: str

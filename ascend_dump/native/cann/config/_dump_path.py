@@ -1,4 +1,4 @@
-"""How adump and GE read a dump path: an address of another host, or a directory of this one."""
+"""Dump paths as adump and GE read them: an address of another host, or a directory of this one."""
 
 from __future__ import annotations
 

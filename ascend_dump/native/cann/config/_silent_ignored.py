@@ -1,4 +1,4 @@
-"""Parts of a configuration that CANN ignores while the rest works."""
+"""Parts of a configuration that CANN ignores; other parts have an effect."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _item_replaced(subject: AclSubject) -> Iterator[Hit]:
 
 
 def _loses(item: Mapping[str, Any], winner: Mapping[str, Any], key: str) -> bool:
-    """Return True if the item selects something under `key` that the item which replaces it does not select."""
+    """Return True if the item selects something under `key` that its replacement does not select."""
     later, earlier = winner.get(key) or [], item.get(key) or []
     # What is no list selects nothing.
     if not isinstance(later, list) or not isinstance(earlier, list) or not later:

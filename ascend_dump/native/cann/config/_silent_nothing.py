@@ -1,4 +1,4 @@
-"""Settings under which nothing at all, or no model, is dumped."""
+"""Settings that dump nothing at all, or no model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings whose effect depends on the environment, the disk, the graph or the device's streams."""
+"""Settings that depend on the environment, the disk, the graph or the streams of the device."""
 
 from __future__ import annotations
 
@@ -493,7 +493,7 @@ def _relative_path(subject: AclSubject) -> Iterator[Hit]:
 
 
 def _selected_names(subject: AclSubject) -> Iterator[tuple[str, str, str]]:
-    """Key path, key and name of every operator named in `layer` and `watcher_nodes`."""
+    """Yield key path, key and name of each operator in `layer` and `watcher_nodes`."""
     for index, item in items_of(subject.dump) if subject.selects else ():
         for key in ("layer", "watcher_nodes"):
             for position, name in enumerate(texts_of(item, key)):

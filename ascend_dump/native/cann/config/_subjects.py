@@ -1,4 +1,4 @@
-"""What the rules of CANN's two languages examine: a dump JSON with the verdicts on it, and session options."""
+"""The subjects of the rules of CANN's two languages: a dump JSON with its verdicts, and session options."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ class AclSubject(NamedTuple):
 
     @property
     def selects(self) -> bool:
-        """Return True if `dump_list` decides what is dumped."""
+        """Return True if `dump_list` selects the dump."""
         return not self.overflow and not self.exception
 
 
 class GeSubject(NamedTuple):
-    """GE session options and their environment. given: as the user wrote them; options: those whose value is a text."""
+    """GE session options and their environment. given: as the user wrote them; options: those with a text as value."""
 
     given: Mapping[str, Any]
     options: Mapping[str, str]
@@ -110,7 +110,7 @@ class GeSubject(NamedTuple):
 
 
 def situation_of_example(example: Example) -> Situation:
-    """Return the facts of an example; each operator is given as an object with the fields of `Node`."""
+    """Return the facts of an example; each operator is an object with the fields of `Node`."""
     facts = dict(example.facts)
     operators = facts.pop("operators", None)
     if operators is not None:

@@ -1,7 +1,7 @@
 """adump's verdict on a dump configuration, and the settings of its dump service.
 
 Source: adump `dump_config_converter` (order of checks, conversion), and the error manager's table (messages of EP0001
-to EP0005). adump and `judge` stop at the first error; `failures` goes on, so that the user sees all errors.
+to EP0005). adump and `judge` stop at the first error; `failures` continues, so that the user sees all errors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MESSAGES = {
 
 
 class AdumpFailure(NamedTuple):
-    """An error that adump reports. `final` is False if adump goes on after it."""
+    """An error that adump reports. `final` is False if adump continues after it."""
 
     code: str
     args: Mapping[str, str]
@@ -57,9 +57,9 @@ class Settings(NamedTuple):
 class Verdict(NamedTuple):
     """adump's answer to a configuration.
 
-    acl_error: what aclInit or aclmdlSetDump returns. dump_type: 1 operator, 2 exception,
-    3 arguments of an exception, 4 overflow, 5 detailed exception; 0 when no dump is needed.
-    kernel_path and kernel_data: where to and what kernels print, set even if no dump is needed.
+    acl_error: return code of aclInit or aclmdlSetDump. dump_type: 1 operator, 2 exception,
+    3 arguments of an exception, 4 overflow, 5 detailed exception; 0 if no dump is needed.
+    kernel_path, kernel_data: directory and kind of data that kernels print, set even if no dump is needed.
     """
 
     accepted: bool
@@ -85,8 +85,8 @@ def failures(subject: AdumpSubject) -> Iterator[AdumpFailure]:
 def judge(config: Any, *, env: Optional[Mapping[str, str]] = None, cwd: str = "", planned: str = "") -> Verdict:
     """Judge a parsed configuration.
 
-    env: the environment, whose variables can change the path of an exception dump. cwd: the directory at which relative
-    paths start. planned: a directory that need not exist yet, see `Situation`.
+    env: the environment; its variables can change the path of an exception dump. cwd: the directory for relative
+    paths. planned: a directory that need not exist yet, see `Situation`.
 
     (assumption acl.refused_file)
     """
@@ -115,13 +115,13 @@ def judge(config: Any, *, env: Optional[Mapping[str, str]] = None, cwd: str = ""
 
 
 def refused(refusal: JsonRefusal, config_path: str = "-") -> Verdict:
-    """Return the verdict on a file that cannot be read or parsed; of these errors adump itself reports EP0004 only."""
+    """Return the verdict on a file that cannot be read or parsed; adump itself reports EP0004 only."""
     failure = AdumpFailure("EP0004", {"reason": refusal.reason}, "")
     return Verdict(False, refusal.acl_error, (failure,) if refusal.native else ())
 
 
 def needs_dump(dump: Mapping[str, Any]) -> bool:
-    """Return True if an object `dump` asks for a dump, be it right or wrong otherwise."""
+    """Return True if an object `dump` requests a dump, even if it has errors."""
     on = text_of(dump, "dump_op_switch") == "on" or text_of(dump, "dump_debug") == "on"
     return bool(dump.get("dump_list")) or on or bool(text_of(dump, "dump_scene"))
 

@@ -1,7 +1,7 @@
 """Turn a DumpRequest into CANN's dump JSON and into GE's session options.
 
-`OPTIONS` lists what a request may add through `options`. A request that CANN cannot express raises an error. What CANN
-would accept and ignore is built nevertheless; `check_acl_config` and `check_ge_options` report it. `path`, `ranks` and
+`OPTIONS` lists the `options` of a request. A request that CANN cannot express raises an error. Settings that CANN would
+accept and ignore are built nevertheless; `check_acl_config` and `check_ge_options` report them. `path`, `ranks` and
 `max_bytes` are not converted: the capture applies them.
 """
 
@@ -58,7 +58,7 @@ def acl_config(
 ) -> dict[str, Any]:
     """Build the content of an acl.json: `{"dump": {...}}`.
 
-    names: the operators of the graph, to which patterns in `layers` and `watch` are expanded; without them a pattern
+    names: the operators of the graph, for the expansion of patterns in `layers` and `watch`; without them a pattern
     raises NotSupported. known_options: names of options for other parts of the adapter. Raises ConfigError for an
     unknown option or a wrong value.
     """
@@ -101,8 +101,8 @@ def ge_options(
 ) -> dict[str, str]:
     """Build GE's session options; arguments as for `acl_config`.
 
-    Session options dump whole operators of every model, and no single kernels. Raises NotSupported for what only the
-    dump JSON can express.
+    Session options dump whole operators of every model, and no single kernels. Raises NotSupported for settings that
+    only the dump JSON can express.
     """
     options = _options(request, known_options)
     _refuse_json_only(request, options)

@@ -25,10 +25,10 @@ _FILE_HINTS: Mapping[int, str] = {
 
 
 def check_acl_config(source: Source, *, all: bool = False, situation: Optional[Situation] = None) -> list[Problem]:
-    """Find what CANN would refuse in a dump configuration, or accept and ignore.
+    """Return the settings of a dump configuration that CANN would refuse, or accept and ignore.
 
     source: a path, the text of a file (bytes, or a str with a brace first or several lines), or its decoded value.
-    all: also list errors after the first one, at which adump stops.
+    all: also list errors after the first one; adump stops there.
     situation: facts about the process that will dump; by default the environment of this process.
     Errors come first, then silent findings, then warnings.
     """

@@ -1,8 +1,8 @@
-"""GE's verdict on the dump JSON: which dump of models it turns on, or why it turns on none.
+"""GE's verdict on the dump JSON: the dump of models that it turns on, or the reason for none.
 
 After its own checks adump passes the text to GE and ignores GE's answer. So if only GE refuses a configuration, acl
-reports success and no model is dumped. Sources: GE `dump_callback` (validation, parsing), `dump_manager` (what is set,
-E10001, E10056) and `dump_properties` (which operator of which model is dumped).
+reports success and no model is dumped. Sources: GE `dump_callback` (validation, parsing), `dump_manager` (settings,
+E10001, E10056) and `dump_properties` (selection of operators and models).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Blacklist(NamedTuple):
 
 
 class GeSettings(NamedTuple):
-    """What GE dumps.
+    """GE's selection.
 
     status: the normal dump of models is on. debug: overflow detection is on. every: all operators of all models are
     dumped. unnamed: the operators that the item without a model name selects in every model (empty: all); None if there

@@ -1,7 +1,7 @@
-"""GE session options that control a dump (`ge.exec.*`): what GE refuses, and what it ignores.
+"""GE session options that control a dump (`ge.exec.*`): values that GE refuses or ignores.
 
 Sources: GE `dump_properties` (InitByOptions, CheckDumpStep, SetDumpDebugOptions: values, order, E10001 and E10058) and
-mmpa (a link is not followed to a directory). The table `silent.SILENT_OPTIONS` lists what GE ignores.
+mmpa (a link is not followed to a directory). The table `silent.SILENT_OPTIONS` lists values that GE ignores.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ REFUSED_OPTIONS = RuleTable(GeSubject.of_example)
 
 
 def check_ge_options(options: Mapping[str, Any], *, situation: Optional[Situation] = None) -> list[Problem]:
-    """Everything in these session options that GE would refuse, or accept and ignore.
+    """Return the problems of session options: values that GE would refuse, or accept and ignore.
 
     Options of other subsystems are not checked. Refusals come first, in the order of GE's checks.
     """

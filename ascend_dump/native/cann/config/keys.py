@@ -1,7 +1,7 @@
 """The keys of CANN's dump JSON: types, allowed values, defaults and limits, in one table.
 
 Sources: adump `dump_config_converter` (keys, allowed values, defaults, limits); GE `dump_manager` (the form of a
-position in a blacklist). Everything is in the order in which adump checks it.
+position in a blacklist). The order is that of adump's checks.
 """
 
 from __future__ import annotations

@@ -17,8 +17,7 @@ __all__ = ["problems_of_config", "save_config"]
 
 
 def problems_of_config(config: dict[str, Any], planned: Path, situation: Situation) -> list[Problem]:
-    """Return the problems of a capture's dump JSON. planned: its dump path, which is created before CANN reads the
-    JSON."""
+    """Return the problems of a capture's dump JSON. planned: its dump path, created before CANN reads the JSON."""
     return check_acl_config(json.dumps(config).encode(), situation=situation._replace(planned=os.fspath(planned)))
 
 

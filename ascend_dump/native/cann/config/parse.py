@@ -30,7 +30,7 @@ _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
 
 
 class JsonRefusal(NamedTuple):
-    """Why acl refuses the text: its return code, the error manager's code, the reason."""
+    """A refusal of acl: its return code, the error manager's code, the reason."""
 
     acl_error: int
     native: str
@@ -38,9 +38,9 @@ class JsonRefusal(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """A configuration: the JSON value and the paths of keys given more than once, or why acl refuses the text.
+    """A configuration: the JSON value and the paths of repeated keys, or the refusal of acl.
 
-    empty: the file has zero bytes, which acl accepts without configuring anything.
+    empty: the file has zero bytes; acl accepts it and configures nothing.
     """
 
     value: Any = None
@@ -50,7 +50,7 @@ class Parsed(NamedTuple):
 
 
 class _Repeated(dict[str, Any]):
-    """An object in whose text a key is given more than once."""
+    """An object with a repeated key in its text."""
 
     keys_given_twice: tuple[str, ...] = ()
 
@@ -141,7 +141,7 @@ def _depth(data: bytes, brackets: bytes) -> int:
 
 
 def _check_escapes(text: str) -> None:
-    """Raise ValueError for half a surrogate pair, which Python's parser accepts."""
+    """Raise ValueError for half a surrogate pair; Python's parser accepts it."""
     high_ends = -1
     for escape in _ESCAPE.finditer(text):
         unit = int(escape[1], 16) if escape[1] else 0

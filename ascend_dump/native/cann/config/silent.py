@@ -1,4 +1,4 @@
-"""The tables of settings that CANN accepts without doing what they say.
+"""The tables of settings that CANN accepts without effect.
 
 `SILENT` is about the dump JSON, `SILENT_OPTIONS` about GE's session options.
 """

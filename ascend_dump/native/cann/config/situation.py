@@ -1,6 +1,6 @@
-"""Facts about the process and the model that decide whether a setting has an effect.
+"""Facts about the process and the model that determine the effect of settings.
 
-Every fact may be unknown; a rule that needs an unknown fact reports nothing.
+Each fact may be unknown; a rule that needs an unknown fact reports nothing.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Situation(NamedTuple):
     env, cwd: the environment and working directory of that process. planned: a dump path that counts as existing,
     because it is created before CANN reads the configuration. whole_run: the configuration is in force while the
     application runs, not only for a block of it. operators: the operators of the graph, in execution
-    order. dtypes: the data types of its tensors, such as "float16". models: the names by which models can be selected.
+    order. dtypes: the data types of its tensors, such as "float16". models: the names of models for selections.
     container: the process runs in a container. captured: operators run in a captured stream (aclgraph). step_counter:
     the model has a step counter. static_shape: the whole graph has static shapes. status_check: the model was
     converted with overflow detection (`--status_check=1`). exception_on: an exception dump is on already. ge_options:
     session options given besides the JSON. acl_dump: a dump is configured through acl besides the session options.
-    free_bytes: free space at the dump path; measured there if unknown. soc: what acl.get_soc_name returns.
+    free_bytes: free space at the dump path; measured there if unknown. soc: the result of acl.get_soc_name.
     """
 
     env: Mapping[str, str] = MappingProxyType({})

@@ -10,7 +10,7 @@ import re
 
 __all__ = ["syntax_error"]
 
-#: What Python's parser expected -> what nlohmann's parser was reading, and what it expected.
+#: The context and the expectation of nlohmann's parser, by the expectation of Python's parser.
 _CONTEXTS = {
     "Expecting value": ("value", ""),
     "Expecting property name enclosed in double quotes": ("object key", "; expected string literal"),
@@ -25,8 +25,8 @@ _BEGINS_A_TOKEN = set('{}[]:,"-0123456789tfn')
 
 
 def syntax_error(text: str, error: json.JSONDecodeError) -> str:
-    """Return the position and the reason, in Python's words if those of nlohmann's parser are not known."""
-    # Python gives the position after a comma or a value, nlohmann's parser that of the unexpected character.
+    """Return the position and the reason, in Python's words if the words of nlohmann's parser are unknown."""
+    # Python reports the position after a comma or a value, nlohmann's parser that of the unexpected character.
     position = re.compile(r"[ \t\r\n]*").match(text, error.pos).end()  # type: ignore[union-attr]  # it matches nothing too
     line, column = text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
     kind = error.msg
@@ -47,7 +47,7 @@ def syntax_error(text: str, error: json.JSONDecodeError) -> str:
 
 
 def _container(text: str) -> str:
-    """Whether the end of a text is inside an object or an array."""
+    """Return True if the end of a text is inside an object or an array."""
     waiting: list[str] = []
     for bracket in _STRUCTURE.finditer(text):
         if bracket[0] in "[{":

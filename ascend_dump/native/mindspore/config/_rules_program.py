@@ -174,7 +174,7 @@ def _unmatched_kernel(dump: DumpJson) -> Iterator[Hit]:
 @RULES.rule(
     "mindspore-path",
     "AD275",
-    "if the directory cannot be created, MindSpore logs it and goes on without a dump",
+    "if the directory cannot be created, MindSpore logs it and continues without a dump",
     _CPU,
     where=f"{COMMON}.path",
     trips=example(path="/proc/nothing/here"),
@@ -188,7 +188,7 @@ def _path(dump: DumpJson) -> Iterator[Hit]:
     if not existing.is_dir():
         yield Hit(where, f"{existing} is not a directory, so nothing is written", "give a directory")
     elif not os.access(existing, os.W_OK | os.X_OK) or str(existing).startswith("/proc"):
-        message = f"{existing} cannot be written: MindSpore logs it and goes on without a dump"
+        message = f"{existing} cannot be written: MindSpore logs it and continues without a dump"
         yield Hit(where, message, "give a directory in which this user may create files")
 
 

@@ -1,7 +1,7 @@
 """Turn a DumpRequest into MindSpore's dump JSON.
 
-`OPTIONS` lists what a request may add through `options`. A request that MindSpore cannot express raises an error. What
-MindSpore would accept and ignore is built nevertheless; `check_mindspore_config` reports it. `ranks` and `max_bytes`
+`OPTIONS` lists the `options` of a request. A request that MindSpore cannot express raises an error. Settings that
+MindSpore would accept and ignore are built nevertheless; `check_mindspore_config` reports them. `ranks` and `max_bytes`
 are not converted: the capture applies them.
 """
 
@@ -68,7 +68,7 @@ def mindspore_config(
 ) -> dict[str, Any]:
     """Build the content of a dump JSON.
 
-    names: full names of the operators, to which patterns in `layers` are expanded; without them patterns are converted
+    names: full names of the operators, for the expansion of patterns in `layers`; without them patterns are converted
     to MindSpore's expressions. runtime: replaces `options['on']`. Raises ConfigError and NotSupported.
     """
     options = _options(request, known_options)

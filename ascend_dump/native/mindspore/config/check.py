@@ -1,4 +1,4 @@
-"""Check a dump JSON: what MindSpore refuses, with MindSpore's messages, and what it accepts and ignores."""
+"""Checks of a dump JSON: settings that MindSpore refuses, with its messages, or accepts and ignores."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def check_mindspore_config(
     runtime: Optional[Runtime] = None,
     known: Optional[Known] = None,
 ) -> list[Problem]:
-    """Find what MindSpore would refuse in a dump JSON, or accept and ignore.
+    """Return the settings of a dump JSON that MindSpore would refuse, or accept and ignore.
 
-    source: a path, the content of a file (bytes), or its decoded value. all: also list errors after the first one, at
-    which MindSpore stops. situation: the environment and the names of operators if `known` has none. runtime: the
+    source: a path, the content of a file (bytes), or its decoded value. all: also list errors after the first one;
+    MindSpore stops there. situation: the environment and the names of operators if `known` has none. runtime: the
     device and jit_level; by default Ascend with O0 or O1, or with O2 if the file has the form for O2.
     Errors come first, then silent findings, then warnings.
     """
@@ -83,7 +83,7 @@ def _read(source: Source, runtime: Runtime, env: Optional[Mapping[str, str]]) ->
 
 
 def _guess(value: Any) -> Runtime:
-    """Whether a file is for jit_level O2 up to MindSpore 2.5: with file_format and without e2e_dump_settings."""
+    """Return True if a file is for jit_level O2 up to MindSpore 2.5: file_format without e2e_dump_settings."""
     common = value.get(COMMON) if isinstance(value, dict) else None
     if isinstance(common, dict) and "file_format" in common and E2E not in value:
         return Runtime.named("ascend-o2")

@@ -1,8 +1,8 @@
 """Read a dump JSON as MindSpore's parser does, with the same order, messages and ignored parts.
 
-The order: the block `e2e_dump_settings`, then whether the keys of `common_dump_settings` are present, then their
-values. MindSpore reports only the first error; `DumpJsonReading.refusals` lists the errors after it too. Unknown keys
-and text after the JSON object are ignored.
+The order: the block `e2e_dump_settings`, then the presence of the keys of `common_dump_settings`, then their values.
+MindSpore reports only the first error; `DumpJsonReading.refusals` also lists later errors. Unknown keys and text after
+the JSON object are ignored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST_BYTES = 10 * 1024 * 1024
 def read_file(
     path: str, *, runtime: Optional[Runtime] = None, env: Optional[Mapping[str, str]] = None
 ) -> DumpJsonReading:
-    """Read the file named by MINDSPORE_DUMP_CONFIG. Do not call with an empty path, which means no dump."""
+    """Read the file named by MINDSPORE_DUMP_CONFIG. An empty path means no dump: do not call it then."""
     if not os.path.exists(path):
         return _refused("Get dump config file failed")
     if os.path.isdir(path):

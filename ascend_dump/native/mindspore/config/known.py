@@ -1,4 +1,4 @@
-"""What the rules about a dump JSON examine: the file as MindSpore reads it, the device, and the program."""
+"""The subject of the rules for a dump JSON: the file as MindSpore reads it, the device, and the program."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def known_of_graph(path: Path) -> Known:
 
 
 class DumpJson(NamedTuple):
-    """A dump JSON as MindSpore reads it, with the device and the program: what the rules examine."""
+    """A dump JSON as MindSpore reads it, with the device and the program."""
 
     reading: DumpJsonReading
     where: Runtime

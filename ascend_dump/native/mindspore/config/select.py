@@ -1,8 +1,8 @@
-"""Which iterations and operators a dump JSON selects, exactly as MindSpore decides it.
+"""The iterations and operators that a dump JSON selects, exactly as in MindSpore.
 
 `iteration`: parts between bars; a part that is neither digits nor two numbers with a dash between selects nothing
-and is no error. `kernels`: blanks are removed, entries are JSON text again when they are compared, so a backslash
-counts twice.
+and is no error. `kernels`: blanks are removed, and entries are compared as JSON text, so a backslash counts
+twice.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def kernel_text(entry: Any) -> str:
 
 
 def regex_refusal(entry: str) -> str:
-    """Why the expression in `name-regex(…)` does not compile, empty when it does or there is none."""
+    """Return the error if the expression in `name-regex(…)` does not compile, else ""."""
     match = _REGEX.fullmatch(entry)
     if match is None:
         return ""
@@ -72,15 +72,15 @@ def regex_refusal(entry: str) -> str:
 
 
 def _in_python(expression: str) -> str:
-    """ECMAScript takes a repeated repetition, Python does not."""
+    """Merge repeated repetitions: ECMAScript accepts them, Python does not."""
     return re.sub(r"(?<!\\)\*{2,}", "*", expression)
 
 
 class KernelSelector:
-    """`kernels` with dump_mode 1. entries: as `kernel_text` gives them.
+    """The selection of `kernels` with dump_mode 1. entries: results of `kernel_text`.
 
-    Without any entry, or with an empty one, everything is selected. Names of parameters (`fc.weight`) are
-    compared like those of operators.
+    Without an entry, or with an empty one, everything is selected. Names of parameters (`fc.weight`) are compared like
+    names of operators.
     """
 
     def __init__(self, entries: Sequence[str]) -> None:
@@ -94,7 +94,7 @@ class KernelSelector:
                 self._regexes.append(re.compile(_in_python(match[1])))
 
     def matches(self, full_name: str) -> bool:
-        """full_name: with its scope, such as `Default/fc-Dense/MatMul-op0`."""
+        """Return True for a selected operator. full_name: with its scope, such as `Default/fc-Dense/MatMul-op0`."""
         if self._all or full_name in self._exact:
             return True
         if any(regex.fullmatch(full_name) for regex in self._regexes):
@@ -105,7 +105,7 @@ class KernelSelector:
 
 
 def kernel_kind(entry: str) -> str:
-    """How an entry is compared: "regex", "name" (the full name) or "type"."""
+    """Return the comparison of an entry: "regex", "name" (the full name) or "type"."""
     if _REGEX.fullmatch(entry):
         return "regex"
     return "name" if "/" in entry or "-op" in entry else "type"

@@ -1,4 +1,4 @@
-"""What MindSpore makes of a dump JSON: its verdict, and the settings with defaults filled in."""
+"""MindSpore's verdict on a dump JSON, and the settings with defaults."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Refusal(NamedTuple):
 
 
 class DumpJsonSettings(NamedTuple):
-    """What the parser made of the file: defaults filled in and conflicts settled as it settles them.
+    """The parsed settings, with the defaults of the parser and its solution of conflicts.
 
-    e2e tells whether that block is there, enable what it says; kernels are as they are compared.
+    e2e: the file has that block. enable: its switch. kernels: as they are compared.
     """
 
     op_debug_mode: int = DEFAULTS["op_debug_mode"]
@@ -46,9 +46,9 @@ class DumpJsonSettings(NamedTuple):
 
 
 class DumpJsonReading(NamedTuple):
-    """The verdict. refusals: none when the file is accepted. warnings: what MindSpore would log.
+    """The verdict. refusals: empty if the file is accepted. warnings: the warnings in MindSpore's log.
 
-    value: the decoded JSON, None when it is none.
+    value: the decoded JSON, or None.
     """
 
     settings: DumpJsonSettings
@@ -58,5 +58,5 @@ class DumpJsonReading(NamedTuple):
 
     @property
     def refusal(self) -> Optional[Refusal]:
-        """What MindSpore says: it stops at the first."""
+        """The first refusal: MindSpore stops there."""
         return self.refusals[0] if self.refusals else None

@@ -1,7 +1,7 @@
 """The dump settings of TensorFlow on Ascend: the `parameter_map` of NpuOptimizer in a ConfigProto.
 
 The bridge reads them once for each graph of a session, checks some of them and passes them to GE as session options.
-Sources: hicann/tensorflow `npu_attrs` (keys, defaults, values, what is refused and what ends the process), GE
+Sources: hicann/tensorflow `npu_attrs` (keys, defaults, values, refusals, fatal errors), GE
 `dump_properties` (`enable_dump` and `enable_dump_debug` cannot be combined).
 """
 

@@ -1,4 +1,4 @@
-"""What the bridge refuses in the keys of NpuOptimizer, or accepts and ignores."""
+"""Rules for keys of NpuOptimizer that the bridge refuses, or accepts and ignores."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["RULES", "ParameterSubject"]
 
 
 class ParameterSubject(NamedTuple):
-    """Keys and values as the user gave them, of any type."""
+    """Keys and values of the user, of any type."""
 
-    given: Mapping[str, Any]
+    keys: Mapping[str, Any]
 
     @classmethod
     def of_example(cls, example: Example) -> ParameterSubject:
@@ -24,7 +24,7 @@ class ParameterSubject(NamedTuple):
     @property
     def on(self) -> bool:
         """Return True if a dump or overflow detection is turned on."""
-        return self.given.get("enable_dump") is True or self.given.get("enable_dump_debug") is True
+        return self.keys.get("enable_dump") is True or self.keys.get("enable_dump_debug") is True
 
 
 RULES = RuleTable(ParameterSubject.of_example)
@@ -40,7 +40,7 @@ RULES = RuleTable(ParameterSubject.of_example)
     passes=Example({"enable_dump": True, "dump_path": "$DIR", "dump_step": "5"}),
 )
 def _wrong_field(subject: ParameterSubject) -> Iterator[Hit]:
-    for name, value in subject.given.items():
+    for name, value in subject.keys.items():
         key = KEYS.get(name)
         if key is None or fits(key, value):
             continue
@@ -49,7 +49,7 @@ def _wrong_field(subject: ParameterSubject) -> Iterator[Hit]:
         yield Hit(
             name,
             f"{name} is read from the field {key.field!r}, which cannot contain {value!r}: the value is {default}",
-            f"give {expected}: parameter_map[{name!r}].{key.field} = …",
+            f"set {expected}: parameter_map[{name!r}].{key.field} = …",
         )
 
 
@@ -64,13 +64,13 @@ def _wrong_field(subject: ParameterSubject) -> Iterator[Hit]:
     passes=Example({"enable_dump": True, "dump_path": "$DIR", "dump_mode": "output"}),
 )
 def _wrong_mode(subject: ParameterSubject) -> Iterator[Hit]:
-    keys = subject.given
+    keys = subject.keys
     for name, (switch, allowed) in MODES.items():
         if keys.get(switch) is True and isinstance(keys.get(name), str) and keys[name] not in allowed:
             yield Hit(
                 name,
                 f"{name} is {keys[name]!r}: the bridge ends the process with a fatal log message",
-                f"give one of {', '.join(allowed)}",
+                f"choose from {', '.join(allowed)}",
             )
 
 
@@ -85,10 +85,10 @@ def _wrong_mode(subject: ParameterSubject) -> Iterator[Hit]:
     passes=Example({"enable_dump": True, "dump_path": "$DIR", "dump_data": "stats"}),
 )
 def _wrong_data(subject: ParameterSubject) -> Iterator[Hit]:
-    value = subject.given.get("dump_data")
+    value = subject.keys.get("dump_data")
     if isinstance(value, str) and value not in VALUES["dump_data"]:
         message = f"dump_data is {value!r}: dump_data should be 'tensor' or 'stats', even if the dump is off"
-        yield Hit("dump_data", message, "give one of the two")
+        yield Hit("dump_data", message, "choose one of the two")
 
 
 @RULES.rule(
@@ -103,9 +103,9 @@ def _wrong_data(subject: ParameterSubject) -> Iterator[Hit]:
 )
 def _wrong_exception(subject: ParameterSubject) -> Iterator[Hit]:
     name = "enable_exception_dump"
-    kind = subject.given.get(name, 0)
+    kind = subject.keys.get(name, 0)
     if fits(KEYS[name], kind) and kind not in VALUES[name]:
-        yield Hit(name, f"{name} is {kind}: it should be one of 0, 1 and 2", "give one of them")
+        yield Hit(name, f"{name} is {kind}: it should be one of 0, 1 and 2", "choose one of them")
 
 
 @RULES.rule(
@@ -118,7 +118,7 @@ def _wrong_exception(subject: ParameterSubject) -> Iterator[Hit]:
     passes=Example({"enable_dump": True, "dump_path": "$DIR", "use_off_line": True}),
 )
 def _on_host(subject: ParameterSubject) -> Iterator[Hit]:
-    if subject.on and subject.given.get("use_off_line") is False:
+    if subject.on and subject.keys.get("use_off_line") is False:
         yield Hit(
             "use_off_line",
             "use_off_line is false: the graph runs on the host, so nothing is dumped",
@@ -137,7 +137,7 @@ def _on_host(subject: ParameterSubject) -> Iterator[Hit]:
 )
 def _misspelt(subject: ParameterSubject) -> Iterator[Hit]:
     # A map of protobuf has no defined order.
-    for name in sorted(subject.given):
+    for name in sorted(subject.keys):
         near = difflib.get_close_matches(name.lower(), KEYS, n=1, cutoff=0.8) if name not in KEYS else []
         if near and "dump" in name.lower():
             yield Hit(name, f"{name} is not a key of the bridge: it is ignored", f"write {near[0]}")

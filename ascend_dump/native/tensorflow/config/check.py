@@ -16,7 +16,7 @@ __all__ = ["check_parameters"]
 
 
 def check_parameters(source: Source, *, all: bool = False, situation: Optional[Situation] = None) -> list[Problem]:
-    """Find what the bridge or GE would refuse in these keys, or accept and ignore.
+    """Return the settings that the bridge or GE would refuse, or accept and ignore.
 
     source: a JSON object of keys and values, as text, as a file or decoded: true and false for keys of the field `b`,
     texts for `s`, numbers for `i`. Keys that do not concern a dump are not checked. Errors come first.

@@ -14,7 +14,7 @@ Value = Union[bool, int, str]
 
 
 class Parameter(NamedTuple):
-    """A key: the field of AttrValue from which it is read (`b`, `s` or `i`), GE's option, and the default."""
+    """A key: its field of AttrValue (`b`, `s` or `i`), GE's option, and the default."""
 
     field: str
     ge: str
@@ -35,8 +35,10 @@ _GE: Mapping[str, tuple[str, Value]] = {
     "use_off_line": ("", True),
 }
 _FIELDS = {**DUMP_FIELDS, **OTHER_FIELDS}
-KEYS: Mapping[str, Parameter] = MappingProxyType({name: Parameter(_FIELDS[name], *more) for name, more in _GE.items()})
-#: The keys that select what is dumped; the other keys may be set for other reasons.
+KEYS: Mapping[str, Parameter] = MappingProxyType(
+    {name: Parameter(_FIELDS[name], *option) for name, option in _GE.items()}
+)
+#: The keys that control the dump; the other keys may be set for other purposes.
 DUMP_KEYS = tuple(DUMP_FIELDS)
 
 TYPES: Mapping[str, tuple[type, str]] = MappingProxyType({"b": (bool, "true or false"), "i": (int, "a number")})
@@ -52,7 +54,7 @@ VALUES: Mapping[str, tuple[Value, ...]] = MappingProxyType(
 
 
 def fits(key: Parameter, value: object) -> bool:
-    """Return True if the value has the type of the field from which the key is read."""
+    """Return True if the value has the type of the field of the key."""
     if key.field == "i":
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, bool if key.field == "b" else str)

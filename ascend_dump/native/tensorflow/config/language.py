@@ -40,8 +40,7 @@ class TensorFlowLanguage(ConfigLanguage):
         return check_parameters(source, all=True, situation=around.situation)
 
     def build(self, request: DumpRequest, names: Optional[Iterable[str]] = None) -> Mapping[str, Any]:
-        """Return the dump's keys and `use_off_line`, without which nothing is dumped; torchair's files do not have
-        it."""
+        """Return the keys of the dump and `use_off_line`: nothing is dumped without it, and it identifies the file."""
         return {"use_off_line": True, **parameters(request, names=names)}
 
     def python(self, built: Mapping[str, Any], style: str, ranks: Steps) -> str:

@@ -10,13 +10,13 @@ from ascend_dump.steps import Steps
 
 __all__ = ["STYLES", "python_lines"]
 
-#: How the program makes its sessions -> the last line, which uses the settings.
+#: The last line, with the use of the settings, by the style of the program.
 STYLES = {
     "session": "config = npu_config_proto(config_proto=session_config)  # for tf.Session(config=config)",
     "estimator": "config = NPURunConfig({arguments})  # for NPUEstimator(config=config)",
     "keras": "npu_keras_sess = set_keras_session_npu_config(config=session_config)",
 }
-#: Of NPURunConfig itself.
+#: Arguments of NPURunConfig itself.
 _OF_RUN_CONFIG = ("quant_dumpable", "enable_exception_dump")
 _SWITCHES = ("enable_dump", "enable_dump_debug")
 

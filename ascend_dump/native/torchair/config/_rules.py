@@ -78,7 +78,7 @@ _DUMPS: Mapping[str, Any] = MappingProxyType({"enable_dump": True, "dump_path": 
 
 
 def _dumping(**options: Any) -> Example:
-    """Options that dump into an existing directory, which is also the working directory."""
+    """Return options that dump into the working directory."""
     return Example({**_DUMPS, **options}).given(cwd="$DIR")
 
 
@@ -110,7 +110,7 @@ def _unknown(subject: OptionsSubject) -> Iterator[Hit]:
 
 @_refusal(
     "value",
-    "some options take a few values only",
+    "some options have a few allowed values",
     "dump_mode",
     trips=_dumping(dump_mode="outputs"),
     passes=_dumping(dump_mode="output"),
@@ -119,12 +119,12 @@ def _value(subject: OptionsSubject) -> Iterator[Hit]:
     for name, allowed in _VALUES.items():
         value = subject.options.get(name, allowed[0])
         if not isinstance(value, (bool, int, str)) or value not in allowed:
-            yield _refused(name, f"{value!r} is not one of {', '.join(map(repr, allowed))}", "give one of them")
+            yield _refused(name, f"{value!r} is not one of {', '.join(map(repr, allowed))}", "choose one of them")
 
 
 @_refusal(
     "path",
-    "dump_path has to be a directory that is there",
+    "dump_path has to be an existing directory",
     "dump_path",
     trips=_dumping(dump_path="$DIR/none"),
     passes=_dumping(),
@@ -138,7 +138,7 @@ def _path(subject: OptionsSubject) -> Iterator[Hit]:
 
 @_refusal(
     "file",
-    "dump_config_path has to be a file that is there, whose name ends in .json",
+    "dump_config_path has to be an existing file with a name that ends in .json",
     "dump_config_path",
     trips=Example({"dump_config_path": "$DIR/none.json"}),
     passes=Example({"dump_config_path": None}),
@@ -169,15 +169,15 @@ _STEPS = "write numbers and ranges joined by one bar, such as 0|3-5|10"
 def _steps(subject: OptionsSubject) -> Iterator[Hit]:
     value = subject.options.get("dump_step", "")
     if not isinstance(value, str):
-        hint = "give '' for every step: None is refused, although documented"
+        hint = "use '' for every step: None is refused, although documented"
         yield _refused("dump_step", f"{value!r} is no text", hint)
     elif not takes_steps(value) and not _is_slow(value):
-        yield _refused("dump_step", f"{value!r} is not what torchair takes", _STEPS)
+        yield _refused("dump_step", f"{value!r} is not a list of steps", _STEPS)
 
 
 @_refusal(
     "steps-slow",
-    "many digits before something wrong take torchair's regular expression seconds",
+    "after many digits, a wrong character costs torchair's regular expression seconds",
     "dump_step",
     trips=_dumping(dump_step="1234567890123456x"),
     passes=_dumping(dump_step="1234567890123456"),
@@ -187,8 +187,8 @@ def _slow_steps(subject: OptionsSubject) -> Iterator[Hit]:
     value = subject.options.get("dump_step", "")
     if isinstance(value, str) and not takes_steps(value) and _is_slow(value):
         message = (
-            f"{value[:40]!r}: torchair looks at it with a regular expression that takes seconds here, ten times "
-            "longer for every two digits more, and then refuses it"
+            f"{value[:40]!r}: torchair refuses it after seconds, ten times longer for every two digits more "
+            "(its regular expression backtracks)"
         )
         yield Hit("dump_step", message, _STEPS)
 
@@ -218,7 +218,7 @@ def takes_steps(text: str) -> bool:
 def _layers_text(subject: OptionsSubject) -> Iterator[Hit]:
     value = subject.options.get("dump_layer", "")
     if not isinstance(value, str):
-        yield _refused("dump_layer", f"{value!r} is no text", "give '' for every operator")
+        yield _refused("dump_layer", f"{value!r} is no text", "use '' for every operator")
 
 
 @_refusal(
@@ -247,7 +247,7 @@ def _wrong_letters(layers: str) -> list[str]:
 @SILENT.rule(
     "torchair-layers-glued",
     "AD245",
-    "two names without a blank between them are one name, which no operator has",
+    "two names without a blank between them are one name, and no operator has it",
     "GE dump_properties; the sample of torchair's document",
     severity="warning",
     where="dump_layer",
@@ -255,10 +255,10 @@ def _wrong_letters(layers: str) -> list[str]:
     passes=_dumping(dump_layer="Add_1 Mul_1 Add2"),
 )
 def _glued(subject: OptionsSubject) -> Iterator[Hit]:
-    for each in subject.options.get("dump_layer", "").split():
-        if _GLUED.search(each):
-            message = f"{each!r} looks like two names; GE compares whole names, so nothing would be dumped for it"
-            yield Hit("dump_layer", message, "put a blank between two names")
+    for name in subject.options.get("dump_layer", "").split():
+        if _GLUED.search(name):
+            message = f"{name!r} looks like two names; GE compares whole names, so nothing would be dumped for it"
+            yield Hit("dump_layer", message, "write a blank between two names")
 
 
 @_refusal(
@@ -270,7 +270,7 @@ def _glued(subject: OptionsSubject) -> Iterator[Hit]:
 )
 def _mode(subject: OptionsSubject) -> Iterator[Hit]:
     if subject.mode not in _MODES:
-        yield _refused("mode", f"{subject.mode!r} is not one of {', '.join(_MODES)}", "give one of them")
+        yield _refused("mode", f"{subject.mode!r} is not one of {', '.join(_MODES)}", "choose one of them")
 
 
 @SILENT.rule(
@@ -291,7 +291,7 @@ def _off(subject: OptionsSubject) -> Iterator[Hit]:
 @SILENT.rule(
     "torchair-two-ways",
     "AD242",
-    "of a dump JSON and of options one is dropped, which one depends on the version",
+    "either the dump JSON or the options are ignored, depending on the version",
     "torchair _ge_concrete_graph/fx2ge_converter.py; GE dump_manager",
     where="dump_config_path",
     trips=_dumping(dump_config_path="dump.json"),
@@ -300,10 +300,10 @@ def _off(subject: OptionsSubject) -> Iterator[Hit]:
 def _two_ways(subject: OptionsSubject) -> Iterator[Hit]:
     if subject.on and subject.options.get("dump_config_path") is not None:
         message = (
-            "it is given together with enable_dump. A torchair that writes ./ge_dump_data_json lets the options win, "
-            "an older one the file"
+            "it is set together with enable_dump. Versions of torchair that write ./ge_dump_data_json use the options, "
+            "older ones the file"
         )
-        yield Hit("dump_config_path", message, "use one of the two; the file can say more")
+        yield Hit("dump_config_path", message, "use one of the two; the file has more settings")
 
 
 @SILENT.rule(
@@ -340,7 +340,7 @@ def _stage(subject: OptionsSubject) -> Iterator[Hit]:
 @SILENT.rule(
     "torchair-working-directory",
     "AD246",
-    "newer versions write a JSON of the dump settings into the working directory, and hand that on",
+    "newer versions write a JSON of the dump settings into the working directory, and pass it to acl",
     "torchair _ge_concrete_graph/fx2ge_converter.py _set_dump_options_json",
     severity="warning",
     where="dump_path",
@@ -351,10 +351,10 @@ def _working_directory(subject: OptionsSubject) -> Iterator[Hit]:
     if not subject.on or subject.mode in ACLGRAPH:
         return
     folder = os.path.join(subject.cwd, "ge_dump_data_json")
-    place = folder if os.path.isdir(folder) else subject.cwd
-    message = "torchair writes the dump settings to ge_dump_data_json/ in the working directory and hands that on"
-    if not os.access(place, os.W_OK | os.X_OK):
-        hint = "run where this user may write, or use a dump JSON (dump_config_path)"
-        yield Hit("dump_path", f"{message}, but {place!r} cannot be written", hint, "error")
+    directory = folder if os.path.isdir(folder) else subject.cwd
+    message = "torchair writes the dump settings to ge_dump_data_json/ in the working directory and passes it to acl"
+    if not os.access(directory, os.W_OK | os.X_OK):
+        hint = "run in a writable directory, or use a dump JSON (dump_config_path)"
+        yield Hit("dump_path", f"{message}, but {directory!r} cannot be written", hint, "error")
     else:
-        yield Hit("dump_path", message, "remove it after the run; give each run a directory")
+        yield Hit("dump_path", message, "remove it after the run; use a directory for each run")

@@ -25,16 +25,16 @@ LAYERS = re.compile(r'[0-9a-zA-Z_" /\\.]*')
 OPTIONS: Mapping[str, str] = MappingProxyType(
     {
         "compiler_config": "a torchair.CompilerConfig of your own; filled for the block",
-        "dynamic": "as torch.compile takes it",
-        "fullgraph": "as torch.compile takes it",
-        "json": "True: set the dump by a JSON file (dump_config_path) also where options could say it",
+        "dynamic": "as for torch.compile",
+        "fullgraph": "as for torch.compile",
+        "json": "True: use a JSON file (dump_config_path), even if options would suffice",
         "eager": "True: run the graph eagerly and save every ATen operator as .npy (config.debug.data_dump)",
         "filter": "with eager: a function of an FX node that returns the node, or None to leave it out",
-        "data_dump_stage": "of the aclgraph modes: original or optimized",
+        "data_dump_stage": "in the aclgraph modes: original or optimized",
         "graph_dump": "py, txt or pbtxt: also write the graph with the names of its operators into the dump",
         "graph": "a graph of graph_dump=py (dynamo_optimized_*.py), or of GE (ge_proto_*_Build.txt): patterns in "
         "layers and watch are expanded with it",
-        "reset": "True: close GE first, when a graph has initialised it already; every graph is compiled anew",
+        "reset": "True: close GE first, if a graph has initialised it; every graph is compiled anew",
     }
 )
 
@@ -54,8 +54,7 @@ def needs_json(request: DumpRequest) -> bool:
 
 
 def build_settings(request: DumpRequest, *, names: Optional[Iterable[str]] = None) -> dict[str, Any]:
-    """Return the options of `config.dump_config`; where these cannot express a request, the dump JSON for
-    `dump_config_path`.
+    """Return the options of `config.dump_config`, or the dump JSON for `dump_config_path` if they do not suffice.
 
     Raises ConfigError and NotSupported.
     """
@@ -65,20 +64,19 @@ def build_settings(request: DumpRequest, *, names: Optional[Iterable[str]] = Non
 
 
 def build_options(request: DumpRequest, *, names: Optional[Iterable[str]] = None) -> dict[str, Any]:
-    """Return the options of `config.dump_config` for a request. Raises ConfigError; NotSupported if they cannot express
-    it."""
-    asked = ge_options(request, names=names, known_options=OPTIONS)
-    if asked.get("ge.exec.enableDump") != "1":
+    """Return the options of `config.dump_config` for a request. Raises ConfigError and NotSupported."""
+    ge = ge_options(request, names=names, known_options=OPTIONS)
+    if ge.get("ge.exec.enableDump") != "1":
         raise NotSupported(
             f"the options of dump_config have no scene={request.scene!r}",
             hint="write a dump JSON (`ascend-dump config --for acl`) and set dump_config_path to it",
         )
     return {
         "enable_dump": True,
-        "dump_path": asked["ge.exec.dumpPath"],
-        "dump_mode": asked["ge.exec.dumpMode"],
-        "quant_dumpable": asked.get("ge.quant_dumpable") == "1",
-        "dump_step": asked.get("ge.exec.dumpStep", ""),
-        "dump_layer": asked.get("ge.exec.dumpLayer", ""),
-        "dump_data": asked["ge.exec.dumpData"],
+        "dump_path": ge["ge.exec.dumpPath"],
+        "dump_mode": ge["ge.exec.dumpMode"],
+        "quant_dumpable": ge.get("ge.quant_dumpable") == "1",
+        "dump_step": ge.get("ge.exec.dumpStep", ""),
+        "dump_layer": ge.get("ge.exec.dumpLayer", ""),
+        "dump_data": ge["ge.exec.dumpData"],
     }

@@ -1,4 +1,4 @@
-"""Check the options of `config.dump_config`, first by the rules of torchair, then by those of GE.
+"""Check the options of `config.dump_config` by the rules of torchair, then by the rules of GE.
 
 Source of the latter: GE dump_properties. torchair itself is not needed.
 """
@@ -29,7 +29,7 @@ _GE = {
 def check_file(source: Source, *, all: bool = False, situation: Optional[Situation] = None) -> list[Problem]:
     """Check options written as a JSON object, or the dump JSON that `dump_config_path` names.
 
-    The object may also hold `mode`, the mode of the CompilerConfig. Arguments as for `check_acl_config`.
+    The object may also have `mode`, the mode of the CompilerConfig. Arguments as for `check_acl_config`.
     """
     process = Situation.here() if situation is None else situation
     parsed = read_source(source)
@@ -62,24 +62,24 @@ def check_options(
 
 
 def _of_graphs(situation: Situation) -> Situation:
-    """Return the same for graphs that torchair compiles: no offline models, and GE compiles them with overflow
-    detection."""
+    """Return the situation of graphs that torchair compiles: no offline models, and overflow detection is compiled
+    in."""
     return situation._replace(container=False, status_check=True)
 
 
 def check_working_directory(cwd: str) -> list[Problem]:
-    """Problems of the working directory, into which torchair writes its JSON."""
+    """Return problems with the working directory: torchair writes its JSON there."""
     return list(SILENT["torchair-working-directory"].problems(OptionsSubject({"enable_dump": True}, "", cwd)))
 
 
-def _of_ge(options: Mapping[str, Any], here: Situation) -> Iterator[Problem]:
-    """Problems that GE reports for options that torchair accepts, when the first graph is built."""
-    given = {**DEFAULTS, **options}
-    asked = {key: str(given[name]) for name, key in _GE.items() if given[name] != ""}
+def _of_ge(options: Mapping[str, Any], situation: Situation) -> Iterator[Problem]:
+    """Yield problems that GE reports for options that torchair accepts, when the first graph is built."""
+    settings = {**DEFAULTS, **options}
+    ge_settings = {key: str(settings[name]) for name, key in _GE.items() if settings[name] != ""}
     names = {key: name for name, key in _GE.items()}
-    for problem in check_ge_options({"ge.exec.enableDump": "1", **asked}, situation=here):
+    for problem in check_ge_options({"ge.exec.enableDump": "1", **ge_settings}, situation=situation):
         where = names.get(problem.where, problem.where)
         if where == "dump_step" and problem.severity == "error":
-            message = f"torchair takes it, but GE refuses it when the first graph is built: {problem.message}"
+            message = f"torchair accepts it, but GE refuses it when the first graph is built: {problem.message}"
             problem = problem._replace(code="AD244", message=message)
         yield problem._replace(where=where)

@@ -1,4 +1,4 @@
-"""Report settings of a request that a kind of torchair's dump ignores.
+"""Settings of a request that a kind of torchair's dump ignores.
 
 With the "options" of dump_config and a dump "json" GE writes the dump; in the "aclgraph" modes and the "eager" dumper
 torchair saves the tensors, at every execution. Sources: torchair 2.13, configs/dump_config.py,
@@ -36,7 +36,7 @@ _WAYS = {
 
 
 class RoadSubject(NamedTuple):
-    """A request, the kind of dump ("" if none is possible), and whether the capture compiles the model."""
+    """A request, and the kind of dump ("" if none is possible). compiles: the capture compiles the model."""
 
     request: DumpRequest
     road: str
@@ -73,15 +73,15 @@ def _on(road: str, **request: object) -> Example:
 def _aclgraph_selects(subject: RoadSubject) -> Iterator[Hit]:
     request = subject.request
     if subject.road == "aclgraph":
-        given = {**_selections(request), "layers": " ".join(request.layers)}
-        given["mode"] = "input" if request.mode == "input" else ""
-        yield from _ignored(given, "the aclgraph modes ignore it: every execution saves all tensors")
+        selections = {**_selections(request), "layers": " ".join(request.layers)}
+        selections["mode"] = "input" if request.mode == "input" else ""
+        yield from _ignored(selections, "the aclgraph modes ignore it: every execution saves all tensors")
 
 
 @ROADS.rule(
     "torchair-aclgraph-inputs",
     "AD249",
-    "the aclgraph modes save the inputs of the graph, and those of no operator",
+    "the aclgraph modes save the inputs of the graph, not the inputs of operators",
     "torchair _acl_concrete_graph/utils.py",
     severity="warning",
     where="mode",
@@ -91,7 +91,7 @@ def _aclgraph_selects(subject: RoadSubject) -> Iterator[Hit]:
 def _aclgraph_inputs(subject: RoadSubject) -> Iterator[Hit]:
     if subject.road == "aclgraph" and subject.request.mode == "all":
         message = "the aclgraph modes save outputs and the inputs of the graph, not the inputs of each operator"
-        yield Hit("mode", message, "give mode='output' to say that this is meant")
+        yield Hit("mode", message, "use mode='output' to confirm it")
 
 
 @ROADS.rule(
@@ -107,8 +107,8 @@ def _aclgraph_inputs(subject: RoadSubject) -> Iterator[Hit]:
 def _aclgraph_numbers(subject: RoadSubject) -> Iterator[Hit]:
     if subject.road == "aclgraph":
         message = (
-            "files are numbered by name, in all graphs together: where several graphs run (training, graph breaks, "
-            "other shapes), the numbers are no steps"
+            "files are numbered by name, in all graphs together: if several graphs run (training, graph breaks, "
+            "other shapes), the numbers are not steps"
         )
         yield Hit("steps", message, "run one graph in the block, such as inference of one shape")
 
@@ -125,8 +125,8 @@ def _aclgraph_numbers(subject: RoadSubject) -> Iterator[Hit]:
 def _eager_selects(subject: RoadSubject) -> Iterator[Hit]:
     request = subject.request
     if subject.road == "eager":
-        given = {**_selections(request), "mode": "" if request.mode == "all" else request.mode}
-        yield from _ignored(given, "the eager dumper ignores it: every execution saves all tensors")
+        selections = {**_selections(request), "mode": "" if request.mode == "all" else request.mode}
+        yield from _ignored(selections, "the eager dumper ignores it: every execution saves all tensors")
 
 
 def _selections(request: DumpRequest) -> dict[str, str]:
@@ -141,8 +141,8 @@ def _selections(request: DumpRequest) -> dict[str, str]:
     }
 
 
-def _ignored(given: Mapping[str, str], why: str) -> Iterator[Hit]:
-    for name, value in given.items():
+def _ignored(selections: Mapping[str, str], why: str) -> Iterator[Hit]:
+    for name, value in selections.items():
         if value:
             yield Hit(name, f"{name}={value!r}: {why}", _SILENTLY)
 
@@ -159,13 +159,13 @@ def _ignored(given: Mapping[str, str], why: str) -> Iterator[Hit]:
 def _unread(subject: RoadSubject) -> Iterator[Hit]:
     for name in subject.options:
         if subject.road and subject.road not in READ_BY.get(name, (subject.road,)):
-            yield _changes_nothing(name, f"the dump is set {_WAYS[subject.road]}, where nothing looks at it")
+            yield _changes_nothing(name, f"the dump is set {_WAYS[subject.road]}, and this ignores it")
 
 
 @ROADS.rule(
     "torchair-option-of-compile",
     "AD255",
-    "options of torch.compile are those of the program where it compiles by itself",
+    "if the program compiles by itself, it also sets the options of torch.compile",
     "native/torchair/config/build.py OPTIONS",
     where="options",
     trips=_on("options", options={"dynamic": True}).given(compiles=False),
@@ -174,7 +174,7 @@ def _unread(subject: RoadSubject) -> Iterator[Hit]:
 def _of_compile(subject: RoadSubject) -> Iterator[Hit]:
     for name in () if subject.compiles else subject.options:
         if name in _OF_COMPILE:
-            yield _changes_nothing(name, "the program compiles by itself here")
+            yield _changes_nothing(name, "the program compiles by itself")
 
 
 def _changes_nothing(name: str, why: str) -> Hit:
