@@ -40,7 +40,7 @@ class HostSession(Session):
         import tensorflow
 
         self.failure: Optional[AscendDumpError] = None
-        self._request = request
+        self.request = request
         self._target = target
         self._armed = True
         #: Whether the program requested the end of the recording.
@@ -117,9 +117,9 @@ class HostSession(Session):
         found = []
         if self._eager is None and not self._runs:
             found.append("no session that was made from the target, in the block, ran anything")
-        elif not self._recorded and not self._request.steps.all:
-            found.append(f"steps={self._request.steps} was not reached; each signature of a run counts from 0")
-        if self._request.layers and self._ran:
+        elif not self._recorded and not self.request.steps.all:
+            found.append(f"steps={self.request.steps} was not reached; each signature of a run counts from 0")
+        if self.request.layers and self._ran:
             some = ", ".join(sorted(self._ran)[:5])
             found.append(f"no operator has a name that layers= asks for; there were {some}")
         return found
@@ -131,7 +131,7 @@ class HostSession(Session):
         if kind == "session":
             self._sessions[target] = next(self._numbers)
         elif kind != "process":
-            marked = Marked(target, str(self.root), quiet_too=not self._request.options.get("optimize", False))
+            marked = Marked(target, str(self.root), quiet_too=not self.request.options.get("optimize", False))
             self._undo.append(marked.restore)
         _hook.watch(self)
         self._undo.append(lambda: _hook.unwatch(self))
@@ -146,7 +146,7 @@ class HostSession(Session):
         if kind_of(self._target) == "session":
             return config
         self._local.taken = True
-        return quiet(config, off=not self._request.options.get("optimize", False))
+        return quiet(config, off=not self.request.options.get("optimize", False))
 
     def created(self, session: Any) -> None:
         if getattr(self._local, "taken", False):
@@ -164,7 +164,7 @@ class HostSession(Session):
         self._eager.end_step()
         if writer is not None:
             writer.end_step()
-        if number is None or number not in self._request.steps or self._is_over():
+        if number is None or not self.selects_step(number):
             return
         if writer is None:
             writer = self._writer("eager", "eager")
@@ -183,7 +183,7 @@ class HostSession(Session):
             number = self._steps.get(key, 0)
             self._steps[key] = number + 1
             self._runs += 1
-        if number not in self._request.steps or self._is_over():
+        if not self.selects_step(number):
             return plain(fetches, feeds, options, metadata)
         directory = None
         try:
@@ -220,7 +220,7 @@ class HostSession(Session):
         ours = config_pb2.RunOptions()
         if options is not None:
             ours.CopyFrom(options)
-        _debugger.watch(ours, graph, directory, self._wanted if self._request.layers else None, self._inputs)
+        _debugger.watch(ours, graph, directory, self._wanted if self.request.layers else None, self._inputs)
         return ours, config_pb2.RunMetadata()
 
     def _write(self, key: Any, name: str, number: int, found: list[Seen]) -> None:
@@ -236,7 +236,7 @@ class HostSession(Session):
             self._recorded += 1
 
     def _writer(self, key: Any, model: str) -> HostWriter:
-        request = self._request
+        request = self.request
         with_stats = request.data in ("stats", "full")
         buffer = request.options.get("buffer_bytes")
         left = None
@@ -256,8 +256,8 @@ class HostSession(Session):
         )
         return self._writers[key]
 
-    def _is_over(self) -> bool:
-        """Whether nothing more can be written."""
+    @property
+    def is_over(self) -> bool:
         writers = list(self._writers.values())
         limit = self._limit
         full = limit is not None and sum(one.tensor_bytes for one in writers) >= limit.nbytes

@@ -65,7 +65,7 @@ class TorchSession(Session):
         self.records_outputs = request.mode in ("output", "all")
         self.overflow_only = request.scene == "overflow"
         self.aftermath = Aftermath(request.options.get("steps_after_origin", 1))
-        self._request = request
+        self.request = request
         self._thread = threading.get_ident()
         self._other_threads = 0
         self._calls = 0
@@ -190,10 +190,9 @@ class TorchSession(Session):
 
     def enter_step(self, number: Optional[int]) -> None:
         """End the open step, and begin step `number` if it is selected. None only ends the open step."""
-        over = self.over
         if not self.armed:
             return
-        selected = number is not None and number in self._request.steps and not over
+        selected = self.selects_step(number)
         now, recorded = time.perf_counter(), self._undo is not None
         self._note_end(now)
         if recorded:
@@ -222,8 +221,7 @@ class TorchSession(Session):
             self._opened = time.perf_counter()
         if selected or recorded:
             self._between += time.perf_counter() - now
-        last = self._request.steps.last
-        if over or (number is not None and last is not None and number > last):
+        if not selected and self.is_past(number):
             self._stop_watching()
 
     def _end_recording(self) -> None:
@@ -238,9 +236,9 @@ class TorchSession(Session):
             self._opened = None
 
     @property
-    def over(self) -> bool:
-        """Whether no further step will be recorded."""
-        return self._ends or self.failure is not None or self._writer.failure is not None or bool(self._writer.ended)
+    def is_over(self) -> bool:
+        is_failed = self.failure is not None or self._writer.failure is not None
+        return not self.armed or self._ends or is_failed or bool(self._writer.ended)
 
     def trigger(self, reason: str) -> None:
         """Keep the open step and those before it, and record nothing after it. The first reason is kept."""
@@ -335,7 +333,7 @@ class TorchSession(Session):
 
     def give_up(self, error: Exception) -> None:
         """Stop recording because of an exception in recording code; with options={"debug": True} raise it."""
-        if self._request.options.get("debug"):
+        if self.request.options.get("debug"):
             raise error
         self.recording = False
         if self.failure is not None:
@@ -462,7 +460,7 @@ class TorchSession(Session):
                 found.append("torch.compile was applied to it after it was given: capture what that returned")
         elif self._step is None:
             reached = {0: "no step began", 1: "1 step ran"}.get(self._calls, f"{self._calls} steps ran")
-            found.append(f"steps={self._request.steps} was not reached: {reached}")
+            found.append(f"steps={self.request.steps} was not reached: {reached}")
         found += self._layers.reasons()
         return found
 

@@ -11,6 +11,7 @@ from typing import Any, Optional
 
 from ascend_dump.common.counters import Tally
 from ascend_dump.errors import AscendDumpError, NotSupported
+from ascend_dump.request import DumpRequest
 
 __all__ = ["Session", "tell_of_empty"]
 
@@ -21,6 +22,7 @@ class Session(ABC):
     """One running capture, made by `Adapter.start`. Everything but `stop` has a default.
 
     root     the directory of this capture's files
+    request  the request that `selects_step` and `is_past` look at; only sessions that use these need it
     config   the file that the program has to give to its framework to switch this capture on, None if there is none
     failure  why this capture is incomplete, None if it is complete; final once `stop` has returned
     step_directories  a pattern for the paths, below `root`, of the directories that the framework itself writes for
@@ -29,6 +31,7 @@ class Session(ABC):
     """
 
     root: Path
+    request: DumpRequest
     config: Optional[str] = None
     failure: Optional[AscendDumpError] = None
     step_directories: Optional[re.Pattern[str]] = None
@@ -51,6 +54,19 @@ class Session(ABC):
             "the framework counts the steps of this capture itself",
             hint="leave out cap.step() and select with steps=",
         )
+
+    @property
+    def is_over(self) -> bool:
+        """True if no further step will be recorded, whatever its number."""
+        return self.failure is not None
+
+    def is_past(self, number: Optional[int]) -> bool:
+        """Return True if neither step `number` nor a later one will be recorded."""
+        return self.is_over or (number is not None and self.request.steps.end_before(number))
+
+    def selects_step(self, number: Optional[int]) -> bool:
+        """Return True if step `number` is to be recorded: `steps=` selects it, and the recording is not over."""
+        return number is not None and number in self.request.steps and not self.is_past(number)
 
     def trigger(self, reason: str) -> None:
         """Stop recording after the open step, and keep the steps recorded so far. The first reason counts.
