@@ -36,10 +36,7 @@ NOT_YET = frozenset(
         "adapters/ascend_dump_torch/ranks",
         "adapters/ascend_dump_torch_npu",
         "adapters/ascend_dump_torchair",
-        "ascend_dump/adapter",
-        "ascend_dump/adapter/pytorch",
         "ascend_dump/cli/demo_program",
-        "ascend_dump/dump_format",
         "ascend_dump/fakes",
         "ascend_dump/fakes/acl",
         "ascend_dump/fakes/device",
@@ -61,9 +58,6 @@ NOT_YET = frozenset(
         "ascend_dump/report/page",
         "ascend_dump/selftest",
         "ascend_dump/selftest/programs",
-        "ascend_dump/startup/site",
-        "ascend_dump/testing",
-        "ascend_dump/writing",
     )
 )
 

@@ -23,7 +23,7 @@ _REFUSED = "Unexpected type Complex"
 
 
 def has_complex_parameters(cell: Any) -> bool:
-    """Whether a parameter of a Cell, or an input described by `set_inputs`, is complex."""
+    """Return True if a parameter of a Cell, or an input described by `set_inputs`, is complex."""
     ask = getattr(cell, "get_parameters", None)
     inputs = getattr(cell, "get_inputs", None)
     given = inputs() if callable(inputs) else None

@@ -45,7 +45,7 @@ def forget() -> None:
 
 
 def is_foreign(config: str) -> bool:
-    """Whether MINDSPORE_DUMP_CONFIG names a file of the user."""
+    """Return True if MINDSPORE_DUMP_CONFIG names a file of the user."""
     return bool(config) and config != os.environ.get(OURS)
 
 

@@ -26,7 +26,7 @@ _GE_BY_MSPROBE_SINCE = (2, 6)
 
 
 def is_target(target: Any) -> bool:
-    """Whether it is a Cell or a Model of the imported MindSpore."""
+    """Return True if it is a Cell or a Model of the imported MindSpore."""
     mindspore = sys.modules.get("mindspore")
     kinds = [_reach(mindspore, path) for path in ("nn.Cell", "train.Model", "Model")]
     return any(isinstance(kind, type) and isinstance(target, kind) for kind in kinds)
@@ -43,7 +43,7 @@ def current_runtime(mindspore: ModuleType) -> Runtime:
 
 
 def is_initialized(mindspore: ModuleType) -> bool:
-    """Whether MindSpore's device is initialised; after that it reads no dump configuration."""
+    """Return True if MindSpore's device is initialised; after that it reads no dump configuration."""
     ask = _reach(mindspore, "hal.device.is_initialized") or _reach(mindspore, "hal.is_initialized")
     if ask is None:
         return False

@@ -86,7 +86,7 @@ class MindSporeSession(Session):
         self._wrapped.append(count_runs(lambda: advance(1)))
 
     def _can_give_up(self) -> bool:
-        """Whether MindSpore has not read its configuration yet, so that the dump can be cancelled."""
+        """Return True if MindSpore has not read its configuration yet, so that the dump can be cancelled."""
         return not self._stopped and self._given_up is None and not is_initialized(self._mindspore)
 
     def _give_up(self) -> None:

@@ -23,7 +23,7 @@ def far(request: DumpRequest) -> int:
 
 
 def can_pause(mindspore: ModuleType, request: DumpRequest) -> bool:
-    """Whether the dump can be paused by setting the iteration. scene="exception" applies to every iteration."""
+    """Return True if the dump can be paused by setting the iteration. scene="exception" applies to every iteration."""
     return native(mindspore, "_set_init_iter") is not None and request.scene != "exception"
 
 

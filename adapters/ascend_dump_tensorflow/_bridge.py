@@ -72,7 +72,7 @@ def is_on_npu() -> bool:
 
 
 def device_is_open() -> bool:
-    """Whether npu_device.open() has read its options already. (assumption npu_device.options_once)"""
+    """Return True if npu_device.open() has read its options already. (assumption npu_device.options_once)"""
     module = sys.modules.get("npu_device.npu_device", device())
     return bool(getattr(module, "_npu_device_instances", None))
 

@@ -87,7 +87,7 @@ def _guarded(function: Callable[[Any], Any], argument: Any, otherwise: Any = Non
 
 
 def _leads_to(function: Any, wrapper: Any) -> bool:
-    """Whether a call of this function still goes through the wrapper."""
+    """Return True if a call of this function still goes through the wrapper."""
     while function is not None and function is not wrapper:
         function = getattr(function, "__wrapped__", None)
     return function is not None

@@ -102,7 +102,7 @@ def _of_optimizers(request: DumpRequest, target: Any) -> Iterator[Problem]:
 
 
 def _merges_operators() -> bool:
-    """Whether oneDNN rewrites graphs: the default on CPUs with AVX-512 VNNI or AMX; not configurable per session."""
+    """Return True if oneDNN rewrites graphs: the default on CPUs with AVX-512 VNNI or AMX, for all sessions."""
     try:
         from tensorflow.python.util import _pywrap_util_port as port
 

@@ -56,7 +56,7 @@ class Marked:
 
 
 def claims(config: Any, root: str) -> bool:
-    """Whether this configuration is the marked one or a copy of it."""
+    """Return True if this configuration is the marked one or a copy of it."""
     return config is not None and any(
         one.name == _MARK and one.parameter_map[_KEY].s == root.encode("utf-8", "surrogateescape")
         for one in config.graph_options.rewrite_options.custom_optimizers

@@ -331,7 +331,7 @@ def put_into_new(values: Mapping[str, Any]) -> Any:
 
 
 def _is_in_init_resource() -> bool:
-    """Whether npu_bridge's init_resource creates the session, by its name on the call stack."""
+    """Return True if npu_bridge's init_resource creates the session, by its name on the call stack."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == "init_resource":

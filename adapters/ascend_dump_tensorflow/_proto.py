@@ -106,5 +106,5 @@ def take_out(config: Any, roots: Collection[str]) -> None:
 
 
 def has_root(entry: Any, roots: Collection[str]) -> bool:
-    """Whether an entry dumps into one of these directories."""
+    """Return True if an entry dumps into one of these directories."""
     return "dump_path" in entry.parameter_map and os.fsdecode(entry.parameter_map["dump_path"].s) in roots

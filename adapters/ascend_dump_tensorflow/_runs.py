@@ -15,14 +15,14 @@ _NAMES = ("run", "make_callable", "_make_callable_from_options")
 
 class RunRecorder(Protocol):
     def claims(self, session: Any) -> bool:
-        """Whether this run of the session is recorded; called before every run."""
+        """Return True if this run of the session is recorded; called before every run."""
 
     def run(self, session: Any, plain: _Run, fetches: Any, feeds: Any, options: Any, metadata: Any) -> Any:
         """Run as `BaseSession.run` does, with or without recording."""
 
 
 def can_replace_runs() -> bool:
-    """Whether sessions of this TensorFlow have all replaced methods; the fake of the tests does not."""
+    """Return True if sessions of this TensorFlow have all replaced methods; the fake of the tests does not."""
     where = session_class()
     return all(hasattr(where, name) for name in _NAMES)
 

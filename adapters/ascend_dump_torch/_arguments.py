@@ -61,7 +61,7 @@ def collect_named(value: Any, name: str, found: list[torch.Tensor], names: list[
 
 
 def has_own_kernels(args: Any, kwargs: Any, devices: frozenset[str]) -> bool:
-    """Whether a composite operator has its own kernel for these arguments: nested tensors, or tensors on `devices`."""
+    """Return True if a composite operator has its own kernel for nested tensors, or for tensors on `devices`."""
     found: list[torch.Tensor] = []
     collect(args, found)
     if kwargs:

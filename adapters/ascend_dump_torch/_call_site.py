@@ -284,7 +284,7 @@ class Tracker:
         return ""
 
     def _judge(self, code: CodeType) -> tuple[bool, CodeType]:
-        """Whether the code is the user's, and not that of a library or of ascend_dump."""
+        """Return True if the code is the user's, and not that of a library or of ascend_dump."""
         name = code.co_filename
         known = self._user_code[id(code)] = (name.startswith(_TYPED) or not name.startswith(_LIBRARIES), code)
         return known

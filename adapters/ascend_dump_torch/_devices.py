@@ -70,7 +70,7 @@ def _accelerators() -> list[str]:
 
 
 def _in_use(module: Any) -> bool:
-    """Whether this process uses the device already: other queries would initialize it."""
+    """Return True if this process uses the device already: other queries would initialize it."""
     return not hasattr(module, "is_initialized") or bool(module.is_initialized())
 
 

@@ -18,7 +18,7 @@ __all__ = ["is_mask"]
 def is_mask(
     base: str, views: bool, given: Sequence[torch.Tensor], numbers: Sequence[float], made: Sequence[torch.Tensor]
 ) -> bool:
-    """Whether an operator with NaN or Inf in its outputs only made or passed on a mask.
+    """Return True if an operator with NaN or Inf in its outputs only made or passed on a mask.
 
     base     its name without namespace and overload
     views    whether its outputs are views of its inputs

@@ -27,7 +27,7 @@ _PLAIN: set[type] = {torch.Tensor, torch.nn.Parameter}
 
 
 def is_plain(kind: type) -> bool:
-    """Whether this class of tensors has no `__torch_dispatch__` of its own, so that its memory holds its values."""
+    """Return True if this class of tensors has no `__torch_dispatch__` of its own, so that its values are in memory."""
     if kind in _PLAIN:
         return True
     plain = getattr(kind, "__torch_dispatch__", None) is torch._C._disabled_torch_dispatch_impl

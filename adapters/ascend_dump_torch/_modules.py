@@ -72,12 +72,12 @@ class _ModuleCall(msgspec.Struct, eq=False):
 
     @property
     def is_complete(self) -> bool:
-        """Whether its backward pass has ended. Some outputs may have no gradient, if nothing else uses them."""
+        """True if its backward pass has ended. Some outputs may have no gradient, if nothing else uses them."""
         return self.backward is not None and not (self.missing_inputs if self.inputs else self.missing_outputs)
 
     @property
     def waits(self) -> bool:
-        """Whether it is to be written after a call inside it that is not written yet."""
+        """True if it is to be written after a call inside it that is not written yet."""
         # Without gradients of inputs nothing tells when its backward pass has ended.
         return any(not self.inputs or one.backward is not None or one.waits for one in self.inside)
 
@@ -266,7 +266,7 @@ class ModuleRecorder:
         call.missing_inputs, call.missing_outputs = call.inputs, call.outputs
 
     def _tells(self, call: _ModuleCall, tensor: torch.Tensor) -> bool:
-        """Whether a gradient of this output would tell that the call is part of the backward pass."""
+        """Return True if a gradient of this output would tell that the call is part of the backward pass."""
         if call.op.phase != "backward" or tensor.grad_fn is None:
             return bool(tensor.requires_grad)
         # What checkpointing runs again may give on a tensor of the forward pass, which has other readers.

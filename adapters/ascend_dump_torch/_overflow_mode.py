@@ -74,7 +74,7 @@ class OverflowMode(RecordMode):
         return place, session.tracker.count(place.module, schema.base), session.next_seq()
 
     def _is_simple(self) -> bool:
-        """Whether all operators are recorded, none gets other inputs, and no collective is running."""
+        """Return True if all operators are recorded, none gets other inputs, and no collective is running."""
         session = self._session
         return (
             session.selects is None

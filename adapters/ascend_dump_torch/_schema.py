@@ -195,7 +195,7 @@ def _read(func: Any) -> Schema:
 
 
 def _is_of_one_tensor(schema: Any) -> bool:
-    """Whether an operator is called with one tensor, its first positional argument, and returns one."""
+    """Return True if an operator is called with one tensor, its first positional argument, and returns one."""
     given = [str(argument.type) for argument in schema.arguments]
     returned = [str(value.type) for value in schema.returns]
     if given[:1] != ["Tensor"] or schema.arguments[0].kwarg_only:
@@ -204,17 +204,17 @@ def _is_of_one_tensor(schema: Any) -> bool:
 
 
 def _functional(base: str) -> bool:
-    """Whether this batch norm returns running statistics or leaves them unchanged, instead of writing to them."""
+    """Return True if this batch norm returns running statistics or leaves them unchanged, without writing to them."""
     return "_functional" in base or "_no_" in base
 
 
 def _is_result_of_collective(argument: Any) -> bool:
-    """Whether a collective writes to this argument: its name tells, not the schema."""
+    """Return True if a collective writes to this argument: its name tells, not the schema."""
     return "Tensor" in str(argument.type) and not argument.name.startswith(("input", "sparse_indices"))
 
 
 def _is_returned(schema: Any, argument: Any) -> bool:
-    """Whether an operator returns an argument that it writes to."""
+    """Return True if an operator returns an argument that it writes to."""
     alias = argument.alias_info
     if alias is None:
         return False

@@ -127,7 +127,7 @@ class TorchSession(Session):
 
     @property
     def claims_operators(self) -> bool:
-        """Whether a second capture would record the same operators. False between calls of a decorated function."""
+        """True if a second capture would record the same operators. False between calls of a decorated function."""
         return self.armed and (self._target is not None or self._undo is not None)
 
     def _refuse_others(self) -> None:
@@ -167,7 +167,7 @@ class TorchSession(Session):
             self.guard(self.tracker.enter, self._target)
 
     def skips_warmup(self) -> bool:
-        """Whether this call is a warm-up call of a server, which is no step; if so, end the open step."""
+        """Return True if this call is a warm-up call of a server, which is no step; if so, end the open step."""
         if not self._leaves_warmup_out or not is_warmup():
             return False
         self.guard(self.enter_step, None)

@@ -84,7 +84,7 @@ def align() -> None:
 
 
 def is_active(mode: TorchDispatchMode) -> bool:
-    """Whether the mode is active in this thread. Autograd threads inherit the modes of the caller."""
+    """Return True if the mode is active in this thread. Autograd threads inherit the modes of the caller."""
     return any(one is mode for one in _get_current_dispatch_mode_stack())
 
 

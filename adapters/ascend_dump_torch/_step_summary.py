@@ -157,7 +157,7 @@ class StepOutline:
         self._on_device = self._on_device or not numbers[0].is_cpu
 
     def _captures(self) -> bool:
-        """Whether operators are being captured into a graph of a device."""
+        """Return True if operators are being captured into a graph of a device."""
         return self._devices is not None and bool(self._devices.graph())
 
     # Writing lines.

@@ -139,7 +139,7 @@ class Tensors:
         self._threads.append(thread)
 
     def _others_write(self) -> bool:
-        """Whether memory may change unseen at any time, so that tensors must be copied."""
+        """Return True if memory may change unseen at any time, so that tensors must be copied."""
         if self._threads:
             self._threads = [thread for thread in self._threads if thread.is_alive() or thread.ident is None]
         return self.copies_all or bool(self._threads)
@@ -331,7 +331,7 @@ class Tensors:
         return [_known_item(op, "input", 0, given), _known_item(op, "output", 0, returned)]
 
     def _is_overwritten(self, view: _View, storage: Any) -> bool:
-        """Whether the memory of a known view was written to unseen; it is read each time from then on."""
+        """Return True if the memory of a known view was written to unseen; it is read each time from then on."""
         payload, window = view[-1], view[-1].window
         if payload.changed or (
             window is not None and (storage.data_ptr() != view[7] or window.tobytes() != payload.sample)
@@ -511,7 +511,7 @@ def _is_leaf(tensor: torch.Tensor) -> bool:
 
 
 def _is_sample(payload: Payload, address: int) -> bool:
-    """Whether the sample of a payload is still equal to its memory."""
+    """Return True if the sample of a payload is still equal to its memory."""
     if payload.window is not None and address == payload.address:
         return payload.window.tobytes() == payload.sample
     return not payload.sample or sample_of(address, payload.nbytes) == payload.sample

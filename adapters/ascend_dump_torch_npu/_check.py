@@ -32,7 +32,7 @@ def check(request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]
 
 
 def _taken(situation: Situation) -> Iterator[Problem]:
-    """Whether something else uses acl's dump interface, of which a process has one."""
+    """Return True if something else uses acl's dump interface, of which a process has one."""
     found = re.match(r"\s*[+-]?(\d+)", situation.env.get(_ACL_DUMP_DATA, ""))
     if found and int(found[1]):
         yield Problem(

@@ -41,7 +41,7 @@ class DumpInterface:
 
     @property
     def capturing(self) -> bool:
-        """Whether a graph (NPUGraph) is being captured in the current stream: waiting for the device would break it.
+        """True if a graph (NPUGraph) is being captured in the current stream: waiting for the device would break it.
 
         (assumption torch_npu.capturing)
         """

@@ -100,7 +100,7 @@ class TorchNpuSession(Session):
             self.guard(self.enter_step, self._calls)
 
     def skips_warmup(self) -> bool:
-        """Whether this call is a warm-up call of a server, which is no step; if so, end the open step."""
+        """Return True if this call is a warm-up call of a server, which is no step; if so, end the open step."""
         if not self.request.options.get(SKIP_WARMUP) or not is_warmup():
             return False
         self.guard(self.enter_step, None)

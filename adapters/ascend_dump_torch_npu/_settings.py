@@ -49,7 +49,7 @@ def build(request: DumpRequest, path: Path) -> dict[str, Any]:
 
 
 def selects_in_models(request: DumpRequest) -> bool:
-    """Whether the request selects operators of models; kernels launched by eager PyTorch belong to no model."""
+    """Return True if the request selects operators of models; kernels launched by eager PyTorch belong to no model."""
     return bool(request.layers or request.models or any(name in request.options for name in _OF_MODELS))
 
 

@@ -60,7 +60,7 @@ def check(request: DumpRequest, target: Any, run: RunDirectory, plan: SettingsPl
 
 
 def _of_torchair(target: Any, given: Any) -> Iterator[Problem]:
-    """Whether torchair can be imported, and the config is an instance of its class."""
+    """Return True if torchair can be imported, and the config is an instance of its class."""
     try:
         loaded = torchair()
         loaded.CompilerConfig  # noqa: B018  (accessing a proxy imports torchair, or raises)
@@ -84,7 +84,7 @@ def _of_torchair(target: Any, given: Any) -> Iterator[Problem]:
 
 
 def _of_target(target: Any, given: Any) -> Iterator[Problem]:
-    """Whether the target can be captured. given: the config in the options of the request."""
+    """Return True if the target can be captured. given: the config in the options of the request."""
     if is_config(target) and given is not None and given is not target:
         message = "options['compiler_config'] changes nothing: the config that is captured is the target"
         yield Problem("AD255", "silent", message, "leave it out", "options")
@@ -102,7 +102,7 @@ def _of_target(target: Any, given: Any) -> Iterator[Problem]:
 
 
 def _of_engine(road: str, *, reset: bool) -> Iterator[Problem]:
-    """Whether GE, which reads options once, can still read these. reset: whether it is closed first."""
+    """Return True if GE, which reads options once, can still read these. reset: whether it is closed first."""
     if road in ("options", "json") and _engine.recorded() is not None:
         if not reset:
             message = "GE is initialised already, by a graph that was built before: its options count for the process"

@@ -57,13 +57,13 @@ def torchair() -> Any:
 
 
 def is_config(target: Any) -> bool:
-    """Whether this is a CompilerConfig, of torchair or of a copy imported under a longer path."""
+    """Return True if this is a CompilerConfig, of torchair or of a copy imported under a longer path."""
     kind = type(target)
     return kind.__name__ == "CompilerConfig" and hasattr(target, "dump_config") and hasattr(target, "mode")
 
 
 def is_foreign(target: Any) -> bool:
-    """Whether the class of a config is not `torchair.CompilerConfig`."""
+    """Return True if the class of a config is not `torchair.CompilerConfig`."""
     loaded = sys.modules.get("torchair")
     # A proxy of torch_npu raises AttributeError until it is initialised.
     return type(target) is not getattr(loaded, "CompilerConfig", None)

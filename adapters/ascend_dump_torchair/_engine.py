@@ -31,7 +31,7 @@ def can_close() -> bool:
 
 
 def was_closed() -> bool:
-    """Whether GE was closed in this process, so that the next graph initialises it again."""
+    """Return True if GE was closed in this process, so that the next graph initialises it again."""
     backend, _, _ = engine_modules()
     return backend is not None and backend in _closed
 
@@ -65,6 +65,6 @@ def forget_graphs() -> None:
 
 
 def generates_json() -> bool:
-    """Whether this torchair writes its own dump JSON into the working directory and passes it to the device."""
+    """Return True if this torchair writes its own dump JSON into the working directory and passes it to the device."""
     _, converter, native = engine_modules()
     return hasattr(converter, "_set_dump_options_json") or hasattr(native, "AclmdlSetDump")

@@ -215,7 +215,7 @@ class TorchairSession(Session):
             self._filled.pop().restore()
 
     def _dumps_for_us(self) -> bool:
-        """Whether GE was initialised with the settings of this capture."""
+        """Return True if GE was initialised with the settings of this capture."""
         recorded = _engine.recorded() or {}
         places = (os.fspath(self.root), os.fspath(self._plan.file))
         return any(str(value).startswith(places) for value in recorded.values())

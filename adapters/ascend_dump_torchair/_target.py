@@ -55,7 +55,7 @@ def steering_exceptions() -> tuple[type[Exception], ...]:
 
 
 def is_compilable(target: Any) -> bool:
-    """Whether the module can be compiled in place: not script modules, and not before PyTorch 2.1."""
+    """Return True if the module can be compiled in place: not script modules, and not before PyTorch 2.1."""
     import torch
 
     return hasattr(torch.nn.Module, _IMPL) and not isinstance(target, torch.jit.ScriptModule)
@@ -82,6 +82,6 @@ def find_scopes(target: Any) -> Iterator[str]:
 
 
 def uses_cache(target: Any) -> bool:
-    """Whether an attribute of a module holds a result of torchair.inference.cache_compile."""
+    """Return True if an attribute of a module holds a result of torchair.inference.cache_compile."""
     held = (value for module in target.modules() for value in vars(module).values())
     return any(type(value).__module__.endswith(_CACHE_MODULE) for value in held)

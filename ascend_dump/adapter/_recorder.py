@@ -98,7 +98,7 @@ class Recorder(Session):
         return problems
 
     def begin_step(self) -> bool:
-        """End the open step and begin the next one; return whether it is recorded."""
+        """End the open step and begin the next one; return True if it is recorded."""
         self.step(self._next_step)
         return self._is_open
 
@@ -140,10 +140,10 @@ class Recorder(Session):
         """Record an operator that has run, with copies of its tensors. Outside of recorded steps nothing is done.
 
         op         the type of the operator, such as "MatMul"
-        inputs, outputs  numpy arrays, numbers, and objects with `__array__` or `__dlpack__`. A tensor whose values
-                   cannot be read is recorded without them, with the reason
+        inputs, outputs  numpy arrays, numbers, and objects with `__array__` or `__dlpack__`. A tensor without readable
+                   values is recorded without them, with the reason
         arguments  its other arguments: numbers, texts, lists, types. Inputs in a sequence are the argument `inputs`
-        name       its name in the model, which `layers=` selects; `op` by default
+        name       its name in the model, as `layers=` selects it; `op` by default
         module     the path of the module that called it; source: the line of the program, "train.py:31"
         phase      "forward", "backward", "optimizer" or "other"
         """
@@ -281,7 +281,7 @@ def _flat(tensors: Tensors) -> Iterator[tuple[str, Any]]:
 
 
 def _call_text(op: str, inputs: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
-    """Return the JSON of `Line.call`, in which inputs are references to their records."""
+    """Return the JSON of `Line.call`, with references to the records of inputs."""
     values: dict[str, Any] = {}
     indices = itertools.count()
     for parameter, value in inputs.items():

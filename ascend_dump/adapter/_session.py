@@ -23,7 +23,7 @@ class Session(ABC):
 
     root     the directory of this capture's files
     request  the request that `selects_step` and `is_past` look at; only sessions that use these need it
-    config   the file that the program has to give to its framework to switch this capture on, None if there is none
+    config   the file that the program must pass to its framework to switch this capture on, None if there is none
     failure  why this capture is incomplete, None if it is complete; final once `stop` has returned
     step_directories  a pattern for the paths, below `root`, of the directories that the framework itself writes for
              each step; its last group is the step number. The capture then implements `keep=` and `until=`. None if
@@ -82,15 +82,15 @@ class Session(ABC):
         """Make everything captured so far readable."""
 
     def marks(self) -> Mapping[str, Mapping[str, Any]]:
-        """Extra `attrs` for the records of `cap.dump()`, by the name of their model."""
+        """Return extra `attrs` for the records of `cap.dump()`, by the name of their model."""
         return {}
 
     def tally(self) -> Optional[Tally]:
-        """Counts of what was recorded so far, exact after a stop. None: they are counted in the files then."""
+        """Return the counts of recorded steps and records, exact after a stop. None: count them in the files."""
         return None
 
     def reasons(self) -> Optional[list[str]]:
-        """Likely reasons, most likely first, why nothing was written; called after a stop.
+        """Return likely reasons, most likely first, why nothing was written; called after a stop.
 
         None if an empty dump is a valid result, such as without any overflow in the scene "overflow".
         """
@@ -100,7 +100,7 @@ class Session(ABC):
 def tell_of_empty(what: str, count: int, first: Optional[int], reason: str = "") -> None:
     """Warn about selected steps without a record, if there are any.
 
-    what: "step", or "call" of a decorated function. first: the number of the first such step.
+    what: "step" or, for decorated functions, "call". first: the number of the first such step.
     """
     if count:
         log.warning(

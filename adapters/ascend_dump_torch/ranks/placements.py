@@ -29,7 +29,7 @@ class Placements:
 
     @staticmethod
     def are_of(kinds: Any) -> bool:
-        """Whether one of these classes is a DTensor."""
+        """Return True if one of these classes is a DTensor."""
         module = sys.modules.get("torch.distributed.tensor")
         found = None if module is None else getattr(module, "DTensor", None)
         return found is not None and any(issubclass(kind, found) for kind in kinds)
