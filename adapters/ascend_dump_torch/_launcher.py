@@ -67,7 +67,7 @@ class _TorchLaunch:
             self._unfollow()
 
     def begin_again(self) -> None:
-        """Start over in a forked child, which writes its own dump."""
+        """Start over in a forked child: it writes its own dump."""
         if self._begin.over:
             self._steps.end()
             return

@@ -69,4 +69,6 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
         if name == "complex32":
             return np.dtype("2float16")
         raise NotSupported(f"the installed ml_dtypes has no type {name!r}", hint="pip install -U ml-dtypes")
-    raise NotSupported(f"{name[:100]!r} is not a known element type", hint="a newer version of ascend-dump may read it")
+    raise NotSupported(
+        f"{name[:100]!r} is no element type known to this version", hint="a newer version of ascend-dump may read it"
+    )
