@@ -32,8 +32,6 @@ NOT_YET = frozenset(
     (
         "adapters/ascend_dump_mindspore",
         "adapters/ascend_dump_tensorflow",
-        "adapters/ascend_dump_torch_npu",
-        "adapters/ascend_dump_torchair",
         "ascend_dump/cli/demo_program",
         "ascend_dump/fakes",
         "ascend_dump/fakes/acl",

@@ -38,9 +38,9 @@ _LATE = 10_000
 
 
 class TorchNpuSession(Session):
-    """A capture. Outside selected steps only a hook on the target is installed, which counts its calls.
+    """A capture. Outside selected steps only a hook on the target is installed, to count its calls.
 
-    root     has one directory for each dumped step, which is CANN's dump_path
+    root     has one directory for each dumped step, CANN's dump_path
     failure  why the capture is incomplete
     """
 
@@ -83,12 +83,12 @@ class TorchNpuSession(Session):
         _sessions.add(self)
 
     def _end_launched(self) -> None:
-        for other in list(_sessions):
-            if other.launched and other.armed and not self.launched:
+        for session in list(_sessions):
+            if session.launched and session.armed and not self.launched:
                 # The script's own capture is more specific than the settings of the launcher.
                 log.warning("the capture of ASCEND_DUMP ends here: the script starts one of its own")
-                other.stop()
-                other._superseded = True
+                session.stop()
+                session._superseded = True
 
     # Counting steps.
 
@@ -100,7 +100,7 @@ class TorchNpuSession(Session):
             self.guard(self.enter_step, self._calls)
 
     def skips_warmup(self) -> bool:
-        """Return True if this call is a warm-up call of a server, which is no step; if so, end the open step."""
+        """Return True if this is a warm-up call of a server: it is no step, and ends the open step."""
         if not self.request.options.get(SKIP_WARMUP) or not is_warmup():
             return False
         self.guard(self.enter_step, None)
@@ -165,13 +165,13 @@ class TorchNpuSession(Session):
             if isinstance(error, AscendDumpError):
                 self.failure = self.failure or error
             else:
-                found = CaptureError(
+                failure = CaptureError(
                     f"the dump could not be switched at step {self._calls}: {error!r}",
                     hint="the run goes on without it; please report this with the traceback of ASCEND_DUMP_LOG=debug",
                     code="AD305",
                 )
-                found.__cause__ = error
-                self.failure = self.failure or found
+                failure.__cause__ = error
+                self.failure = self.failure or failure
             self._stop_watching()
             if not self.failure.reported:
                 self.failure.reported = True
@@ -181,7 +181,7 @@ class TorchNpuSession(Session):
     # Exception scenes.
 
     def _set_scene(self) -> Callable[[], None]:
-        """Set the variable by which torch_npu hands the scene to aclInit. Returns the function that restores it."""
+        """Set the variable that torch_npu passes to aclInit. Returns the function that restores it."""
         if self._interface.initialised:
             return lambda: None  # it would have no effect, as the check reports
         before = own_initial_config()
@@ -226,12 +226,12 @@ class TorchNpuSession(Session):
         return any(names for _, _, names in os.walk(self.root / str(step)))
 
     def _look_for_torchair(self) -> None:
-        """Report a graph with dump options that torchair built in the block: torchair ignores that acl refuses them."""
+        """Report a graph with dump options that torchair built in the block: torchair ignores the refusal of acl."""
         reason = torchair_dump()
         if reason is not None and self.request.scene != "exception" and self.failure is None:
             self.failure = CaptureError(
-                f"torchair wanted acl's dump interface inside the block: {reason}; it did not get it, so graphs are "
-                "dumped only as this capture has set it",
+                f"torchair tried to use acl's dump interface inside the block: {reason}; it was refused, so graphs are "
+                "dumped only with the settings of this capture",
                 hint="capture with framework='torchair', or leave the dump options out of its CompilerConfig",
                 code="AD261",
             )
@@ -255,33 +255,33 @@ class TorchNpuSession(Session):
     def reasons(self) -> Optional[list[str]]:
         if self._superseded or self.request.scene == "exception" or (self.request.scene and self.dumped):
             return None
-        found = []
+        reasons = []
         if self._other_threads:
-            found.append(
+            reasons.append(
                 f"the target was called {self._other_threads} times in threads other than the one that started it"
             )
         if self._target is not None and self._calls == 0:
-            found.append(f"the target, a {type(self._target).__name__}, was never called")
+            reasons.append(f"the target, a {type(self._target).__name__}, was never called")
         elif not self.dumped:
             reached = {0: "no step began", 1: "1 step ran"}.get(self._calls, f"{self._calls} steps ran")
-            found.append(f"steps={self.request.steps} was not reached: {reached}")
+            reasons.append(f"steps={self.request.steps} was not reached: {reached}")
         else:
             if not self._interface.initialised:
-                found.append("nothing used an NPU: tensors and modules are moved there with .npu()")
-            found.append("no kernel of aclnn was launched by a selected step; graphs and copies are none")
-            found.append("CANN wrote nothing: see its log in ~/ascend/log")
-        return found
+                reasons.append("nothing used an NPU: tensors and modules are moved there with .npu()")
+            reasons.append("no kernel of aclnn was launched by a selected step; graphs and copies are none")
+            reasons.append("CANN wrote nothing: see its log in ~/ascend/log")
+        return reasons
 
 
 def _read(file: str) -> dict[str, Any]:
-    """The user's own file for aclInit, whose other settings must be kept."""
-    found = read_config(file)
-    if found.refusal is not None:
+    """Return the user's own file for aclInit: its other settings must stay."""
+    config = read_config(file)
+    if config.refusal is not None:
         raise CaptureError(
-            f"{INIT_CONFIG}={file} cannot be used: {found.refusal.reason}",
+            f"{INIT_CONFIG}={file} cannot be used: {config.refusal.reason}",
             hint="correct the file, or unset the variable",
         )
-    return found.value if isinstance(found.value, dict) else {}
+    return config.value if isinstance(config.value, dict) else {}
 
 
 _sessions: weakref.WeakSet[TorchNpuSession] = weakref.WeakSet()

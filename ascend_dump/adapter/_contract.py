@@ -250,7 +250,7 @@ _loaded: dict[str, Adapter] = {}
 
 @contextlib.contextmanager
 def fresh_adapters() -> Iterator[None]:
-    """Yield a context manager that forgets the loaded adapters inside the block, and restores them at its end.
+    """Forget the loaded adapters inside the block, and restore them at its end.
 
     For tests that install an adapter temporarily, or several with one name.
     """
