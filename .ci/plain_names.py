@@ -30,7 +30,6 @@ MOST_VAGUE, MOST_CLAUSES = 0.03, 0.01
 #: Folders that are still to be rewritten. A folder leaves the list once it is plain, and stays plain.
 NOT_YET = frozenset(
     (
-        "adapters/ascend_dump_tensorflow",
         "ascend_dump/cli/demo_program",
         "ascend_dump/fakes",
         "ascend_dump/fakes/acl",
