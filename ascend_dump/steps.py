@@ -59,7 +59,7 @@ class Steps:
     [0, 1000, 2000, 4998, 4999]
     """
 
-    __slots__ = ("_ranges", "_strides", "_name")
+    __slots__ = ("_ranges", "_strides", "_name", "last")
 
     def __init__(self, value: StepsLike = None, *, name: str = "steps") -> None:
         self._name = name
@@ -67,20 +67,12 @@ class Steps:
         self._ranges: Optional[_Ranges]
         self._strides: tuple[_Stride, ...]
         self._ranges, self._strides = _parse(value, name)
+        #: The highest selected step, None if there is no end. No property, because each step of a program reads it.
+        self.last = _last(self._ranges, self._strides)
 
     @property
     def all(self) -> bool:
         return self._ranges is None
-
-    @property
-    def last(self) -> Optional[int]:
-        """Return the highest selected step, None if there is none."""
-        if self._ranges is None or any(stride.high is None for stride in self._strides):
-            return None
-        ends = [high for _, high in self._ranges[-1:]] + [
-            stride.high for stride in self._strides if stride.high is not None
-        ]
-        return max(ends)
 
     @property
     def count(self) -> Optional[int]:
@@ -88,7 +80,7 @@ class Steps:
 
         Steps that are in several strides count once per stride.
         """
-        if self._ranges is None or any(stride.high is None for stride in self._strides):
+        if self._ranges is None or self.last is None:
             return None
         return sum(high - low + 1 for low, high in self._ranges) + sum(len(stride.steps()) for stride in self._strides)
 
@@ -98,6 +90,10 @@ class Steps:
         if not isinstance(step, int):
             return False
         return any(low <= step <= high for low, high in self._ranges) or any(step in stride for stride in self._strides)
+
+    def end_before(self, step: int) -> bool:
+        """Return True if neither `step` nor a later one is selected."""
+        return self.last is not None and step > self.last
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Steps) and (self._ranges, self._strides) == (other._ranges, other._strides)
@@ -167,6 +163,11 @@ class Steps:
 
 def _join(ranges: Iterable[tuple[int, int]]) -> str:
     return "|".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
+
+
+def _last(ranges: Optional[_Ranges], strides: tuple[_Stride, ...]) -> Optional[int]:
+    ends = [] if ranges is None else [*(high for _, high in ranges[-1:]), *(stride.high for stride in strides)]
+    return None if None in ends else max((end for end in ends if end is not None), default=None)
 
 
 def _parse(value: StepsLike, name: str) -> tuple[Optional[_Ranges], tuple[_Stride, ...]]:

@@ -15,7 +15,7 @@ __all__ = ["check"]
 
 
 def check(request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
-    """All problems of a request, errors first."""
+    """Return all problems of a request, errors first."""
     problems = list(_too_late(target))
     try:
         situation = look_around(request)

@@ -26,7 +26,7 @@ class AclSession(Session):
 
     root     the dump_path of CANN, a new and empty directory
     config   the file with the settings
-    prepared whether acl was not initialised at the start, so that the program must pass `config` to acl.init
+    prepared True if acl was not initialised at the start, so that the program must pass `config` to acl.init
 
     Creating it raises ConfigError, CaptureError or AdapterError for an error of acl, with the name of its code, and
     WriteError if the file cannot be written.
@@ -81,16 +81,18 @@ class AclSession(Session):
     def reasons(self) -> Optional[list[str]]:
         if self._request.scene in ("overflow", "exception"):
             return None
-        found = ["a model that was loaded before the dump was set is not dumped: load it inside the block"]
+        reasons = ["a model that was loaded before the dump was set is not dumped: load it inside the block"]
         if self.prepared:
-            found.insert(0, "acl.init was not given cap.config")
+            reasons.insert(0, "acl.init was not given cap.config")
         if not self._request.steps.all:
-            found.append(f"executions count from 0, and only those of steps={self._request.steps} are dumped")
+            reasons.append(f"executions count from 0, and only those of steps={self._request.steps} are dumped")
         if self._request.layers or self._request.models:
-            found.append("no operator or model has a name that layers= and models= ask for; CANN compares exact names")
+            reasons.append(
+                "no operator or model has a name that layers= and models= ask for; CANN compares exact names"
+            )
         if self._request.level == "kernel":
-            found.append("level='kernel' leaves models out")
-        return found
+            reasons.append("level='kernel' leaves models out")
+        return reasons
 
     def _init_dump(self) -> bool:
         """Start a dump. Returns True if acl is not initialised yet."""
@@ -108,6 +110,6 @@ class AclSession(Session):
 
 
 def refusal(acl: Any, call: str, code: int) -> AscendDumpError:
-    """The typed error for the return code of a call of acl, with CANN's own message if there is one."""
+    """Return the typed error for the return code of a call of acl, with CANN's own message if there is one."""
     ask = getattr(acl, "get_recent_err_msg", None)
     return interface.refusal(call, code, str((ask() if ask is not None else None) or ""))

@@ -14,17 +14,17 @@ __all__ = ["build", "look_around"]
 
 
 def build(request: DumpRequest, path: Path, situation: Situation) -> dict[str, Any]:
-    """The content of the acl.json for a dump into `path`. Raises ConfigError and NotSupported."""
+    """Return the content of the acl.json for a dump into `path`. Raises ConfigError and NotSupported."""
     names = None if situation.operators is None else [node.name for node in situation.operators]
     return acl_config(request.replace(path=path), names=names, known_options=OPTIONS)
 
 
 def look_around(request: DumpRequest) -> Situation:
-    """The situation of this process, and of the model by the options. Raises ReadError for the graph."""
-    here = Situation.here()._replace(container=in_container(), status_check=request.options.get("status_check"))
+    """Return the situation of this process, and of the model by the options. Raises ReadError for the graph."""
+    situation = Situation.here()._replace(container=in_container(), status_check=request.options.get("status_check"))
     graph = request.options.get("graph")
     if graph is None:
-        return here
+        return situation
     from ascend_dump.native.cann.graph import read_graph
 
-    return here._replace(operators=list(read_graph(graph)))
+    return situation._replace(operators=list(read_graph(graph)))

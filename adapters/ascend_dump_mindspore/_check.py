@@ -34,7 +34,7 @@ _ANY_PATH = Path("/tmp")
 
 
 def check(request: DumpRequest, target: Any) -> list[Problem]:
-    """All problems of a request, errors first."""
+    """Return all problems of a request, errors first."""
     mindspore = importlib.import_module("mindspore")
     problems: list[Problem] = []
     try:
@@ -45,17 +45,17 @@ def check(request: DumpRequest, target: Any) -> list[Problem]:
         problems += left_out(request)
         problems += _too_late(mindspore, config)
         # Without a target the program may choose its mode later, so the capture reports problems with it at its end.
-        known = known_of(target, mindspore, mode_is_chosen=target is not None or armed() is not None)
-        found = check_mindspore_config(
-            json.dumps(config).encode(), all=True, runtime=current_runtime(mindspore), known=known
+        facts = known_of(target, mindspore, mode_is_chosen=target is not None or armed() is not None)
+        found_in_config = check_mindspore_config(
+            json.dumps(config).encode(), all=True, runtime=current_runtime(mindspore), known=facts
         )
-        problems += [problem for problem in found if not problem.where.endswith(".path")]
+        problems += [problem for problem in found_in_config if not problem.where.endswith(".path")]
     problems += _of_capture(request, target, mindspore)
     return worst_first(problems)
 
 
 def _too_late(mindspore: ModuleType, config: dict[str, Any]) -> Iterator[Problem]:
-    there = armed()
+    current = armed()
     wait_for_operators()
     if is_foreign(os.environ.get(CONFIG_VARIABLE, "")):
         yield Problem(
@@ -65,7 +65,7 @@ def _too_late(mindspore: ModuleType, config: dict[str, Any]) -> Iterator[Problem
             "unset it, or dump with it and read the files with ascend_dump.open",
             CONFIG_VARIABLE,
         )
-    elif there is None and is_initialized(mindspore):
+    elif current is None and is_initialized(mindspore):
         yield Problem(
             "AD271",
             "error",
@@ -73,10 +73,10 @@ def _too_late(mindspore: ModuleType, config: dict[str, Any]) -> Iterator[Problem
             "start the capture before the first operator, compile or communication.init; "
             "or start the program with ASCEND_DUMP set",
         )
-    elif there is not None and there.on:
+    elif current is not None and current.on:
         yield Problem("AD302", "error", "another capture of MindSpore is on", "stop it first: there is one per process")
-    elif there is not None:
-        yield from _second(mindspore, there.settings, without_path(config))
+    elif current is not None:
+        yield from _second(mindspore, current.settings, without_path(config))
 
 
 def _second(mindspore: ModuleType, before: dict[str, Any], now: dict[str, Any]) -> Iterator[Problem]:
@@ -87,11 +87,11 @@ def _second(mindspore: ModuleType, before: dict[str, Any], now: dict[str, Any]) 
             for key in {**before.get(block, {}), **now.get(block, {})}
             if before.get(block, {}).get(key) != now.get(block, {}).get(key)
         )
-        one, other = before.get(block, {}).get(key), now.get(block, {}).get(key)
+        old, new = before.get(block, {}).get(key), now.get(block, {}).get(key)
         yield Problem(
             "AD277",
             "error",
-            f"an earlier capture of this process had {key}={one!r}, this one has {other!r}; MindSpore keeps the first",
+            f"an earlier capture of this process had {key}={old!r}, this one has {new!r}; MindSpore keeps the first",
             "use the same settings for each capture, or a process for each",
             f"{block}.{key}",
         )

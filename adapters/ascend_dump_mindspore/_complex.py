@@ -1,7 +1,7 @@
 """Complex numbers: MindSpore 2.10 refuses to compile any graph that has them while its Dump is on.
 
 It serialises each graph in a format without complex types (`Unexpected type Complex`), even if no operator of the graph
-is selected and while the dump is paused. Inputs and parameters of a graph are known before it is compiled, types inside
+is selected and while the dump is paused. Inputs and parameters of a graph are known before it is compiled; types inside
 it are not.
 """
 
@@ -23,11 +23,11 @@ _REFUSED = "Unexpected type Complex"
 
 
 def has_complex_parameters(cell: Any) -> bool:
-    """Whether a parameter of a Cell, or an input described by `set_inputs`, is complex."""
+    """Return True if a parameter of a Cell, or an input described by `set_inputs`, is complex."""
     ask = getattr(cell, "get_parameters", None)
     inputs = getattr(cell, "get_inputs", None)
-    given = inputs() if callable(inputs) else None
-    return _holds_complex(list(ask()) if callable(ask) else ()) or _holds_complex(given)
+    described = inputs() if callable(inputs) else None
+    return _holds_complex(list(ask()) if callable(ask) else ()) or _holds_complex(described)
 
 
 def watch_compilations(can_give_up: Callable[[], bool], give_up: Callable[[], None]) -> Wrapped:
@@ -39,7 +39,7 @@ def watch_compilations(can_give_up: Callable[[], bool], give_up: Callable[[], No
 
     def around(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # The cell is the first argument, or belongs to the executor of a method under `jit`.
-        cells = (*args[1:2], *(getattr(one, "obj", None) for one in args[:1]))
+        cells = (*args[1:2], *(getattr(executor, "obj", None) for executor in args[:1]))
         if can_give_up() and (
             _holds_complex(args) or _holds_complex(kwargs) or any(map(has_complex_parameters, cells))
         ):

@@ -21,11 +21,11 @@ _MODULES = ("mindspore.graph.api", "mindspore.common.api")
 
 
 def find(methods: tuple[Method, ...]) -> list[tuple[type, str]]:
-    """The classes with the names of their methods; empty unless this MindSpore has all of them."""
+    """Return the classes with the names of their methods; empty unless this MindSpore has all of them."""
     for module in map(sys.modules.get, _MODULES):
-        found = [(getattr(module, owner, None), name) for owner, name in methods]
-        if all(isinstance(owner, type) and name in owner.__dict__ for owner, name in found):
-            return [(owner, name) for owner, name in found if owner is not None]
+        owners = [(getattr(module, owner, None), name) for owner, name in methods]
+        if all(isinstance(owner, type) and name in owner.__dict__ for owner, name in owners):
+            return [(owner, name) for owner, name in owners if owner is not None]
     return []
 
 

@@ -16,7 +16,7 @@ def launch(begin: Begin) -> None:
 
 
 def _only_starts_others() -> bool:
-    """Whether this process is msrun or its scheduler, which import MindSpore but only start workers."""
+    """Return True if this process is msrun or its scheduler: they import MindSpore, but only start workers."""
     if os.environ.get("MS_ROLE") == "MS_SCHED":
         return True
     started = (*sys.argv[:1], *getattr(sys, "orig_argv", ()))

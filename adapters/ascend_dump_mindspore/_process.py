@@ -1,4 +1,4 @@
-"""The configuration that this process has given to MindSpore, which reads it only once."""
+"""The configuration of MindSpore in this process; MindSpore reads it only once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ascend_dump_mindspore._scratch import ACCEPTED, Scratch
 
 __all__ = ["OURS", "ArmedRun", "armed", "forget", "is_foreign"]
 
-#: Set in addition to MINDSPORE_DUMP_CONFIG, so that a child process can tell its parent's file from one of the user.
+#: Set in addition to MINDSPORE_DUMP_CONFIG: a child process thus distinguishes its parent's file from the user's.
 OURS = "ASCEND_DUMP_MINDSPORE_CONFIG"
 #: Files that MindSpore writes only once: per process, or per graph when it is compiled.
 _WRITTEN_ONCE = ("rank_*/.dump_metadata/*", "rank_*/graphs/*", "rank_*/execution_order/ms_execution_order_graph_*")
@@ -38,7 +38,7 @@ _armed: Optional[ArmedRun] = None
 
 
 def armed() -> Optional[ArmedRun]:
-    """The configuration given to the MindSpore of this process; None if there is none."""
+    """Return the configuration of MindSpore in this process; None if there is none."""
     global _armed
     loaded = sys.modules.get("mindspore")
     if _armed is not None and (_armed.pid != os.getpid() or _armed.module is not loaded):
@@ -55,12 +55,12 @@ def forget() -> None:
 
 
 def is_foreign(config: str) -> bool:
-    """Whether MINDSPORE_DUMP_CONFIG names a file of the user."""
+    """Return True if MINDSPORE_DUMP_CONFIG names a file of the user."""
     return bool(config) and config != os.environ.get(OURS)
 
 
 class ArmedRun:
-    """The file that MindSpore reads, and the symbolic link through which it writes.
+    """The configuration file of MindSpore, and the symbolic link to the directory that it writes to.
 
     MindSpore keeps the path that it has read, so this path is a link to the directory of the current capture. The path
     of the link has only characters that MindSpore accepts, whatever the user's path is.
@@ -194,7 +194,7 @@ class ArmedRun:
 
 
 def without_path(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The dump JSON without its path, the only setting that may differ between captures."""
+    """Return the dump JSON without its path, the only setting that may differ between captures."""
     common = {key: value for key, value in config["common_dump_settings"].items() if key != "path"}
     return {**config, "common_dump_settings": common}
 
@@ -202,13 +202,13 @@ def without_path(config: Mapping[str, Any]) -> dict[str, Any]:
 def _share(before: Path, root: Path) -> None:
     for pattern in _WRITTEN_ONCE:
         for file in before.glob(pattern):
-            there = root / file.relative_to(before)
-            make_private_directory(there.parent)
+            copy = root / file.relative_to(before)
+            make_private_directory(copy.parent)
             try:
-                with located(there) as (name, above):
+                with located(copy) as (name, above):
                     os.link(file, name, dst_dir_fd=above)
             except FileExistsError:
                 continue
             except OSError:  # another file system
-                with open(file, "rb") as old, open(open_private(there, os.O_WRONLY | os.O_EXCL), "wb") as new:
+                with open(file, "rb") as old, open(open_private(copy, os.O_WRONLY | os.O_EXCL), "wb") as new:
                     shutil.copyfileobj(old, new)

@@ -23,7 +23,7 @@ _SINK_RULES = ("mindspore-o2-sink-size", "mindspore-gpu-sink")
 
 
 def known_of(target: Any, mindspore: ModuleType, *, mode_is_chosen: bool) -> Known:
-    """Facts about the program in this process. mode_is_chosen: whether its mode (graph or PyNative) is final."""
+    """Return facts about the program in this process. mode_is_chosen: True if its mode (graph or PyNative) is final."""
     cell = cell_of(target)
     primitives = list(_primitives(cell))
     # Other devices warn about this setting, even when it is only read.
@@ -33,8 +33,9 @@ def known_of(target: Any, mindspore: ModuleType, *, mode_is_chosen: bool) -> Kno
         pynative=is_pynative(mindspore) if mode_is_chosen else None,
         complex=has_complex_parameters(cell),
         device_id=device_id(),
-        heterogeneous=any("primitive_target" in (getattr(one, "attrs", None) or {}) for one in primitives) or None,
-        prints=any(getattr(one, "name", None) == "Print" for one in primitives) or None,
+        heterogeneous=any("primitive_target" in (getattr(primitive, "attrs", None) or {}) for primitive in primitives)
+        or None,
+        prints=any(getattr(primitive, "name", None) == "Print" for primitive in primitives) or None,
         exception_dump=str(ascend["exception_dump"])
         if isinstance(ascend, dict) and "exception_dump" in ascend
         else None,
@@ -42,23 +43,23 @@ def known_of(target: Any, mindspore: ModuleType, *, mode_is_chosen: bool) -> Kno
 
 
 def _primitives(cell: Any) -> Iterator[Any]:
-    """The operators that a Cell has as attributes; those that it calls as functions are unknown."""
+    """Yield the operators that a Cell has as attributes; those that it calls as functions are unknown."""
     walk = getattr(cell, "cells_and_names", None)
-    for _, one in walk() if callable(walk) else ():
-        found = getattr(one, "_primitives", None)
-        yield from found.values() if isinstance(found, dict) else ()
+    for _, inner in walk() if callable(walk) else ():
+        primitives = getattr(inner, "_primitives", None)
+        yield from primitives.values() if isinstance(primitives, dict) else ()
 
 
 class SinkWatch:
     """Warns once about a `Model.train` with a data sink mode that cannot be dumped, until `remove()`.
 
-    The sink mode is known only when training begins, which is too late to refuse the capture.
+    The sink mode is known only when training begins: too late to refuse the capture.
     """
 
     def __init__(self, mindspore: ModuleType, config: bytes) -> None:
         self._runtime = current_runtime(mindspore)
         self._config = config
-        self._told = False
+        self._is_reported = False
         self._replaced: Optional[tuple[Any, Any, Any]] = None
         owner = getattr(sys.modules.get("mindspore.train"), "Model", None)
         original = owner.__dict__.get("train") if isinstance(owner, type) else None
@@ -87,18 +88,18 @@ class SinkWatch:
             *arguments: Any,
             **settings: Any,
         ) -> Any:
-            if self._replaced is not None and dataset_sink_mode and not self._told:
-                self._tell(sink_size)
+            if self._replaced is not None and dataset_sink_mode and not self._is_reported:
+                self._warn(sink_size)
             return original(
                 model, epoch, train_dataset, callbacks, dataset_sink_mode, sink_size, *arguments, **settings
             )
 
         return train
 
-    def _tell(self, sink_size: Any) -> None:
-        known = Known(sink=True, sink_size=sink_size if isinstance(sink_size, int) else None)
-        subject = DumpJson(read_text(self._config, runtime=self._runtime), self._runtime, known)
+    def _warn(self, sink_size: Any) -> None:
+        facts = Known(sink=True, sink_size=sink_size if isinstance(sink_size, int) else None)
+        subject = DumpJson(read_text(self._config, runtime=self._runtime), self._runtime, facts)
         for name in _SINK_RULES:
             for problem in RULES[name].problems(subject):
                 log.warning("%s", problem)
-                self._told = True
+                self._is_reported = True

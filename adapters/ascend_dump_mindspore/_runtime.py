@@ -26,14 +26,14 @@ _GE_BY_MSPROBE_SINCE = (2, 6)
 
 
 def is_target(target: Any) -> bool:
-    """Whether it is a Cell or a Model of the imported MindSpore."""
+    """Return True if it is a Cell or a Model of the imported MindSpore."""
     mindspore = sys.modules.get("mindspore")
     kinds = [_reach(mindspore, path) for path in ("nn.Cell", "train.Model", "Model")]
     return any(isinstance(kind, type) and isinstance(target, kind) for kind in kinds)
 
 
 def current_runtime(mindspore: ModuleType) -> Runtime:
-    """The device and the kind of execution, by the context."""
+    """Return the device and the kind of execution, by the context."""
     device = context(mindspore, "device_target")
     if device != "Ascend":
         return Runtime("GPU" if device == "GPU" else "CPU")
@@ -43,7 +43,7 @@ def current_runtime(mindspore: ModuleType) -> Runtime:
 
 
 def is_initialized(mindspore: ModuleType) -> bool:
-    """Whether MindSpore's device is initialised; after that it reads no dump configuration."""
+    """Return True if MindSpore's device is initialised; after that it reads no dump configuration."""
     ask = _reach(mindspore, "hal.device.is_initialized") or _reach(mindspore, "hal.is_initialized")
     if ask is None:
         return False
@@ -59,14 +59,14 @@ def is_pynative(mindspore: ModuleType) -> bool:
 
 
 def cell_of(target: Any) -> Any:
-    """The network of a Model, a Cell itself."""
+    """Return the network of a Model, a Cell itself."""
     return getattr(target, "_network", target)
 
 
 def native(mindspore: ModuleType, name: str) -> Optional[Callable[..., Any]]:
-    """A private function of the extension module; None if this version does not have it."""
-    found = getattr(sys.modules.get("mindspore._c_expression"), name, None)
-    return found if callable(found) else None
+    """Return a private function of the extension module; None if this version does not have it."""
+    function = getattr(sys.modules.get("mindspore._c_expression"), name, None)
+    return function if callable(function) else None
 
 
 def wait_for_operators() -> None:
@@ -82,19 +82,19 @@ def wait_for_operators() -> None:
 
 
 def set_dump(mindspore: ModuleType) -> Optional[Callable[..., Any]]:
-    """`set_dump` under its new name, or under the one deprecated since 2.7.1."""
-    found = _reach(mindspore, "tools.set_dump") or getattr(mindspore, "set_dump", None)
-    return found if callable(found) else None
+    """Return `set_dump` under its new name, or under the one deprecated since 2.7.1."""
+    function = _reach(mindspore, "tools.set_dump") or getattr(mindspore, "set_dump", None)
+    return function if callable(function) else None
 
 
 def device_id() -> Optional[int]:
-    """The device of this process, if a launcher has set DEVICE_ID."""
+    """Return the device of this process, if a launcher has set DEVICE_ID."""
     text = os.environ.get("DEVICE_ID", "")
     return int(text) if text.isascii() and text.isdigit() else None
 
 
 def context(mindspore: ModuleType, name: str) -> Any:
-    """The value of `get_context`; None for a name that this version does not have."""
+    """Return the value of `get_context`; None for a name that this version does not have."""
     ask = getattr(mindspore, "get_context", None)
     try:
         return None if ask is None else ask(name)

@@ -16,56 +16,56 @@ __all__ = ["ACCEPTED", "Scratch"]
 ACCEPTED = re.compile(r"[A-Za-z0-9\-_/]+", re.ASCII)
 _PREFIX = "ascend_dump_"
 #: Locked as long as the process, or a child that it forked, is alive.
-_HELD = "in_use"
+_LOCK_FILE = "in_use"
 
 
 class Scratch:
-    """Creates a directory whose path MindSpore accepts. Raises OSError if that is not possible.
+    """Creates a directory with a path that MindSpore accepts. Raises OSError if that is not possible.
 
     A process that is killed, or ends by `os._exit`, cannot remove its directory: the next process that creates one
     removes it.
     """
 
     def __init__(self) -> None:
-        for place in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
-            if ACCEPTED.fullmatch(place) and os.access(place, os.W_OK | os.X_OK):
+        for parent in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
+            if ACCEPTED.fullmatch(parent) and os.access(parent, os.W_OK | os.X_OK):
                 break
         else:
             raise OSError("no temporary directory has a path that MindSpore accepts (letters, digits, - and _)")
-        _sweep(place)
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
-        self._held = os.open(self.path / _HELD, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        if not _lock(self._held):
+        _sweep(parent)
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        self._lock_file = os.open(self.path / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        if not _lock(self._lock_file):
             # No other process may mistake it for an abandoned one.
-            os.unlink(self.path / _HELD)
+            os.unlink(self.path / _LOCK_FILE)
 
     def remove(self) -> None:
         """Remove the directory with its contents; a second call does nothing."""
         shutil.rmtree(self.path, ignore_errors=True)
-        if self._held >= 0:
-            os.close(self._held)
-            self._held = -1
+        if self._lock_file >= 0:
+            os.close(self._lock_file)
+            self._lock_file = -1
 
 
-def _sweep(place: str) -> None:
+def _sweep(parent: str) -> None:
     """Remove abandoned directories of this user."""
-    with contextlib.suppress(OSError), os.scandir(place) as found:
-        for one in found:
-            if one.name.startswith(_PREFIX):
+    with contextlib.suppress(OSError), os.scandir(parent) as entries:
+        for entry in entries:
+            if entry.name.startswith(_PREFIX):
                 with contextlib.suppress(OSError):
-                    _remove_if_left(one)
+                    _remove_if_abandoned(entry)
 
 
-def _remove_if_left(one: os.DirEntry[str]) -> None:
-    status = one.stat(follow_symlinks=False)
+def _remove_if_abandoned(entry: os.DirEntry[str]) -> None:
+    status = entry.stat(follow_symlinks=False)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         return
-    held = os.open(os.path.join(one.path, _HELD), os.O_RDWR | os.O_NOFOLLOW)
+    lock_file = os.open(os.path.join(entry.path, _LOCK_FILE), os.O_RDWR | os.O_NOFOLLOW)
     try:
-        if _lock(held):
-            shutil.rmtree(one.path, ignore_errors=True)
+        if _lock(lock_file):
+            shutil.rmtree(entry.path, ignore_errors=True)
     finally:
-        os.close(held)
+        os.close(lock_file)
 
 
 def _lock(descriptor: int) -> bool:

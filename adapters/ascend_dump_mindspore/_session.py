@@ -34,7 +34,7 @@ log = logging.getLogger("ascend_dump")
 
 
 class MindSporeSession(Session):
-    """An active capture. root: its new directory, in which MindSpore creates `rank_{R}`."""
+    """An active capture. root: its new directory; MindSpore creates `rank_{R}` in it."""
 
     step_directories = STEP_DIRECTORY
 
@@ -47,24 +47,24 @@ class MindSporeSession(Session):
         self._ran = False
         self._marked: Any = None
         # Without a target the program may have chosen its mode inside the block.
-        self._told_mode = target is not None or armed() is not None
-        there = armed()
+        self._mode_is_checked = target is not None or armed() is not None
+        current = armed()
         wait_for_operators()
-        if there is None and is_initialized(self._mindspore):
+        if current is None and is_initialized(self._mindspore):
             raise CaptureError(
                 "MindSpore's device is initialised: it reads no dump configuration any more",
                 hint="start the capture before the first operator or compile",
                 code="AD271",
             )
-        if there is not None and there.on:
+        if current is not None and current.on:
             raise CaptureError("another capture of MindSpore is on", hint="stop it first", code="AD302")
         self.root = run.path
-        if there is None:
+        if current is None:
             self._armed = ArmedRun(self._mindspore, lambda link: build(request, self._mindspore, link), run)
         else:
-            self._armed = there
+            self._armed = current
         try:
-            if there is not None:
+            if current is not None:
                 self._resume(run)
             self._wrapped.append(watch_compilations(self._can_give_up, self._give_up))
             self._wrapped.append(SinkWatch(self._mindspore, self._armed.text.encode()))
@@ -86,7 +86,7 @@ class MindSporeSession(Session):
         self._wrapped.append(count_runs(lambda: advance(1)))
 
     def _can_give_up(self) -> bool:
-        """Whether MindSpore has not read its configuration yet, so that the dump can be cancelled."""
+        """Return True if MindSpore has not read its configuration yet, so that the dump can be cancelled."""
         return not self._stopped and self._given_up is None and not is_initialized(self._mindspore)
 
     def _give_up(self) -> None:
@@ -108,7 +108,7 @@ class MindSporeSession(Session):
             self._marked = target
 
     def settle(self) -> None:
-        """Wait for queued operators. Raises the error of a failed one, which MindSpore reports only once."""
+        """Wait for queued operators. Raises the error of a failed one: MindSpore reports it only once."""
         if not self._stopped and self._armed.pid == os.getpid():
             wait_for_operators()
 
@@ -148,53 +148,53 @@ class MindSporeSession(Session):
         self._armed.lead_away()
 
     def _incomplete(self) -> Optional[AscendDumpError]:
-        """The error if no record was written (MindSpore writes graphs even then), or if small files were lost."""
+        """Return the error if no record was written (graphs are, even then), or if small files were lost."""
         if self._given_up is not None:
             return self._given_up
-        found = look_at(self.root)
-        if found.empty:
+        written = look_at(self.root)
+        if written.empty:
             return WriteError(
-                f"{len(found.empty)} files of the dump are empty, the first is {found.empty[0]}: on a full "
+                f"{len(written.empty)} files of the dump are empty, the first is {written.empty[0]}: on a full "
                 "disk MindSpore loses texts and tensors below 1024 bytes without an error",
                 hint="free some space and dump again; dump.errors() lists the tensors that are lost",
                 code="AD330",
             )
-        if found.renamed:
+        if written.renamed:
             log.warning(
                 "%d file names of the dump were too long and became numbers, which mapping.csv beside them explains: "
                 "mindspore.set_context(reserve_class_name_in_scope=False) leaves class names out of them, and out of "
                 "the names that layers= takes",
-                found.renamed,
+                written.renamed,
             )
-        if found.records and not self._told_mode and is_pynative(self._mindspore):
+        if written.records and not self._mode_is_checked and is_pynative(self._mindspore):
             log.warning("%s", PYNATIVE)
         reasons = self.reasons()
-        if reasons is None or found.records:
+        if reasons is None or written.records:
             return None
         listed = "".join(f"\n  - {reason}" for reason in reasons)
         return CaptureError(f"the capture wrote nothing{listed}", hint="see `ascend-dump explain AD303`", code="AD303")
 
     def reasons(self) -> Optional[list[str]]:
-        """Likely reasons why nothing was written, most likely first; None if an empty dump is a valid result."""
+        """Return likely reasons why nothing was written; None if an empty dump is a valid result."""
         if self._request.scene in ("overflow", "exception"):
             return None
         if not self._ran:
             return ["no graph was compiled and no operator ran inside the block"]
-        found = []
+        reasons = []
         if not self._request.steps.all:
-            found.append(
+            reasons.append(
                 f"no graph ran with an iteration in steps={self._request.steps}; they count from 0, and a graph that "
                 "runs right after another one has that one's number"
             )
         if self._request.layers:
-            found.append(
+            reasons.append(
                 f"no operator has a name that layers={list(self._request.layers)} asks for; names are full names such "
                 "as Default/fc-Dense/MatMul-op0, their numbers count on over all graphs of a process"
             )
         if is_pynative(self._mindspore):
-            found.append("in PyNative mode only what @jit compiles is dumped")
+            reasons.append("in PyNative mode only what @jit compiles is dumped")
         runtime = current_runtime(self._mindspore)
         if runtime.ge and not runtime.old_ge:
-            found.append("with jit_level O2 MindSpore dumps nothing since 2.6")
-        found.append("MindSpore's log tells what it could not write: set GLOG_v=2")
-        return found
+            reasons.append("with jit_level O2 MindSpore dumps nothing since 2.6")
+        reasons.append("MindSpore's log tells what it could not write: set GLOG_v=2")
+        return reasons

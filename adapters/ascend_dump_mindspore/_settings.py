@@ -17,23 +17,23 @@ FAR = 10**9
 
 
 def far(request: DumpRequest) -> int:
-    """An iteration that the request does not select."""
+    """Return an iteration that the request does not select."""
     last = request.steps.last
     return FAR if last is None else max(FAR, last + 1)
 
 
 def can_pause(mindspore: ModuleType, request: DumpRequest) -> bool:
-    """Whether the dump can be paused by setting the iteration. scene="exception" applies to every iteration."""
+    """Return True if the dump can be paused by setting the iteration. scene="exception" applies to every iteration."""
     return native(mindspore, "_set_init_iter") is not None and request.scene != "exception"
 
 
 def build(request: DumpRequest, mindspore: ModuleType, path: Path) -> dict[str, Any]:
-    """The dump JSON for a dump into `path`. Raises ConfigError and NotSupported."""
+    """Return the dump JSON for a dump into `path`. Raises ConfigError and NotSupported."""
     options = dict(request.options)
     options.pop("on", None)
-    here = device_id()
-    if here is not None and here > 7:
-        options.setdefault("devices", [*range(8), here])
+    device = device_id()
+    if device is not None and device > 7:
+        options.setdefault("devices", [*range(8), device])
     config = mindspore_config(request.replace(path=path, options=options), runtime=current_runtime(mindspore))
     if request.steps.all and can_pause(mindspore, request):
         # "all" would leave no iteration for the pause.

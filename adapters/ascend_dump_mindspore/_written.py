@@ -1,4 +1,4 @@
-"""Check the files of a dump by MindSpore: whether it has records, which were lost on a full disk, and long names."""
+"""Check the files of a dump by MindSpore: records, files lost on a full disk, and long names."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ascend_dump.native.mindspore.names import holds_record
 
 __all__ = ["Written", "look_at"]
 
-#: What MindSpore, and GE for it, make of a file name that is too long, beside a mapping.
+#: The names of files with too long names, by MindSpore or by GE for it; a mapping explains them.
 _RENAMED = re.compile(r"\d{1,20}\.npy|\d{10,20}", re.ASCII)
 
 
 class Written(NamedTuple):
     """The result of `look_at`.
 
-    records  whether a file has a tensor, statistics or an overflow
-    empty    empty files, which MindSpore could not write
+    records  True if a file has a tensor, statistics or an overflow
+    empty    empty files: MindSpore could not write them
     renamed  number of files that have a number for a name, because their names were too long
 
     On a full disk MindSpore raises an error for tensors of 1024 bytes or more, but texts and smaller tensors silently

@@ -52,7 +52,7 @@ class TensorflowAdapter(Adapter):
         return HostSession(request, target, run)
 
     def counts_steps(self, target: Any) -> bool:
-        """True for sessions, which count their runs; False for eager operators without a target."""
+        """Return True for sessions: they count their runs. False for eager operators without a target."""
         from ascend_dump_tensorflow._bridge import is_on_npu
 
         if target is not None or is_on_npu():
@@ -67,11 +67,11 @@ class TensorflowAdapter(Adapter):
 
 
 def apply(config_proto: Any, request: DumpRequest, *, names: Optional[Iterable[str]] = None) -> Any:
-    """Write the dump settings of a request into a ConfigProto, where the bridge reads them, and return the proto.
+    """Write the dump settings of a request into a ConfigProto for the bridge, and return the proto.
 
     The last entry of NpuOptimizer is used; without one it is added. The directory of `request.path` must exist when a
     session is created. names: operators of the graph, to expand patterns in layers. Raises ConfigError for a conflict
-    with existing settings (AD291), NotSupported for what GE's session options cannot express.
+    with existing settings (AD291), NotSupported for settings that GE's session options do not have.
     """
     from ascend_dump.native.tensorflow.config import parameters
     from ascend_dump.native.tensorflow.options import OPTIONS
@@ -82,9 +82,9 @@ def apply(config_proto: Any, request: DumpRequest, *, names: Optional[Iterable[s
 
 
 def dump_config(request: DumpRequest, *, names: Optional[Iterable[str]] = None) -> Any:
-    """npu_bridge's DumpConfig for `NPURunConfig(dump_config=…)`.
+    """Return npu_bridge's DumpConfig for `NPURunConfig(dump_config=…)`.
 
-    Raises FrameworkMissing without npu_bridge, NotSupported for what it or GE's session options cannot express.
+    Raises FrameworkMissing without npu_bridge, NotSupported for settings that it or GE does not have.
     """
     from ascend_dump.native.tensorflow.config import parameters
     from ascend_dump.native.tensorflow.options import OPTIONS

@@ -10,13 +10,13 @@ from ascend_dump import NotSupported
 from ascend_dump.dump_format import numpy_dtype
 from ascend_dump.writing import Line, Payload
 
-__all__ = ["Seen", "line_of", "payload_of"]
+__all__ = ["RecordedTensor", "line_of", "payload_of"]
 
 #: Quantised types of TensorFlow; in numpy they are structures of one field.
 _QUANTISED = ("qint8", "quint8", "qint16", "quint16", "qint32")
 
 
-class Seen(NamedTuple):
+class RecordedTensor(NamedTuple):
     """One tensor of one operator: names, time (microseconds since the epoch), and bytes."""
 
     op_type: str
@@ -29,7 +29,7 @@ class Seen(NamedTuple):
 
 
 def payload_of(array: Any) -> Optional[Payload]:
-    """The bytes of an array; None if it has no numbers: text, resources, variants, uninitialised tensors."""
+    """Return the bytes of an array; None if it has no numbers: text, resources, variants, uninitialised tensors."""
     if not isinstance(array, np.ndarray):
         return None
     name = array.dtype.name
@@ -45,29 +45,29 @@ def payload_of(array: Any) -> Optional[Payload]:
     return Payload(whole, whole.ctypes.data, whole.nbytes, name, tuple(array.shape))
 
 
-def line_of(seen: Seen, seq: int) -> Line:
+def line_of(tensor: RecordedTensor, seq: int) -> Line:
     return Line(
         seq=seq,
-        op_type=seen.op_type,
-        op_name=seen.op_name,
-        io=seen.io,
-        index=seen.slot,
-        time=seen.time,
-        dtype=seen.payload.dtype,
-        shape=seen.payload.shape,
-        nbytes=seen.payload.nbytes,
-        stride=_strides(seen.payload.shape),
-        device=seen.device,
-        phase="backward" if _is_gradient(seen.op_name) else "other",
+        op_type=tensor.op_type,
+        op_name=tensor.op_name,
+        io=tensor.io,
+        index=tensor.slot,
+        time=tensor.time,
+        dtype=tensor.payload.dtype,
+        shape=tensor.payload.shape,
+        nbytes=tensor.payload.nbytes,
+        stride=_strides(tensor.payload.shape),
+        device=tensor.device,
+        phase="backward" if _is_gradient(tensor.op_name) else "other",
     )
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    found, size = [], 1
+    strides, size = [], 1
     for length in reversed(shape):
-        found.append(size)
+        strides.append(size)
         size *= max(length, 1)
-    return tuple(reversed(found))
+    return tuple(reversed(strides))
 
 
 def _is_gradient(name: str) -> bool:

@@ -39,7 +39,7 @@ _NEWER = ("dump_layer", "dump_data")
 
 
 def kind_of(target: Any) -> str:
-    """ "config", "run_config", "npu_run_config", "estimator", "session", "process" for None, else ""."""
+    """Return "config", "run_config", "npu_run_config", "estimator", "session", "process" for None, else ""."""
     if target is None:
         return "process"
     for base in type(target).__mro__:
@@ -51,19 +51,19 @@ def kind_of(target: Any) -> str:
 
 
 def holder_of(target: Any) -> Any:
-    """The object whose `_session_config` is used for the sessions of a RunConfig or an Estimator."""
+    """Return the object with the `_session_config` for the sessions of a RunConfig or an Estimator."""
     if kind_of(target) == "estimator" and "_session_config" not in vars(target):
         return target.config
     return target
 
 
 def bridge() -> Optional[Any]:
-    """The loaded npu_bridge, of TensorFlow 1 or in compat.v1 of npu_device."""
+    """Return the loaded npu_bridge, of TensorFlow 1 or in compat.v1 of npu_device."""
     return sys.modules.get("npu_bridge") or sys.modules.get("npu_device.compat.v1")
 
 
 def device() -> Optional[Any]:
-    """The loaded npu_device, the bridge of TensorFlow 2."""
+    """Return the loaded npu_device, the bridge of TensorFlow 2."""
     return sys.modules.get("npu_device")
 
 
@@ -72,25 +72,27 @@ def is_on_npu() -> bool:
 
 
 def device_is_open() -> bool:
-    """Whether npu_device.open() has read its options already. (assumption npu_device.options_once)"""
+    """Return True if npu_device.open() has read its options already. (assumption npu_device.options_once)"""
     module = sys.modules.get("npu_device.npu_device", device())
     return bool(getattr(module, "_npu_device_instances", None))
 
 
 def device_settings() -> dict[str, Any]:
-    """The dump settings of the program in `global_options()`: switches as bool, others as text."""
+    """Return the dump settings of the program in `global_options()`: switches as bool, others as text."""
     module = device()
     if module is None or not hasattr(module, "global_options"):
         return {}
-    found = vars(module.global_options().dump_config)
-    told = {name: getattr(option, "value", None) for name, option in found.items()}
+    options = vars(module.global_options().dump_config)
+    values = {name: getattr(option, "value", None) for name, option in options.items()}
     return {
-        name: value == "1" if name.startswith("enable_") else value for name, value in told.items() if value is not None
+        name: value == "1" if name.startswith("enable_") else value
+        for name, value in values.items()
+        if value is not None
     }
 
 
 def known_keys() -> Optional[frozenset[str]]:
-    """The settings that the Python side of the bridge has; None if it cannot be determined."""
+    """Return the settings that the Python side of the bridge has; None if it cannot be determined."""
     config = _config_module()
     if config is not None:
         return frozenset(inspect.signature(config.DumpConfig.__init__).parameters)
@@ -105,13 +107,13 @@ def _config_module() -> Optional[Any]:
 
 
 def unknown_keys(values: Mapping[str, Any]) -> list[str]:
-    """The settings in `values` that this bridge is too old for."""
-    known = known_keys()
-    return [] if known is None else [name for name in _NEWER if name in values and name not in known]
+    """Return the settings in `values` that this bridge is too old for."""
+    keys = known_keys()
+    return [] if keys is None else [name for name in _NEWER if name in values and name not in keys]
 
 
 def make_dump_config(values: Mapping[str, Union[bool, int, str]]) -> Any:
-    """npu_bridge's DumpConfig with these settings. Raises FrameworkMissing and NotSupported (AD293)."""
+    """Return npu_bridge's DumpConfig with these settings. Raises FrameworkMissing and NotSupported (AD293)."""
     from importlib import import_module
 
     try:

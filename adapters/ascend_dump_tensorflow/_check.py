@@ -31,22 +31,22 @@ _BESIDE_A_SWITCH = ("dump_step", "dump_mode", "dump_debug_mode")
 
 
 def check(request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
-    """All problems of a request, errors first."""
+    """Return all problems of a request, errors first."""
     if is_on_npu():
-        found = [*_too_late(target), *_of_request(request, run), *_of_target(request, target)]
+        problems = [*_too_late(target), *_of_request(request, run), *_of_target(request, target)]
     else:
         from ascend_dump_tensorflow._host_check import check as check_host
 
-        found = list(check_host(request, target))
-    return worst_first(found)
+        problems = list(check_host(request, target))
+    return worst_first(problems)
 
 
 def check_config(config: Any) -> list[Problem]:
-    """Problems of the dump settings in a ConfigProto, which is not changed."""
-    found = check_parameters(effective(config), all=True)
+    """Return the problems of the dump settings in a ConfigProto. It is not changed."""
+    problems = check_parameters(effective(config), all=True)
     each = settings_of_entries(config)
     if len(each) > 1:
-        told = {(problem.where, problem.message) for problem in found}
+        reported = {(problem.where, problem.message) for problem in problems}
         for number, settings in enumerate(each):
             later = set[str]().union(*each[number + 1 :])
             for problem in check_parameters(settings, all=True):
@@ -54,10 +54,10 @@ def check_config(config: Any) -> list[Problem]:
                 ignored = problem.where in _BESIDE_A_SWITCH and problem.where not in later
                 # Switches that exclude each other are checked by GE, for all entries together.
                 refused = problem.severity == "error" and problem.code != "AD291"
-                if (refused or ignored) and (problem.where, problem.message) not in told:
+                if (refused or ignored) and (problem.where, problem.message) not in reported:
                     message = f"entry {number + 1} of NpuOptimizer: {problem.message}"
-                    found.append(problem._replace(message=message))
-    return worst_first(found)
+                    problems.append(problem._replace(message=message))
+    return worst_first(problems)
 
 
 def _too_late(target: Any) -> Iterator[Problem]:
@@ -154,27 +154,27 @@ def _of_target(request: DumpRequest, target: Any) -> Iterator[Problem]:
             yield Problem(
                 "AD292",
                 "warning",
-                "session_config holds dump settings too: NPUEstimator appends an entry of its own, whose values win",
+                "session_config has dump settings too: NPUEstimator appends an entry of its own, whose values win",
                 "leave dump settings to dump_config=",
                 "session_config",
             )
-        own = target._dump_config
-        if own is not None and (own._enable_dump or own._enable_dump_debug):
-            yield _replaced("dump_config=", own._dump_path)
+        before = target._dump_config
+        if before is not None and (before._enable_dump or before._enable_dump_debug):
+            yield _replaced("dump_config=", before._dump_path)
         return
     yield from _of_switches(request, settings, "the configuration")
 
 
 def _of_switches(request: DumpRequest, settings: Mapping[str, Any], whose: str) -> Iterator[Problem]:
     ours = {"enable_dump_debug": True} if request.scene == "overflow" else {"enable_dump": True}
-    other = conflict(settings, ours)
-    if other:
+    conflicting = conflict(settings, ours)
+    if conflicting:
         yield Problem(
             "AD291",
             "error",
-            f"{whose} sets {other}, and enable_dump and enable_dump_debug exclude each other",
-            f"take {other} out, or capture in two runs",
-            other,
+            f"{whose} sets {conflicting}, and enable_dump and enable_dump_debug exclude each other",
+            f"take {conflicting} out, or capture in two runs",
+            conflicting,
         )
     elif any(settings.get(name) is True for name in ours):
         yield _replaced(whose, settings.get("dump_path"))

@@ -1,4 +1,4 @@
-"""Record one run of a session with TensorFlow's debugger (tfdbg), which writes tensors to files that are read here.
+"""Record one run of a session with the files of TensorFlow's debugger (tfdbg).
 
 While debugged, TensorFlow runs loops one iteration at a time, so the input of an operator is the newest value of its
 producer (`debug_utils.add_debug_tensor_watch`). Functional control flow is lowered before that, and its bodies have
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump.writing import Payload
-from ascend_dump_tensorflow._arrays import Seen, payload_of
+from ascend_dump_tensorflow._arrays import RecordedTensor, payload_of
 
 __all__ = ["read", "watch"]
 
@@ -34,11 +34,11 @@ _FUNCTIONAL = frozenset(
 )
 
 
-def watch(options: Any, graph: Any, directory: Path, wanted: Optional[Callable[[str], bool]], inputs: bool) -> None:
+def watch(options: Any, graph: Any, directory: Path, selects: Optional[Callable[[str], bool]], inputs: bool) -> None:
     """Request the tensors of operators, and the executed graph, in RunOptions.
 
-    wanted  selects operators by name; None for all
-    inputs  whether the inputs of these operators are requested too
+    selects  returns True for names of operators to record; None for all
+    inputs   True to request the inputs of these operators too
     """
     from tensorflow.python.debug.lib import debug_utils
 
@@ -46,54 +46,57 @@ def watch(options: Any, graph: Any, directory: Path, wanted: Optional[Callable[[
     options.debug_options.reset_disk_byte_usage = True
     url = f"file://{directory}"
     operators = graph.get_operations()
-    asked = type(options)()
-    if wanted is None or any(op.type in _FUNCTIONAL for op in operators):
-        debug_utils.watch_graph(asked, graph, debug_urls=url, tolerate_debug_op_creation_failures=True)
-        _add(options, asked)
+    requested = type(options)()
+    if selects is None or any(op.type in _FUNCTIONAL for op in operators):
+        debug_utils.watch_graph(requested, graph, debug_urls=url, tolerate_debug_op_creation_failures=True)
+        _add(options, requested)
         return
-    chosen = [op for op in operators if wanted(op.name)]
+    chosen = [op for op in operators if selects(op.name)]
     tensors = [tensor for op in chosen for tensor in (*op.outputs, *(op.inputs if inputs else ()))]
     for name in dict.fromkeys(tensor.name for tensor in tensors):
         node, slot = _tensor(name)
         debug_utils.add_debug_tensor_watch(
-            asked,
+            requested,
             node,
             output_slot=slot,
             debug_urls=url,
-            # Tensors of some types cannot be watched; the others still are.
+            # Tensors of some types cannot be watched; the rest are.
             tolerate_debug_op_creation_failures=True,
         )
-    _add(options, asked)
+    _add(options, requested)
 
 
-def _add(options: Any, asked: Any) -> None:
+def _add(options: Any, requested: Any) -> None:
     """Merge the watches with those of another capture or the program, because only one watch per tensor has effect."""
     watched = options.debug_options.debug_tensor_watch_opts
-    before = {(one.node_name, one.output_slot, tuple(one.debug_ops)): one for one in watched}
-    for one in asked.debug_options.debug_tensor_watch_opts:
-        same = before.get((one.node_name, one.output_slot, tuple(one.debug_ops)))
+    before = {
+        (watch_option.node_name, watch_option.output_slot, tuple(watch_option.debug_ops)): watch_option
+        for watch_option in watched
+    }
+    for requested_watch in requested.debug_options.debug_tensor_watch_opts:
+        same = before.get((requested_watch.node_name, requested_watch.output_slot, tuple(requested_watch.debug_ops)))
         if same is None:
-            watched.add().CopyFrom(one)
+            watched.add().CopyFrom(requested_watch)
         else:
-            same.debug_urls.extend(one.debug_urls)
+            same.debug_urls.extend(requested_watch.debug_urls)
 
 
 def read(
-    directory: Path, metadata: Any, wanted: Callable[[str], bool], inputs: bool, outputs: bool
-) -> tuple[list[Seen], set[str]]:
-    """The tensors of the wanted operators, in order of execution, and the names of all operators that ran."""
+    directory: Path, metadata: Any, selects: Callable[[str], bool], inputs: bool, outputs: bool
+) -> tuple[list[RecordedTensor], set[str]]:
+    """Return the tensors of selected operators, in order of execution, and the names of all operators that ran."""
     from tensorflow.python.debug.lib import debug_data
 
     # Nodes that TensorFlow and the debugger add (feeds, fetches, transfers) are not operators of the program.
     names = {node.name for part in metadata.partition_graphs for node in part.node if not node.name.startswith("_")}
-    found: list[Seen] = []
+    tensors: list[RecordedTensor] = []
     if any(directory.iterdir()):
         dump = debug_data.DebugDumpDir(str(directory), partition_graphs=metadata.partition_graphs, validate=False)
         for device in dump.devices():
-            found += _Device(dump, device).read(lambda name: name in names and wanted(name), inputs, outputs)
+            tensors += _Device(dump, device).read(lambda name: name in names and selects(name), inputs, outputs)
     # The sort is stable, so the tensors of one operator stay together.
-    found.sort(key=lambda seen: seen.time)
-    return found, names
+    tensors.sort(key=lambda tensor: tensor.time)
+    return tensors, names
 
 
 class _Device:
@@ -107,19 +110,19 @@ class _Device:
         for datum in dump.dumped_tensor_data:
             if datum.device_name == name:
                 self._files.setdefault((datum.node_name, datum.output_slot), []).append((datum.timestamp, datum))
-        for one in self._files.values():
-            one.sort(key=lambda pair: pair[0])
+        for files in self._files.values():
+            files.sort(key=lambda pair: pair[0])
         self._values: dict[tuple[str, int], _OutputInTime] = {}
         self._slots: dict[str, list[int]] = {}
         for node, slot in sorted(self._files):
             self._slots.setdefault(node, []).append(slot)
 
-    def read(self, wanted: Callable[[str], bool], inputs: bool, outputs: bool) -> Iterator[Seen]:
+    def read(self, selects: Callable[[str], bool], inputs: bool, outputs: bool) -> Iterator[RecordedTensor]:
         for node in self._dump.nodes(device_name=self._name):
-            if wanted(node):
+            if selects(node):
                 yield from self._of_node(node, inputs, outputs)
 
-    def _of_node(self, node: str, inputs: bool, outputs: bool) -> Iterator[Seen]:
+    def _of_node(self, node: str, inputs: bool, outputs: bool) -> Iterator[RecordedTensor]:
         kind = self._dump.node_op_type(node, device_name=self._name)
         for time, written in self._executions(node):
             if inputs:
@@ -128,40 +131,40 @@ class _Device:
                     if taken not in (None, index):
                         continue
                     value = self._value(*_tensor(name))
-                    place = bisect.bisect_right(value.times, time) - 1
-                    yield from self._seen(kind, node, "input", index, time, value, place)
+                    position = bisect.bisect_right(value.times, time) - 1
+                    yield from self._recorded(kind, node, "input", index, time, value, position)
             if outputs:
-                for slot, place in written:
-                    yield from self._seen(kind, node, "output", slot, time, self._value(node, slot), place)
+                for slot, position in written:
+                    yield from self._recorded(kind, node, "output", slot, time, self._value(node, slot), position)
 
     def _taken(self, node: str, kind: str, written: list[tuple[int, int]]) -> Optional[int]:
-        """The index of the input that a Merge forwarded, which is its second output; None for other operators."""
+        """Return the index of the input that a Merge forwarded: its second output. None for other operators."""
         if kind not in ("Merge", "RefMerge"):
             return None
-        payload = next((self._value(node, slot).payloads[place] for slot, place in written if slot == 1), None)
+        payload = next((self._value(node, slot).payloads[position] for slot, position in written if slot == 1), None)
         return None if payload is None else int(payload.owner.reshape(()))
 
     def _executions(self, node: str) -> list[tuple[int, list[tuple[int, int]]]]:
-        """The times at which the operator ran, with the outputs written then: (slot, index of the value)."""
+        """Return the times of the runs of an operator, with the outputs written then: (slot, index of the value)."""
         slots = self._slots.get(node, [])
         if not slots:
             time = self._end_of_silent(node)
             return [] if time is None else [(time, [])]
         times = [self._times(node, slot) for slot in slots]
-        if len({len(one) for one in times}) == 1:
-            return [(min(together), [(slot, place) for slot in slots]) for place, together in enumerate(zip(*times))]
+        if len(set(map(len, times))) == 1:
+            return [(min(row), [(slot, index) for slot in slots]) for index, row in enumerate(zip(*times))]
         # A Switch writes one of its outputs each time.
-        return sorted((time, [(slot, place)]) for slot, one in zip(slots, times) for place, time in enumerate(one))
+        return sorted((time, [(slot, i)]) for slot, column in zip(slots, times) for i, time in enumerate(column))
 
-    def _seen(
-        self, kind: str, node: str, io: str, index: int, time: int, value: _OutputInTime, place: int
-    ) -> Iterator[Seen]:
-        payload = value.payloads[place] if place >= 0 else None
+    def _recorded(
+        self, kind: str, node: str, io: str, index: int, time: int, value: _OutputInTime, position: int
+    ) -> Iterator[RecordedTensor]:
+        payload = value.payloads[position] if position >= 0 else None
         if payload is not None:
-            yield Seen(kind, node, io, index, time, payload, self._label)
+            yield RecordedTensor(kind, node, io, index, time, payload, self._label)
 
     def _end_of_silent(self, node: str) -> Optional[int]:
-        """The time of an operator without outputs: after its inputs; None in a loop, or a branch that was not taken."""
+        """Return the time of an operator without outputs: after its inputs. None in loops and in branches not taken."""
         last = None
         for name in self._dump.node_inputs(node, device_name=self._name):
             times = self._times(*_tensor(name))
@@ -174,12 +177,12 @@ class _Device:
         return [time for time, _ in self._files.get((node, slot), ())]
 
     def _value(self, node: str, slot: int) -> _OutputInTime:
-        found = self._values.get((node, slot))
-        if found is None:
+        output = self._values.get((node, slot))
+        if output is None:
             files = self._files.get((node, slot), [])
-            found = _OutputInTime([time for time, _ in files], [payload_of(datum.get_tensor()) for _, datum in files])
-            self._values[(node, slot)] = found
-        return found
+            output = _OutputInTime([time for time, _ in files], [payload_of(datum.get_tensor()) for _, datum in files])
+            self._values[(node, slot)] = output
+        return output
 
 
 def _tensor(name: str) -> tuple[str, int]:
@@ -188,6 +191,6 @@ def _tensor(name: str) -> tuple[str, int]:
 
 
 def _label(device: str) -> str:
-    """`cpu` or `gpu:0`, from a name such as `/job:localhost/replica:0/task:0/device:GPU:0`."""
+    """Return `cpu` or `gpu:0`, from a name such as `/job:localhost/replica:0/task:0/device:GPU:0`."""
     kind, _, number = device.rpartition("device:")[2].partition(":")
     return "cpu" if kind.lower() == "cpu" else f"{kind.lower()}:{number}"

@@ -13,7 +13,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ascend_dump.writing import Item, Payload
-from ascend_dump_tensorflow._arrays import Seen, line_of, payload_of
+from ascend_dump_tensorflow._arrays import RecordedTensor, line_of, payload_of
 
 if TYPE_CHECKING:
     from ascend_dump.writing import HostWriter
@@ -49,19 +49,19 @@ class EagerRecorder:
     """Records the operators that the current thread executes between `begin_step` and `end_step`."""
 
     def __init__(
-        self, wanted: Callable[[str], bool], inputs: bool, outputs: bool, fail: Callable[[Exception], None]
+        self, selects: Callable[[str], bool], inputs: bool, outputs: bool, fail: Callable[[Exception], None]
     ) -> None:
-        """fail: called with an exception of the recorder, which must not reach the recorded operator."""
+        """Create an idle recorder. fail: called with its exceptions, which must not reach the recorded operator."""
         self.recording = False
         self._fail = fail
         self._thread = 0
-        self._wanted = wanted
+        self._selects = selects
         self._inputs = inputs
         self._outputs = outputs
         self._writer: Optional[HostWriter] = None
         self._names: dict[str, int] = {}
         self._seq = 0
-        #: Payloads of this step by the id of the tensor; the reference tells whether the id was reused.
+        #: Payloads of this step by the id of the tensor; the reference shows that the id was not reused.
         self._payloads: dict[int, tuple[weakref.ref[Any], Optional[Payload]]] = {}
 
     def begin_step(self, writer: HostWriter) -> None:
@@ -104,25 +104,25 @@ class EagerRecorder:
 
     def _record(self, op_type: str, inputs: Any, outputs: Any) -> None:
         name = self._name(op_type)
-        if not self._wanted(name):
+        if not self._selects(name):
             return
         now = time.time_ns() // 1000
-        found: list[Item] = []
+        items: list[Item] = []
         new = 0
-        for io, asked, tensors in (("input", self._inputs, inputs), ("output", self._outputs, outputs)):
-            for index, tensor in enumerate(tensors or () if asked else ()):
+        for io, is_recorded, tensors in (("input", self._inputs, inputs), ("output", self._outputs, outputs)):
+            for index, tensor in enumerate(tensors or () if is_recorded else ()):
                 before = len(self._payloads)
                 payload = self._payload(tensor)
                 if payload is not None:
-                    seen = Seen(op_type, name, io, index, now, payload, _device(tensor))
-                    found.append(Item(line_of(seen, self._seq), payload))
+                    recorded = RecordedTensor(op_type, name, io, index, now, payload, _device(tensor))
+                    items.append(Item(line_of(recorded, self._seq), payload))
                     new += payload.nbytes if len(self._payloads) != before else 0
         self._seq += 1
-        if found and self._writer is not None:
-            self._writer.put(found, new)
+        if items and self._writer is not None:
+            self._writer.put(items, new)
 
     def _name(self, op_type: str) -> str:
-        """The name as in a graph: name scope, type, and a number from the second one on."""
+        """Return the name as in a graph: name scope, type, and a number from the second one on."""
         from tensorflow.python.eager import context
 
         name = f"{context.context().scope_name}{op_type}"
@@ -131,9 +131,9 @@ class EagerRecorder:
         return f"{name}_{count}" if count else name
 
     def _payload(self, tensor: Any) -> Optional[Payload]:
-        known = self._payloads.get(id(tensor))
-        if known is not None and known[0]() is tensor:
-            return known[1]
+        entry = self._payloads.get(id(tensor))
+        if entry is not None and entry[0]() is tensor:
+            return entry[1]
         if not hasattr(tensor, "numpy") or tensor.dtype.name in ("resource", "variant", "string"):
             return None
         payload = payload_of(tensor.numpy() if tensor.shape.rank else _scalar(tensor))

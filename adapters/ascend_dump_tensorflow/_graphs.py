@@ -1,7 +1,7 @@
 """Find the model directory of a dump that belongs to the computational graph.
 
 GE builds a graph for each signature of `session.run`, so a training run leaves directories for initialisation, saving
-and evaluation in addition to the one that matters. GE writes each built graph as
+and evaluation in addition to the important one. GE writes each built graph as
 `ge_proto_*_Build.txt`; its name is the name of the directory (document "Dump Data Collection" of TensorFlow).
 """
 
@@ -22,12 +22,12 @@ _Path = Union[str, "os.PathLike[str]"]
 
 #: Variables that make GE write graphs: the structure only, and only the graphs that are executed.
 _ENVIRONMENT = {"DUMP_GE_GRAPH": "2", "DUMP_GRAPH_LEVEL": "3"}
-_PLACE = "DUMP_GRAPH_PATH"
+_DIRECTORY = "DUMP_GRAPH_PATH"
 _COLLECT = "NPU_COLLECT_PATH"
 
 
 class Model(NamedTuple):
-    """A graph that GE built: its name, its file, its directories in the dump, and whether it is computational."""
+    """A graph that GE built. folders: its directories in the dump; computational: True for the computational graph."""
 
     name: str
     file: Path
@@ -36,30 +36,30 @@ class Model(NamedTuple):
 
 
 def models_of(root: _Path, graphs: _Path, names: Iterable[str] = (), since: float = 0.0) -> list[Model]:
-    """The graphs below the directory `graphs`, with their directories below the dump `root`.
+    """Return the graphs below the directory `graphs`, with their directories below the dump `root`.
 
     A graph is computational if its text has `Iterator`, the data pipeline of training (method 1 of the document); with
     `names`, if it has all these operators of the user's model (method 2). since: ignore older files, in seconds since
     the epoch. Files that cannot be read are ignored.
     """
-    wanted = list(names)
+    operators = list(names)
     files = [file for file in build_graphs(graphs) if _is_new(file, since)]
-    found: dict[str, Model] = {}
+    models: dict[str, Model] = {}
     for file in files:
         try:
             name = graph_name(file)
-            computes = bool(find_computational([file], wanted))
+            computes = bool(find_computational([file], operators))
         except ReadError:
             continue
-        before = found.get(name)
+        before = models.get(name)
         folders = tuple(find_model_folders(root, name)) if before is None else before.folders
         # A graph that was built several times has several files.
-        found[name] = Model(name, file, folders, computes or (before is not None and before.computational))
-    return list(found.values())
+        models[name] = Model(name, file, folders, computes or (before is not None and before.computational))
+    return list(models.values())
 
 
 def marks_of(models: Iterable[Model]) -> dict[str, Mapping[str, str]]:
-    """Attributes for records by the name of their model directory; empty if no computational graph was found."""
+    """Return attributes for records by the name of their model directory; empty if no computational graph was found."""
     listed = list(models)
     if not any(model.computational for model in listed):
         return {}
@@ -82,18 +82,18 @@ def settle_environment(default: Path) -> tuple[dict[str, Optional[str]], Path]:
         for name, value in _ENVIRONMENT.items():
             before[name] = os.environ.get(name)
             os.environ.setdefault(name, value)
-    if not os.environ.get(_PLACE) and not os.environ.get(_COLLECT):
-        before[_PLACE] = os.environ.get(_PLACE)
-        os.environ[_PLACE] = os.fspath(default)
+    if not os.environ.get(_DIRECTORY) and not os.environ.get(_COLLECT):
+        before[_DIRECTORY] = os.environ.get(_DIRECTORY)
+        os.environ[_DIRECTORY] = os.fspath(default)
     return before, graph_directory()
 
 
 def graph_directory() -> Path:
-    """The directory to which GE writes graphs, by the environment."""
+    """Return the directory of the graphs that GE writes, by the environment."""
     collect = os.environ.get(_COLLECT)
     if collect:
         return Path(collect, "extra-info", "graph")
-    return Path(os.environ.get(_PLACE) or os.environ.get("ASCEND_WORK_PATH") or os.getcwd())
+    return Path(os.environ.get(_DIRECTORY) or os.environ.get("ASCEND_WORK_PATH") or os.getcwd())
 
 
 def _is_new(file: Path, since: float) -> bool:

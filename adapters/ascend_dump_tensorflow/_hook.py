@@ -15,10 +15,10 @@ __all__ = ["Watcher", "session_class", "unwatch", "watch"]
 
 class Watcher(Protocol):
     def configure(self, config: Any) -> Any:
-        """Return the configuration for a new session, given that of the program, which may be None."""
+        """Return the configuration for a new session. config: that of the program, or None."""
 
     def created(self, session: Any) -> None:
-        """Called after a session was created with it."""
+        """Note that a session was created with that configuration."""
 
 
 log = logging.getLogger("ascend_dump")
@@ -29,7 +29,7 @@ _wrapped: Optional[tuple[Any, Callable[..., None], Callable[..., None]]] = None
 
 
 def session_class() -> Any:
-    """The base class of all sessions."""
+    """Return the base class of all sessions."""
     from importlib import import_module
 
     module = sys.modules.get("tensorflow.python.client.session") or import_module("tensorflow.python.client.session")
@@ -81,13 +81,13 @@ def _guarded(function: Callable[[Any], Any], argument: Any, otherwise: Any = Non
     try:
         return function(argument)
     except Exception as error:
-        log.warning("a session is left as it is: %r", error)
+        log.warning("a session is not captured: %r", error)
         log.debug("watching a session failed", exc_info=True)
         return otherwise
 
 
 def _leads_to(function: Any, wrapper: Any) -> bool:
-    """Whether a call of this function still goes through the wrapper."""
+    """Return True if a call of this function still goes through the wrapper."""
     while function is not None and function is not wrapper:
         function = getattr(function, "__wrapped__", None)
     return function is not None

@@ -26,7 +26,7 @@ from ascend_dump.adapter import (
 from ascend_dump.statistics import STATISTIC_NAMES
 from ascend_dump.writing import HostRun, HostWriter, Item, SizeLimit, size_limit
 from ascend_dump_tensorflow import _debugger, _hook
-from ascend_dump_tensorflow._arrays import Seen, line_of
+from ascend_dump_tensorflow._arrays import RecordedTensor, line_of
 from ascend_dump_tensorflow._bridge import kind_of
 from ascend_dump_tensorflow._eager import EagerRecorder
 from ascend_dump_tensorflow._host_config import Marked, claims, quiet
@@ -41,14 +41,14 @@ class HostSession(Session):
     """A capture, started by `TensorflowAdapter.start`.
 
     Each signature of a run (fetches, targets and feeds) of a session is a model with its own step count, as in GE.
-    Eager operators outside sessions are one model, `eager`, whose steps begin with `cap.step()`.
+    Eager operators outside sessions are one model, `eager`; its steps begin with `cap.step()`.
     """
 
     def __init__(self, request: DumpRequest, target: Any, run: RunDirectory) -> None:
         import tensorflow
 
         self.failure: Optional[AscendDumpError] = None
-        self._request = request
+        self.request = request
         self._target = target
         self._armed = True
         #: Whether the program requested the end of the recording.
@@ -65,7 +65,7 @@ class HostSession(Session):
         self._runs = self._recorded = 0
         self._ran: set[str] = set()
         matchers = [text_matcher(layer) for layer in request.layers]
-        self._wanted: Callable[[str], bool] = lambda name: not matchers or any(one(name) for one in matchers)
+        self._selects: Callable[[str], bool] = lambda name: not matchers or any(matches(name) for matches in matchers)
         self._inputs = request.mode in ("input", "all")
         self._outputs = request.mode in ("output", "all")
         self._run = HostRun(run, request=request.to_mapping(), versions={"tensorflow": str(tensorflow.__version__)})
@@ -122,15 +122,15 @@ class HostSession(Session):
                 writer.end(reason)
 
     def reasons(self) -> Optional[list[str]]:
-        found = []
+        reasons = []
         if self._eager is None and not self._runs:
-            found.append("no session that was made from the target, in the block, ran anything")
-        elif not self._recorded and not self._request.steps.all:
-            found.append(f"steps={self._request.steps} was not reached; each signature of a run counts from 0")
-        if self._request.layers and self._ran:
-            some = ", ".join(sorted(self._ran)[:5])
-            found.append(f"no operator has a name that layers= asks for; there were {some}")
-        return found
+            reasons.append("no session that was made from the target, in the block, ran anything")
+        elif not self._recorded and not self.request.steps.all:
+            reasons.append(f"steps={self.request.steps} was not reached; each signature of a run counts from 0")
+        if self.request.layers and self._ran:
+            names = ", ".join(sorted(self._ran)[:5])
+            reasons.append(f"no operator has a name that layers= asks for; there were {names}")
+        return reasons
 
     # Selecting sessions and steps.
 
@@ -139,13 +139,13 @@ class HostSession(Session):
         if kind == "session":
             self._sessions[target] = next(self._numbers)
         elif kind != "process":
-            marked = Marked(target, str(self.root), quiet_too=not self._request.options.get("optimize", False))
+            marked = Marked(target, str(self.root), quiet_too=not self.request.options.get("optimize", False))
             self._undo.append(marked.restore)
         _hook.watch(self)
         self._undo.append(lambda: _hook.unwatch(self))
         self._undo.append(replace_runs(self))
         if kind == "process" and tensorflow.executing_eagerly() and not launched:
-            self._eager = EagerRecorder(self._wanted, self._inputs, self._outputs, self._failed)
+            self._eager = EagerRecorder(self._selects, self._inputs, self._outputs, self._failed)
 
     def configure(self, config: Any) -> Any:
         self._local.taken = False
@@ -154,7 +154,7 @@ class HostSession(Session):
         if kind_of(self._target) == "session":
             return config
         self._local.taken = True
-        return quiet(config, off=not self._request.options.get("optimize", False))
+        return quiet(config, off=not self.request.options.get("optimize", False))
 
     def created(self, session: Any) -> None:
         if getattr(self._local, "taken", False):
@@ -167,12 +167,12 @@ class HostSession(Session):
     def step(self, number: Optional[int]) -> None:
         """End the open step of eager operators and begin another one. Raises CaptureError in another thread."""
         if self._eager is None or not self._armed:
-            raise CaptureError("this capture draws no steps: sessions count their own", hint="leave cap.step() out")
+            raise CaptureError("this capture marks no steps: sessions count their own", hint="leave cap.step() out")
         writer = self._writers.get("eager")
         self._eager.end_step()
         if writer is not None:
             writer.end_step()
-        if number is None or number not in self._request.steps or self._is_over():
+        if number is None or not self.selects_step(number):
             return
         if writer is None:
             writer = self._writer("eager", "eager")
@@ -191,7 +191,7 @@ class HostSession(Session):
             number = self._steps.get(key, 0)
             self._steps[key] = number + 1
             self._runs += 1
-        if number not in self._request.steps or self._is_over():
+        if not self.selects_step(number):
             return plain(fetches, feeds, options, metadata)
         directory = None
         try:
@@ -214,9 +214,9 @@ class HostSession(Session):
             if options is None or not options.output_partition_graphs:
                 metadata.ClearField("partition_graphs")
         try:
-            found, names = _debugger.read(directory, watched, self._wanted, self._inputs, self._outputs)
+            tensors, names = _debugger.read(directory, watched, self._selects, self._inputs, self._outputs)
             self._ran |= names
-            self._write(key, _name(fetches), number, found)
+            self._write(key, _name(fetches), number, tensors)
         except Exception as error:
             self._give_up(error, None)
         finally:
@@ -229,10 +229,10 @@ class HostSession(Session):
         ours = config_pb2.RunOptions()
         if options is not None:
             ours.CopyFrom(options)
-        _debugger.watch(ours, graph, directory, self._wanted if self._request.layers else None, self._inputs)
+        _debugger.watch(ours, graph, directory, self._selects if self.request.layers else None, self._inputs)
         return ours, config_pb2.RunMetadata()
 
-    def _write(self, key: Any, name: str, number: int, found: list[Seen]) -> None:
+    def _write(self, key: Any, name: str, number: int, tensors: list[RecordedTensor]) -> None:
         with self._lock:
             if not self._armed:
                 return
@@ -240,24 +240,24 @@ class HostSession(Session):
             if writer is None:
                 writer = self._writer(key, f"run{len(self._writers)}_{name}")
             writer.begin_step(number)
-            write_operators(writer, found)
+            write_operators(writer, tensors)
             writer.end_step()
             self._recorded += 1
 
     def _writer(self, key: Any, model: str) -> HostWriter:
-        request = self._request
+        request = self.request
         with_stats = request.data in ("stats", "full")
         buffer = request.options.get("buffer_bytes")
-        left = None
+        remaining = None
         if self._limit is not None:
-            used = sum(one.tensor_bytes for one in self._writers.values())
-            left = SizeLimit(max(1, self._limit.nbytes - used), self._limit.by_default)
+            used = sum(writer.tensor_bytes for writer in self._writers.values())
+            remaining = SizeLimit(max(1, self._limit.nbytes - used), self._limit.by_default)
         self._writers[key] = HostWriter(
             self._run.directory(0, model),
             metadata={"producer": "ascend_dump", "framework": "tensorflow"},
             tensors=request.data in ("tensor", "full"),
             stats=(request.stats or STATISTIC_NAMES) if with_stats else (),
-            max_bytes=left,
+            max_bytes=remaining,
             steps=request.steps.count,
             keep=request.keep,
             until=request.until,
@@ -265,12 +265,12 @@ class HostSession(Session):
         )
         return self._writers[key]
 
-    def _is_over(self) -> bool:
-        """Whether nothing more can be written."""
+    @property
+    def is_over(self) -> bool:
         writers = list(self._writers.values())
         limit = self._limit
-        full = limit is not None and sum(one.tensor_bytes for one in writers) >= limit.nbytes
-        over = any(one.failure is not None or one.ended is not None for one in writers)
+        full = limit is not None and sum(writer.tensor_bytes for writer in writers) >= limit.nbytes
+        over = any(writer.failure is not None or writer.ended is not None for writer in writers)
         return self._ends or self.failure is not None or full or over
 
     def _give_up(self, error: Exception, directory: Optional[Path]) -> None:
@@ -295,56 +295,56 @@ class HostSession(Session):
             failure=str(self.failure) if self.failure is not None else "",
             end=time.time(),
             steps_seen=max(self._steps.values(), default=self._recorded),
-            records=sum(one.records for one in writers),
-            logical_bytes=sum(one.logical_bytes for one in writers),
-            bytes_written=sum(one.bytes_written for one in writers),
+            records=sum(writer.records for writer in writers),
+            logical_bytes=sum(writer.logical_bytes for writer in writers),
+            bytes_written=sum(writer.bytes_written for writer in writers),
             tally=self.tally()._asdict(),
             **_kept(writers),
         )
 
 
 def _kept(writers: list[HostWriter]) -> dict[str, Any]:
-    """`HostWriter.kept` of several writers with separate step counts."""
+    """Return `HostWriter.kept` of several writers with separate step counts."""
     each = [writer.kept() for writer in writers]
-    found = next((one for one in each if "ended" in one), each[0] if each else {})
+    fields = next((candidate for candidate in each if "ended" in candidate), each[0] if each else {})
     for name in ("steps", "records"):
-        if "removed" in found:
-            found["removed"][name] = sum(one["removed"][name] for one in each)
-    if "unknown" in found:
-        found["unknown"] = sum(one["unknown"] for one in each)
-    return found
+        if "removed" in fields:
+            fields["removed"][name] = sum(fields_of_writer["removed"][name] for fields_of_writer in each)
+    if "unknown" in fields:
+        fields["unknown"] = sum(fields_of_writer["unknown"] for fields_of_writer in each)
+    return fields
 
 
-def write_operators(writer: HostWriter, found: list[Seen]) -> None:
+def write_operators(writer: HostWriter, tensors: list[RecordedTensor]) -> None:
     """Queue the tensors for the writer, and number the operators in this order."""
     seq = -1
     last: Any = None
     counted: set[int] = set()
-    for seen in found:
-        now = (seen.op_name, seen.time)
+    for tensor in tensors:
+        now = (tensor.op_name, tensor.time)
         if now != last:
             seq, last = seq + 1, now
-        new = 0 if id(seen.payload) in counted else seen.payload.nbytes
-        counted.add(id(seen.payload))
-        writer.put([Item(line_of(seen, seq), seen.payload)], new)
+        new = 0 if id(tensor.payload) in counted else tensor.payload.nbytes
+        counted.add(id(tensor.payload))
+        writer.put([Item(line_of(tensor, seq), tensor.payload)], new)
 
 
 def _signature(fetches: Any) -> Any:
-    """The signature of a run: the names of all fetched items, in their structure."""
+    """Return the signature of a run: the names of all fetched items, in their structure."""
     if isinstance(fetches, (str, bytes)):
         return fetches
     if isinstance(fetches, dict):
         return tuple((str(key), _signature(value)) for key, value in fetches.items())
     if isinstance(fetches, (list, tuple)):
-        return tuple(_signature(one) for one in fetches)
+        return tuple(_signature(item) for item in fetches)
     name = getattr(fetches, "name", None)
     return name if isinstance(name, str) else repr(type(fetches))
 
 
 def _name(fetches: Any) -> str:
-    """The name of the first thing fetched, for the directory of the model."""
-    found = _signature(fetches)
-    while isinstance(found, tuple):
-        found = next((one for one in found if one), "")
-    text = found.decode() if isinstance(found, bytes) else str(found)
+    """Return the name of the first thing fetched, for the directory of the model."""
+    signature = _signature(fetches)
+    while isinstance(signature, tuple):
+        signature = next((part for part in signature if part), "")
+    text = signature.decode() if isinstance(signature, bytes) else str(signature)
     return os.path.basename(text.partition(":")[0]) or "run"

@@ -17,8 +17,8 @@ __all__ = ["check"]
 def check(request: DumpRequest, target: Any) -> Iterator[Problem]:
     for name, value in request.options.items():
         if name not in OPTIONS and name != "debug_mode":
-            known = ", ".join(OPTIONS)
-            hint = f"{did_you_mean(name, OPTIONS)}known: {known}; `ascend-dump help options` says what they do"
+            options = ", ".join(OPTIONS)
+            hint = f"{did_you_mean(name, OPTIONS)}known: {options}; `ascend-dump help options` explains them"
             yield Problem("AD210", "error", f"the tensorflow adapter has no option {name!r}", hint, name)
         if name == "buffer_bytes" and not (type(value) is int and value > 0):
             yield Problem("AD210", "error", f"options['buffer_bytes'] is {value!r}", "give a positive number", name)
@@ -28,7 +28,7 @@ def check(request: DumpRequest, target: Any) -> Iterator[Problem]:
         yield Problem(
             "AD203",
             "error",
-            f"scene={request.scene!r} is a service of the NPU, and no npu_bridge is imported here",
+            f"scene={request.scene!r} is a service of the NPU, and no npu_bridge is imported",
             "import npu_bridge or npu_device before the capture, or capture everything",
             "scene",
         )
@@ -45,8 +45,8 @@ def check(request: DumpRequest, target: Any) -> Iterator[Problem]:
         "quant": (request.quant, "the host records what it runs"),
         "models": (bool(request.models), "each signature of a run is a model of its own"),
     }
-    for name, (given, why) in changes_nothing.items():
-        if given:
+    for name, (is_set, why) in changes_nothing.items():
+        if is_set:
             yield Problem("AD211", "silent", f"{name}= changes nothing: {why}", "leave it out", name)
     if request.stats and request.data == "tensor":
         yield Problem(
@@ -102,7 +102,7 @@ def _of_optimizers(request: DumpRequest, target: Any) -> Iterator[Problem]:
 
 
 def _merges_operators() -> bool:
-    """Whether oneDNN rewrites graphs: the default on CPUs with AVX-512 VNNI or AMX; not configurable per session."""
+    """Return True if oneDNN rewrites graphs: the default on CPUs with AVX-512 VNNI or AMX, for all sessions."""
     try:
         from tensorflow.python.util import _pywrap_util_port as port
 

@@ -1,4 +1,4 @@
-"""The ConfigProto of sessions whose runs are recorded on the host.
+"""The ConfigProto of sessions to record on the host.
 
 Grappler and the older graph optimiser rename, fuse and fold operators before the debugger sees them, so they are
 switched off unless the user requests them.
@@ -15,7 +15,7 @@ from ascend_dump_tensorflow._proto import config_class, copy_of
 
 __all__ = ["Marked", "claims", "quiet"]
 
-#: Name of an entry without a registered optimiser, which TensorFlow ignores.
+#: Name of an entry without a registered optimiser: TensorFlow ignores it.
 _MARK = "AscendDumpHost"
 _KEY = "root"
 #: OptimizerOptions.L0: no common subexpressions, no constant folding.
@@ -56,33 +56,33 @@ class Marked:
 
 
 def claims(config: Any, root: str) -> bool:
-    """Whether this configuration is the marked one or a copy of it."""
+    """Return True if this configuration is the marked one or a copy of it."""
     return config is not None and any(
-        one.name == _MARK and one.parameter_map[_KEY].s == root.encode("utf-8", "surrogateescape")
-        for one in config.graph_options.rewrite_options.custom_optimizers
+        entry.name == _MARK and entry.parameter_map[_KEY].s == root.encode("utf-8", "surrogateescape")
+        for entry in config.graph_options.rewrite_options.custom_optimizers
     )
 
 
 def quiet(config: Any, *, off: bool) -> Any:
-    """A copy without the mark. off: whether to switch the optimisers off."""
-    made = copy_of(config)
-    _unmark(made, None)
+    """Return a copy without the mark. off: True to switch the optimisers off."""
+    copied = copy_of(config)
+    _unmark(copied, None)
     if off:
-        made.graph_options.rewrite_options.disable_meta_optimizer = True
-        made.graph_options.optimizer_options.opt_level = _L0
-    return made
+        copied.graph_options.rewrite_options.disable_meta_optimizer = True
+        copied.graph_options.optimizer_options.opt_level = _L0
+    return copied
 
 
 def _unmark(config: Any, root: Optional[str]) -> None:
     optimizers = config.graph_options.rewrite_options.custom_optimizers
-    for place in reversed(range(len(optimizers))):
-        entry = optimizers[place]
+    for index in reversed(range(len(optimizers))):
+        entry = optimizers[index]
         if entry.name == _MARK and (root is None or os.fsdecode(entry.parameter_map[_KEY].s) == root):
-            del optimizers[place]
+            del optimizers[index]
 
 
 def _default_of(run_config: Any) -> Any:
-    """The session configuration that an Estimator uses for a RunConfig without one."""
+    """Return the session configuration that an Estimator uses for a RunConfig without one."""
     for base in type(run_config).__mro__:
         module = sys.modules.get(base.__module__)
         make = getattr(module, "get_default_session_config", None)

@@ -47,9 +47,9 @@ class _TensorflowLaunch:
             self._begin_once()
             return before(*args, **kwargs)
 
-        for place in {id(module): module, id(inner): inner}.values():
-            if getattr(place, "open", None) is before:
-                place.open = begin_and_open
+        for namespace in {id(module): module, id(inner): inner}.values():
+            if getattr(namespace, "open", None) is before:
+                namespace.open = begin_and_open
 
     def _begin_once(self) -> None:
         """Start the capture. Its watcher is added after this one, so it sees this session too."""

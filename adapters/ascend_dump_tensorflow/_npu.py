@@ -47,7 +47,7 @@ class NpuSession(Session):
     """A capture, started by `TensorflowAdapter.start`.
 
     root    the dump_path, a new and empty directory; GE creates a directory named by time below it for each session
-    graphs  the directory to which GE writes the graphs that it builds
+    graphs  the directory of the graphs that GE builds
     """
 
     step_directories = STEP_DIRECTORY
@@ -61,7 +61,7 @@ class NpuSession(Session):
         self._foreign = 0
         #: Number of sessions with the settings that only initialise the device.
         self._initialising = 0
-        self._own: dict[str, int] = {}
+        self._uncaptured: dict[str, int] = {}
         self._since = time.time() - 1
         self._device_was_closed = device() is not None and not device_is_open()
         self.root = run.path
@@ -83,7 +83,7 @@ class NpuSession(Session):
                 "npu_device was opened inside the block: CANN goes on dumping what runs there until it is closed, "
                 "at the end of the process [AD294]"
             )
-        still = [one for one in (reference() for reference in self._sessions) if _is_open(one)]
+        still = [session for session in (reference() for reference in self._sessions) if _is_open(session)]
         if undo and still:
             log.warning(
                 "%d session(s) made inside the block are still open: CANN goes on dumping what they run "
@@ -92,59 +92,61 @@ class NpuSession(Session):
             )
         if undo:
             self._settle_data()
-            self._tell_of_graphs()
+            self._warn_of_graphs()
 
     def marks(self) -> dict[str, Mapping[str, str]]:
-        """Attributes for records by model directory, which tell the computational graph."""
+        """Return attributes for records by model directory: they mark the computational graph."""
         directory = self.graphs
         if not directory.is_dir():
             return {}
         named = self._request.options.get("computational")
         if named:
             return marks_of(models_of(self.root, directory, exact_names(named), self._since))
-        found = marks_of(models_of(self.root, directory, (), self._since))
+        marks = marks_of(models_of(self.root, directory, (), self._since))
         layers = exact_names(self._request.layers)
         # Programs that feed their data have no Iterator; then the graph with the operators in layers= is taken.
-        return found or (marks_of(models_of(self.root, directory, layers, self._since)) if layers else {})
+        return marks or (marks_of(models_of(self.root, directory, layers, self._since)) if layers else {})
 
     def reasons(self) -> Optional[list[str]]:
         if self._request.scene == "overflow":
             return None
-        found = []
+        reasons = []
         if not self._sessions and device() is None:
-            found.append("no session was made with these settings: the bridge reads them when a session is made")
+            reasons.append("no session was made with these settings: the bridge reads them when a session is made")
         elif len(self._sessions) == self._initialising > 0:
-            found.append("only init_resource made a session with these settings: it initialises the device and no more")
+            reasons.append(
+                "only init_resource made a session with these settings: it initialises the device and no more"
+            )
         if self._foreign and self._target is not None:
-            found.append(
+            reasons.append(
                 f"{self._foreign} session(s) in the block were made with another configuration; settings given to "
                 "init_resource alone do not reach them: capture without a target"
             )
-        found += [f"{count} session(s) {why}" for why, count in self._own.items()]
+        reasons += [f"{count} session(s) {why}" for why, count in self._uncaptured.items()]
         if not self._request.steps.all:
-            found.append(f"no graph ran a step of steps={self._request.steps}; each graph counts its own runs from 0")
+            reasons.append(f"no graph ran a step of steps={self._request.steps}; each graph counts its own runs from 0")
         if self._request.layers:
-            found.append("no operator has a name that layers= asks for, or GE has fused it; names are exact")
-        found.append("the graph ran on the host, or holds only operators that GE never dumps")
-        return found
+            reasons.append("no operator has a name that layers= asks for, or GE has fused it; names are exact")
+        reasons.append("the graph ran on the host, or has only operators that GE never dumps")
+        return reasons
 
     def _settle_data(self) -> None:
         """Remember the kind of data that GE writes, and report if it is not the requested one."""
         global _settled
-        found = _data_in(self.root)
-        if found is None:
+        written = _data_in(self.root)
+        if written is None:
             return
-        _settled = (bridge() or device(), found)
-        if self._request.scene is None and found != self._request.data:
+        _settled = (bridge() or device(), written)
+        if self._request.scene is None and written != self._request.data:
             self.failure = CaptureError(
-                f"data={self._request.data!r} was asked for, and {found} was dumped: GE took dump_data from the first "
-                "session of this process",
+                f"data={self._request.data!r} was requested, but {written} was dumped: GE took dump_data from the "
+                "first session of this process",
                 hint="start the capture before the first session, or use the same data= as there",
                 code="AD298",
             )
 
-    def _tell_of_graphs(self) -> None:
-        """Warn if several graphs ran repeatedly, against which the document advises."""
+    def _warn_of_graphs(self) -> None:
+        """Warn if several graphs ran repeatedly, contrary to the advice of the document."""
         repeated = _repeated_graphs(self.root)
         if len(repeated) > 1:
             log.warning(
@@ -206,7 +208,7 @@ class NpuSession(Session):
         self._undo.append(back)
 
     def _arm_device(self) -> None:
-        """Set global_options() of npu_device, which open() reads once."""
+        """Set global_options() of npu_device; open() reads them once."""
         module: Any = device()
         options = module.global_options()
         # All settings of the program are replaced, because its layers or steps would restrict this dump.
@@ -228,16 +230,16 @@ class NpuSession(Session):
 
     def configure(self, config: Any) -> Any:
         if self._target is not None:
-            return self._mend(config)
+            return self._repair(config)
         settings = effective(config) if config is not None else {}
         if settings.get("enable_dump") is True and settings.get("dump_path") != str(self.root):
             return self._leave(config, f"set a dump of their own, into {settings.get('dump_path')}")
-        other = conflict(settings, self.values)
-        if other:
-            return self._leave(config, f"set {other}, which excludes this dump")
-        made = copy_of(config)
-        put(made, self.values)
-        return made
+        conflicting = conflict(settings, self.values)
+        if conflicting:
+            return self._leave(config, f"set {conflicting}, which excludes this dump")
+        copied = copy_of(config)
+        put(copied, self.values)
+        return copied
 
     def created(self, session: Any) -> None:
         config = getattr(session, "_config", None)
@@ -253,21 +255,21 @@ class NpuSession(Session):
             )
 
     def _leave(self, config: Any, why: str) -> Any:
-        if why not in self._own:
-            log.warning("a session is left as it is: sessions %s [AD294]", why)
-        self._own[why] = self._own.get(why, 0) + 1
+        if why not in self._uncaptured:
+            log.warning("a session is not captured: sessions %s [AD294]", why)
+        self._uncaptured[why] = self._uncaptured.get(why, 0) + 1
         return config
 
-    def _mend(self, config: Any) -> Any:
-        """Repair a configuration that has the settings, to which NPUEstimator appended an entry of its own."""
-        found = [] if config is None else entries(config)
-        if not any(has_root(entry, {str(self.root)}) for entry in found):
+    def _repair(self, config: Any) -> Any:
+        """Repair a configuration with the settings, to which NPUEstimator appended an entry of its own."""
+        entries_of_config = [] if config is None else entries(config)
+        if not any(has_root(entry, {str(self.root)}) for entry in entries_of_config):
             return config
         settings = effective(config)
         silenced = any(settings.get(name) != value for name, value in self.values.items())
         # The bridge reads all entries: steps and layers in an older one would restrict this dump.
         keys = set(DUMP_KEYS) - {"quant_dumpable"}
-        mixed = any(keys & set(entry.parameter_map) for entry in found[:-1])
+        mixed = any(keys & set(entry.parameter_map) for entry in entries_of_config[:-1])
         if silenced:
             log.warning(
                 "an entry of NpuOptimizer that was appended later switched the dump off; this session gets the "
@@ -275,9 +277,9 @@ class NpuSession(Session):
             )
         if not silenced and not mixed:
             return config
-        made = copy_of(config)
-        put(made, self.values)
-        return made
+        copied = copy_of(config)
+        put(copied, self.values)
+        return copied
 
 
 class _Retired:
@@ -303,7 +305,7 @@ def _retire(root: str) -> None:
 
 
 def settled_data() -> Optional[str]:
-    """The kind of data that GE writes in this process, "tensor" or "stats"; None if no capture has shown it yet."""
+    """Return the kind of data that GE writes in this process, "tensor" or "stats"; None if it is not known yet."""
     return _settled[1] if _settled is not None and _settled[0] is (bridge() or device()) else None
 
 
@@ -316,22 +318,22 @@ def _data_in(root: Path) -> Optional[str]:
 
 
 def _repeated_graphs(root: Path) -> list[str]:
-    """The graphs with more than one step (`<time>/<device>/<graph>`), of the session that has the most of them."""
-    found: dict[Path, list[str]] = {}
-    for graph in sorted(root.glob("*/*/*")):
+    """Return the graphs with more than one step, of the session with the most of them."""
+    graphs: dict[Path, list[str]] = {}
+    for graph in sorted(root.glob("*/*/*")):  # time, device, graph
         if len({step.name for step in graph.glob("*/*") if step.is_dir()}) > 1:
-            found.setdefault(graph.parent, []).append(graph.name)
-    return max(found.values(), key=len, default=[])
+            graphs.setdefault(graph.parent, []).append(graph.name)
+    return max(graphs.values(), key=len, default=[])
 
 
 def put_into_new(values: Mapping[str, Any]) -> Any:
-    made = config_class()()
-    put(made, values)
-    return made
+    config = config_class()()
+    put(config, values)
+    return config
 
 
 def _is_in_init_resource() -> bool:
-    """Whether npu_bridge's init_resource creates the session, by its name on the call stack."""
+    """Return True if npu_bridge's init_resource creates the session, by its name on the call stack."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == "init_resource":

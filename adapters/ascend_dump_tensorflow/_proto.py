@@ -1,7 +1,7 @@
 """Read and write the entries of NpuOptimizer in a ConfigProto.
 
 The bridge reads all entries of that name in order, and for each key the last one takes precedence (hicann/tensorflow
-`npu_attrs`); NPUEstimator appends an entry of its own that switches the dump off unless `dump_config=` is given.
+`npu_attrs`); NPUEstimator appends an entry of its own that switches the dump off without `dump_config=`.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ Value = Union[bool, int, str]
 
 
 def config_class() -> Any:
-    """The class ConfigProto of the loaded TensorFlow. Raises FrameworkMissing."""
+    """Return the class ConfigProto of the loaded TensorFlow. Raises FrameworkMissing."""
     tensorflow = sys.modules.get("tensorflow")
-    for place in (tensorflow, getattr(getattr(tensorflow, "compat", None), "v1", None)):
-        found = getattr(place, "ConfigProto", None)
-        if found is not None:
-            return found
+    for namespace in (tensorflow, getattr(getattr(tensorflow, "compat", None), "v1", None)):
+        config = getattr(namespace, "ConfigProto", None)
+        if config is not None:
+            return config
     raise FrameworkMissing("tensorflow is not imported", hint="import tensorflow first")
 
 
 def copy_of(config: Any) -> Any:
-    """A copy of a ConfigProto; for None the default configuration of a session."""
+    """Return a copy of a ConfigProto; for None the default configuration of a session."""
     if config is None:
         context = sys.modules.get("tensorflow.python.eager.context")
         config = context.context().config if context is not None else None
-    made = config_class()()
+    copied = config_class()()
     if config is not None:
-        made.CopyFrom(config)
-    return made
+        copied.CopyFrom(config)
+    return copied
 
 
 def settings_of_entries(config: Any) -> list[dict[str, Any]]:
-    """The settings by which the bridge checks each entry: its own keys, and the switches set up to it."""
+    """Return the settings that the bridge checks for each entry: its own keys, and the switches set up to it."""
     switches: dict[str, Any] = {}
-    found = []
+    settings = []
     for entry in entries(config):
-        own = {name: tf1_dump.plain(value) for name, value in entry.parameter_map.items()}
-        switches.update({name: own[name] for name in tf1_dump.SWITCHES if name in own})
-        found.append({**switches, **own})
-    return found
+        keys = {name: tf1_dump.plain(value) for name, value in entry.parameter_map.items()}
+        switches.update({name: keys[name] for name in tf1_dump.SWITCHES if name in keys})
+        settings.append({**switches, **keys})
+    return settings
 
 
 def put(config: Any, values: Mapping[str, Value]) -> Any:
@@ -78,22 +78,22 @@ def arm(config: Any, values: Mapping[str, Value]) -> tf1_dump.ArmedConfig:
 
 
 def _refuse_conflict(config: Any, values: Mapping[str, Value]) -> None:
-    other = conflict(effective(config), values)
-    if other:
+    conflicting = conflict(effective(config), values)
+    if conflicting:
         raise ConfigError(
-            f"the configuration sets {other}, and enable_dump and enable_dump_debug exclude each other",
-            hint=f"take {other} out, or capture in two runs",
+            f"the configuration sets {conflicting}, and enable_dump and enable_dump_debug exclude each other",
+            hint=f"take {conflicting} out, or capture in two runs",
             code="AD291",
         )
 
 
 def strip(config: Any, roots: Collection[str]) -> Any:
-    """The configuration; if it dumps into one of `roots`, a copy without this dump."""
+    """Return the configuration; if it dumps into one of `roots`, a copy without this dump."""
     if not any(has_root(entry, roots) for entry in entries(config)):
         return config
-    made = copy_of(config)
-    take_out(made, roots)
-    return made
+    copied = copy_of(config)
+    take_out(copied, roots)
+    return copied
 
 
 def take_out(config: Any, roots: Collection[str]) -> None:
@@ -106,5 +106,5 @@ def take_out(config: Any, roots: Collection[str]) -> None:
 
 
 def has_root(entry: Any, roots: Collection[str]) -> bool:
-    """Whether an entry dumps into one of these directories."""
+    """Return True if an entry dumps into one of these directories."""
     return "dump_path" in entry.parameter_map and os.fsdecode(entry.parameter_map["dump_path"].s) in roots

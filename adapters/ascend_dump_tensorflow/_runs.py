@@ -15,14 +15,14 @@ _NAMES = ("run", "make_callable", "_make_callable_from_options")
 
 class RunRecorder(Protocol):
     def claims(self, session: Any) -> bool:
-        """Whether this run of the session is recorded; called before every run."""
+        """Return True if this run of the session is recorded; called before every run."""
 
     def run(self, session: Any, plain: _Run, fetches: Any, feeds: Any, options: Any, metadata: Any) -> Any:
         """Run as `BaseSession.run` does, with or without recording."""
 
 
 def can_replace_runs() -> bool:
-    """Whether sessions of this TensorFlow have all replaced methods; the fake of the tests does not."""
+    """Return True if sessions of this TensorFlow have all replaced methods; the fake of the tests does not."""
     where = session_class()
     return all(hasattr(where, name) for name in _NAMES)
 
@@ -63,13 +63,13 @@ def replace_runs(recorder: RunRecorder) -> Callable[[], None]:
     for name, function in after.items():
         setattr(where, name, function)
 
-    def back() -> None:
+    def restore() -> None:
         # Wrappers that others have added in the meantime are kept.
         for name, function in after.items():
             if where.__dict__.get(name) is function:
                 setattr(where, name, before[name])
 
-    return back
+    return restore
 
 
 class _Callable:
@@ -93,7 +93,7 @@ class _Callable:
                 return [self._plain(*args, **kwargs)]
             return self._run(fetches, feeds, options, metadata)
 
-        found = self._recorder.run(
+        results = self._recorder.run(
             self._session,
             plain,
             [self._fetches, self._targets],
@@ -101,4 +101,4 @@ class _Callable:
             None,
             kwargs.get("run_metadata"),
         )
-        return found[0]
+        return results[0]

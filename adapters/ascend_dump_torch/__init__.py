@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPTIONS", "TorchAdapter"]
 
-#: What `DumpRequest.options` may contain; those of the outline are set by `triage --run`.
+#: The options of `DumpRequest.options`; those of the outline are set by `triage --run`.
 OPTIONS = {
     "stack": "True: the call stack of each operator, `record.stack`; without it the line of the program alone",
     "rehash": "True: compare tensors by content only, for kernels that write memory unseen by PyTorch",

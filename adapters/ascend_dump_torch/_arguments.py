@@ -19,60 +19,60 @@ _NO_TENSORS = frozenset(
 )
 
 
-def collect(values: Any, found: list[torch.Tensor]) -> None:
+def collect(values: Any, tensors: list[torch.Tensor]) -> None:
     """Append the tensors in `values` to `found`, in order; lists and tuples are searched too."""
     for value in values:
         kind = type(value)
         if kind is _Tensor or kind is _Parameter:
-            found.append(value)
+            tensors.append(value)
         elif kind in _NO_TENSORS:
             pass
         elif isinstance(value, _Tensor):
-            found.append(_base(value))
+            tensors.append(_base(value))
         elif isinstance(value, (tuple, list)):
-            collect(value, found)
+            collect(value, tensors)
 
 
-def with_others(values: Any, others: Iterator[torch.Tensor]) -> Any:
-    """A copy of `values` with the tensors that `collect` finds replaced by `others`, in order."""
-    return [_with_other(value, others) for value in values]
+def with_others(values: Any, replacements: Iterator[torch.Tensor]) -> Any:
+    """Return a copy of `values` with the tensors that `collect` finds replaced by `others`, in order."""
+    return [_with_other(value, replacements) for value in values]
 
 
-def _with_other(value: Any, others: Iterator[torch.Tensor]) -> Any:
+def _with_other(value: Any, replacements: Iterator[torch.Tensor]) -> Any:
     if isinstance(value, _Tensor):
-        return next(others)
+        return next(replacements)
     if isinstance(value, (tuple, list)):
-        return type(value)(with_others(value, others)) if type(value) in (tuple, list) else value
+        return type(value)(with_others(value, replacements)) if type(value) in (tuple, list) else value
     return value
 
 
-def collect_named(value: Any, name: str, found: list[torch.Tensor], names: list[str]) -> None:
+def collect_named(value: Any, name: str, tensors: list[torch.Tensor], names: list[str]) -> None:
     """`collect` for one argument; appends the position of each tensor to `names`, such as `grads[2]`."""
     kind = type(value)
     if kind is _Tensor or kind is _Parameter:
-        found.append(value)
+        tensors.append(value)
         names.append(name)
     elif isinstance(value, _Tensor):
-        found.append(_base(value))
+        tensors.append(_base(value))
         names.append(name)
     elif isinstance(value, (tuple, list)):
-        for i, one in enumerate(value):
-            collect_named(one, f"{name}[{i}]", found, names)
+        for i, item in enumerate(value):
+            collect_named(item, f"{name}[{i}]", tensors, names)
 
 
 def has_own_kernels(args: Any, kwargs: Any, devices: frozenset[str]) -> bool:
-    """Whether a composite operator has its own kernel for these arguments: nested tensors, or tensors on `devices`."""
-    found: list[torch.Tensor] = []
-    collect(args, found)
+    """Return True if a composite operator has its own kernel for nested tensors, or for tensors on `devices`."""
+    tensors: list[torch.Tensor] = []
+    collect(args, tensors)
     if kwargs:
-        collect(kwargs.values(), found)
-    if devices and (not found or any(tensor.device.type in devices for tensor in found)):
+        collect(kwargs.values(), tensors)
+    if devices and (not tensors or any(tensor.device.type in devices for tensor in tensors)):
         return True
-    return any(tensor.is_nested for tensor in found)
+    return any(tensor.is_nested for tensor in tensors)
 
 
 def _base(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as a plain tensor: a subclass may override shape and methods."""
+    """Return the same memory as a plain tensor: a subclass may override shape and methods."""
     if not is_plain(type(tensor)):
         return tensor
     with torch._C.DisableTorchFunctionSubclass():

@@ -28,7 +28,7 @@ _SPELT_AS_JSON = frozenset((int, float))
 
 
 #: Texts cached per operator; limited, because a program may pass a new value in every call.
-_MOST_KNOWN = 512
+_MOST_CACHED = 512
 #: Types whose equal values have the same text; not so numbers, because 1 == 1.0 == True.
 _DISTINCT = frozenset((type(None), bool, torch.dtype, torch.device, torch.layout, torch.memory_format))
 _LISTS_OF_INTEGERS = ("List[int]", "List[bool]", "Optional[List[int]]", "Optional[List[bool]]")
@@ -41,19 +41,19 @@ class _Pattern(msgspec.Struct, eq=False):
     """
 
     plan: Optional[list[tuple[int, Callable[[Any], Any]]]]
-    known: dict[Any, msgspec.Raw] = {}
+    texts: dict[Any, msgspec.Raw] = {}
 
 
 class Signature(msgspec.Struct, eq=False):
-    """What is needed from the schema of an operator to write its calls.
+    """The parts of the schema of an operator that its calls are written with.
 
     head       the text up to the arguments
     keys       `"name":` of each argument, in order
     defaults   the text of each argument's default by name; None if the default is None or does not exist
     types      the type of each argument, as in the schema
     patterns   by the types of the positional arguments and the values of the keyword arguments
-    outs       names of `out=` arguments, which are recorded as outputs
-    seeded     whether it draws random numbers, unless its argument `unseeded` (position and name) is 0 or False
+    outs       names of `out=` arguments, recorded as outputs
+    seeded     True if it draws random numbers, unless its argument `unseeded` (position and name) is 0 or False
     """
 
     head: str
@@ -84,7 +84,7 @@ def read_signature(func: Any) -> Signature:
 
 
 def describe_call(signature: Signature, args: Any, kwargs: Any) -> msgspec.Raw:
-    """The arguments of an operator that is about to run, as JSON."""
+    """Return the arguments of an operator that is about to run, as JSON."""
     kinds: Any = tuple(map(type, args))
     if kwargs:
         if not _DISTINCT.issuperset(map(type, kwargs.values())):
@@ -92,44 +92,44 @@ def describe_call(signature: Signature, args: Any, kwargs: Any) -> msgspec.Raw:
         kinds = kinds, tuple(kwargs.items())
     pattern = signature.patterns.get(kinds)
     if pattern is None:
-        if len(signature.patterns) >= _MOST_KNOWN:
+        if len(signature.patterns) >= _MOST_CACHED:
             signature.patterns.clear()
         pattern = signature.patterns[kinds] = _Pattern(None if signature.seeded else _plan(signature, args))
     if pattern.plan is None:
         return _write(signature, args, kwargs)
-    key = tuple([part(args[place]) for place, part in pattern.plan])
+    key = tuple([part(args[position]) for position, part in pattern.plan])
     try:
-        found = pattern.known.get(key)
+        text = pattern.texts.get(key)
     except TypeError:  # symbols of sizes have no hash
         return _write(signature, args, kwargs)
-    if found is None:
-        found = _write(signature, args, kwargs)
-        if 0.0 not in key or not any(type(args[place]) is float for place, _ in pattern.plan):  # -0.0 is equal to it
-            if len(pattern.known) >= _MOST_KNOWN:
-                pattern.known.clear()
-            pattern.known[key] = found
-    return found
+    if text is None:
+        text = _write(signature, args, kwargs)
+        if 0.0 not in key or not any(type(args[index]) is float for index, _ in pattern.plan):  # -0.0 is equal to it
+            if len(pattern.texts) >= _MOST_CACHED:
+                pattern.texts.clear()
+            pattern.texts[key] = text
+    return text
 
 
 def with_stack(call: msgspec.Raw, stack: bytes) -> msgspec.Raw:
-    """The call with its call stack (`CallSite.stack`); unchanged if the stack is empty."""
+    """Return the call with its call stack (`CallSite.stack`); unchanged if the stack is empty."""
     return msgspec.Raw(bytes(call)[:-1] + b',"stack":' + stack + b"}") if stack and call else call
 
 
 def _plan(signature: Signature, args: Any) -> Optional[list[tuple[int, Callable[[Any], Any]]]]:
     plan: list[tuple[int, Callable[[Any], Any]]] = []
-    for place, (kind, value) in enumerate(zip(signature.types, args)):
+    for position, (kind, value) in enumerate(zip(signature.types, args)):
         if isinstance(value, _Tensor) or value is None:
             continue
         if isinstance(value, (list, tuple)):
             if kind == "List[Tensor]":
-                plan.append((place, len))
+                plan.append((position, len))
             elif kind in _LISTS_OF_INTEGERS:
-                plan.append((place, tuple))
+                plan.append((position, tuple))
             else:
                 return None
         elif type(value) in _DISTINCT or type(value) in (int, float, str):
-            plan.append((place, _itself))
+            plan.append((position, _itself))
         else:
             return None
     return plan
@@ -141,22 +141,22 @@ def _itself(value: Any) -> Any:
 
 def _write(signature: Signature, args: Any, kwargs: Any) -> msgspec.Raw:
     parts = []
-    given = 0
+    inputs = 0
     for key, value in zip(signature.keys, args):
         kind = type(value)
         if kind is _Tensor or kind is _Parameter:
-            parts.append(f'{key}{{"input":{given}}}')
-            given += 1
+            parts.append(f'{key}{{"input":{inputs}}}')
+            inputs += 1
         else:
             make = _TEXTS.get(kind)
             if make is not None:
                 parts.append(key + make(value))
             else:
-                text, given = _with_tensors(value, "input", given)
+                text, inputs = _with_tensors(value, "input", inputs)
                 parts.append(key + text)
     for name, value in kwargs.items():
         if name not in signature.outs:
-            text, given = _with_tensors(value, "input", given)
+            text, inputs = _with_tensors(value, "input", inputs)
             parts.append(f'"{name}":{text}')
     written = 0
     for name in signature.outs:
@@ -165,14 +165,14 @@ def _write(signature: Signature, args: Any, kwargs: Any) -> msgspec.Raw:
             parts.append(f'"{name}":{text}')
     if sum(map(len, parts)) > _LONGEST:
         parts = [part if len(part) <= _LONG else f"{part.partition(':')[0]}:{cut_text('[]', 0)}" for part in parts]
-    left = list(signature.defaults.items())[len(args) :]
-    parts += [f'"{name}":{text}' for name, text in left if text is not None and name not in kwargs]
+    omitted = list(signature.defaults.items())[len(args) :]
+    parts += [f'"{name}":{text}' for name, text in omitted if text is not None and name not in kwargs]
     generator = _generator(signature, args, kwargs) if signature.seeded else ""
     return msgspec.Raw(f"{signature.head}{','.join(parts)}}}{generator}}}".encode())
 
 
 def _with_tensors(value: Any, io: str, number: int) -> tuple[str, int]:
-    """The text of an argument that may contain tensors, and the number of the next tensor."""
+    """Return the text of an argument that may contain tensors, and the number of the next tensor."""
     kind = type(value)
     if kind is not list and kind is not tuple:
         return (f'{{"{io}":{number}}}', number + 1) if isinstance(value, _Tensor) else (_text(value), number)
@@ -182,11 +182,11 @@ def _with_tensors(value: Any, io: str, number: int) -> tuple[str, int]:
         text = str(value if kind is list else [*value])
         if "n" not in text:  # neither nan nor inf
             return text, number
-    elif count and all(issubclass(one, _Tensor) for one in kinds):
+    elif count and all(issubclass(item_type, _Tensor) for item_type in kinds):
         return f'{{"{io}s":[{number},{count}]}}', number + count
     texts: list[str] = []
-    for one in value:
-        text, number = _with_tensors(one, io, number)
+    for item in value:
+        text, number = _with_tensors(item, io, number)
         if len(texts) < MOST_KEPT:
             texts.append(text)
     text = f"[{','.join(texts)}]"
@@ -204,14 +204,14 @@ def _text(value: Any) -> str:
 
 @functools.lru_cache(1024)
 def _named(value: Any) -> str:
-    kind = next(name for name, one in _NAMED.items() if isinstance(value, one))
+    kind = next(name for name, named_type in _NAMED.items() if isinstance(value, named_type))
     return SCALARS[Named](Named(kind, str(value).replace("torch.", "")))
 
 
 def _symbolic(value: Any) -> str:
-    """The text of a symbolic number: its value if PyTorch knows it, else the symbol."""
-    known = value.node.maybe_as_int()
-    return text_of(f"{value}" if known is None else known)
+    """Return the text of a symbolic number: its value if PyTorch knows it, else the symbol."""
+    number = value.node.maybe_as_int()
+    return text_of(f"{value}" if number is None else number)
 
 
 _NAMED: dict[str, type] = {
@@ -229,10 +229,10 @@ _TEXTS: dict[type, Callable[[Any], str]] = {
 
 
 def _generator(signature: Signature, args: Any, kwargs: Any) -> str:
-    """`,"generator":...` of an operator that draws random numbers; empty if it draws none in this call."""
+    """Return `,"generator":...` of an operator that draws random numbers; empty if it draws none in this call."""
     if signature.unseeded is not None:
-        place, name = signature.unseeded
-        if not (args[place] if place < len(args) else kwargs.get(name)):
+        position, name = signature.unseeded
+        if not (args[position] if position < len(args) else kwargs.get(name)):
             return ""
     generator = kwargs.get("generator")
     device = kwargs.get("device")
@@ -248,7 +248,7 @@ def _generator(signature: Signature, args: Any, kwargs: Any) -> str:
         digest = xxhash.xxh3_128_hexdigest(copy_memory(state.data_ptr(), state.nbytes))
         offset = f',"offset":{generator.get_offset()}' if kind.startswith("cuda") else ""
     except (RuntimeError, AttributeError, IndexError, TypeError):
-        # Other generators have no state that can be read here.
+        # Other generators have no readable state.
         return f',"generator":{{"device":{text_of(str(device))}}}'
     return f',"generator":{{"device":"{kind}","hash":"{digest}","seed":{generator.initial_seed()}{offset}}}'
 

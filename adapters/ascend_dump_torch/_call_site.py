@@ -51,7 +51,7 @@ class CallSite(msgspec.Struct, eq=False, gc=False):
 
 
 def operator_name(module: str, base: str, number: int) -> str:
-    """`module/base_N`, with the number from `Tracker.count`."""
+    """Return `module/base_N`, with the number from `Tracker.count`."""
     return f"{module}/{base}_{number}" if module else f"{base}_{number}"
 
 
@@ -80,8 +80,8 @@ def _parameter_at(home: _Home) -> Optional[torch.nn.Parameter]:
 class Tracker:
     """Follows module calls and autograd nodes of one step.
 
-    Backward operators get the module and source line of the forward operator whose autograd
-    node runs: nodes and forward operators share PyTorch's sequence numbers.
+    Backward operators get the module and source line of a forward operator, by the autograd node that runs: nodes and
+    forward operators share PyTorch's sequence numbers.
     """
 
     def __init__(self, target: Optional[torch.nn.Module], *, stacks: bool = False) -> None:
@@ -94,8 +94,8 @@ class Tracker:
         self._homes: dict[int, _Home] = {}
         self._gradients: dict[int, tuple[_Home, str]] = {}
         self._old_gradients = True
-        #: What optimizers keep for parameters: the optimizer, the parameter, the key in its state, and the name.
-        self._kept: dict[int, tuple[weakref.ref[torch.optim.Optimizer], _Home, Any, str]] = {}
+        #: Tensors in the state of optimizers: the optimizer, the parameter, the key in the state, and the name.
+        self._optimizer_states: dict[int, tuple[weakref.ref[torch.optim.Optimizer], _Home, Any, str]] = {}
         self._adopted: dict[int, weakref.ref[torch.nn.Module]] = {}
         #: Its modules are named when the first step is recorded: many captures record no step.
         self._target = target
@@ -141,19 +141,21 @@ class Tracker:
             tracker = me()
             if tracker is not None:
                 del tracker._adopted[key]
-                for one in names:
-                    del tracker._names[one]
-                for one in owners:
-                    del tracker._owners[one]
-                    del tracker._parameters[one]
-                    del tracker._homes[one]
+                for module_id in names:
+                    del tracker._names[module_id]
+                for parameter_id in owners:
+                    del tracker._owners[parameter_id]
+                    del tracker._parameters[parameter_id]
+                    del tracker._homes[parameter_id]
 
         key = id(root)
         self._adopted[key] = weakref.ref(root, forget)
 
     def parameter_of(self, tensor: torch.Tensor) -> str:
-        """The name of a tensor that is a parameter (`fc.weight`), its gradient (`fc.weight.grad`), or what an optimizer
-        keeps for it (`exp_avg of fc.weight`); else ""."""
+        """Return the name of a parameter, of its gradient, or of a tensor in the state of its optimizer, else "".
+
+        These are `fc.weight`, `fc.weight.grad` and `exp_avg of fc.weight`.
+        """
         key = id(tensor)
         name = self._parameters.get(key)
         if name is not None:
@@ -166,26 +168,26 @@ class Tracker:
             parameter = _parameter_at(home)
             if parameter is not None and parameter.grad is tensor:
                 return name
-        of_kept = self._kept.get(key)
-        if of_kept is not None:
-            reference, home, what, name = of_kept
+        of_state = self._optimizer_states.get(key)
+        if of_state is not None:
+            reference, home, what, name = of_state
             optimizer, parameter = reference(), _parameter_at(home)
             if optimizer is not None and parameter is not None:
-                kept = optimizer.state.get(parameter)
-                if isinstance(kept, dict) and kept.get(what) is tensor:
+                state = optimizer.state.get(parameter)
+                if isinstance(state, dict) and state.get(what) is tensor:
                     return name
         return ""
 
-    def name_kept(self, optimizer: torch.optim.Optimizer) -> None:
-        """Name the tensors that an optimizer keeps for its parameters. Call before its step."""
+    def name_optimizer_states(self, optimizer: torch.optim.Optimizer) -> None:
+        """Name the tensors in the state of an optimizer. Call before its step."""
         reference = weakref.ref(optimizer)
-        for parameter, kept in optimizer.state.items():
+        for parameter, state in optimizer.state.items():
             name = self._parameters.get(id(parameter))
-            if name is not None and isinstance(kept, dict):
+            if name is not None and isinstance(state, dict):
                 home = self._homes[id(parameter)]
-                for what, tensor in kept.items():
+                for what, tensor in state.items():
                     if isinstance(tensor, torch.Tensor):
-                        self._kept[id(tensor)] = reference, home, what, f"{what} of {name}"
+                        self._optimizer_states[id(tensor)] = reference, home, what, f"{what} of {name}"
 
     def _find_gradients(self) -> None:
         self._old_gradients = False
@@ -203,7 +205,7 @@ class Tracker:
     def begin_step(self) -> None:
         self._adopt_target()
         self._old_gradients = True
-        self._kept.clear()
+        self._optimizer_states.clear()
         self._counts.clear()
         self._nodes.clear()
         self._stack.clear()
@@ -226,39 +228,39 @@ class Tracker:
         if self._stack:
             self._stack.pop()
 
-    def place(self) -> CallSite:
-        """The call site of the operator that is being dispatched."""
+    def call_site(self) -> CallSite:
+        """Return the call site of the operator that is being dispatched."""
         node = _current_node()
         top = self._stack[-1] if self._stack else None
         if node is not None:
             self._old_gradients = True
         if node is not None and (top is None or not top[1]):
             number = node._sequence_nr()
-            known = self._nodes.get(number)
-            if known is not None:
-                if known.phase != "backward":
-                    known = self._nodes[number] = CallSite(known.module, "backward", known.source, known.stack)
-                return known
+            site = self._nodes.get(number)
+            if site is not None:
+                if site.phase != "backward":
+                    site = self._nodes[number] = CallSite(site.module, "backward", site.source, site.stack)
+                return site
             owner = getattr(node, "variable", None)  # AccumulateGrad: the gradient of a parameter
             return CallSite(self._owners.get(id(owner), ""), "backward", self._source(), self._call_stack())
         source, stack = self._source(), self._call_stack()
         # A module called while a node runs is recomputed by checkpointing, with its own backward pass.
         phase = "backward" if node is not None else "forward" if top else "other"
-        place = CallSite(top[0] if top else "", phase, source, stack)
+        call_site = CallSite(top[0] if top else "", phase, source, stack)
         newest = _sequence_nr()
         if newest != self._last_node:
             # A node is created before its operator runs, so these nodes belong to this operator.
             for number in range(max(self._last_node, newest - 16), newest):
-                self._nodes[number] = place
+                self._nodes[number] = call_site
             self._last_node = newest
-        return place
+        return call_site
 
     def name(self, module: str, base: str) -> str:
-        """The name of an operator; call once for each."""
+        """Return the name of an operator; call once for each."""
         return operator_name(module, base, self.count(module, base))
 
     def count(self, module: str, base: str) -> int:
-        """The number of operators of that name before this one in this step."""
+        """Return the number of operators of that name before this one in this step."""
         key = (module, base)
         counts = self._counts
         count = counts.get(key, 0)
@@ -266,14 +268,13 @@ class Tracker:
         return count
 
     def _source(self) -> str:
-        # Skips the frames of this function, `place` and the mode's `_before`. An autograd thread has no frames below
-        # these.
+        # Skips the frames of this function, `call_site` and the mode's `_before`. Autograd threads have none below.
         frame: Any = sys._getframe(3)
         user_code = self._user_code
         while frame is not None:
             code = frame.f_code
-            known = user_code.get(id(code)) or self._judge(code)
-            if known[0]:
+            judged = user_code.get(id(code)) or self._judge(code)
+            if judged[0]:
                 # Cached, because Python computes a line number by a scan of the line table.
                 key = (id(code), frame.f_lasti)
                 line = self._lines.get(key)
@@ -284,13 +285,13 @@ class Tracker:
         return ""
 
     def _judge(self, code: CodeType) -> tuple[bool, CodeType]:
-        """Whether the code is the user's, and not that of a library or of ascend_dump."""
+        """Return True if the code is the user's, and not that of a library or of ascend_dump."""
         name = code.co_filename
-        known = self._user_code[id(code)] = (name.startswith(_TYPED) or not name.startswith(_LIBRARIES), code)
-        return known
+        judged = self._user_code[id(code)] = (name.startswith(_TYPED) or not name.startswith(_LIBRARIES), code)
+        return judged
 
     def _call_stack(self) -> bytes:
-        """The user's functions on the call stack, innermost first, as a JSON list."""
+        """Return the user's functions on the call stack, innermost first, as a JSON list."""
         if not self._with_stacks:
             return b""
         frame: Any = sys._getframe(3)
@@ -302,8 +303,9 @@ class Tracker:
                 key += (id(code), frame.f_lasti)
                 frames.append(frame)
             frame = frame.f_back
-        found = self._call_stacks.get(tuple(key))
-        if found is None:
-            texts = [encodable(f"{one.f_code.co_filename}:{one.f_lineno} in {one.f_code.co_name}") for one in frames]
-            found = self._call_stacks[tuple(key)] = json.dumps(texts).encode()
-        return found
+        text = self._call_stacks.get(tuple(key))
+        if text is None:
+            codes = [(frame.f_code, frame.f_lineno) for frame in frames]
+            texts = [encodable(f"{code.co_filename}:{line} in {code.co_name}") for code, line in codes]
+            text = self._call_stacks[tuple(key)] = json.dumps(texts).encode()
+        return text

@@ -39,7 +39,7 @@ _SCENES_OF_THE_NPU = {
 
 
 def check(request: DumpRequest, target: Any, options: Mapping[str, str], *, launched: bool) -> list[Problem]:
-    """Everything in a request that the adapter refuses, or that has no effect. options: known names and their texts."""
+    """Return the problems of settings that the adapter refuses or ignores. options: known names and their texts."""
     problems = [
         *_options(request, options),
         *_options_without_effect(request, target, launched=launched),
@@ -59,10 +59,10 @@ def _options(request: DumpRequest, options: Mapping[str, str]) -> Iterator[Probl
     for name in request.options:
         if name not in options and name != "debug":
             # Those of the outline are set by `triage --run` alone.
-            known = [key for key in options if not key.startswith("outline")]
+            names = [key for key in options if not key.startswith("outline")]
             message = f"the torch adapter has no option {name!r}"
-            where = "`ascend-dump help options` says what they do"
-            hint = f"{did_you_mean(name, known)}known: {', '.join(known)}; {where}"
+            topic = "`ascend-dump help options` explains them"
+            hint = f"{did_you_mean(name, names)}known: {', '.join(names)}; {topic}"
             yield Problem("AD210", "error", message, hint, f"options.{name}")
     for name, fits, expected in _VALUES:
         if name in request.options and not fits(request.options[name]):
@@ -100,8 +100,8 @@ def _scene_and_level(request: DumpRequest) -> Iterator[Problem]:
             "scene": request.scene is not None,
             **{name: name in request.options for name in ("graft", "stack")},
         }
-        for name, given in of_operators.items():
-            if given:
+        for name, is_set in of_operators.items():
+            if is_set:
                 message = f"level='module' records modules, but {name}= applies to operators"
                 yield Problem("AD203", "error", message, "leave one of them out", name)
     elif request.level != "all":
@@ -121,12 +121,12 @@ def _settings_without_effect(request: DumpRequest) -> Iterator[Problem]:
         yield _no_effect("stats= changes nothing with data='tensor'", "use data='stats' or data='full'", "stats")
 
 
-def _no_effect(message: str, hint: str, where: str) -> Problem:
-    return Problem("AD211", "silent", message, hint, where)
+def _no_effect(message: str, hint: str, setting: str) -> Problem:
+    return Problem("AD211", "silent", message, hint, setting)
 
 
 def compiled_problem() -> Problem:
-    """The problem that tells how compiled code is recorded."""
+    """Return the problem that explains how compiled code is recorded."""
     from ascend_dump_torch._eager import can_force_eager
 
     if can_force_eager():

@@ -1,4 +1,4 @@
-"""Accelerators, which run operators asynchronously: CUDA, NPUs and others that PyTorch supports."""
+"""Accelerators: CUDA, NPUs and others that PyTorch supports. They run operators asynchronously."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["BACKENDS", "Devices", "find_devices", "privateuse1"]
 
 
 def privateuse1() -> str:
-    """The device type registered by another package: "npu" after torch_npu is imported."""
+    """Return the device type registered by another package: "npu" after torch_npu is imported."""
     name: str = torch._C._get_privateuse1_backend_name()
     return name
 
@@ -32,22 +32,22 @@ class Devices:
         ]
 
     def graph(self) -> str:
-        """The type of device whose graph is being captured, "" if none: reading a tensor would break the capture."""
+        """Return the type of a device that captures a graph, or "": reading a tensor would break such a capture."""
         for name, module in self._graphs:
             if _in_use(module) and module.is_current_stream_capturing():
                 return name
         return ""
 
-    def wait_for_copies(self, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
+    def wait_for_copies(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
         """Wait until copies from a device to the host are complete, since `non_blocking=True` returns earlier."""
-        if any(map(_in_use, self._modules)) and any(tensor.is_cpu for tensor in made):
-            for tensor in given:
+        if any(map(_in_use, self._modules)) and any(tensor.is_cpu for tensor in outputs):
+            for tensor in inputs:
                 if not (tensor.is_cpu or tensor.is_meta):
                     _wait(tensor.device)
 
 
 def find_devices() -> Optional[Devices]:
-    """The accelerators that PyTorch was built for or that another package added; None if there is only the CPU."""
+    """Return the accelerators of PyTorch or of another package; None if there is only the CPU."""
     names = ["cuda"] if torch.backends.cuda.is_built() else []
     if hasattr(torch, privateuse1()):
         names.append(privateuse1())
@@ -70,7 +70,7 @@ def _accelerators() -> list[str]:
 
 
 def _in_use(module: Any) -> bool:
-    """Whether this process uses the device already: other queries would initialize it."""
+    """Return True if this process uses the device already: other queries would initialize it."""
     return not hasattr(module, "is_initialized") or bool(module.is_initialized())
 
 

@@ -16,7 +16,7 @@ __all__ = ["can_force_eager", "force_eager"]
 
 
 def can_force_eager() -> bool:
-    """Whether PyTorch can run compiled code eagerly: since 2.6."""
+    """Return True if PyTorch can run compiled code eagerly: since 2.6."""
     return hasattr(torch.compiler, "set_stance")
 
 

@@ -67,7 +67,7 @@ class _TorchLaunch:
             self._unfollow()
 
     def begin_again(self) -> None:
-        """Start over in a forked child, which writes its own dump."""
+        """Start over in a forked child: it writes its own dump."""
         if self._begin.over:
             self._steps.end()
             return
@@ -147,8 +147,7 @@ class _TorchLaunch:
         if self._session.recording and self._steps.compiled and not self._told_compiled:
             self._told_compiled = True
             log.warning("%s", compiled_problem())
-        last = self._begin.request.steps.last
-        if not self._session.armed or self._session.over or (last is not None and step > last):
+        if self._session.is_past(step):
             self._steps.end()
             if self._outline is not None:
                 # First the files, so that they are complete when the outline says that it is over.

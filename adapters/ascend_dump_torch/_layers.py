@@ -8,7 +8,7 @@ from ascend_dump.adapter import text_matcher
 
 __all__ = ["LayerFilter"]
 
-#: The number of names kept for suggestions.
+#: The most names stored for suggestions.
 _REMEMBERED = 5000
 
 
@@ -35,13 +35,13 @@ class LayerFilter:
         return decided
 
     def reasons(self) -> list[str]:
-        """A sentence for each pattern that matched nothing, with the most similar names that ran."""
+        """Return a sentence for each pattern that matched nothing, with the most similar names that ran."""
         if not self._seen:
             return []
-        found = []
+        reasons = []
         for layer, matched in zip(self._layers, self._matched):
             if not matched:
                 near = difflib.get_close_matches(layer, list(self._seen), n=3, cutoff=0.3)
                 guess = f"; nearest: {', '.join(near)}" if near else ""
-                found.append(f"layers={layer!r} matched no operator{guess}")
-        return found
+                reasons.append(f"layers={layer!r} matched no operator{guess}")
+        return reasons

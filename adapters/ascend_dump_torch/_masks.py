@@ -1,4 +1,4 @@
-"""Operators of the scene `overflow` that only make or pass on a mask, by `ascend_dump.statistics.nonfinite.masks`.
+"""Operators of the scene `overflow` that only create or pass on a mask, by `ascend_dump.statistics.nonfinite.masks`.
 
 An operator that produces NaN never counts as such, nor one that produces more Inf than its inputs have.
 """
@@ -16,22 +16,22 @@ __all__ = ["is_mask"]
 
 
 def is_mask(
-    base: str, views: bool, given: Sequence[torch.Tensor], numbers: Sequence[float], made: Sequence[torch.Tensor]
+    base: str, views: bool, inputs: Sequence[torch.Tensor], numbers: Sequence[float], outputs: Sequence[torch.Tensor]
 ) -> bool:
-    """Whether an operator with NaN or Inf in its outputs only made or passed on a mask.
+    """Return True if an operator with NaN or Inf in its outputs only made or passed on a mask.
 
     base     its name without namespace and overload
-    views    whether its outputs are views of its inputs
-    given    its input tensors as it read them
+    views    True if its outputs are views of its inputs
+    inputs   its input tensors as it read them
     numbers  its arguments that are NaN or Inf
-    made     its outputs with NaN or Inf
+    outputs  its outputs with NaN or Inf
     """
     if any(map(math.isnan, numbers)):
         # A rule without conditions on the inputs has none on numbers either.
         rule = masks.rule_of(base)
         if rule is None or not rule.unasked:
             return False
-    return masks.is_mask(base, views, map(_part, given), bool(numbers), [_part(tensor) for tensor in made])
+    return masks.is_mask(base, views, map(_part, inputs), bool(numbers), [_part(tensor) for tensor in outputs])
 
 
 def _part(tensor: torch.Tensor) -> masks.Part:

@@ -27,7 +27,7 @@ _PLAIN: set[type] = {torch.Tensor, torch.nn.Parameter}
 
 
 def is_plain(kind: type) -> bool:
-    """Whether this class of tensors has no `__torch_dispatch__` of its own, so that its memory holds its values."""
+    """Return True if this class of tensors has no `__torch_dispatch__` of its own, so that its values are in memory."""
     if kind in _PLAIN:
         return True
     plain = getattr(kind, "__torch_dispatch__", None) is torch._C._disabled_torch_dispatch_impl
@@ -37,7 +37,7 @@ def is_plain(kind: type) -> bool:
 
 
 def storages_of(tensor: torch.Tensor) -> list[Any]:
-    """The storages of a tensor of any layout; empty if they are not accessible."""
+    """Return the storages of a tensor of any layout; empty if they are not accessible."""
     if not is_plain(type(tensor)):
         return []
     if tensor.layout is torch.strided:
@@ -52,7 +52,7 @@ def storages_of(tensor: torch.Tensor) -> list[Any]:
 
 
 def range_in(tensor: torch.Tensor, storage: Any) -> tuple[int, int]:
-    """The range of bytes (begin, end) that a tensor covers in its storage; the whole storage if it is not known."""
+    """Return the byte range (begin, end) of a tensor in its storage; the whole storage if it is not known."""
     if tensor.layout is not torch.strided or tensor.is_nested:
         return 0, storage.nbytes()
     if not tensor.numel():
@@ -114,7 +114,7 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def _extent(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, Optional[tuple[int, ...]]]:
-    """The number of elements from the first to the last of a non-empty tensor, and `ViewLayout.dense`."""
+    """Return the number of elements from the first to the last of a non-empty tensor, and `ViewLayout.dense`."""
     elements = 1 + sum((n - 1) * s for n, s in zip(shape, stride))
     if all(n == 1 or s == dense for n, s, dense in zip(shape, stride, row_major(shape))):
         return elements, shape
@@ -130,7 +130,7 @@ def _extent(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, Optio
 
 
 def unstorable(tensor: torch.Tensor) -> str:
-    """Why the bytes of a tensor cannot be stored; empty if they can."""
+    """Return the reason why the bytes of a tensor cannot be stored; empty if they can."""
     if not is_plain(type(tensor)):
         kind = type(tensor).__name__
         # The result of a functional collective, until it is waited for.

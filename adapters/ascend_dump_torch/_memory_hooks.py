@@ -21,7 +21,7 @@ from ascend_dump_torch.ranks.collectives import WORK
 __all__ = ["MemoryGuard"]
 
 _WRITES = ("__setitem__", "_byteswap", "_swap_data_ptr_", "_set_from_file")
-#: What `Tensor.__dlpack__` calls, depending on the version, and the older public names of it.
+#: Functions that `Tensor.__dlpack__` calls, depending on the version, and their older public names.
 _DLPACK = (
     (torch._C, ("_to_dlpack", "_to_dlpack_versioned")),
     (torch.utils.dlpack, ("to_dlpack",)),
@@ -33,7 +33,7 @@ class MemoryGuard:
     """A context that calls the session before memory is freed, moved or shared.
 
     waits   called with the `Work` of a collective before the program waits for it
-    waited  called after that, with the `Work` and with whether the collective is complete
+    waited  called after that, with the `Work`, and True if the collective is complete
     """
 
     def __init__(self, session: Recording, waits: Callable[[Any], None], waited: Callable[[Any, bool], None]) -> None:
@@ -62,11 +62,11 @@ class MemoryGuard:
                     setattr(kind, name, wrap(getattr(kind, name), tell))
 
     def __exit__(self, *error: object) -> None:
-        for kind, name, own in self._before:
-            if own is None:  # inherited
+        for kind, name, original in self._before:
+            if original is None:  # inherited
                 delattr(kind, name)
             else:
-                setattr(kind, name, own)
+                setattr(kind, name, original)
         self._before = []
 
     def _wrap(self, method: Any, tell: Any) -> Any:
@@ -75,14 +75,14 @@ class MemoryGuard:
         @functools.wraps(method)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             for memory in [*args, *kwargs.values()][:1]:
-                with torch._C.DisableTorchFunction():  # what is asked of a tensor here is not the program's call
+                with torch._C.DisableTorchFunction():  # these calls are not the program's
                     session.guard(tell, memory)
             return method(*args, **kwargs)
 
         return wrapped
 
     def _wrap_overridable(self, method: Any, tell: Any) -> Any:
-        """`_wrap` for a method of tensors that `__torch_function__` may handle."""
+        """Return `_wrap` for a method of tensors that `__torch_function__` may handle."""
         wrapped = self._wrap(method, tell)
         name = method.__name__
 
@@ -90,7 +90,7 @@ class MemoryGuard:
         def overridable(*args: Any, **kwargs: Any) -> Any:
             if not has_torch_function(args):
                 return wrapped(*args, **kwargs)
-            # PyTorch gives handlers what it finds in the class, and they compare it with the method they know.
+            # PyTorch passes the attribute of the class to handlers, which compare it with the original method.
             setattr(torch.Tensor, name, method)
             try:
                 return wrapped(*args, **kwargs)

@@ -69,8 +69,7 @@ class RecordMode(TorchDispatchMode):
         self.seconds = 0.0
 
     def find_devices(self) -> None:
-        """Detect the available devices. Call before each recorded step: packages such as torch_npu add devices when
-        they are imported."""
+        """Detect the available devices. Call before each recorded step: importing torch_npu, for example, adds one."""
         self._devices = find_devices()
 
     @classmethod
@@ -108,7 +107,7 @@ class RecordMode(TorchDispatchMode):
             with self:
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
         if schema.views_first and type(args[0]) in _PLAIN and session.grafts is None:
-            # It changes no memory, so all is recorded after it. Two of three operators of a transformer are such.
+            # It changes no memory, so it is recorded afterwards. Two of three operators of a transformer are such.
             result = func(*args, **kwargs)
             self._viewed(schema, args, kwargs, result)
             return result
@@ -123,8 +122,8 @@ class RecordMode(TorchDispatchMode):
         except Exception as error:
             session.give_up(error)
             pending = None
-        if pending is not None and pending.given is not None:
-            args, kwargs = pending.given
+        if pending is not None and pending.replacement is not None:
+            args, kwargs = pending.replacement
         called = time.perf_counter()
         result = func(*args, **kwargs)
         returned = time.perf_counter()
@@ -160,33 +159,33 @@ class RecordMode(TorchDispatchMode):
         op, stack = self._locate(schema)
         if session.selects is not None and not session.selects(op.name, op.module):
             return
-        given = args[0]
-        both: tuple[torch.Tensor, ...] = given, result
-        unset = tensors.is_unset(given)
+        source = args[0]
+        described: tuple[torch.Tensor, ...] = source, result
+        unset = tensors.is_unset(source)
         items: Optional[list[Item]] = None
         if not (session.records_inputs and session.records_outputs):
             # Only the one: a view of few elements would be recorded with all that the other one holds.
-            io, both = ("input", (given,)) if session.records_inputs else ("output", (result,))
-            items = [tensors.item(op, both[0], io, 0, unset)]
+            io, described = ("input", (source,)) if session.records_inputs else ("output", (result,))
+            items = [tensors.item(op, described[0], io, 0, unset)]
         elif not unset:
-            items = tensors.items_of_view(op, given, result)
+            items = tensors.items_of_view(op, source, result)
         if items is None:
-            items = [tensors.item(op, given, "input", 0, unset), tensors.item(op, result, "output", 0, unset)]
+            items = [tensors.item(op, source, "input", 0, unset), tensors.item(op, result, "output", 0, unset)]
         if op.phase == "other":
-            self._name_parameters(items, both)
+            self._name_parameters(items, described)
         if self._placements:
-            self._describe_ranks(None, items, both)
+            self._describe_ranks(None, items, described)
         items[0].line.call = with_stack(describe_call(schema.signature, args, kwargs), stack)
         session.write(items)
 
     def _locate(self, schema: Schema) -> tuple[OperatorCall, bytes]:
-        """What all records of an operator share, and its `CallSite.stack`. Call once for each operator."""
+        """Return the fields shared by all records of an operator, and its `CallSite.stack`. Call once per operator."""
         session = self._session
-        place = session.tracker.place()
-        name = session.tracker.name(place.module, schema.base)
+        site = session.tracker.call_site()
+        name = session.tracker.name(site.module, schema.base)
         now = time.time_ns() // 1000
         seq = session.next_seq()
-        return OperatorCall(seq, schema.op_type, name, now, place.phase, place.module, place.source), place.stack
+        return OperatorCall(seq, schema.op_type, name, now, site.phase, site.module, site.source), site.stack
 
     def _run_distributed(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Decompose an operator on DTensors, and record the placements of its inputs and outputs."""
@@ -204,7 +203,7 @@ class RecordMode(TorchDispatchMode):
     def _run_higher_order(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run a higher-order operator (`cond`, `flex_attention`) and record the operators inside."""
         if func.name() in _SEEN_THROUGH and _EXPLICIT in func.py_kernels:
-            # The kernel that would run without this mode: all dispatch keys of higher priority were handled already.
+            # This kernel would run without this mode too: all dispatch keys of higher priority were handled already.
             with self:
                 return func.py_kernels[_EXPLICIT](*args, **kwargs)
         tensors: list[torch.Tensor] = []
@@ -217,8 +216,8 @@ class RecordMode(TorchDispatchMode):
 
     def _enter_in(self, value: Any) -> Any:
         """Wrap a function that a higher-order operator calls, so that this mode is active inside."""
-        if isinstance(value, (tuple, list)) and any(isinstance(one, _FUNCTIONS) for one in value):
-            return type(value)(self._enter_in(one) for one in value)
+        if isinstance(value, (tuple, list)) and any(isinstance(item, _FUNCTIONS) for item in value):
+            return type(value)(self._enter_in(item) for item in value)
         if not isinstance(value, _FUNCTIONS):
             return value
 
@@ -240,8 +239,8 @@ class RecordMode(TorchDispatchMode):
         pending = self._begin(schema, args, kwargs)
         op, inputs = pending.op, pending.inputs
         if pending.selected:
-            if pending.given is not None:
-                args, kwargs = pending.given
+            if pending.replacement is not None:
+                args, kwargs = pending.replacement
             pending.call = describe_call(schema.signature, args, kwargs)
             if session.records_inputs:
                 item, first_unset = tensors.item, pending.first_unset
@@ -259,7 +258,7 @@ class RecordMode(TorchDispatchMode):
         return pending
 
     def _begin(self, schema: Schema, args: Any, kwargs: Any) -> PendingOperator:
-        """Find the tensors of an operator that is about to run, and what there is to know of its call."""
+        """Find the tensors of an operator that is about to run, and describe its call."""
         session = self._session
         tensors = session.tensors
         op, stack = self._locate(schema)
@@ -271,21 +270,21 @@ class RecordMode(TorchDispatchMode):
         if kwargs:
             outs = schema.outs
             collect((value for key, value in kwargs.items() if key not in outs), inputs)
-        given: Optional[tuple[Any, Any]] = None
+        replacement: Optional[tuple[Any, Any]] = None
         grafts = session.grafts
         if grafts is not None and grafts.give(op.name, schema.views, written, inputs, tensors.protect):
-            others = iter(inputs)
+            replaced = iter(inputs)
             keep = schema.outs
-            args = tuple(with_others(args, others))
-            named = {key: value if key in keep else with_others([value], others)[0] for key, value in kwargs.items()}
-            given = args, named
+            args = tuple(with_others(args, replaced))
+            named = {key: value if key in keep else with_others([value], replaced)[0] for key, value in kwargs.items()}
+            replacement = args, named
         selects = session.selects
         selected = selects is None or selects(op.name, op.module)
         if schema.reads and (tensors.any_in_flight or self._collectives.running):
             self._settle(inputs)
             self._settle(written)
         first_unset = schema.ignores_first and bool(inputs) and tensors.is_unset(inputs[0])
-        pending = PendingOperator(given, schema, op, inputs, selected, [], written, NO_CALL, first_unset, stack)
+        pending = PendingOperator(replacement, schema, op, inputs, selected, [], written, NO_CALL, first_unset, stack)
         if schema.collective:
             pending.collective = self._groups.describe(schema.collective, schema.arguments, args, kwargs)
         if schema.unreturned and (schema.training is None or schema.training.of(args, kwargs)):
@@ -353,9 +352,9 @@ class RecordMode(TorchDispatchMode):
     def _write(
         self, pending: PendingOperator, outputs: list[torch.Tensor], names: Sequence[str], origin: bool = False
     ) -> None:
-        """Write the records of the inputs that are made, and those of the outputs.
+        """Write the records of an operator: those of its inputs so far, and those of its outputs.
 
-        origin  whether the operator made NaN or Inf of finite inputs
+        origin  True if the operator computed NaN or Inf from finite inputs
         """
         session = self._session
         op, items = pending.op, pending.items
@@ -411,7 +410,7 @@ class RecordMode(TorchDispatchMode):
     def waited(self, work: Any, complete: bool) -> None:
         """Called after `work.wait()`.
 
-        complete  whether it returned without an exception
+        complete  True if it returned without an exception
         """
         self._outside(self._collectives.waited, work, complete)
 
@@ -422,7 +421,7 @@ class RecordMode(TorchDispatchMode):
         self.forget()
 
     def forget(self) -> None:
-        """Drop pending records and what is known of other ranks."""
+        """Drop pending records, and groups and placements of ranks."""
         self._collectives.forget()
         self._groups.begin_step()
         self._placements.clear()
@@ -434,24 +433,24 @@ class RecordMode(TorchDispatchMode):
 
 
 class BegunCall(msgspec.Struct, eq=False):
-    """What is kept of the call of an operator while it runs.
+    """The state of a call of an operator while it runs.
 
-    given  (args, kwargs) that replace those of the program, if inputs are replaced by `graft=`
+    replacement  (args, kwargs) that replace those of the program, if inputs are replaced by `graft=`
     """
 
-    given: Optional[tuple[Any, Any]]
+    replacement: Optional[tuple[Any, Any]]
 
 
 class PendingOperator(BegunCall, eq=False):
     """An operator between the start of its call and the writing of its records.
 
-    items        the records made so far: those of its inputs
+    items        the records so far: those of its inputs
     written      the tensors that it writes to
     call         its arguments as JSON, stored in its first line
     copies       copies of the inputs that it overwrites, by position, in the scene `overflow`
     called       its (args, kwargs), in that scene
-    first_unset  whether its first argument was uninitialized memory
-    unset        whether its outputs are uninitialized memory
+    first_unset  True if its first argument was uninitialized memory
+    unset        True if its outputs are uninitialized memory
     unreturned   outputs that it writes to but does not return; names: the names of these arguments
     collective   its `CollectiveCall`, None if it is not a collective
     stack        `CallSite.stack`
@@ -475,7 +474,7 @@ class PendingOperator(BegunCall, eq=False):
 
 
 def outputs_of(schema: Schema, result: Any) -> tuple[list[torch.Tensor], list[str]]:
-    """The tensors that an operator has returned, and their names in its schema; no names if none of them has one."""
+    """Return the tensors that an operator has returned, and their names in its schema, if there are any."""
     outputs: list[torch.Tensor] = []
     names: list[str] = []
     if schema.returns:

@@ -1,11 +1,11 @@
 """`level="module"`: record inputs and outputs of modules, forward and backward, instead of operators.
 
-Gradients are recorded by hooks on the input and output tensors: backward hooks of modules insert functions into the
-autograd graph, after which in-place operators fail. If several modules read a tensor, its gradient is the sum over all
+Gradients are recorded by hooks on the input and output tensors: backward hooks of modules would insert functions into
+the autograd graph, so that in-place operators fail. If several modules read a tensor, its gradient is the sum over all
 of them.
 
 Modules are recorded in the order in which they finish: a module comes after the modules inside it, forward and
-backward. Then the first record with a wrong value is of the module that made it.
+backward. Then the first record with a wrong value is of the module that computed it.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class _ModuleCall(msgspec.Struct, eq=False):
     """One call of a module.
 
     module    its id
-    number    of this call in the step, in the order in which calls begin; negative if it began before the step
+    number    of this call in the step, in the order of their beginnings; negative if it began before the step
     items     the records of its forward pass so far; keyword arguments are added when it returns, because only then
               PyTorch passes them to hooks
-    given     its input tensors
+    input_tensors  its input tensors
     outer     the call that it is inside of
     inside    the calls inside it that wait for gradients
     inputs    for how many gradients of its input tensors it waits in a backward pass; outputs: of its output tensors
     missing_inputs, missing_outputs  how many of them have not arrived in this backward pass
     backward  its backward pass, None before it begins; it is named when it is written
     gradients the records of its backward pass so far
-    gives     its output tensors for whose gradients it waits
+    watched_outputs  its output tensors with gradients that it waits for
     """
 
     module: int
@@ -60,7 +60,7 @@ class _ModuleCall(msgspec.Struct, eq=False):
     selected: bool
     outer: Optional[_ModuleCall]
     items: list[Item] = []
-    given: list[torch.Tensor] = []
+    input_tensors: list[torch.Tensor] = []
     inside: list[_ModuleCall] = []
     inputs: int = 0
     outputs: int = 0
@@ -68,18 +68,18 @@ class _ModuleCall(msgspec.Struct, eq=False):
     missing_outputs: int = 0
     backward: Optional[OperatorCall] = None
     gradients: list[Item] = []
-    gives: list[_Watched] = []
+    watched_outputs: list[_Watched] = []
 
     @property
     def is_complete(self) -> bool:
-        """Whether its backward pass has ended. Some outputs may have no gradient, if nothing else uses them."""
+        """True if its backward pass has ended. Some outputs may have no gradient, if nothing else uses them."""
         return self.backward is not None and not (self.missing_inputs if self.inputs else self.missing_outputs)
 
     @property
     def waits(self) -> bool:
-        """Whether it is to be written after a call inside it that is not written yet."""
-        # Without gradients of inputs nothing tells when its backward pass has ended.
-        return any(not self.inputs or one.backward is not None or one.waits for one in self.inside)
+        """True if it is to be written after a call inside it that is not written yet."""
+        # Without gradients of inputs the end of its backward pass is not known.
+        return any(not self.inputs or call.backward is not None or call.waits for call in self.inside)
 
 
 class _Gradient(NamedTuple):
@@ -90,22 +90,22 @@ class _Gradient(NamedTuple):
 
     call: _ModuleCall
     io: str
-    at: int
+    position: int
     name: str
 
 
 class _Watched(msgspec.Struct, eq=False):
-    """A tensor of the program for whose gradient modules wait.
+    """A tensor of the program with a gradient that modules wait for.
 
-    settled  whether the gradient has arrived, or will not
+    settled  True once the gradient has arrived, or will not
     """
 
-    wanted: list[_Gradient] = []
+    gradients: list[_Gradient] = []
     settled: bool = False
 
 
 class ModuleRecorder:
-    """A context in which the modules of one step are recorded.
+    """A context that records the modules of one step.
 
     seconds  the time spent in hooks
     """
@@ -128,7 +128,7 @@ class ModuleRecorder:
         self._outermost: list[_ModuleCall] = []
         #: By number: the calls of which gradients have arrived and are not written.
         self._begun: dict[int, _ModuleCall] = {}
-        #: Under this key nodes of autograd's graph keep the tensors that they gave in this step and that are watched.
+        #: Under this key nodes of autograd's graph store their watched outputs in this step.
         self._key = object()
         self._leaves = WeakTensorKeyDictionary()
 
@@ -152,7 +152,7 @@ class ModuleRecorder:
         handles, self._handles = self._handles, []
         for handle, watched in handles:
             handle.remove()
-            watched.wanted.clear()  # the graph, which keeps it, may outlive the step
+            watched.gradients.clear()  # the graph, which keeps it, may outlive the step
         # The last ones began first, and those inside others after these.
         for _, call in sorted(self._begun.items(), reverse=True):
             self._session.guard(self._write_backward, call)
@@ -162,11 +162,11 @@ class ModuleRecorder:
         if self._session.recording:
             self._guard(self._begin, module, args)
 
-    def _returned(self, module: torch.nn.Module, args: Any, *more: Any) -> None:
+    def _returned(self, module: torch.nn.Module, args: Any, *kwargs_and_output: Any) -> None:
         if self._session.recording:
             # If the module raised, PyTorch calls this without the keyword arguments.
-            raised = len(more) == 1
-            kwargs, output = ({}, *more) if raised else more
+            raised = len(kwargs_and_output) == 1
+            kwargs, output = ({}, *kwargs_and_output) if raised else kwargs_and_output
             self._guard(self._end, module, args, kwargs, output, raised)
 
     def _guard(self, function: Any, *args: Any) -> None:
@@ -177,13 +177,13 @@ class ModuleRecorder:
 
     def _begin(self, module: torch.nn.Module, args: Any) -> None:
         session = self._session
-        place = session.tracker.place()
-        name = session.tracker.name(place.module, "forward")
-        op = OperatorCall(0, type(module).__name__, name, 0, place.phase, place.module, place.source)
-        selected = session.selects is None or session.selects(name, place.module)
+        call_site = session.tracker.call_site()
+        name = session.tracker.name(call_site.module, "forward")
+        op = OperatorCall(0, type(module).__name__, name, 0, call_site.phase, call_site.module, call_site.source)
+        selected = session.selects is None or session.selects(name, call_site.module)
         stack = self._stacks[threading.get_ident()]
-        # What a thread calls is inside what started the thread, for all that is known.
-        outer = stack[-1] if stack else next((other[0] for other in self._stacks.values() if other), None)
+        # Calls of another thread are taken to be inside the call that is open when they begin.
+        outer = stack[-1] if stack else next((calls[0] for calls in self._stacks.values() if calls), None)
         call = _ModuleCall(id(module), self._called_so_far, op, selected, outer)
         self._called_so_far += 1
         stack.append(call)
@@ -198,19 +198,19 @@ class ModuleRecorder:
         call.number = -self._late_so_far
         if call.outer is None:
             call.inside, self._outermost = self._outermost, []
-            for one in call.inside:
-                one.outer = call
+            for nested in call.inside:
+                nested.outer = call
 
     def _take(self, module: torch.nn.Module, args: Any) -> _ModuleCall:
         """Take the call that ends from the stack of this thread."""
         stack = self._stacks[threading.get_ident()]
-        at = len(stack) - 1
-        while at >= 0 and stack[at].module != id(module):
-            at -= 1
+        index = len(stack) - 1
+        while index >= 0 and stack[index].module != id(module):
+            index -= 1
         # PyTorch calls no hook for a call that was ended by KeyboardInterrupt or another BaseException.
-        while len(stack) > at + 1:
+        while len(stack) > index + 1:
             self._drop(stack.pop())
-        if at < 0:
+        if index < 0:
             self._begin_late(module, args)
         return stack.pop()
 
@@ -220,8 +220,8 @@ class ModuleRecorder:
             self._add_inputs(call, kwargs, "")
             outputs = list(_tensors(output, ""))
             if self._session.records_outputs:
-                for at, (name, tensor) in enumerate(outputs):
-                    call.items.append(self._item(call.op, tensor, "output", at, name))
+                for index, (name, tensor) in enumerate(outputs):
+                    call.items.append(self._item(call.op, tensor, "output", index, name))
             if call.items:
                 self._write(call.items)
                 call.items = []
@@ -233,45 +233,45 @@ class ModuleRecorder:
             self._drop(call)
 
     def _siblings(self, call: _ModuleCall) -> list[_ModuleCall]:
-        """The calls that wait for gradients and are inside the same call."""
+        """Return the calls that wait for gradients and are inside the same call."""
         return self._outermost if call.outer is None else call.outer.inside
 
     def _drop(self, call: _ModuleCall) -> None:
         """Drop a call that waits for no gradients; those inside it move to the one around it."""
         self._siblings(call).extend(call.inside)
-        for one in call.inside:
-            one.outer = call.outer
+        for nested in call.inside:
+            nested.outer = call.outer
 
     def _add_inputs(self, call: _ModuleCall, values: Any, prefix: str) -> None:
         for name, tensor in _tensors(values, prefix):
             if self._session.records_inputs:
-                # The index already tells the position.
+                # The index is the position already.
                 label = "" if name.startswith("[") else name
-                call.items.append(self._item(call.op, tensor, "input", len(call.given), label))
-            call.given.append(tensor)
+                call.items.append(self._item(call.op, tensor, "input", len(call.input_tensors), label))
+            call.input_tensors.append(tensor)
 
     def _watch(self, call: _ModuleCall, outputs: list[tuple[str, torch.Tensor]]) -> None:
         """Wait for the gradients of the inputs and outputs of a call that has returned."""
-        given, call.given = call.given, []
-        gives = [(at, name, tensor) for at, (name, tensor) in enumerate(outputs) if self._tells(call, tensor)]
-        if outputs and not gives:
+        inputs, call.input_tensors = call.input_tensors, []
+        awaited = [(i, name, tensor) for i, (name, tensor) in enumerate(outputs) if self._is_evidence(call, tensor)]
+        if outputs and not awaited:
             return  # it is in no backward pass: the gradients of its inputs come from other readers
         if self._session.records_outputs:
-            for at, tensor in enumerate(given):
-                call.inputs += self._wait_for(_Gradient(call, "output", at, ""), tensor)
-        # If only those of inputs are recorded, these tell whether the call is part of the backward pass.
+            for index, tensor in enumerate(inputs):
+                call.inputs += self._wait_for(_Gradient(call, "output", index, ""), tensor)
+        # If only those of inputs are recorded, these show that the call is part of the backward pass.
         if self._session.records_inputs or call.inputs:
-            for at, name, tensor in gives:
-                call.outputs += self._wait_for(_Gradient(call, "input", at, name), tensor)
+            for index, name, tensor in awaited:
+                call.outputs += self._wait_for(_Gradient(call, "input", index, name), tensor)
         call.missing_inputs, call.missing_outputs = call.inputs, call.outputs
 
-    def _tells(self, call: _ModuleCall, tensor: torch.Tensor) -> bool:
-        """Whether a gradient of this output would tell that the call is part of the backward pass."""
+    def _is_evidence(self, call: _ModuleCall, tensor: torch.Tensor) -> bool:
+        """Return True if a gradient of this output would show that the call is part of the backward pass."""
         if call.op.phase != "backward" or tensor.grad_fn is None:
             return bool(tensor.requires_grad)
-        # What checkpointing runs again may give on a tensor of the forward pass, which has other readers.
+        # Modules that checkpointing runs again may return a tensor of the forward pass, which has other readers.
         watched: Optional[_Watched] = tensor.grad_fn.metadata.get(self._key, {}).get(tensor.output_nr)
-        return watched is None or watched.wanted[0].call.op.phase == "backward"
+        return watched is None or watched.gradients[0].call.op.phase == "backward"
 
     def _wait_for(self, gradient: _Gradient, tensor: torch.Tensor) -> bool:
         """Add a hook to a tensor; False if it will have no gradient."""
@@ -285,15 +285,15 @@ class ModuleRecorder:
             if watched is None:
                 watched = by_output[tensor.output_nr] = self._add_hook(tensor)
         elif gradient.call.op.phase == "backward" and tensor.requires_grad and type(tensor) is torch.Tensor:
-            # Reentrant checkpointing detaches what it gives to modules that it runs again.
+            # Reentrant checkpointing detaches the inputs of modules that it runs again.
             watched = self._leaves.get(tensor)
             if watched is None:
                 watched = self._leaves[tensor] = self._add_hook(tensor)
         else:
             return False
-        watched.wanted.append(gradient)
+        watched.gradients.append(gradient)
         if gradient.io == "input":
-            gradient.call.gives.append(watched)
+            gradient.call.watched_outputs.append(watched)
         return True
 
     def _add_hook(self, tensor: torch.Tensor) -> _Watched:
@@ -306,12 +306,12 @@ class ModuleRecorder:
             self._guard(self._add_gradients, watched, gradient)
 
     def _add_gradients(self, watched: _Watched, tensor: torch.Tensor) -> None:
-        """Record the gradient of a tensor for all modules that gave or were given it."""
+        """Record the gradient of a tensor for all modules that returned or read it."""
         watched.settled = True
-        # The module that made the tensor returned before those that read it, and its backward pass follows on theirs.
-        wanted = watched.wanted[::-1]
+        # The module that returned the tensor did so before others read it, and its backward pass follows theirs.
+        gradients = watched.gradients[::-1]
         first: Optional[Item] = None
-        for call, io, at, name in wanted:
+        for call, io, index, name in gradients:
             if call.backward is None:
                 self._begin_backward(call)
             op = call.backward
@@ -323,15 +323,15 @@ class ModuleRecorder:
             else:
                 call.missing_inputs -= 1
             if first is None:
-                item = first = self._item(op, tensor, io, at, name)
+                item = first = self._item(op, tensor, io, index, name)
             else:
-                item = _same_tensor(first, op, io, at, name)
+                item = _same_tensor(first, op, io, index, name)
             call.gradients.append(item)
             self._held_bytes += item.line.nbytes
-        for one in wanted:
-            self._settle_outputs(one.call)
-        for one in wanted:
-            self._finish(one.call)
+        for gradient in gradients:
+            self._settle_outputs(gradient.call)
+        for gradient in gradients:
+            self._finish(gradient.call)
         if self._held_bytes > _MOST_HELD:
             for call in list(self._begun.values()):
                 if call.is_complete:
@@ -348,28 +348,28 @@ class ModuleRecorder:
         """Once a backward pass has ended, outputs without gradients get none: no call waits for these any more."""
         if not call.is_complete:
             return
-        for watched in call.gives:
+        for watched in call.watched_outputs:
             if not watched.settled:
                 watched.settled = True
-                for one in reversed(watched.wanted):
-                    if one.io == "output":
-                        one.call.missing_inputs -= 1
-                        self._settle_outputs(one.call)
-                        self._finish(one.call)
+                for gradient in reversed(watched.gradients):
+                    if gradient.io == "output":
+                        gradient.call.missing_inputs -= 1
+                        self._settle_outputs(gradient.call)
+                        self._finish(gradient.call)
 
     def _finish(self, call: _ModuleCall) -> None:
         """Write the backward pass of a call if it has ended and need not wait, and then those that waited for it."""
-        found: Optional[_ModuleCall] = call
-        while found is not None and found.is_complete and not found.waits:
-            self._write_backward(found)
-            found = found.outer
+        candidate: Optional[_ModuleCall] = call
+        while candidate is not None and candidate.is_complete and not candidate.waits:
+            self._write_backward(candidate)
+            candidate = candidate.outer
 
     def _write_backward(self, call: _ModuleCall) -> None:
         items, call.gradients = call.gradients, []
         items.sort(key=lambda item: (item.line.io, item.line.index))
         self._held_bytes -= sum(item.line.nbytes for item in items)
         # If none of its outputs has a gradient, it is not part of this backward pass, and the gradient of its input
-        # comes from other readers: a head that the loss does not use, or what checkpointing has run a second time.
+        # comes from other readers: a head that the loss does not use, or a second run by checkpointing.
         # Of outputs that cannot be watched, such as tensors in an object, nothing is known.
         if items and (not call.outputs or call.missing_outputs < call.outputs):
             # Named here, so that a call that is not written takes no number.
@@ -384,36 +384,36 @@ class ModuleRecorder:
             call.outer.inside.remove(call)
 
     def _write(self, items: list[Item]) -> None:
-        """Write the records of a module, which is numbered when it has finished."""
+        """Write the records of a module; it gets its number now, when it has finished."""
         seq, now = self._session.next_seq(), time.time_ns() // 1000
         for item in items:
             item.line.seq, item.line.time = seq, now
         self._session.write(items)
 
-    def _item(self, op: OperatorCall, tensor: torch.Tensor, io: str, at: int, name: str) -> Item:
+    def _item(self, op: OperatorCall, tensor: torch.Tensor, io: str, index: int, name: str) -> Item:
         tensors = self._session.tensors
         tensors.next_operator()
-        item = tensors.item(op, tensor, io, at)
+        item = tensors.item(op, tensor, io, index)
         item.line.argument = name
-        item.line.requires_grad = False  # what a module is given is no parameter
+        item.line.requires_grad = False  # inputs and outputs of modules are no parameters
         return item
 
 
-def _same_tensor(item: Item, op: OperatorCall, io: str, at: int, name: str) -> Item:
-    """A record of the tensor of another record, at the same moment."""
-    place = {"op_type": op.op_type, "op_name": op.name, "module": op.module, "source": op.source}
-    return Item(msgspec.structs.replace(item.line, **place, io=io, index=at, argument=name), item.payload)
+def _same_tensor(item: Item, op: OperatorCall, io: str, index: int, name: str) -> Item:
+    """Return a record of the tensor of another record, at the same moment."""
+    fields = {"op_type": op.op_type, "op_name": op.name, "module": op.module, "source": op.source}
+    return Item(msgspec.structs.replace(item.line, **fields, io=io, index=index, argument=name), item.payload)
 
 
 def _tensors(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors in the arguments or results of a module, with their positions, such as `hidden_states[2]`."""
+    """Yield the tensors in the arguments or results of a module, with their positions, such as `hidden_states[2]`."""
     if isinstance(value, torch.Tensor):
         yield name, value
     elif depth < _DEEPEST and isinstance(value, Mapping):
-        for key, one in value.items():
-            yield from _tensors(one, f"{name}.{key}" if name else str(key), depth + 1)
+        for key, item in value.items():
+            yield from _tensors(item, f"{name}.{key}" if name else str(key), depth + 1)
     elif depth < _DEEPEST and isinstance(value, (tuple, list)):
         fields = getattr(value, "_fields", None)
-        for at, one in enumerate(value):
-            inner = f"{name}[{at}]" if fields is None else f"{name}.{fields[at]}" if name else fields[at]
-            yield from _tensors(one, inner, depth + 1)
+        for index, item in enumerate(value):
+            inner = f"{name}[{index}]" if fields is None else f"{name}.{fields[index]}" if name else fields[index]
+            yield from _tensors(item, inner, depth + 1)

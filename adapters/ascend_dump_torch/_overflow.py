@@ -30,14 +30,14 @@ def copy_overwritten(inputs: list[torch.Tensor], written: list[torch.Tensor]) ->
 
 
 def nonfinite(tensor: torch.Tensor) -> bool:
-    """Whether a tensor of any layout has NaN or Inf. Reads it once, and waits for its device."""
+    """Return True if a tensor of any layout has NaN or Inf. Reads it once, and waits for its device."""
     if tensor.is_meta:
         return False
     if tensor.layout is not _strided or tensor.is_nested:
-        found = elements(tensor)
-        if found is None:
+        values = elements(tensor)
+        if values is None:
             return False
-        tensor = found
+        tensor = values
     if tensor.dtype not in _COMMON:
         if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.dtype in _FINITE_ONLY:
             return False
@@ -50,7 +50,7 @@ def nonfinite(tensor: torch.Tensor) -> bool:
 
 
 def elements(tensor: torch.Tensor) -> Optional[torch.Tensor]:
-    """The elements that a sparse or nested tensor stores, as a dense one; None if PyTorch cannot give them."""
+    """Return the elements that a sparse or nested tensor stores, as a dense one; None if PyTorch cannot return them."""
     if tensor.layout is torch.sparse_coo:
         return tensor._values()
     try:
@@ -82,7 +82,7 @@ class Aftermath:
         self._found = False
 
     def records(self) -> bool:
-        """Note an operator with NaN or Inf. Returns whether it is to be recorded."""
+        """Note an operator with NaN or Inf. Returns True if it is to be recorded."""
         self._found = True
         if self._before > self._keep:
             self.followed += 1

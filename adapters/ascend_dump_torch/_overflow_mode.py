@@ -1,4 +1,4 @@
-"""The dispatch mode of the scene `overflow`: it records the operators of which an output has NaN or Inf."""
+"""The dispatch mode of the scene `overflow`: it records the operators with NaN or Inf in an output."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["OverflowMode"]
 class OverflowMode(RecordMode):
     """Dispatch mode that looks for NaN and Inf in the outputs of each operator.
 
-    Almost all outputs are finite. So of most operators only the place of the call is noted before, and what else a
-    record holds is gathered once such an output is found. Views are not looked at: they have the values of their input,
-    which was an output of an earlier operator.
+    Almost all outputs are finite. So only the call site is determined before an operator runs; the other fields of its
+    records follow once an output has NaN or Inf. Views are not checked: they have the values of their input, an output
+    of an earlier operator.
     """
 
     _checks_inputs = True
@@ -37,8 +37,8 @@ class OverflowMode(RecordMode):
             self._count(schema)
             return None
         if schema.ordinary and self._is_simple():
-            place, number, seq = self._count(schema)
-            call = _NotedCall(None, seq, time.time_ns() // 1000, place, number, args, kwargs)
+            call_site, number, seq = self._count(schema)
+            call = _NotedCall(None, seq, time.time_ns() // 1000, call_site, number, args, kwargs)
             if schema.writes:
                 inputs = _tensors_of(schema, args, kwargs)
                 written: list[torch.Tensor] = []
@@ -50,8 +50,8 @@ class OverflowMode(RecordMode):
             return call
         pending = self._begin(schema, args, kwargs)
         if pending.selected:
-            if pending.given is not None:
-                args, kwargs = pending.given
+            if pending.replacement is not None:
+                args, kwargs = pending.replacement
             if schema.signature.seeded:
                 # Before it changes the state of the generator, which is described too.
                 pending.call = describe_call(schema.signature, args, kwargs)
@@ -68,13 +68,13 @@ class OverflowMode(RecordMode):
         self._count(schema)
 
     def _count(self, schema: Schema) -> tuple[CallSite, int, int]:
-        """The place of an operator, and its numbers among those of its name there and in the step."""
+        """Return the place of an operator, and its numbers among those of its name there and in the step."""
         session = self._session
-        place = session.tracker.place()
-        return place, session.tracker.count(place.module, schema.base), session.next_seq()
+        call_site = session.tracker.call_site()
+        return call_site, session.tracker.count(call_site.module, schema.base), session.next_seq()
 
     def _is_simple(self) -> bool:
-        """Whether all operators are recorded, none gets other inputs, and no collective is running."""
+        """Return True if all operators are recorded, none gets other inputs, and no collective is running."""
         session = self._session
         return (
             session.selects is None
@@ -108,11 +108,10 @@ class OverflowMode(RecordMode):
     def _record(
         self, pending: PendingOperator, outputs: list[torch.Tensor], names: Sequence[str], wrong: list[torch.Tensor]
     ) -> None:
-        """Write the records of an operator whose outputs `wrong` have NaN or Inf, unless that is what they are for."""
+        """Write the records of an operator with NaN or Inf in its outputs `wrong`, unless they are masks."""
         session = self._session
         schema = pending.schema
-        kept = pending.copies or {}
-        copies = [kept.get(i) for i in range(len(pending.inputs))]
+        copies = [(pending.copies or {}).get(i) for i in range(len(pending.inputs))]
         before = [tensor if copy is None else copy for tensor, copy in zip(pending.inputs, copies)]
         read = before[1:] if pending.first_unset else before
         filled = before[1:] if schema.ignores_first and schema.writes else read
@@ -136,7 +135,7 @@ class OverflowMode(RecordMode):
 
 
 class _NotedCall(BegunCall, eq=False):
-    """What is noted of an operator before it runs if it only computes what it returns.
+    """A call of an operator that only computes its results, noted before it runs.
 
     time     in microseconds since the epoch
     number   `Tracker.count`
@@ -145,7 +144,7 @@ class _NotedCall(BegunCall, eq=False):
 
     seq: int
     time: int
-    place: CallSite
+    call_site: CallSite
     number: int
     args: Any
     kwargs: Any
@@ -154,21 +153,25 @@ class _NotedCall(BegunCall, eq=False):
     copies: Optional[dict[int, torch.Tensor]] = None
 
     def described(self, schema: Schema) -> PendingOperator:
-        place = self.place
-        name = operator_name(place.module, schema.base, self.number)
-        op = OperatorCall(self.seq, schema.op_type, name, self.time, place.phase, place.module, place.source)
+        call_site = self.call_site
+        name = operator_name(call_site.module, schema.base, self.number)
+        op = OperatorCall(
+            self.seq, schema.op_type, name, self.time, call_site.phase, call_site.module, call_site.source
+        )
         inputs = list(self.inputs) or _tensors_of(schema, self.args, self.kwargs)
-        pending = PendingOperator(None, schema, op, inputs, True, [], list(self.written), NO_CALL, False, place.stack)
+        pending = PendingOperator(
+            None, schema, op, inputs, True, [], list(self.written), NO_CALL, False, call_site.stack
+        )
         pending.copies = self.copies
         pending.called = self.args, self.kwargs
         return pending
 
 
 def _tensors_of(schema: Schema, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """The inputs of an operator."""
-    found: list[torch.Tensor] = []
-    collect(args, found)
+    """Return the inputs of an operator."""
+    tensors: list[torch.Tensor] = []
+    collect(args, tensors)
     if kwargs:
         outs = schema.outs
-        collect((value for key, value in kwargs.items() if key not in outs), found)
-    return found
+        collect((value for key, value in kwargs.items() if key not in outs), tensors)
+    return tensors

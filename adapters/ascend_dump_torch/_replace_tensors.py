@@ -1,7 +1,7 @@
 """`graft=`: replace tensors of the running program by values that another dump recorded.
 
-If a later difference disappears, the operator whose output was replaced is its cause. An output is replaced by copying
-the value into its memory before the next operator reads it. An input is replaced by another tensor in this call only:
+If a later difference disappears, the operator of the replaced output is its cause. An output is replaced by copying the
+value into its memory before the next operator reads it. An input is replaced by another tensor in this call only:
 other readers of its memory still get the program's value. The input of a view, such as a parameter that is transposed,
 is replaced in its memory, because the view is to show it: later readers of that memory get the value too.
 """
@@ -32,7 +32,7 @@ class _Graft(NamedTuple):
     records: Mapping[Optional[int], Record]
 
 
-def read_grafts(given: Any) -> list[_Graft]:
+def read_grafts(setting: Any) -> list[_Graft]:
     """Read the setting `graft`: names such as `layers.3/addmm_0.output.0`, each with the path of a dump.
 
     Raises ConfigError for an invalid name or one that the dump does not contain, NotSupported for a tensor that cannot
@@ -40,14 +40,14 @@ def read_grafts(given: Any) -> list[_Graft]:
     """
     import ascend_dump
 
-    if not isinstance(given, Mapping) or not given:
+    if not isinstance(setting, Mapping) or not setting:
         raise ConfigError(
-            f"graft={given!r}: expected a mapping from names to the dumps with their values",
+            f"graft={setting!r}: expected a mapping from names to the dumps with their values",
             hint="such as {'layers.3/addmm_0.output.0': 'reference'}",
         )
     dumps: dict[str, Any] = {}
-    found = []
-    for key, path in given.items():
+    grafts = []
+    for key, path in setting.items():
         op_name, io, index = _parts(str(key))
         if not isinstance(path, (str, os.PathLike)):
             raise ConfigError(
@@ -66,19 +66,19 @@ def read_grafts(given: Any) -> list[_Graft]:
                 hint=f"`ascend-dump ls {path}` lists its operators",
             )
         next(iter(records.values())).numpy()  # raises if there are only statistics
-        found.append(_Graft(str(key), op_name, io, index, records))
-    return found
+        grafts.append(_Graft(str(key), op_name, io, index, records))
+    return grafts
 
 
 def _parts(key: str) -> tuple[str, str, int]:
-    op_name, _, rest = key.rpartition(".")
+    op_name, _, index = key.rpartition(".")
     op_name, _, io = op_name.rpartition(".")
-    if not op_name or io not in ("input", "output") or not rest.isdecimal() or not rest.isascii() or len(rest) > 9:
+    if not op_name or io not in ("input", "output") or not index.isdecimal() or not index.isascii() or len(index) > 9:
         raise ConfigError(
             f"graft of {key!r}: expected an operator, `output` or `input`, and a number",
             hint="as `ascend-dump ls` and a comparison name them: layers.3/addmm_0.output.0",
         )
-    return op_name, io, int(rest)
+    return op_name, io, int(index)
 
 
 class Grafts:
@@ -95,13 +95,13 @@ class Grafts:
     def apply(self, op_name: str, views: bool, outputs: list[torch.Tensor]) -> None:
         """Replace the requested outputs of an operator that has just run.
 
-        Raises ConfigError if the tensor has another shape, NotSupported for a view, which shares its memory with
+        Raises ConfigError if the tensor has another shape, NotSupported for a view, since it shares its memory with
         another tensor.
         """
         for graft, record in self._due("output", op_name):
             if views:
                 raise NotSupported(
-                    f"graft of {graft.key!r}: it is a view of memory that another operator has made",
+                    f"graft of {graft.key!r}: it is a view of the output of another operator",
                     hint="graft the output of that operator, or the input of the view",
                 )
             _fitting(graft, record, outputs).copy_(_tensor_of(record))
@@ -115,28 +115,28 @@ class Grafts:
         inputs: list[torch.Tensor],
         protect: Callable[[torch.Tensor], None],
     ) -> bool:
-        """Replace the requested inputs of an operator that is about to run. Returns whether it is to get other tensors.
+        """Replace the requested inputs of an operator that is about to run. Returns True if its arguments change.
 
         protect: called before and after memory of the program is written
 
         Raises ConfigError if the tensor has another shape, NotSupported for an input that the operator writes to, or a
         view of elements that share their memory.
         """
-        found = False
+        is_replaced = False
         for graft, record in self._due("input", op_name):
             before = _fitting(graft, record, inputs)
-            if any(before is one for one in written):
+            if any(before is tensor for tensor in written):
                 raise NotSupported(
                     f"graft of {graft.key!r}: the operator writes to that memory",
-                    hint="graft the output of the operator that makes it",
+                    hint="graft the output of the operator that computes it",
                 )
             if not views:
                 inputs[graft.position] = _tensor_of(record).to(before.device, before.dtype)
-                found = True
+                is_replaced = True
             elif any(stride == 0 and size > 1 for stride, size in zip(before.stride(), before.shape)):
                 raise NotSupported(
                     f"graft of {graft.key!r}: it is a view in which several elements are one in memory",
-                    hint="graft the input of the view before it, or the output of the operator that makes it",
+                    hint="graft the input of the view before it, or the output of the operator that computes it",
                 )
             else:
                 protect(before)
@@ -144,7 +144,7 @@ class Grafts:
                 before.data.copy_(_tensor_of(record))
                 protect(before)
             self._applied.add(graft.key)
-        return found
+        return is_replaced
 
     def _due(self, io: str, op_name: str) -> Iterator[tuple[_Graft, Record]]:
         for graft in self._grafts.get((io, op_name), ()):
@@ -155,7 +155,7 @@ class Grafts:
                 yield graft, record
 
     def reasons(self) -> list[str]:
-        """The requested replacements that did not happen, a sentence each."""
+        """Return a sentence for each requested replacement that did not happen."""
         keys = [graft.key for grafts in self._grafts.values() for graft in grafts]
         return [
             f"graft of {key!r} was not done: "
@@ -170,10 +170,10 @@ class Grafts:
 
 
 def _fitting(graft: _Graft, record: Record, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The tensor of the program that a graft replaces. Raises ConfigError if it has another shape."""
-    there = graft.position < len(tensors)
-    if not there or tuple(tensors[graft.position].shape) != record.shape:
-        shape = list(tensors[graft.position].shape) if there else f"no such {graft.io}"
+    """Return the tensor of the program that a graft replaces. Raises ConfigError if it has another shape."""
+    exists = graft.position < len(tensors)
+    if not exists or tuple(tensors[graft.position].shape) != record.shape:
+        shape = list(tensors[graft.position].shape) if exists else f"no such {graft.io}"
         raise ConfigError(
             f"graft of {graft.key!r}: the program has {shape}, the dump {list(record.shape or ())}",
             hint="graft values of the same program with the same batch",

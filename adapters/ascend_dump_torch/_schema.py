@@ -22,9 +22,9 @@ _WRITTEN_FORWARD = ("running_mean", "running_var")
 _WRITTEN_BACKWARD = ("workspace", "reserve")
 #: One operator of FSDP fills a part of such an argument.
 _WRITTEN_AND_RETURNED = {"fsdp::all_gather_copy_in": "all_gather_output"}
-#: Arguments of batch norms that tell whether running statistics are written.
+#: Arguments of batch norms that switch the update of running statistics on.
 _TRAINING = ("training", "train")
-#: Operators of c10d that only read their tensors. For the others the names of arguments tell which are written.
+#: Operators of c10d that only read their tensors. Others write to arguments of certain names.
 _SENDERS = ("send", "barrier", "monitored_barrier_", "check_for_nan")
 
 #: Operators that resize a tensor and keep its content as far as it fits.
@@ -70,7 +70,7 @@ class Schema(msgspec.Struct, frozen=True, eq=False):
     writes: tuple[Argument, ...]
     #: Those of them that are outputs and not returned.
     unreturned: tuple[Argument, ...]
-    #: The argument that tells whether it writes to `unreturned` at all.
+    #: The argument that is True if it writes to `unreturned`.
     training: Optional[Argument]
     #: Names of the `out=` arguments.
     outs: frozenset[str]
@@ -100,29 +100,29 @@ class Schema(msgspec.Struct, frozen=True, eq=False):
     functional: bool
     #: Whether it is `wait_tensor`.
     waits: bool
-    #: Whether it only computes what it returns, from its arguments, which it may overwrite.
+    #: Whether it only computes its results from its arguments; it may overwrite these.
     ordinary: bool
     #: Describes its calls.
     signature: Signature
     #: `CollectiveCall.kind`, "" if it is not a collective; and the names of its arguments.
     collective: str
     arguments: tuple[str, ...]
-    #: Names of what it returns; empty if none of it has a name.
+    #: Names of its results; empty if none has a name.
     returns: tuple[str, ...]
 
 
 #: Of recorded operators, by the id of the operator: reading a schema takes as long as recording ten calls.
-_known: dict[int, Schema] = {}
+_schemas: dict[int, Schema] = {}
 
 
 def schema_of(func: Any) -> Schema:
-    """The properties of an operator."""
-    known = _known.get(id(func))
-    if known is None:
-        known = _read(func)
-        if not known.composite:  # `own_kernels` grows when a package that is imported later adds a device
-            _known[id(func)] = known
-    return known
+    """Return the properties of an operator."""
+    schema = _schemas.get(id(func))
+    if schema is None:
+        schema = _read(func)
+        if not schema.composite:  # `own_kernels` grows when a package that is imported later adds a device
+            _schemas[id(func)] = schema
+    return schema
 
 
 def _read(func: Any) -> Schema:
@@ -139,12 +139,14 @@ def _read(func: Any) -> Schema:
     )
     # The workspace of a backward pass holds no results.
     unreturned = tuple(
-        one
-        for one in writes
-        if one.name not in (*_WRITTEN_BACKWARD, _WRITTEN_AND_RETURNED.get(name))
-        and not _is_returned(schema, schema.arguments[one.position])
+        argument
+        for argument in writes
+        if argument.name not in (*_WRITTEN_BACKWARD, _WRITTEN_AND_RETURNED.get(name))
+        and not _is_returned(schema, schema.arguments[argument.position])
     )
-    training = next((Argument(i, one.name) for i, one in enumerate(schema.arguments) if one.name in _TRAINING), None)
+    training = next(
+        (Argument(i, argument.name) for i, argument in enumerate(schema.arguments) if argument.name in _TRAINING), None
+    )
     outs = frozenset(argument.name for argument in schema.arguments if argument.is_out)
     unset = namespace in ("aten", "npu") and base in _UNSET
     # A device's own kernel takes precedence over the composite one and may round differently.
@@ -195,29 +197,29 @@ def _read(func: Any) -> Schema:
 
 
 def _is_of_one_tensor(schema: Any) -> bool:
-    """Whether an operator is called with one tensor, its first positional argument, and returns one."""
-    given = [str(argument.type) for argument in schema.arguments]
+    """Return True if an operator is called with one tensor, its first positional argument, and returns one."""
+    types = [str(argument.type) for argument in schema.arguments]
     returned = [str(value.type) for value in schema.returns]
-    if given[:1] != ["Tensor"] or schema.arguments[0].kwarg_only:
+    if types[:1] != ["Tensor"] or schema.arguments[0].kwarg_only:
         return False
-    return returned == ["Tensor"] and not any("Tensor" in kind for kind in given[1:])
+    return returned == ["Tensor"] and not any("Tensor" in kind for kind in types[1:])
 
 
 def _functional(base: str) -> bool:
-    """Whether this batch norm returns running statistics or leaves them unchanged, instead of writing to them."""
+    """Return True if this batch norm returns running statistics or leaves them unchanged, without writing to them."""
     return "_functional" in base or "_no_" in base
 
 
 def _is_result_of_collective(argument: Any) -> bool:
-    """Whether a collective writes to this argument: its name tells, not the schema."""
+    """Return True if a collective writes to this argument, by its name: the schema does not show it."""
     return "Tensor" in str(argument.type) and not argument.name.startswith(("input", "sparse_indices"))
 
 
 def _is_returned(schema: Any, argument: Any) -> bool:
-    """Whether an operator returns an argument that it writes to."""
+    """Return True if an operator returns an argument that it writes to."""
     alias = argument.alias_info
     if alias is None:
         return False
     # The alias info of a list of tensors has no set of its own.
     returned = (value.alias_info for value in schema.returns if value.alias_info is not None)
-    return any(one.is_write and one.before_set == alias.before_set for one in returned)
+    return any(value.is_write and value.before_set == alias.before_set for value in returned)

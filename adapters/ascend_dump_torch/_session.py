@@ -65,7 +65,7 @@ class TorchSession(Session):
         self.records_outputs = request.mode in ("output", "all")
         self.overflow_only = request.scene == "overflow"
         self.aftermath = Aftermath(request.options.get("steps_after_origin", 1))
-        self._request = request
+        self.request = request
         self._thread = threading.get_ident()
         self._other_threads = 0
         self._calls = 0
@@ -78,8 +78,8 @@ class TorchSession(Session):
         self._drawn = False
         self._layers = LayerFilter(request.layers)
         self.selects: Optional[Callable[[str, str], bool]] = self._layers.selects if request.layers else None
-        given = request.options.get("graft")
-        self.grafts: Optional[Grafts] = None if given is None else Grafts(read_grafts(given))
+        graft = request.options.get("graft")
+        self.grafts: Optional[Grafts] = None if graft is None else Grafts(read_grafts(graft))
         #: The number of the next operator of this step.
         self.next_seq = itertools.count().__next__
         self.tracker = Tracker(target, stacks=bool(request.options.get("stack", False)))
@@ -127,20 +127,20 @@ class TorchSession(Session):
 
     @property
     def claims_operators(self) -> bool:
-        """Whether a second capture would record the same operators. False between calls of a decorated function."""
+        """True if a second capture would record the same operators. False between calls of a decorated function."""
         return self.armed and (self._target is not None or self._undo is not None)
 
     def _refuse_others(self) -> None:
         """Raise CaptureError if another capture records the same operators; a capture of the launcher is ended."""
-        for other in list(_sessions):
-            if other is self or not other.armed:
+        for session in list(_sessions):
+            if session is self or not session.armed:
                 continue
-            if other.launched:
+            if session.launched:
                 # The script's own capture is more specific than the settings of the launcher.
                 log.warning("the capture of ASCEND_DUMP ends here: the script starts one of its own")
-                other.stop()
-                other._superseded = True
-            elif other.claims_operators or self.launched:
+                session.stop()
+                session._superseded = True
+            elif session.claims_operators or self.launched:
                 raise CaptureError(
                     "another capture of PyTorch is active in this process",
                     hint="stop it first; one capture sees every operator, select() narrows what you read",
@@ -167,7 +167,7 @@ class TorchSession(Session):
             self.guard(self.tracker.enter, self._target)
 
     def skips_warmup(self) -> bool:
-        """Whether this call is a warm-up call of a server, which is no step; if so, end the open step."""
+        """Return True if this is a warm-up call of a server: it is no step, and ends the open step."""
         if not self._leaves_warmup_out or not is_warmup():
             return False
         self.guard(self.enter_step, None)
@@ -190,10 +190,9 @@ class TorchSession(Session):
 
     def enter_step(self, number: Optional[int]) -> None:
         """End the open step, and begin step `number` if it is selected. None only ends the open step."""
-        over = self.over
         if not self.armed:
             return
-        selected = number is not None and number in self._request.steps and not over
+        selected = self.selects_step(number)
         now, recorded = time.perf_counter(), self._undo is not None
         self._note_end(now)
         if recorded:
@@ -222,8 +221,7 @@ class TorchSession(Session):
             self._opened = time.perf_counter()
         if selected or recorded:
             self._between += time.perf_counter() - now
-        last = self._request.steps.last
-        if over or (number is not None and last is not None and number > last):
+        if not selected and self.is_past(number):
             self._stop_watching()
 
     def _end_recording(self) -> None:
@@ -238,9 +236,9 @@ class TorchSession(Session):
             self._opened = None
 
     @property
-    def over(self) -> bool:
-        """Whether no further step will be recorded."""
-        return self._ends or self.failure is not None or self._writer.failure is not None or bool(self._writer.ended)
+    def is_over(self) -> bool:
+        is_failed = self.failure is not None or self._writer.failure is not None
+        return not self.armed or self._ends or is_failed or bool(self._writer.ended)
 
     def trigger(self, reason: str) -> None:
         """Keep the open step and those before it, and record nothing after it. The first reason is kept."""
@@ -293,7 +291,7 @@ class TorchSession(Session):
 
     def _optimizer_steps(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self.recording and self._records_here():
-            self.guard(self.tracker.name_kept, optimizer)
+            self.guard(self.tracker.name_optimizer_states, optimizer)
 
     def _records_here(self) -> bool:
         return threading.get_ident() == self._thread or _stack.is_active(self._mode)
@@ -304,17 +302,17 @@ class TorchSession(Session):
         new_bytes, self.tensors.new_bytes = self.tensors.new_bytes, 0
         self._writer.put(items, new_bytes)
         if self._writer.skipped and CHANGED in self._writer.skipped:
-            self._tell_changed()
+            self._report_changed()
         if self._writer.failure is not None:
             self.recording = False
 
-    def _tell_changed(self) -> None:
+    def _report_changed(self) -> None:
         """Warn once that memory changed before it was stored, so records are marked; copy all tensors from now on."""
         if not self.tensors.copies_all:
             self.tensors.copies_all = True
             first = self._writer.first_skipped.get(CHANGED, "")
             log.warning(
-                "memory of the program changed before it was stored (first: %s): these records are marked and hold no "
+                "memory of the program changed before it was stored (first: %s): these records are marked and have no "
                 'values; tensors are copied from now on, options={"rehash": True} copies them from the start',
                 first,
             )
@@ -335,7 +333,7 @@ class TorchSession(Session):
 
     def give_up(self, error: Exception) -> None:
         """Stop recording because of an exception in recording code; with options={"debug": True} raise it."""
-        if self._request.options.get("debug"):
+        if self.request.options.get("debug"):
             raise error
         self.recording = False
         if self.failure is not None:
@@ -346,7 +344,7 @@ class TorchSession(Session):
             self.tensors.forget()
         what, hint = repr(error), "please report this with the traceback of ASCEND_DUMP_LOG=debug"
         if isinstance(error, (ConfigError, NotSupported)):
-            # What was asked for cannot be done, as with a graft that does not fit: no fault of the recording.
+            # The request cannot be fulfilled, as with a graft that does not fit: no fault of the recording.
             what, hint = error.message, error.hint
         self.failure = CaptureError(
             f"recording failed at step {self._step}: {what}", hint=f"the run goes on without it; {hint}", code="AD305"
@@ -392,7 +390,7 @@ class TorchSession(Session):
         self._writer.close()
         self._between += time.perf_counter() - began
         if CHANGED in self._writer.skipped:
-            self._tell_changed()
+            self._report_changed()
         if self.aftermath.followed:
             self._writer.skipped[_FOLLOWED] += self.aftermath.followed
             log.warning("%d %s", self.aftermath.followed, _FOLLOWED)
@@ -427,7 +425,7 @@ class TorchSession(Session):
         )
 
     def abandon(self) -> None:
-        """Drop this capture in a forked child, which has a copy of everything except the writer's thread."""
+        """Drop this capture in a forked child: it has a copy of everything except the writer's thread."""
         self.armed = self.recording = False
         self._abandoned = True
         self._mode.forget()
@@ -449,22 +447,22 @@ class TorchSession(Session):
             return None
         if self.overflow_only and self._step is not None:
             return self._layers.reasons() or None
-        found = []
+        reasons = []
         if self._other_threads:
-            found.append(
+            reasons.append(
                 f"the target was called {self._other_threads} times in threads other than the one that started it, "
                 "which is the one that is captured"
             )
         elif self._target is not None and self._calls == 0:
             compiled = " outside compiled code" if "torch._dynamo" in sys.modules else ""
-            found.append(f"the target, a {type(self._target).__name__}, was never called{compiled}")
+            reasons.append(f"the target, a {type(self._target).__name__}, was never called{compiled}")
             if compiled:
-                found.append("torch.compile was applied to it after it was given: capture what that returned")
+                reasons.append("torch.compile was applied to it after it was given: capture what that returned")
         elif self._step is None:
             reached = {0: "no step began", 1: "1 step ran"}.get(self._calls, f"{self._calls} steps ran")
-            found.append(f"steps={self._request.steps} was not reached: {reached}")
-        found += self._layers.reasons()
-        return found
+            reasons.append(f"steps={self.request.steps} was not reached: {reached}")
+        reasons += self._layers.reasons()
+        return reasons
 
 
 def _device(target: Optional[torch.nn.Module]) -> int:

@@ -16,8 +16,8 @@ __all__ = ["Recording"]
 class Recording(Protocol):
     """One capture, while a step of it is open.
 
-    recording   whether a selected step is open and nothing has failed
-    selects     whether an operator is recorded, by its name and the path of its module; None: all are
+    recording   True while a selected step is open and nothing has failed
+    selects     returns True if an operator is recorded, by its name and the path of its module; None: all are
     next_seq    returns the number of the next operator of this step
     grafts      the tensors to replace by values of another dump; None if there are none
     guard       calls a function; an exception ends the recording, never the user's run

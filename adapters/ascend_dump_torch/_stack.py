@@ -39,10 +39,10 @@ def insert(mode: TorchDispatchMode) -> None:
 def remove(mode: TorchDispatchMode) -> bool:
     """Deactivate `mode` in this thread. Returns False if it is not active here."""
     modes = _user_modes()
-    place = next((i for i, one in enumerate(modes) if one is mode), -1)
-    if place < 0:
+    position = next((i for i, active in enumerate(modes) if active is mode), -1)
+    if position < 0:
         return False
-    above = modes[place + 1 :]
+    above = modes[position + 1 :]
     _leave(above)
     try:
         TorchDispatchMode.__exit__(mode, None, None, None)
@@ -84,12 +84,12 @@ def align() -> None:
 
 
 def is_active(mode: TorchDispatchMode) -> bool:
-    """Whether the mode is active in this thread. Autograd threads inherit the modes of the caller."""
-    return any(one is mode for one in _get_current_dispatch_mode_stack())
+    """Return True if the mode is active in this thread. Autograd threads inherit the modes of the caller."""
+    return any(active is mode for active in _get_current_dispatch_mode_stack())
 
 
 def _user_modes() -> list[Any]:
-    """Active modes from bottom to top, without PyTorch's infra modes, which have their own slots."""
+    """Return the active modes from bottom to top, without PyTorch's infra modes: these have their own slots."""
     return [
         mode
         for mode in _get_current_dispatch_mode_stack()
@@ -108,6 +108,6 @@ def _return(modes: list[Any]) -> None:
 
 
 def depth() -> int:
-    """How many modes are active in this thread."""
+    """Return the number of modes that are active in this thread."""
     count: int = torch._C._len_torch_dispatch_stack()
     return count

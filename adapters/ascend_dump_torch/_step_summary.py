@@ -1,9 +1,9 @@
 """A few numbers of each step, cheap enough for all steps of a training: `ascend_dump.dump_format.OutlineLine`.
 
-The outline has the largest and the smallest element of the tensors that top-level calls return, which show NaN and Inf.
-NaN in a gradient makes parameters NaN, which usually shows in the next outputs; so parameters are checked only every
-few steps, and gradients only in requested steps. Numbers computed on a device are read some steps later, so that the
-program does not wait for the device.
+The outline has the largest and the smallest element of the results of top-level calls, which show NaN and Inf. NaN in a
+gradient makes parameters NaN, and usually the next outputs; so parameters are checked only every few steps, and
+gradients only in requested steps. Numbers computed on a device are read some steps later, so that the program does not
+wait for the device.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class StepOutline:
     """
 
     def __init__(self, directory: Path, *, until_wrong: bool, gradients: Container[int] = ()) -> None:
-        """gradients: the steps in which gradients are checked."""
+        """Begin an outline. gradients: the steps with a check of gradients."""
         self.over = ""
         self._gradients = gradients
         self._until_wrong = until_wrong
@@ -88,7 +88,7 @@ class StepOutline:
         self._end(over, reason)
 
     def abandon(self) -> None:
-        """Drop this outline in a forked child, which writes its own."""
+        """Drop this outline in a forked child: it writes its own."""
         self.over = Over.ENDED
         self._undo()
         if self._file >= 0:
@@ -137,7 +137,7 @@ class StepOutline:
         if self._step in self._gradients:
             # With a gradient scaler Inf is expected, and the scaler handles it.
             if getattr(optimizer, "found_inf", None) is None:
-                self._guard(self._look_at_many, (one.grad for one in _parameters_of(optimizer)), GRADIENTS)
+                self._guard(self._look_at_many, (parameter.grad for parameter in _parameters_of(optimizer)), GRADIENTS)
         elif self._step % _PARAMETERS_EVERY == _PARAMETERS_EVERY - 1:
             self._guard(self._look_at_many, _parameters_of(optimizer), PARAMETERS)
 
@@ -157,7 +157,7 @@ class StepOutline:
         self._on_device = self._on_device or not numbers[0].is_cpu
 
     def _captures(self) -> bool:
-        """Whether operators are being captured into a graph of a device."""
+        """Return True if operators are being captured into a graph of a device."""
         return self._devices is not None and bool(self._devices.graph())
 
     # Writing lines.
@@ -174,11 +174,11 @@ class StepOutline:
                     return
 
     def _write_step(self, step: int, looks: Sequence[_Look]) -> bool:
-        """Write a step. Returns whether the outline ends with it."""
+        """Write a step. Returns True if the outline ends with it."""
         values: list[float] = []
         wrong = masked = ""
         for look in looks:
-            numbers = [float(one) for one in look.numbers]
+            numbers = [float(number) for number in look.numbers]
             values += numbers
             what = _what(numbers)
             if what == "-Inf":
@@ -187,7 +187,7 @@ class StepOutline:
                 wrong = wrong or f"{what} in {look.what}"
         self._count += 1
         if wrong or masked or self._count <= _MOST_LINES or step % _SPARSE == 0:
-            finite = tuple(one if math.isfinite(one) else None for one in values)
+            finite = tuple(value if math.isfinite(value) else None for value in values)
             self._add(OutlineLine(step=step, values=finite, wrong=wrong, masked=masked))
         if wrong and self._until_wrong:
             self._end(Over.WRONG, wrong)
@@ -211,11 +211,11 @@ class StepOutline:
 
 
 def _parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    return (one for group in optimizer.param_groups for one in group["params"])
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
 
 
 def _what(numbers: Sequence[float]) -> str:
-    """The kind of non-finite value: "NaN", "Inf", or "-Inf" if there is no other; "" if all numbers are finite."""
+    """Return the kind of non-finite value: "NaN", "Inf", or "-Inf" if it is the only one; "" if all are finite."""
     if any(map(math.isnan, numbers)):
         return "NaN"
     if numbers[0] == math.inf:
@@ -224,24 +224,24 @@ def _what(numbers: Sequence[float]) -> str:
 
 
 def _tensors_in(value: Any) -> list[torch.Tensor]:
-    """The tensors in the result of a call, searched in lists, mappings and data classes."""
-    found: list[torch.Tensor] = []
-    left = [value]
-    while left and len(found) < _MOST_TENSORS:
-        one = left.pop()
-        if isinstance(one, torch.Tensor):
-            found.append(one)
-        elif isinstance(one, (list, tuple)):
-            left += reversed(one[:_MOST_TENSORS])
-        elif isinstance(one, Mapping):
-            left += reversed(list(one.values())[:_MOST_TENSORS])
-        elif dataclasses.is_dataclass(one) and not isinstance(one, type):
-            left += reversed([getattr(one, part.name, None) for part in dataclasses.fields(one)])
-    return found
+    """Return the tensors in the result of a call, searched in lists, mappings and data classes."""
+    tensors: list[torch.Tensor] = []
+    stack = [value]
+    while stack and len(tensors) < _MOST_TENSORS:
+        item = stack.pop()
+        if isinstance(item, torch.Tensor):
+            tensors.append(item)
+        elif isinstance(item, (list, tuple)):
+            stack += reversed(item[:_MOST_TENSORS])
+        elif isinstance(item, Mapping):
+            stack += reversed(list(item.values())[:_MOST_TENSORS])
+        elif dataclasses.is_dataclass(item) and not isinstance(item, type):
+            stack += reversed([getattr(item, part.name, None) for part in dataclasses.fields(item)])
+    return tensors
 
 
 def _plain(tensor: torch.Tensor) -> Any:
-    """The tensor in a form that `aminmax` accepts; None if it cannot hold NaN or Inf."""
+    """Return the tensor in a form that `aminmax` accepts; None if it cannot have NaN or Inf."""
     if not is_plain(type(tensor)):
         # The local part of a distributed tensor.
         tensor = getattr(tensor, "_local_tensor", None)

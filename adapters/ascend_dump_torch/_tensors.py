@@ -56,15 +56,15 @@ class OperatorCall(msgspec.Struct, eq=False, gc=False):
     source: str
 
 
-class _Known(msgspec.Struct, eq=False, gc=False):
+class _StorageState(msgspec.Struct, eq=False, gc=False):
     """A storage seen in this step, and its ranges that are stored, for its current version.
 
     key          its address
     handle       a weak reference to it: PyTorch reuses the address only after this reference is freed
-    unset        whether no write to it was seen since it was allocated
+    unset        True if no write to it was seen since it was allocated
     in_flight    ranges of bytes that unfinished collectives write
     ranges       (begin, end, stored type, payload) of stored ranges of bytes
-    views        what is recorded of each tensor on it, by its layout
+    views        the fields of the records of each tensor on it, by its layout
     pending      queued payloads that still refer to this memory, of any version
     """
 
@@ -88,24 +88,27 @@ class Tensors:
     """The storages known to a capture. They stay known over steps as long as all writes are seen."""
 
     def __init__(self, writer: HostWriter, *, whole: bool, rehash: bool, keep: Optional[int] = None) -> None:
-        """whole: whether each view is stored on its own; rehash: whether nothing is recognised by its storage; keep:
-        the number of recorded steps that stay on disk, None if all do."""
+        """Begin with no storage.
+
+        whole: True to store each view on its own; rehash: True to recognise no tensor by its storage; keep: the number
+        of recorded steps that stay on disk, None if all do.
+        """
         self._writer = writer
         self._keep = keep
         self._steps = 0
         #: Statistics belong to a view, so a part of a known tensor needs its own payload.
         self._whole = whole
         self._rehash = rehash
-        self._known: dict[int, _Known] = {}
+        self._states: dict[int, _StorageState] = {}
         self._numbered = 0
         self._operators = 0
         self._next_sweep = 0
-        #: What was copied in this step, or is in the files, by digest, type and `Payload.strided`.
+        #: Payloads copied in this step or stored in the files, by digest, type and `Payload.strided`.
         self._contents: dict[tuple[bytes, str, Optional[tuple[tuple[int, ...], tuple[int, ...]]]], Payload] = {}
         #: Storages by key: those used since the last sweep, and before it.
-        self._just_used: dict[int, _Known] = {}
-        self._used: dict[int, _Known] = {}
-        #: Whether an unfinished collective may write to one of them.
+        self._just_used: dict[int, _StorageState] = {}
+        self._used: dict[int, _StorageState] = {}
+        #: Whether an unfinished collective may write to one of the storages.
         self.any_in_flight = False
         self._any_unset = False
         #: Threads that started in this step: their operators are not seen.
@@ -119,14 +122,14 @@ class Tensors:
         self._steps += 1
         # A record may refer to bytes of an earlier step only as long as that step is kept on disk.
         forgets = self._keep is not None and self._steps % (self._keep + 1) == 0
-        for known in list(self._known.values()):
-            if _expired(known.handle):
-                self._drop(known)
+        for state in list(self._states.values()):
+            if _expired(state.handle):
+                self._drop(state)
                 continue
-            known.number = -1
+            state.number = -1
             if forgets:
-                known.ranges.clear()
-            known.views.clear()  # they contain the number of the storage
+                state.ranges.clear()
+            state.views.clear()  # they contain the number of the storage
         self._numbered = 0
         self._contents.clear()
 
@@ -134,12 +137,12 @@ class Tensors:
         """Call before another thread of the program starts."""
         if thread.name.startswith("ascend_dump"):
             return  # does not write to the program's memory; may be started by the writer, which would wait for itself
-        for known in list(self._known.values()):
-            self._secure(known)
+        for state in list(self._states.values()):
+            self._secure(state)
         self._threads.append(thread)
 
-    def _others_write(self) -> bool:
-        """Whether memory may change unseen at any time, so that tensors must be copied."""
+    def _may_change_unseen(self) -> bool:
+        """Return True if memory may change unseen at any time, so that tensors must be copied."""
         if self._threads:
             self._threads = [thread for thread in self._threads if thread.is_alive() or thread.ident is None]
         return self.copies_all or bool(self._threads)
@@ -147,33 +150,33 @@ class Tensors:
     def next_operator(self) -> None:
         """Drop the handles of storages that were freed.
 
-        A handle is a small heap block that keeps the allocator from merging the free blocks around it: the program's
-        next large tensor then needs new pages from the system, which costs up to a third of its time. Most tensors are
+        A handle is a small heap block that keeps the allocator from merging the free blocks around it. The program's
+        next large tensor then needs new pages from the system, and takes up to a third longer. Most tensors are
         freed soon after their last operator; of the others one is checked per operator.
         """
         self._operators += 1
-        if self._operators % _SWEEP == 0 and self._known:
+        if self._operators % _SWEEP == 0 and self._states:
             used, self._used, self._just_used = self._used, self._just_used, {}
             if self._operators >= self._next_sweep:
-                used = self._known.copy()
+                used = self._states.copy()
                 self._next_sweep = self._operators + len(used)
-            every = self._known
-            for key, known in used.items():
+            states = self._states
+            for key, state in used.items():
                 # In this order: the handle of a storage that was dropped in the meantime is invalid.
-                if every.get(key) is known and _expired(known.handle):
-                    self._drop(known)
+                if states.get(key) is state and _expired(state.handle):
+                    self._drop(state)
 
-    def _drop(self, known: _Known) -> None:
-        torch.UntypedStorage._free_weak_ref(known.handle)
-        del self._known[known.key]
+    def _drop(self, state: _StorageState) -> None:
+        torch.UntypedStorage._free_weak_ref(state.handle)
+        del self._states[state.key]
 
     def forget(self) -> None:
         """Forget all storages, and copy queued bytes, because writes are not seen from now on."""
-        known, self._known = self._known, {}
+        states, self._states = self._states, {}
         self._used, self._just_used = {}, {}
-        for one in known.values():
-            self._secure(one)
-            torch.UntypedStorage._free_weak_ref(one.handle)
+        for state in states.values():
+            self._secure(state)
+            torch.UntypedStorage._free_weak_ref(state.handle)
         self._numbered = 0
         self._contents.clear()
         self.any_in_flight = False
@@ -182,17 +185,17 @@ class Tensors:
 
     def protect(self, tensor: torch.Tensor) -> None:
         """Call before and after the memory of `tensor` is written or freed: copies queued bytes, begins a version."""
-        if not self._known:
+        if not self._states:
             return
         for storage in storages_of(tensor):
             self.protect_storage(storage)
 
     def protect_storage(self, storage: Any) -> None:
-        known = self._known.get(storage._cdata)
-        if known is not None:
-            self._secure(known)
-            known.forget_content()
-            known.unset = False
+        state = self._states.get(storage._cdata)
+        if state is not None:
+            self._secure(state)
+            state.forget_content()
+            state.unset = False
 
     def resize_storage(self, storage: Any) -> None:
         """Call before the memory is freed or reallocated."""
@@ -207,11 +210,11 @@ class Tensors:
             self.distrust_storage(storage)
 
     def distrust_storage(self, storage: Any) -> None:
-        known = self._find(storage)
-        self._secure(known)
-        known.forget_content()
-        known.unseen_writes = True
-        known.unset = False
+        state = self._find(storage)
+        self._secure(state)
+        state.forget_content()
+        state.unseen_writes = True
+        state.unset = False
 
     def mark_unset(self, tensor: torch.Tensor) -> None:
         """Mark this memory as uninitialized."""
@@ -223,8 +226,8 @@ class Tensors:
         if not self._any_unset:
             return False
         for storage in storages_of(tensor):
-            known = self._known.get(storage._cdata)
-            if known is not None and known.unset:
+            state = self._states.get(storage._cdata)
+            if state is not None and state.unset:
                 return True
         return False
 
@@ -243,23 +246,25 @@ class Tensors:
         """Mark collectives that write to these tensors as finished. Call before an operator reads them."""
         if not self.any_in_flight:
             return
-        for tensor, storage, known in self._in_flight_around(tensors):
+        for tensor, storage, state in self._in_flight_around(tensors):
             low, high = range_in(tensor, storage)
-            known.in_flight = tuple(one for one in known.in_flight if one[1] <= low or high <= one[0])
+            state.in_flight = tuple(
+                byte_range for byte_range in state.in_flight if byte_range[1] <= low or high <= byte_range[0]
+            )
 
     def is_in_flight(self, tensor: torch.Tensor) -> bool:
-        for one, storage, known in self._in_flight_around([tensor]):
-            low, high = range_in(one, storage)
-            if any(low < end and begin < high for begin, end in known.in_flight):
+        for part, storage, state in self._in_flight_around([tensor]):
+            low, high = range_in(part, storage)
+            if any(low < end and begin < high for begin, end in state.in_flight):
                 return True
         return False
 
-    def _in_flight_around(self, tensors: list[torch.Tensor]) -> Iterator[tuple[torch.Tensor, Any, _Known]]:
+    def _in_flight_around(self, tensors: list[torch.Tensor]) -> Iterator[tuple[torch.Tensor, Any, _StorageState]]:
         for tensor in tensors:
             for storage in storages_of(tensor):
-                known = self._known.get(storage._cdata)
-                if known is not None and known.in_flight:
-                    yield tensor, storage, known
+                state = self._states.get(storage._cdata)
+                if state is not None and state.in_flight:
+                    yield tensor, storage, state
 
     def item(
         self,
@@ -270,9 +275,9 @@ class Tensors:
         unset: bool = False,
         copy: Optional[torch.Tensor] = None,
     ) -> Item:
-        """The record of a tensor, with its bytes unless they are stored already.
+        """Return the record of a tensor, with its bytes unless they are stored already.
 
-        unset  whether the memory is uninitialized (`empty`), so that nothing is stored
+        unset  True if the memory is uninitialized (`empty`), so that nothing is stored
         copy   the earlier values of the tensor, if it was overwritten
         """
         kind = type(tensor)
@@ -281,57 +286,61 @@ class Tensors:
         storage = tensor.untyped_storage()
         version = _version_of(tensor)
         layout = layout_of((tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype))
-        known = self._known.get(storage._cdata)
+        state = self._states.get(storage._cdata)
         # Most tensors occur again unchanged: the output of one operator is the input of another.
-        view = known.views.get(layout) if known is not None and known.version == version else None
-        if known is None or view is None or unset or copy is not None or tensor.is_neg() or not storage.resizable():
+        view = state.views.get(layout) if state is not None and state.version == version else None
+        if state is None or view is None or unset or copy is not None or tensor.is_neg() or not storage.resizable():
             return self._look(op, tensor, storage, version, layout, io, index, unset, copy)
         if self._is_overwritten(view, storage):
             return self._look(op, tensor, storage, version, layout, io, index, unset, copy)
-        self._just_used[known.key] = known
-        return _known_item(op, io, index, view)
+        self._just_used[state.key] = state
+        return _item_of_view(op, io, index, view)
 
     def items_of_view(self, op: OperatorCall, tensor: torch.Tensor, view: torch.Tensor) -> Optional[list[Item]]:
-        """The records of the input and the output of an operator that has returned a view of its only input.
+        """Return the records of the input and the output of an operator that has returned a view of its only input.
 
-        The same as `item` gives for one after the other, but what both share is read once. None if that does not do:
-        if the input is not known in this version, or its memory is not plain.
+        They equal the results of `item` for each, but their shared fields are read once. None if the input is not known
+        in this version, or its memory is not plain.
         """
         if tensor.layout is not _strided or view.layout is not _strided or tensor.is_nested or view.is_nested:
             return None
         if tensor.is_neg() or view.is_neg():
             return None
         storage = tensor.untyped_storage()
-        known = self._known.get(storage._cdata)
+        state = self._states.get(storage._cdata)
         version = _version_of(tensor)
         # The view behind `.data` counts versions of its own.
-        if known is None or version < 0 or not (known.version == version == _version_of(view)):
+        if state is None or version < 0 or not (state.version == version == _version_of(view)):
             return None
         if not storage.resizable():
             return None
-        given = known.views.get(layout_of((tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)))
-        if given is None or view.untyped_storage()._cdata != known.key or self._is_overwritten(given, storage):
+        input_view = state.views.get(layout_of((tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)))
+        if (
+            input_view is None
+            or view.untyped_storage()._cdata != state.key
+            or self._is_overwritten(input_view, storage)
+        ):
             return None
-        self._just_used[known.key] = known
+        self._just_used[state.key] = state
         layout = layout_of((view.storage_offset(), view.shape, view.stride(), view.dtype))
-        returned = known.views.get(layout)
-        payload = given[-1]
+        returned = state.views.get(layout)
+        payload = input_view[-1]
         if returned is None:
             begin = layout.begin
-            if layout.dense is None or known.ranges.get((begin, begin + layout.span, layout.dtype)) is not payload:
-                output = self._look(op, view, storage, known.version, layout, "output", 0, False, None)
-                return [_known_item(op, "input", 0, given), output]
+            if layout.dense is None or state.ranges.get((begin, begin + layout.span, layout.dtype)) is not payload:
+                output = self._look(op, view, storage, state.version, layout, "output", 0, False, None)
+                return [_item_of_view(op, "input", 0, input_view), output]
             # The same bytes in another shape or order.
-            returned = known.views[layout] = (
-                layout.dtype, layout.shape, layout.nbytes, given[3],
-                layout.stride, layout.first, *given[6:10], 0, payload,
+            returned = state.views[layout] = (
+                layout.dtype, layout.shape, layout.nbytes, input_view[3],
+                layout.stride, layout.first, *input_view[6:10], 0, payload,
             )  # fmt: skip
         elif returned[-1] is not payload and self._is_overwritten(returned, storage):
             return None
-        return [_known_item(op, "input", 0, given), _known_item(op, "output", 0, returned)]
+        return [_item_of_view(op, "input", 0, input_view), _item_of_view(op, "output", 0, returned)]
 
     def _is_overwritten(self, view: _View, storage: Any) -> bool:
-        """Whether the memory of a known view was written to unseen; it is read each time from then on."""
+        """Return True if the memory of a known view was written to unseen; it is read each time from then on."""
         payload, window = view[-1], view[-1].window
         if payload.changed or (
             window is not None and (storage.data_ptr() != view[7] or window.tobytes() != payload.sample)
@@ -352,19 +361,19 @@ class Tensors:
         unset: bool,
         copy: Optional[torch.Tensor],
     ) -> Item:
-        """`item` for a tensor that is not known in this version."""
+        """Return `item` for a tensor that is not known in this version."""
         if tensor.is_meta or tensor._is_zerotensor():
             return _not_stored(op, tensor, io, index)
-        known = self._find(storage)
-        self._just_used[known.key] = known
-        if known.version != version:
-            known.version = version
-            known.forget_content()
+        state = self._find(storage)
+        self._just_used[state.key] = state
+        if state.version != version:
+            state.version = version
+            state.forget_content()
         shape, nbytes = layout.shape, layout.nbytes
         line = Line(
             op.seq, op.op_type, op.name, io, index, op.time, layout.dtype, shape, nbytes,
             "cpu" if tensor.is_cpu else str(tensor.device), op.phase, op.module, op.source,
-            layout.stride, layout.first, known.number, storage.data_ptr(), storage.nbytes(), version,
+            layout.stride, layout.first, state.number, storage.data_ptr(), storage.nbytes(), version,
         )  # fmt: skip
         if tensor.is_quantized:
             line.quantization = quantization(tensor)
@@ -372,7 +381,7 @@ class Tensors:
             line.requires_grad = True  # in its first record of the step; later records are copies of known ones
         if not nbytes:
             return Item(line, None)
-        if known.in_flight and self.is_in_flight(tensor):
+        if state.in_flight and self.is_in_flight(tensor):
             line.skipped = UNWAITED
             return Item(line, None)
         if unset:
@@ -380,29 +389,29 @@ class Tensors:
             return Item(line, None)
         if copy is not None:
             return self._packed(copy, line)
-        return self._stored(tensor, storage, known, layout, line)
+        return self._stored(tensor, storage, state, layout, line)
 
-    def _stored(self, tensor: torch.Tensor, storage: Any, known: _Known, layout: ViewLayout, line: Line) -> Item:
-        """The record with the bytes of a tensor: a range of this storage that is queued already, or a new payload."""
+    def _stored(self, tensor: torch.Tensor, storage: Any, state: _StorageState, layout: ViewLayout, line: Line) -> Item:
+        """Return the record of a tensor with its bytes: a range of this storage queued before, or a new payload."""
         dtype, begin, span, dense = layout.dtype, layout.begin, layout.span, layout.dense
         if begin + span > line.storage_nbytes:
             line.skipped = FREED
             return Item(line, None)
         plain = not (tensor.is_neg() or (layout.is_complex and tensor.is_conj()))
         # Memory shared with numpy, another process or a file is not resizable.
-        trusted = plain and not known.unseen_writes and storage.resizable() and not self._rehash
+        trusted = plain and not state.unseen_writes and storage.resizable() and not self._rehash
         if trusted:
-            found = known.ranges.get((begin, begin + span, dtype)) if dense is not None else None
-            if found is None and not self._whole:
-                for (low, high, _), around in known.ranges.items():
+            stored = state.ranges.get((begin, begin + span, dtype)) if dense is not None else None
+            if stored is None and not self._whole:
+                for (low, high, _), around in state.ranges.items():
                     if low <= begin and begin + span <= high:
-                        found, line.offset = around, begin - low
+                        stored, line.offset = around, begin - low
                         break
-            if found is not None and (found.changed or not _is_sample(found, line.address + begin - line.offset)):
+            if stored is not None and (stored.changed or not _is_sample(stored, line.address + begin - line.offset)):
                 self.distrust_storage(storage)
-                trusted, found, line.offset = False, None, 0
-            if found is not None:
-                return _keep_view(known, layout, line, found)
+                trusted, stored, line.offset = False, None, 0
+            if stored is not None:
+                return _keep_view(state, layout, line, stored)
         if not plain or span > layout.nbytes or (dense is None and not tensor.is_cpu):
             # Not dense in memory, or other values than in memory.
             return self._packed(tensor, line)
@@ -412,7 +421,7 @@ class Tensors:
                 payload.strided = (layout.shape, tuple(s * layout.itemsize for s in line.stride))
             if not trusted:
                 payload = self._copied(payload)
-            elif self._others_write():
+            elif self._may_change_unseen():
                 payload.take_sample()
                 payload.copy()
                 self.new_bytes += span
@@ -422,17 +431,17 @@ class Tensors:
                     if span <= _COPY_AT_ONCE:
                         payload.copy()
                     else:
-                        known.pending.append(payload)
+                        state.pending.append(payload)
                     self.new_bytes += span
         else:
             payload = self._own(tensor, dtype, dense or layout.shape, span)
         if trusted and payload.strided is None:
-            known.ranges[begin, begin + span, dtype] = payload
-            return _keep_view(known, layout, line, payload)
+            state.ranges[begin, begin + span, dtype] = payload
+            return _keep_view(state, layout, line, payload)
         return Item(line, payload)
 
     def _packed(self, tensor: torch.Tensor, line: Line) -> Item:
-        """The record of a tensor that is stored as a contiguous copy."""
+        """Return the record of a tensor that is stored as a contiguous copy."""
         try:
             if tensor.is_neg() or tensor.is_conj():
                 tensor = tensor.resolve_conj().resolve_neg()
@@ -446,15 +455,15 @@ class Tensors:
         return Item(line, self._own(packed, line.dtype, line.shape, line.nbytes))
 
     def _copied(self, payload: Payload) -> Payload:
-        """A payload with these bytes as they are now: of this step, of the files, or a copy.
+        """Return a payload with these bytes as they are now: of this step, of the files, or a copy.
 
-        A hash costs half as much time as a copy, and half of the tensors of modules are given on from one to another.
+        A hash costs half as much time as a copy, and modules pass half of their tensors on to other modules.
         """
         payload.hash()
         content = (payload.digest, payload.dtype, payload.strided)
-        found = self._contents.get(content)
-        if found is not None:
-            return found
+        equal = self._contents.get(content)
+        if equal is not None:
+            return equal
         if not self._writer.complete(payload):
             payload.copy()
             payload.hash()
@@ -464,7 +473,7 @@ class Tensors:
         return payload
 
     def _own(self, tensor: torch.Tensor, dtype: str, shape: tuple[int, ...], nbytes: int) -> Payload:
-        """The payload of a dense tensor, copied to the host if it is on a device."""
+        """Return the payload of a dense tensor, copied to the host if it is on a device."""
         try:
             host = tensor.cpu()  # keeps the strides
         except RuntimeError:
@@ -473,23 +482,23 @@ class Tensors:
         self.new_bytes += nbytes
         return Payload(host.untyped_storage(), host.data_ptr(), nbytes, dtype, shape)
 
-    def _find(self, storage: Any) -> _Known:
-        known = self._known.get(storage._cdata)
-        if known is None:
-            known = self._known[storage._cdata] = _Known(storage._cdata, storage._weak_ref(), -1)
-        if known.number < 0:
-            known.number = self._numbered
+    def _find(self, storage: Any) -> _StorageState:
+        state = self._states.get(storage._cdata)
+        if state is None:
+            state = self._states[storage._cdata] = _StorageState(storage._cdata, storage._weak_ref(), -1)
+        if state.number < 0:
+            state.number = self._numbered
             self._numbered += 1
-        return known
+        return state
 
-    def _secure(self, known: _Known) -> None:
-        for payload in known.pending:
+    def _secure(self, state: _StorageState) -> None:
+        for payload in state.pending:
             self._writer.protect(payload)
-        known.pending.clear()
+        state.pending.clear()
 
 
 def _version_of(tensor: torch.Tensor) -> int:
-    """The number of writes to its memory that PyTorch has counted; -1 for one that does not count them."""
+    """Return the number of writes to its memory that PyTorch has counted; -1 if the tensor has no such count."""
     if tensor.is_inference():
         return -1
     try:
@@ -499,7 +508,7 @@ def _version_of(tensor: torch.Tensor) -> int:
 
 
 def _as_bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory in a type that has operators: types such as uint3 and bits16 have none."""
+    """Return the same memory in a type that has operators: types such as uint3 and bits16 have none."""
     return tensor.view(torch.uint8 if tensor.element_size() == 1 else torch.int16)
 
 
@@ -511,24 +520,24 @@ def _is_leaf(tensor: torch.Tensor) -> bool:
 
 
 def _is_sample(payload: Payload, address: int) -> bool:
-    """Whether the sample of a payload is still equal to its memory."""
+    """Return True if the sample of a payload is still equal to its memory."""
     if payload.window is not None and address == payload.address:
         return payload.window.tobytes() == payload.sample
     return not payload.sample or sample_of(address, payload.nbytes) == payload.sample
 
 
-def _keep_view(known: _Known, layout: ViewLayout, line: Line, payload: Payload) -> Item:
+def _keep_view(state: _StorageState, layout: ViewLayout, line: Line, payload: Payload) -> Item:
     # The layout does not include conjugation, nor the scale of a quantized tensor.
     if not layout.is_complex and line.quantization is None:
-        known.views[layout] = (
+        state.views[layout] = (
             line.dtype, line.shape, line.nbytes, line.device, line.stride, line.storage_offset, line.storage,
             line.address, line.storage_nbytes, line.version, line.offset, payload,
         )  # fmt: skip
     return Item(line, payload)
 
 
-def _known_item(op: OperatorCall, io: str, index: int, view: _View) -> Item:
-    """The record of a tensor that was recorded before."""
+def _item_of_view(op: OperatorCall, io: str, index: int, view: _View) -> Item:
+    """Return the record of a tensor that was recorded before."""
     dtype, shape, nbytes, device, stride, first, number, address, size, version, offset, payload = view
     # Positional arguments in the order of Line are faster, and this runs for every tensor.
     line = Line(
@@ -539,7 +548,7 @@ def _known_item(op: OperatorCall, io: str, index: int, view: _View) -> Item:
 
 
 def _not_stored(op: OperatorCall, tensor: torch.Tensor, io: str, index: int) -> Item:
-    """The record of a tensor whose bytes cannot be stored."""
+    """Return the record of a tensor that cannot be stored."""
     # A nested tensor with strided layout has no sizes.
     shape = () if tensor.is_nested else tuple(tensor.shape)
     device = "cpu" if tensor.is_cpu else str(tensor.device)

@@ -27,7 +27,7 @@ class OptimizerSteps:
         self._hook = register_optimizer_step_post_hook(self._updated)
 
     def begins(self, training: bool) -> Optional[int]:
-        """The number of the step that a call of the model begins; None if it begins no step."""
+        """Return the number of the step that a call of the model begins; None if it begins no step."""
         if self._begun or not training:
             return None
         self._begun = True
@@ -37,12 +37,12 @@ class OptimizerSteps:
         self._hook.remove()
 
     def _updated(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        known = None if self._optimizer is None else self._optimizer()
-        if known is None:
+        followed = None if self._optimizer is None else self._optimizer()
+        if followed is None:
             if not self._has_parameters(optimizer):
                 return
             self._optimizer = weakref.ref(optimizer)
-        elif known is not optimizer:
+        elif followed is not optimizer:
             return
         self.count += 1
         self._begun = False
@@ -52,4 +52,4 @@ class OptimizerSteps:
         if self._target is None:
             return True
         mine = set(map(id, self._target.parameters()))
-        return any(id(one) in mine for group in optimizer.param_groups for one in group["params"])
+        return any(id(parameter) in mine for group in optimizer.param_groups for parameter in group["params"])

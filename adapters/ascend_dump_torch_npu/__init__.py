@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPTIONS", "TorchNpuAdapter"]
 
-#: What `DumpRequest.options` may contain in addition to the keys of the dump JSON. The capture counts the steps itself.
+#: The options of `DumpRequest.options` besides the keys of the dump JSON. The capture counts the steps itself.
 OPTIONS = {
     "skip_warmup": "True: calls in which a server profiles memory, warms up or captures graphs do not count as steps",
 }

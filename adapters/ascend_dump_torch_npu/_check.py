@@ -23,7 +23,7 @@ _SWITCH = "dump.dump_op_switch"
 
 
 def check(request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
-    """All problems of a request, errors first."""
+    """Return all problems of a request, errors first."""
     situation = look_around()
     problems = [*_taken(situation), *_of_scene(request, situation), *_of_target(request, target), *_of_eager(request)]
     if request.scene != "watch":
@@ -32,9 +32,9 @@ def check(request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]
 
 
 def _taken(situation: Situation) -> Iterator[Problem]:
-    """Whether something else uses acl's dump interface, of which a process has one."""
-    found = re.match(r"\s*[+-]?(\d+)", situation.env.get(_ACL_DUMP_DATA, ""))
-    if found and int(found[1]):
+    """Yield the problem if something else uses acl's dump interface, one for each process."""
+    level = re.match(r"\s*[+-]?(\d+)", situation.env.get(_ACL_DUMP_DATA, ""))
+    if level and int(level[1]):
         yield Problem(
             "AD260",
             "error",
@@ -48,7 +48,7 @@ def _taken(situation: Situation) -> Iterator[Problem]:
         yield Problem(
             "AD261",
             "error",
-            f"torchair holds acl's dump interface: {reason}; a second aclmdlInitDump would be refused",
+            f"torchair uses acl's dump interface: {reason}; a second aclmdlInitDump would be refused",
             "capture with framework='torchair', or leave the dump options out of its CompilerConfig",
             "torchair",
         )
@@ -145,4 +145,7 @@ def _of_configuration(request: DumpRequest, run: RunDirectory, situation: Situat
     except AscendDumpError as error:
         return [Problem(error.code, "error", error.message, error.hint)]
     # The warning that the switch dumps models too matters only if there are models.
-    return [one for one in problems if one.where != _SWITCH or one.severity != "warning" or "torchair" in sys.modules]
+    no_models = "torchair" not in sys.modules
+    return [
+        problem for problem in problems if (problem.where, problem.severity, no_models) != (_SWITCH, "warning", True)
+    ]

@@ -1,7 +1,7 @@
 """The two dump interfaces of torch_npu.
 
 `init_dump`, `set_dump` and `finalize_dump` in `torch_npu.npu.utils` initialise the NPU and raise the errors of acl.
-Those in `torch_npu.npu` come from `npu_config` and set options, which take effect when the NPU is initialised; return
+Those in `torch_npu.npu` come from `npu_config` and set options that take effect when the NPU is initialised; return
 codes of acl are dropped. Sources: torch_npu 2.13, `npu/__init__.py`, `npu/utils.py`, `npu/npu_config.py`,
 OptionRegister.cpp, EnvVariables.cpp.
 """
@@ -41,7 +41,7 @@ class DumpInterface:
 
     @property
     def capturing(self) -> bool:
-        """Whether a graph (NPUGraph) is being captured in the current stream: waiting for the device would break it.
+        """True if a graph (NPUGraph) is being captured in the current stream: waiting for the device would break it.
 
         (assumption torch_npu.capturing)
         """
@@ -112,13 +112,13 @@ def _typed(call: str) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, AssertionError) as error:
-        found = _CODE.search(str(error))
-        if found is None:
+        match = _CODE.search(str(error))
+        if match is None:
             raise AdapterError(f"{call} failed: {error}", hint="see the log of CANN in ~/ascend/log") from error
-        code = int(found[1])
+        code = int(match[1])
         if code == AclError.DUMP_NOT_RUN:
             raise AdapterError(
-                f"{call} says that no dump is on: it could not begin, or something else has ended it",
+                f"{call} reports that no dump is on: it could not begin, or something else has ended it",
                 hint="leave init_dump, set_dump and finalize_dump to the capture",
             ) from error
         raise refusal(call, code, str(error)) from error

@@ -61,6 +61,5 @@ class _TorchNpuLaunch:
         if session is None:
             return
         session.step(step)
-        last = self._begin.request.steps.last
-        if not session.armed or session.failure or (last is not None and step > last):
+        if session.is_past(step):
             self._steps.end()

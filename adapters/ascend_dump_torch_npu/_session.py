@@ -38,9 +38,9 @@ _LATE = 10_000
 
 
 class TorchNpuSession(Session):
-    """A capture. Outside selected steps only a hook on the target is installed, which counts its calls.
+    """A capture. Outside selected steps only a hook on the target is installed, to count its calls.
 
-    root     has one directory for each dumped step, which is CANN's dump_path
+    root     has one directory for each dumped step, CANN's dump_path
     failure  why the capture is incomplete
     """
 
@@ -50,7 +50,7 @@ class TorchNpuSession(Session):
         self.failure: Optional[AscendDumpError] = None
         self.armed = True
         self.launched = run.launched
-        self._request = request
+        self.request = request
         self._target = target
         self._interface = DumpInterface()
         self._thread = threading.get_ident()
@@ -83,12 +83,12 @@ class TorchNpuSession(Session):
         _sessions.add(self)
 
     def _end_launched(self) -> None:
-        for other in list(_sessions):
-            if other.launched and other.armed and not self.launched:
+        for session in list(_sessions):
+            if session.launched and session.armed and not self.launched:
                 # The script's own capture is more specific than the settings of the launcher.
                 log.warning("the capture of ASCEND_DUMP ends here: the script starts one of its own")
-                other.stop()
-                other._superseded = True
+                session.stop()
+                session._superseded = True
 
     # Counting steps.
 
@@ -100,8 +100,8 @@ class TorchNpuSession(Session):
             self.guard(self.enter_step, self._calls)
 
     def skips_warmup(self) -> bool:
-        """Whether this call is a warm-up call of a server, which is no step; if so, end the open step."""
-        if not self._request.options.get(SKIP_WARMUP) or not is_warmup():
+        """Return True if this is a warm-up call of a server: it is no step, and ends the open step."""
+        if not self.request.options.get(SKIP_WARMUP) or not is_warmup():
             return False
         self.guard(self.enter_step, None)
         return True
@@ -115,11 +115,11 @@ class TorchNpuSession(Session):
 
         The dump is on during selected steps.
         """
-        if not self.armed or self._request.scene == "exception":
+        if not self.armed or self.request.scene == "exception":
             return
         if number is not None:
             self._calls = max(self._calls, number + 1)
-        selected = number is not None and number in self._request.steps and not self._over
+        selected = self.selects_step(number)
         if (self._on or selected) and self._interface.capturing:
             raise CaptureError(
                 "a step began while a graph (NPUGraph) was being captured, where the dump cannot be switched",
@@ -130,13 +130,12 @@ class TorchNpuSession(Session):
         if selected:
             assert number is not None, "an unselected step is never dumped"
             self._switch_on(number)
-        last = self._request.steps.last
-        if self._over or (number is not None and last is not None and number > last):
+        if not selected and self.is_past(number):
             self._stop_watching()
 
     @property
-    def _over(self) -> bool:
-        return self._ends or self.failure is not None
+    def is_over(self) -> bool:
+        return not self.armed or self._ends or self.failure is not None
 
     def trigger(self, reason: str) -> None:
         """Dump nothing after the open step."""
@@ -146,7 +145,7 @@ class TorchNpuSession(Session):
         # (assumption torch_npu.step_numbering)
         path = self.root / str(number)
         add_private_directory(path)
-        save_config(self._config, build(self._request, path))
+        save_config(self._config, build(self.request, path))
         self._interface.begin(os.fspath(self._config))
         self._on = True
         self.dumped += 1
@@ -166,13 +165,13 @@ class TorchNpuSession(Session):
             if isinstance(error, AscendDumpError):
                 self.failure = self.failure or error
             else:
-                found = CaptureError(
+                failure = CaptureError(
                     f"the dump could not be switched at step {self._calls}: {error!r}",
                     hint="the run goes on without it; please report this with the traceback of ASCEND_DUMP_LOG=debug",
                     code="AD305",
                 )
-                found.__cause__ = error
-                self.failure = self.failure or found
+                failure.__cause__ = error
+                self.failure = self.failure or failure
             self._stop_watching()
             if not self.failure.reported:
                 self.failure.reported = True
@@ -182,11 +181,11 @@ class TorchNpuSession(Session):
     # Exception scenes.
 
     def _set_scene(self) -> Callable[[], None]:
-        """Set the variable by which torch_npu hands the scene to aclInit. Returns the function that restores it."""
+        """Set the variable that torch_npu passes to aclInit. Returns the function that restores it."""
         if self._interface.initialised:
             return lambda: None  # it would have no effect, as the check reports
         before = own_initial_config()
-        config = build_initial(self._request, self.root)
+        config = build_initial(self.request, self.root)
         if before is not None:
             config = {**_read(before), "dump": config["dump"]}
         save_config(self._config, config)
@@ -214,9 +213,9 @@ class TorchNpuSession(Session):
         self.guard(self._switch_off)
         self.armed = False
         self._let_go()
-        if self._target is None and self._request.scene is None and self.failure is None:
+        if self._target is None and self.request.scene is None and self.failure is None:
             first = 0
-            if self._request.keep is not None:  # older steps were removed
+            if self.request.keep is not None:  # older steps were removed
                 first = min((int(path.name) for path in self.root.iterdir() if path.name.isdecimal()), default=0)
             empty = [number for number in ended if number >= first and not self._wrote(number)]
             if any(self._wrote(number) for number in self._begun if number >= first and number not in empty):
@@ -227,12 +226,12 @@ class TorchNpuSession(Session):
         return any(names for _, _, names in os.walk(self.root / str(step)))
 
     def _look_for_torchair(self) -> None:
-        """Report a graph with dump options that torchair built in the block: torchair ignores that acl refuses them."""
+        """Report a graph with dump options that torchair built in the block: torchair ignores the refusal of acl."""
         reason = torchair_dump()
-        if reason is not None and self._request.scene != "exception" and self.failure is None:
+        if reason is not None and self.request.scene != "exception" and self.failure is None:
             self.failure = CaptureError(
-                f"torchair wanted acl's dump interface inside the block: {reason}; it did not get it, so graphs are "
-                "dumped only as this capture has set it",
+                f"torchair tried to use acl's dump interface inside the block: {reason}; it was refused, so graphs are "
+                "dumped only with the settings of this capture",
                 hint="capture with framework='torchair', or leave the dump options out of its CompilerConfig",
                 code="AD261",
             )
@@ -254,35 +253,35 @@ class TorchNpuSession(Session):
             self._watch.remove()
 
     def reasons(self) -> Optional[list[str]]:
-        if self._superseded or self._request.scene == "exception" or (self._request.scene and self.dumped):
+        if self._superseded or self.request.scene == "exception" or (self.request.scene and self.dumped):
             return None
-        found = []
+        reasons = []
         if self._other_threads:
-            found.append(
+            reasons.append(
                 f"the target was called {self._other_threads} times in threads other than the one that started it"
             )
         if self._target is not None and self._calls == 0:
-            found.append(f"the target, a {type(self._target).__name__}, was never called")
+            reasons.append(f"the target, a {type(self._target).__name__}, was never called")
         elif not self.dumped:
             reached = {0: "no step began", 1: "1 step ran"}.get(self._calls, f"{self._calls} steps ran")
-            found.append(f"steps={self._request.steps} was not reached: {reached}")
+            reasons.append(f"steps={self.request.steps} was not reached: {reached}")
         else:
             if not self._interface.initialised:
-                found.append("nothing used an NPU: tensors and modules are moved there with .npu()")
-            found.append("no kernel of aclnn was launched by a selected step; graphs and copies are none")
-            found.append("CANN wrote nothing: see its log in ~/ascend/log")
-        return found
+                reasons.append("nothing used an NPU: tensors and modules are moved there with .npu()")
+            reasons.append("no kernel of aclnn was launched by a selected step; graphs and copies are none")
+            reasons.append("CANN wrote nothing: see its log in ~/ascend/log")
+        return reasons
 
 
 def _read(file: str) -> dict[str, Any]:
-    """The user's own file for aclInit, whose other settings must be kept."""
-    found = read_config(file)
-    if found.refusal is not None:
+    """Return the user's own file for aclInit: its other settings must stay."""
+    config = read_config(file)
+    if config.refusal is not None:
         raise CaptureError(
-            f"{INIT_CONFIG}={file} cannot be used: {found.refusal.reason}",
+            f"{INIT_CONFIG}={file} cannot be used: {config.refusal.reason}",
             hint="correct the file, or unset the variable",
         )
-    return found.value if isinstance(found.value, dict) else {}
+    return config.value if isinstance(config.value, dict) else {}
 
 
 _sessions: weakref.WeakSet[TorchNpuSession] = weakref.WeakSet()

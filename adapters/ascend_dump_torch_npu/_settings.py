@@ -1,4 +1,4 @@
-"""A request as CANN's dump JSON for eager kernels, and what is known about the process that will dump."""
+"""A request as CANN's dump JSON for eager kernels, and the situation of the process that will dump."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ _LAZY_DEVICE = "8.3.RC1"
 
 
 def build(request: DumpRequest, path: Path) -> dict[str, Any]:
-    """The dump JSON for one step. Raises ConfigError and NotSupported.
+    """Return the dump JSON for one step. Raises ConfigError and NotSupported.
 
     It has no steps, because CANN counts executions of models only; the capture switches the dump instead. Models are
     listed only if the request selects in models.
 
     (assumption cann.single_operators)
     """
-    wanted = request.replace(path=path, steps=Steps(None))
+    all_steps = request.replace(path=path, steps=Steps(None))
     if request.scene is None and "op_switch" not in request.options:
         if selects_in_models(request):
             options = {name: value for name, value in request.options.items() if name not in _OF_MODELS}
-            wanted = wanted.replace(layers=(), models=(), options=options)
-        wanted = wanted.replace(options={**wanted.options, "op_switch": "only"})
-    return acl_config(wanted, known_options=OPTIONS)
+            all_steps = all_steps.replace(layers=(), models=(), options=options)
+        all_steps = all_steps.replace(options={**all_steps.options, "op_switch": "only"})
+    return acl_config(all_steps, known_options=OPTIONS)
 
 
 def selects_in_models(request: DumpRequest) -> bool:
-    """Whether the request selects operators of models; kernels launched by eager PyTorch belong to no model."""
+    """Return True if the request selects operators of models; kernels launched by eager PyTorch belong to no model."""
     return bool(request.layers or request.models or any(name in request.options for name in _OF_MODELS))
 
 
 def build_initial(request: DumpRequest, path: Path) -> dict[str, Any]:
-    """The content of the file for aclInit with a scene, and the default device that torch_npu requires there."""
+    """Return the content of the file for aclInit with a scene, and the default device that torch_npu requires there."""
     config = build(request, path)
     torch_npu: Any = sys.modules["torch_npu"]
     at_least = getattr(getattr(torch_npu.npu, "utils", None), "_is_gte_cann_version", None)
@@ -64,8 +64,10 @@ def build_initial(request: DumpRequest, path: Path) -> dict[str, Any]:
 
 
 def look_around() -> Situation:
-    """The situation of this process. torch_npu passes `lite_exception` to aclInit, and CANN keeps the first exception
-    dump. Overflow detection is an option of atc, which converts nothing here.
+    """Return the situation of this process.
+
+    torch_npu passes `lite_exception` to aclInit, and CANN keeps the first exception dump. Overflow detection is an
+    option of atc, but nothing is converted in this process.
 
     (assumption torch_npu.initial_config)
     """
@@ -75,7 +77,7 @@ def look_around() -> Situation:
 
 
 def torchair_dump() -> Optional[str]:
-    """Why torchair uses acl's dump interface in this process; None if it does not."""
+    """Return the reason why torchair uses acl's dump interface in this process; None if it does not."""
     backend: Any = sys.modules.get("torchair.core._backend")
     recorded = getattr(backend, "_GLOBAL_COMPILE_OPTION", None) or {}
     for name in ("ge_dump_with_acl_config", "ge.exec.enableDump"):
@@ -83,10 +85,10 @@ def torchair_dump() -> Optional[str]:
             return f"its first graph was built with {name}={recorded[name]}"
     converter: Any = sys.modules.get("torchair._ge_concrete_graph.fx2ge_converter")
     if getattr(converter, "g_cached_dump_root", None) is not None:
-        return "it has handed a dump configuration to acl"
+        return "it has passed a dump configuration to acl"
     return None
 
 
 def own_initial_config() -> Optional[str]:
-    """The file for aclInit that the user chose; None if there is none."""
+    """Return the file for aclInit that the user chose; None if there is none."""
     return os.environ.get(INIT_CONFIG)

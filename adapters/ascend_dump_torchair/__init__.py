@@ -34,7 +34,7 @@ class TorchairAdapter(Adapter):
     framework = "torchair"
     # Below the host adapters: a module is compiled only if framework="torchair" is given.
     priority = -1
-    # Not torchair itself, because torch_npu puts a proxy into sys.modules, which import hooks do not see.
+    # Not torchair itself, because import hooks do not see the proxy that torch_npu puts into sys.modules.
     process_hooks = ("torchair.npu_fx_compiler",)
     only_from_the_start = "torchair reads its dump options when the process builds its first graph"
     repeats = Repeats.NEVER
@@ -78,9 +78,9 @@ class TorchairAdapter(Adapter):
 def configure(config: Any, request: DumpRequest) -> list[Problem]:
     """Fill a torchair.CompilerConfig with the dump settings of a request, permanently.
 
-    The dump goes to `request.path`, which is created if missing. Call it before the first graph of the process is
-    built. Returns the settings that torchair or GE will ignore, as a list of `Problem`. Raises ConfigError for what
-    they refuse, NotSupported for what torchair cannot do, WriteError if the path cannot be written.
+    The dump goes to `request.path`, created if missing. Call it before the first graph of the process is built. Returns
+    the settings that torchair or GE will ignore, as a list of `Problem`. Raises ConfigError for settings that they
+    refuse, NotSupported for those that torchair does not have, WriteError if the path cannot be written.
     """
     from ascend_dump_torchair._configure import configure
 

@@ -33,13 +33,13 @@ _CACHE = "a model of cache_compile keeps the dump options it was first compiled 
 
 
 def check(request: DumpRequest, target: Any, run: RunDirectory, plan: SettingsPlan) -> list[Problem]:
-    """All problems of a request, errors first. plan: of this request and run."""
-    given = request.options.get("compiler_config")
-    problems = list(_of_torchair(target, given))
+    """Return all problems of a request, errors first. plan: of this request and run."""
+    config = request.options.get("compiler_config")
+    problems = list(_of_torchair(target, config))
     if problems:
         return problems
-    problems += _of_target(target, given)
-    options = read_options(config_of(target, given))
+    problems += _of_target(target, config)
+    options = read_options(config_of(target, config))
     detours = find_detours(options)
     road = ""
     try:
@@ -59,8 +59,8 @@ def check(request: DumpRequest, target: Any, run: RunDirectory, plan: SettingsPl
     return worst_first(problems)
 
 
-def _of_torchair(target: Any, given: Any) -> Iterator[Problem]:
-    """Whether torchair can be imported, and the config is an instance of its class."""
+def _of_torchair(target: Any, config: Any) -> Iterator[Problem]:
+    """Yield the problem if torchair cannot be imported, or the config is not an instance of its class."""
     try:
         loaded = torchair()
         loaded.CompilerConfig  # noqa: B018  (accessing a proxy imports torchair, or raises)
@@ -68,24 +68,24 @@ def _of_torchair(target: Any, given: Any) -> Iterator[Problem]:
         first = (str(error).splitlines() or [""])[0]
         yield Problem("AD248", "error", f"torchair cannot be used: {first}", "import torchair before the capture")
         return
-    place = "target" if is_config(target) else "options"
-    given = target if is_config(target) else given
-    if given is None:
+    location = "target" if is_config(target) else "options"
+    config = target if is_config(target) else config
+    if config is None:
         return
-    if not is_config(given):
-        message = f"compiler_config is a {type(given).__name__}, not a CompilerConfig"
-        yield Problem("AD248", "error", message, "give a torchair.CompilerConfig()", place)
-    elif is_foreign(given):
+    if not is_config(config):
+        message = f"compiler_config is a {type(config).__name__}, not a CompilerConfig"
+        yield Problem("AD248", "error", message, "give a torchair.CompilerConfig()", location)
+    elif is_foreign(config):
         message = (
-            f"this CompilerConfig is the one of {type(given).__module__}, a second copy of torchair in this process: "
+            f"this CompilerConfig is the one of {type(config).__module__}, a second copy of torchair in this process: "
             "the backend does not know it"
         )
-        yield Problem("AD248", "error", message, "`import torchair` and use torchair.CompilerConfig", place)
+        yield Problem("AD248", "error", message, "`import torchair` and use torchair.CompilerConfig", location)
 
 
-def _of_target(target: Any, given: Any) -> Iterator[Problem]:
-    """Whether the target can be captured. given: the config in the options of the request."""
-    if is_config(target) and given is not None and given is not target:
+def _of_target(target: Any, config: Any) -> Iterator[Problem]:
+    """Yield the problems of the target. config: the one in the options of the request."""
+    if is_config(target) and config is not None and config is not target:
         message = "options['compiler_config'] changes nothing: the config that is captured is the target"
         yield Problem("AD255", "silent", message, "leave it out", "options")
     if target is None or is_config(target):
@@ -102,7 +102,7 @@ def _of_target(target: Any, given: Any) -> Iterator[Problem]:
 
 
 def _of_engine(road: str, *, reset: bool) -> Iterator[Problem]:
-    """Whether GE, which reads options once, can still read these. reset: whether it is closed first."""
+    """Yield the problems of GE: it reads options once. reset: True if it is closed first."""
     if road in ("options", "json") and _engine.recorded() is not None:
         if not reset:
             message = "GE is initialised already, by a graph that was built before: its options count for the process"
@@ -112,7 +112,7 @@ def _of_engine(road: str, *, reset: bool) -> Iterator[Problem]:
             )
             yield Problem("AD240", "error", message, hint, "target")
         elif not _engine.can_close():
-            message = "this torchair has nothing that closes GE"
+            message = "this torchair cannot close GE"
             hint = "begin the capture before the first call of any compiled model"
             yield Problem("AD240", "error", message, hint, "options")
     anew = _engine.was_closed() or _engine.recorded() is not None
@@ -136,7 +136,7 @@ def _of_engine(road: str, *, reset: bool) -> Iterator[Problem]:
 
 
 def _of_config(options: Mapping[str, Any], detours: list[str], road: str) -> Iterator[Problem]:
-    """Options that the config has already: they are overridden by the capture, or make graphs run eagerly."""
+    """Yield the problems of options that the capture overrides, or that make graphs run eagerly."""
     file = options.get("dump_config.dump_config_path")
     enabled = options.get("dump_config.enable_dump") == "1"
     if file is not None and road == "options":
@@ -152,21 +152,21 @@ def _of_config(options: Mapping[str, Any], detours: list[str], road: str) -> Ite
 
 
 def _of_settings(settings: TorchairSettings, options: Mapping[str, Any], run: RunDirectory) -> Iterator[Problem]:
-    """Problems that CANN, or an aclgraph mode of torchair, has with the settings. options: of the current config."""
-    # Overflow detection is an option of atc, which converts nothing here.
-    here = Situation.here()._replace(
+    """Yield the problems of CANN, or of an aclgraph mode of torchair, with the settings. options: of the config."""
+    # Overflow detection is an option of atc, and nothing is converted in this process.
+    situation = Situation.here()._replace(
         exception_on="torch_npu" in sys.modules or None, status_check=True, planned=os.fspath(run.path)
     )
     if settings.file is not None:
-        yield from problems_of_config(settings.file, run.path, here)
+        yield from problems_of_config(settings.file, run.path, situation)
     elif settings.road == "options":
         names = {"dump_step": "dumpStep", "dump_mode": "dumpMode", "dump_layer": "dumpLayer", "dump_data": "dumpData"}
-        asked = {f"ge.exec.{ge}": settings.options.get(f"dump_config.{name}", "") for name, ge in names.items()}
-        given = {key: value for key, value in asked.items() if value != ""}
-        given.update({"ge.exec.enableDump": "1", "ge.exec.dumpPath": os.fspath(run.path)})
-        yield from check_ge_options(given, situation=here)
+        requested = {f"ge.exec.{ge}": settings.options.get(f"dump_config.{name}", "") for name, ge in names.items()}
+        ge_options = {key: value for key, value in requested.items() if value != ""}
+        ge_options.update({"ge.exec.enableDump": "1", "ge.exec.dumpPath": os.fspath(run.path)})
+        yield from check_ge_options(ge_options, situation=situation)
         if _engine.generates_json():
-            yield from (found for found in check_working_directory(os.getcwd()) if found.severity == "error")
+            yield from (problem for problem in check_working_directory(os.getcwd()) if problem.severity == "error")
     elif settings.road == "aclgraph":
         stage = {**options, **settings.options}.get("dump_config.data_dump_stage")
         if options.get("experimental_config.aclgraph._super_kernel_optimize") == "1" and stage != "original":
@@ -175,21 +175,21 @@ def _of_settings(settings: TorchairSettings, options: Mapping[str, Any], run: Ru
 
 
 def _of_model(target: Any, road: str) -> Iterator[Problem]:
-    """Features in the code of the model that prevent its dump."""
+    """Yield the features in the code of the model that prevent its dump."""
     if target is None or is_config(target):
         return
     if uses_cache(target):
         yield Problem("AD247", "silent", _CACHE, "capture without cache_compile, and clear its cache", "target")
-    for place in find_scopes(target):
+    for method in find_scopes(target):
         if road != "options":
-            message = f"{place} uses scope.data_dump(), which only the options of the mode max-autotune look at"
+            message = f"{method} uses scope.data_dump(), which only the options of the mode max-autotune support"
             yield Problem("AD250", "silent", message, "use layers=, or the mode max-autotune", "target")
         elif not _engine.generates_json():
-            message = f"{place} uses scope.data_dump(), which this torchair does not hand on"
+            message = f"{method} uses scope.data_dump(), which this torchair does not pass on"
             yield Problem("AD250", "silent", message, "use layers= with the names of the operators", "target")
         else:
             message = (
-                f"{place} uses scope.data_dump(), and torchair lists the types of its operators where names are "
+                f"{method} uses scope.data_dump(), and torchair lists the types of its operators where names are "
                 "compared: of each type the first operator of the whole graph is dumped, the others are not"
             )
             yield Problem("AD250", "silent", message, "use layers= with the names of the operators", "target")

@@ -50,51 +50,51 @@ _OPTIONS = (
 
 
 def torchair() -> Any:
-    """The module torchair, imported if necessary. Raises what that import raises."""
+    """Return the module torchair, imported if necessary. Raises any error of that import."""
     import importlib
 
     return importlib.import_module("torchair")
 
 
 def is_config(target: Any) -> bool:
-    """Whether this is a CompilerConfig, of torchair or of a copy imported under a longer path."""
+    """Return True if this is a CompilerConfig, of torchair or of a copy imported under a longer path."""
     kind = type(target)
     return kind.__name__ == "CompilerConfig" and hasattr(target, "dump_config") and hasattr(target, "mode")
 
 
 def is_foreign(target: Any) -> bool:
-    """Whether the class of a config is not `torchair.CompilerConfig`."""
+    """Return True if the class of a config is not `torchair.CompilerConfig`."""
     loaded = sys.modules.get("torchair")
     # A proxy of torch_npu raises AttributeError until it is initialised.
     return type(target) is not getattr(loaded, "CompilerConfig", None)
 
 
-def config_of(target: Any, given: Any) -> Any:
-    """The config to fill: the target, the one in the options of the request, or a new one."""
+def config_of(target: Any, from_request: Any) -> Any:
+    """Return the config to fill: the target, the one in the options of the request, or a new one."""
     if is_config(target):
         return target
-    return torchair().CompilerConfig() if given is None else given
+    return torchair().CompilerConfig() if from_request is None else from_request
 
 
 def read_options(config: Any) -> dict[str, Any]:
-    """The options that matter to a dump and that this torchair has, each as text or None."""
-    found = {option: _find(config, option) for option in _OPTIONS}
-    options = {option: _read(value) for option, value in found.items() if value is not _ABSENT}
+    """Return the options that matter to a dump and that this torchair has, each as text or None."""
+    values = {option: _find(config, option) for option in _OPTIONS}
+    options = {option: _read(value) for option, value in values.items() if value is not _ABSENT}
     # The oldest versions of torchair have only this mode.
     options["mode"] = str(options.get("mode") or "max-autotune")
     return options
 
 
 def find_detours(options: Mapping[str, Any]) -> list[str]:
-    """The options that make every graph run eagerly, so that GE gets none and dumps nothing."""
+    """Return the options that make every graph run eagerly, so that GE gets none and dumps nothing."""
     of_ge = options["mode"] == "max-autotune"
     summary = options.get("debug.fx_summary.type") is not None and options.get("debug.fx_summary.skip_compile") == "1"
-    found = {
+    detours = {
         "debug.run_eagerly": of_ge and options.get("debug.run_eagerly") == "1",
         "debug.data_dump.type": options.get("debug.data_dump.type") is not None,
         "debug.fx_summary.type": of_ge and summary,
     }
-    return [option for option, on in found.items() if on]
+    return [option for option, on in detours.items() if on]
 
 
 def _read(value: Any) -> Any:
@@ -102,10 +102,10 @@ def _read(value: Any) -> Any:
 
 
 def _find(config: Any, option: str) -> Any:
-    here = config
+    value = config
     for name in option.split("."):
-        here = getattr(here, name, _ABSENT)
-    return here
+        value = getattr(value, name, _ABSENT)
+    return value
 
 
 class Filled:
@@ -147,7 +147,7 @@ class Filled:
         self._set_to[option] = _read(_find(self.config, option))
 
     def replaced(self) -> dict[str, Any]:
-        """The options that were changed since `set`, with their current values."""
+        """Return the options that were changed since `set`, with their current values."""
         now = {option: _read(_find(self.config, option)) for option in self._set_to}
         return {option: value for option, value in now.items() if value != self._set_to[option]}
 
@@ -159,28 +159,30 @@ class Filled:
 
 
 def _refusal(option: str, value: object, error: Exception) -> ConfigError:
-    """The error for a refused option, with the first line of torchair's message, which has a traceback."""
-    said = (str(error).splitlines() or [type(error).__name__])[0]
+    """Return the error for a refused option, with the first line of torchair's message: the rest is a traceback."""
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
     return ConfigError(
-        f"torchair refuses config.{option} = {value!r}: {said}",
-        hint="`ascend-dump check --against torchair` tells what each option takes",
+        f"torchair refuses config.{option} = {value!r}: {reason}",
+        hint="`ascend-dump check --against torchair` lists the values of each option",
         code="AD243",
     )
 
 
 def _remember(section: Any, name: str) -> Callable[[], None]:
-    """A function that undoes an assignment. It restores the raw value: reading an option returns text, and some options
-    refuse their own default."""
-    held = vars(section).get(name, vars(section).get(f"_{name}", _ABSENT))
-    if hasattr(held, "_value"):
-        before = held._value
-        return lambda: setattr(held, "_value", before)
+    """Return a function that undoes an assignment.
+
+    It restores the raw value: reading an option returns text, and some options refuse their own default.
+    """
+    attribute = vars(section).get(name, vars(section).get(f"_{name}", _ABSENT))
+    if hasattr(attribute, "_value"):
+        before = attribute._value
+        return lambda: setattr(attribute, "_value", before)
     plain = vars(section).get(name, _ABSENT)
     return lambda: object.__setattr__(section, name, None if plain is _ABSENT else plain)
 
 
 def engine_modules() -> tuple[Optional[Any], Optional[Any], Optional[Any]]:
-    """The modules of torchair with global state of the process; None for each that is not loaded."""
+    """Return the modules of torchair with global state of the process; None for each that is not loaded."""
     names = ("torchair.core._backend", "torchair._ge_concrete_graph.fx2ge_converter", "torchair.core._torchair")
     backend, converter, native = (sys.modules.get(name) for name in names)
     return backend, converter, native

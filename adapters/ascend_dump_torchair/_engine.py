@@ -1,6 +1,6 @@
 """GE in this process: the first graph initialises it, and its options apply to all later graphs.
 
-To reset it, a function of torchair is called and two of its globals are cleared, which nothing else resets. The
+To reset it, a function of torchair is called and two of its globals are cleared: nothing else resets them. The
 function ends GE's session with its models, and the settings made through acl; a new session reads new options.
 """
 
@@ -20,7 +20,7 @@ _closed: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def recorded() -> Optional[Mapping[str, str]]:
-    """The options with which GE was initialised; None if it was not."""
+    """Return the options that GE was initialised with; None if it was not."""
     backend, _, _ = engine_modules()
     return getattr(backend, _RECORDED, None)
 
@@ -31,7 +31,7 @@ def can_close() -> bool:
 
 
 def was_closed() -> bool:
-    """Whether GE was closed in this process, so that the next graph initialises it again."""
+    """Return True if GE was closed in this process, so that the next graph initialises it again."""
     backend, _, _ = engine_modules()
     return backend is not None and backend in _closed
 
@@ -39,7 +39,7 @@ def was_closed() -> bool:
 def close() -> None:
     """Close GE, end its dump and drop all compiled graphs, so that the next graph sets new options.
 
-    Raises what torchair raises; its options are cleared in that case too.
+    Raises the errors of torchair; its options are cleared in that case too.
 
     (assumption torchair.closed_engine)
     """
@@ -65,6 +65,6 @@ def forget_graphs() -> None:
 
 
 def generates_json() -> bool:
-    """Whether this torchair writes its own dump JSON into the working directory and passes it to the device."""
+    """Return True if this torchair writes its own dump JSON into the working directory and passes it to the device."""
     _, converter, native = engine_modules()
     return hasattr(converter, "_set_dump_options_json") or hasattr(native, "AclmdlSetDump")

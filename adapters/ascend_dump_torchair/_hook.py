@@ -33,7 +33,7 @@ _MAKERS = (
 )
 
 
-class _LeftAlone(NamedTuple):
+class _Uncaptured(NamedTuple):
     """A function of torchair that compiles a model in a way that a capture without a target cannot dump."""
 
     name: str
@@ -42,15 +42,15 @@ class _LeftAlone(NamedTuple):
     why: str
 
 
-_LEFT_ALONE = (
-    _LeftAlone(
+_UNCAPTURED = (
+    _Uncaptured(
         "cache_compile",
         ("torchair.inference",),
         "AD247",
         "a model of torchair.inference.cache_compile is not captured: it keeps the dump options it was first compiled "
         "with; compile it with torch.compile and get_npu_backend for the capture",
     ),
-    _LeftAlone(
+    _Uncaptured(
         "dynamo_export",
         ("torchair", "torchair.npu_export", "torch_npu.dynamo.torchair"),
         "AD256",
@@ -70,46 +70,46 @@ _OF_DUMP: Mapping[str, str] = {
 
 
 class Hook:
-    """Calls `fill(config)` with each config from which a backend or compiler is made, until `remove`.
+    """Calls `fill(config)` with each config of a new backend or compiler, until `remove`.
 
     If the program passes no config, a new one is used. Models compiled in other ways are not captured, and this is
     logged: a model of `cache_compile` keeps the options of its first compilation, even in later processes; one of
-    `dynamo_export` is not run. `left` has the reason, once per function.
+    `dynamo_export` is not run. `uncaptured` has the reason, once per function.
     """
 
     def __init__(self, fill: Callable[[Any], object]) -> None:
-        self.left: list[str] = []
+        self.uncaptured: list[str] = []
         self._undo: list[Callable[[], None]] = []
         for maker in _MAKERS:
-            for place in maker.modules:
-                self._replace(place, maker.name, functools.partial(self._fill, maker, fill))
-        for other in _LEFT_ALONE:
-            for place in other.modules:
-                self._replace(place, other.name, functools.partial(self._leave, f"{other.why} [{other.code}]"))
+            for module in maker.modules:
+                self._replace(module, maker.name, functools.partial(self._fill, maker, fill))
+        for function in _UNCAPTURED:
+            for module in function.modules:
+                self._replace(module, function.name, functools.partial(self._skip, f"{function.why} [{function.code}]"))
 
     def _fill(
         self, maker: _Maker, fill: Callable[[Any], object], original: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
         if len(args) > len(maker.positional):
             return original(*args, **kwargs)  # which raises
-        given = {**dict(zip(maker.positional, args)), **kwargs}
-        if given.get(_CONFIG) is None:
-            given[_CONFIG] = torchair().CompilerConfig()
+        arguments = {**dict(zip(maker.positional, args)), **kwargs}
+        if arguments.get(_CONFIG) is None:
+            arguments[_CONFIG] = torchair().CompilerConfig()
         try:
-            fill(given[_CONFIG])
+            fill(arguments[_CONFIG])
         except AscendDumpError as error:
             # The program goes on without a dump.
-            log.warning("a config given to torchair.%s is not captured: %s", maker.name, error)
-        return original(**given)
+            log.warning("a config passed to torchair.%s is not captured: %s", maker.name, error)
+        return original(**arguments)
 
-    def _leave(self, why: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if why not in self.left:
-            self.left.append(why)
+    def _skip(self, why: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if why not in self.uncaptured:
+            self.uncaptured.append(why)
             log.warning("%s", why)
         return original(*args, **kwargs)
 
-    def _replace(self, place: str, name: str, call: Callable[..., Any]) -> None:
-        module = sys.modules.get(place)
+    def _replace(self, module_name: str, name: str, call: Callable[..., Any]) -> None:
+        module = sys.modules.get(module_name)
         original = getattr(module, name, None)
         if original is None:
             return
@@ -135,11 +135,11 @@ class Hook:
 class OptionsOfCompile:
     """Ignores options in `torch.compile(options=…)` that the capture has set on a config, until `remove`.
 
-    held(config)         returns the options that the capture has set there
+    options_of(config)   returns the options that the capture has set there
     report(name, value)  called for an option that is ignored
     """
 
-    def __init__(self, held: Callable[[Any], Mapping[str, Any]], report: Callable[[str, Any], object]) -> None:
+    def __init__(self, options_of: Callable[[Any], Mapping[str, Any]], report: Callable[[str, Any], object]) -> None:
         self._undo: Callable[[], None] = lambda: None
         module = sys.modules.get(_COMPILER)
         original = getattr(module, _APPLY, None)
@@ -147,14 +147,14 @@ class OptionsOfCompile:
             return
 
         @functools.wraps(original)
-        def apply(config: Any, given: dict[str, Any]) -> Any:
-            options = dict(given.get("options") or {})
-            kept = held(config)
-            for name in [name for name in options if _OF_DUMP.get(name) in kept]:
+        def apply(config: Any, requested: dict[str, Any]) -> Any:
+            options = dict(requested.get("options") or {})
+            our_options = options_of(config)
+            for name in [name for name in options if _OF_DUMP.get(name) in our_options]:
                 value = options.pop(name)
-                if value != kept[_OF_DUMP[name]]:
+                if value != our_options[_OF_DUMP[name]]:
                     report(name, value)
-            return original(config, {**given, "options": options} if "options" in given else given)
+            return original(config, {**requested, "options": options} if "options" in requested else requested)
 
         setattr(module, _APPLY, apply)
 

@@ -1,4 +1,4 @@
-"""Record a whole torchair program: starts at the first config for a backend or compiler, which becomes the target.
+"""Record a whole torchair program: the first config for a backend or compiler becomes the target.
 
 Later configs are filled too. Settings that the program makes on a config after that call take precedence, because
 torchair reads a config when the first graph is built.
@@ -29,7 +29,7 @@ class _TorchairLaunch:
         self._hook = Hook(self._fill)
 
     def unused(self) -> str:
-        return "; ".join(self._hook.left) or "it made no backend with get_npu_backend"
+        return "; ".join(self._hook.uncaptured) or "it made no backend with get_npu_backend"
 
     def _fill(self, config: Any) -> None:
         # GE and its dump belong to the process that was forked.

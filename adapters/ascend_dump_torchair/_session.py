@@ -77,7 +77,7 @@ class TorchairSession(Session):
         self._hook: Optional[Hook] = None
         try:
             self.add(config_of(target, request.options.get("compiler_config")))
-            self._undo.append(OptionsOfCompile(self._held, self._left_out).remove)
+            self._undo.append(OptionsOfCompile(self._options_of, self._report_ignored).remove)
             if target is None:
                 self._hook = Hook(self.add)
                 self._undo.append(self._hook.remove)
@@ -100,19 +100,19 @@ class TorchairSession(Session):
         self._layers.append(str(settings.options.get("dump_config.dump_layer", "")))
         self._roads.add(settings.road)
 
-    def _held(self, config: Any) -> dict[str, Any]:
-        """The options that this capture has set on a config, and their values; none once it has stopped."""
+    def _options_of(self, config: Any) -> dict[str, Any]:
+        """Return the options that this capture has set on a config, and their values; none once it has stopped."""
         return {
             option: value for each in self._filled if each.config is config for option, value in each.options.items()
         }
 
-    def _left_out(self, name: str, value: Any) -> None:
+    def _report_ignored(self, name: str, value: Any) -> None:
         """Report an option of torch.compile that is ignored, once for each name."""
         if name not in self._reported_options:
             self._reported_options.add(name)
             log.warning(
-                "torch.compile(options={%r: %r}) would replace what the capture has set on this config, and is left "
-                "out while it lasts: the dump is in %s [AD370]",
+                "torch.compile(options={%r: %r}) would replace the setting of the capture on this config, and is "
+                "ignored while the capture lasts: the dump is in %s [AD370]",
                 name,
                 value,
                 self.root,
@@ -129,11 +129,11 @@ class TorchairSession(Session):
 
         options = self._request.options
         backend = torchair().get_npu_backend(compiler_config=self._filled[0].config)
-        given = {name: options[name] for name in ("dynamic", "fullgraph") if name in options}
-        return InPlace(target, torch.compile(calls_of(target), backend=self._guard(backend), **given))
+        settings_of_compile = {name: options[name] for name in ("dynamic", "fullgraph") if name in options}
+        return InPlace(target, torch.compile(calls_of(target), backend=self._guard(backend), **settings_of_compile))
 
     def _guard(self, backend: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a backend so that a graph which torchair cannot compile runs eagerly instead of raising.
+        """Wrap a backend so that graphs run eagerly if torchair cannot compile them.
 
         The decision is made for each graph, because the graphs before a graph break have run already.
         """
@@ -154,11 +154,11 @@ class TorchairSession(Session):
         return npu
 
     def _failed(self, error: Exception) -> None:
-        found = why_failed(error)
+        failure = why_failed(error)
         if self.failure is None:
-            self.failure = found
-            found.reported = True
-            log.warning("what torchair cannot compile runs eagerly: %s", found)
+            self.failure = failure
+            failure.reported = True
+            log.warning("what torchair cannot compile runs eagerly: %s", failure)
 
     def stop(self) -> None:
         """Restore the configs and the target, and close GE if this capture's dump is set in it.
@@ -190,20 +190,20 @@ class TorchairSession(Session):
         elif self._compiled or self._roads & {"eager", "aclgraph"}:
             _engine.forget_graphs()
         self._remove_generated()
-        self.failure = self.failure or self._why_elsewhere()
+        self.failure = self.failure or self._changed_options()
         if self.failure is None and self._only_graphs():
             listed = "".join(f"\n  - {reason}" for reason in self.reasons() or [])
             hint = "see `ascend-dump explain AD303`"
             self.failure = CaptureError(f"the capture wrote graphs but no operator{listed}", hint=hint, code="AD303")
 
-    def _why_elsewhere(self) -> Optional[CaptureError]:
-        """The error for options set by the capture that the program has changed inside the block."""
+    def _changed_options(self) -> Optional[CaptureError]:
+        """Return the error for options set by the capture that the program has changed inside the block."""
         if not self._replaced:
             return None
         listed = ", ".join(f"config.{option} = {value!r}" for option, value in self._replaced.items())
         return CaptureError(
-            f"the program changed in the block what the capture had set: {listed}; what holds when the first graph is "
-            "built counts, so the dump is not, or not all, in the capture's directory",
+            f"the program changed settings of the capture in the block: {listed}; the values at the time of the first "
+            "graph count, so the dump is not, or not all, in the capture's directory",
             hint="leave the options of the dump to the capture, or set them before it and capture nothing",
             code="AD370",
         )
@@ -215,13 +215,13 @@ class TorchairSession(Session):
             self._filled.pop().restore()
 
     def _dumps_for_us(self) -> bool:
-        """Whether GE was initialised with the settings of this capture."""
+        """Return True if GE was initialised with the settings of this capture."""
         recorded = _engine.recorded() or {}
-        places = (os.fspath(self.root), os.fspath(self._plan.file))
-        return any(str(value).startswith(places) for value in recorded.values())
+        prefixes = (os.fspath(self.root), os.fspath(self._plan.file))
+        return any(str(value).startswith(prefixes) for value in recorded.values())
 
     def _files(self) -> Iterator[tuple[Path, dict[str, Any]]]:
-        """The dump JSON files that torchair wrote into the working directory for this capture, and their `dump`."""
+        """Yield the dump JSON files that torchair wrote for this capture, and their `dump`."""
         # The working directory at the first run of a graph, which may not be that of the start.
         for directory in {self._directory, *_working_directory()}:
             for file in directory.glob(f"ge_dump_data_json/dump_options_*_pid{os.getpid()}.json"):
@@ -237,18 +237,18 @@ class TorchairSession(Session):
         (assumption torchair.refusal_dropped)
         """
         for file, dump in self._files():
-            found = (problem for problem in check_acl_config(file) if problem.severity == "error")
-            self._errors += [f"the device refuses the settings that torchair generates: {each}" for each in found]
+            problems = (problem for problem in check_acl_config(file) if problem.severity == "error")
+            self._errors += [f"the device refuses the settings that torchair generates: {each}" for each in problems]
             with contextlib.suppress(KeyError, AttributeError, TypeError):
                 self._look_for_scopes(dump["dump_list"])
 
     def _look_for_scopes(self, listed: list[dict[str, list[str]]]) -> None:
-        """Find out from the generated JSON whether a graph used torchair's scope.
+        """Report graphs with torchair's scope, by the generated JSON.
 
         Needed if only a config is captured, because then the model is not known.
         """
-        asked = {name for layers in self._layers for name in layers.split()}
-        types = {name for entry in listed for name in entry.get("layer", ())} - asked
+        selected = {name for layers in self._layers for name in layers.split()}
+        types = {name for entry in listed for name in entry.get("layer", ())} - selected
         if types and self.failure is None and not self._scopes_reported:
             self.failure = CaptureError(
                 "a graph uses scope.data_dump(), and torchair lists the types of its operators "
@@ -271,44 +271,43 @@ class TorchairSession(Session):
     def _only_graphs(self) -> bool:
         if "graph_dump" not in self._request.options:
             return False
-        names = [name for _, _, found in os.walk(self.root) for name in found]
+        names = [name for _, _, files in os.walk(self.root) for name in files]
         return bool(names) and all(name.startswith("dynamo_") for name in names)
 
     def reasons(self) -> Optional[list[str]]:
-        """After the stop: why nothing was written, most likely first."""
         request = self._request
         if request.scene in ("overflow", "exception") or os.getpid() != self._pid:
             return None
-        found = list(self._errors)
+        reasons = list(self._errors)
         if self._detours and not self._roads & {"eager"}:
             listed = ", ".join(f"config.{option}" for option in dict.fromkeys(self._detours))
-            found.append(f"{listed} let every graph run eagerly, so that none reached the device")
+            reasons.append(f"{listed} let every graph run eagerly, so that none reached the device")
         if self._hook is not None:
-            found += self._hook.left
+            reasons += self._hook.uncaptured
         if not self._built and not self._roads & {"eager", "aclgraph"}:
-            found.append(
+            reasons.append(
                 "no graph was built from the captured config in the block: the model was not called, or its graph was "
                 "built before the block, or by a backend that has another config (such as backend='npu')"
             )
-            return found
+            return reasons
         if not request.steps.all:
-            found.append(f"no graph was executed for a step in steps={request.steps}; each graph counts from 0")
+            reasons.append(f"no graph was executed for a step in steps={request.steps}; each graph counts from 0")
         if request.layers or request.models:
-            found.append(
+            reasons.append(
                 "no operator or graph has a name that layers= and models= ask for; GE compares exact names, and "
                 "options={'graph_dump': 'py'} writes those of torchair"
             )
         if request.level == "kernel":
-            found.append("level='kernel' leaves graphs out")
+            reasons.append("level='kernel' leaves graphs out")
         if "torch_npu" in sys.modules:
-            found.append("torch_npu.npu.init_dump was called before: torchair's own settings are dropped then")
+            reasons.append("torch_npu.npu.init_dump was called before: torchair's own settings are dropped then")
         if not self._roads & {"eager", "aclgraph"}:
-            found.append("CANN could not write it, as on a full disk: see its log in ~/ascend/log")
-        return found
+            reasons.append("CANN could not write it, as on a full disk: see its log in ~/ascend/log")
+        return reasons
 
 
 def _working_directory() -> list[Path]:
-    """The current working directory; empty if it was removed."""
+    """Return the current working directory; empty if it was removed."""
     with contextlib.suppress(OSError):
         return [Path.cwd()]
     return []
@@ -336,10 +335,10 @@ def _backward_at_once() -> contextlib.AbstractContextManager[Any]:
     import torch._functorch.config as settings
 
     name = "force_non_lazy_backward_lowering"
-    found: contextlib.AbstractContextManager[Any] = (
+    context: contextlib.AbstractContextManager[Any] = (
         settings.patch(name, True) if hasattr(settings, name) else contextlib.nullcontext()
     )
-    return found
+    return context
 
 
 def fill(plan: SettingsPlan, config: Any) -> tuple[TorchairSettings, Filled]:
@@ -353,9 +352,9 @@ def fill(plan: SettingsPlan, config: Any) -> tuple[TorchairSettings, Filled]:
 
 
 def why_failed(error: Exception) -> AscendDumpError:
-    """The error for an exception of torchair's backend, whose text holds a traceback after the reason."""
+    """Return the error for an exception of torchair's backend: its text is the reason, then a traceback."""
     text = str(error)
-    said = (text.splitlines() or [type(error).__name__])[0]
+    reason = (text.splitlines() or [type(error).__name__])[0]
     if _TWICE in text:
         return CaptureError(
             "GE was initialised by another graph inside the block, with other options, so this one cannot dump",
@@ -364,11 +363,11 @@ def why_failed(error: Exception) -> AscendDumpError:
         )
     if "acl init dump" in text:
         return CaptureError(
-            f"another user of acl's dump interface is active, so torchair's own cannot begin: {said[:200]}",
+            f"another user of acl's dump interface is active, so torchair's own cannot begin: {reason[:200]}",
             hint="end the capture with framework='torch_npu', or call torch_npu.npu.finalize_dump, before",
             code="AD254",
         )
     return AdapterError(
-        f"torchair could not compile the model: {said[:500]}",
-        hint="compile it without a capture first; the mode and the log of torchair tell more",
+        f"torchair could not compile the model: {reason[:500]}",
+        hint="compile it without a capture first; see the mode and the log of torchair",
     )

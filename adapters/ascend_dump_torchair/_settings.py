@@ -30,7 +30,7 @@ class TorchairSettings(NamedTuple):
 
 
 def _find_road(request: DumpRequest, mode: str) -> str:
-    """The kind of torchair's dump that can do the request. Raises NotSupported and ConfigError."""
+    """Return the kind of torchair's dump that can do the request. Raises NotSupported and ConfigError."""
     for name in _SWITCHES:
         if not isinstance(request.options.get(name, False), bool):
             raise ConfigError(
@@ -56,7 +56,7 @@ def _refuse_scenes(request: DumpRequest, what: str, hint: str) -> None:
 
 
 def _names_of(request: DumpRequest) -> Optional[list[str]]:
-    """The operators in the graph file that the request names; None without one. Raises ConfigError and ReadError."""
+    """Return the operators in the graph file of the request; None without one. Raises ConfigError and ReadError."""
     graph = request.options.get("graph")
     if graph is None:
         return None
@@ -83,7 +83,7 @@ class SettingsPlan:
         return self._request is request and self._run == run
 
     def settings(self, options: Mapping[str, Any]) -> TorchairSettings:
-        """The settings for a config with these options.
+        """Return the settings for a config with these options.
 
         Raises ConfigError, NotSupported (also for an option that the config does not have), and ReadError for the
         graph.
@@ -95,60 +95,59 @@ class SettingsPlan:
 
 
 def _build(request: DumpRequest, mode: str, has: Set[str], root: Path, file: Path) -> TorchairSettings:
-    """mode: of the config; has: its options; file: path of the dump JSON."""
+    """Return the settings. mode: of the config; has: its options; file: path of the dump JSON."""
     for name in request.options:
         if name not in OPTIONS and name not in CANN_OPTIONS:
-            known = ", ".join([*OPTIONS, *CANN_OPTIONS])
-            raise ConfigError(f"options: {name!r} is unknown", hint=f"known: {known}")
+            raise ConfigError(f"options: {name!r} is unknown", hint=f"known: {', '.join([*OPTIONS, *CANN_OPTIONS])}")
     road = _find_road(request, mode)
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     config_file = None
     if road == "eager":
-        found = {
+        options = {
             "debug.data_dump.type": "npy",
             "debug.data_dump.path": os.fspath(root),
             "debug.data_dump.filter": _filter(request),
             "dump_config.enable_dump": False,
         }
     elif road == "aclgraph":
-        found = {"dump_config.dump_path": os.fspath(root), "dump_config.enable_dump": True}
+        options = {"dump_config.dump_path": os.fspath(root), "dump_config.enable_dump": True}
         if "data_dump_stage" in request.options:
-            found["dump_config.data_dump_stage"] = request.options["data_dump_stage"]
+            options["dump_config.data_dump_stage"] = request.options["data_dump_stage"]
     else:
         request, names = request.replace(path=root), _names_of(request)
         if road == "json":
             config_file = acl_config(request, names=names, known_options=OPTIONS)
-            found = {"dump_config.enable_dump": False, "dump_config.dump_config_path": os.fspath(file)}
+            options = {"dump_config.enable_dump": False, "dump_config.dump_config_path": os.fspath(file)}
         else:
-            found = {f"dump_config.{name}": value for name, value in build_options(request, names=names).items()}
+            options = {f"dump_config.{name}": value for name, value in build_options(request, names=names).items()}
             if "dump_config.dump_config_path" in has:
-                found["dump_config.dump_config_path"] = None
+                options["dump_config.dump_config_path"] = None
             if "dump_config.dump_data" not in has and request.data == "tensor":
-                del found["dump_config.dump_data"]
+                del options["dump_config.dump_data"]
     if "graph_dump" in request.options:
-        found["debug.graph_dump.type"] = request.options["graph_dump"]
-        found["debug.graph_dump.path"] = os.fspath(root)
-    for option in found:
+        options["debug.graph_dump.type"] = request.options["graph_dump"]
+        options["debug.graph_dump.path"] = os.fspath(root)
+    for option in options:
         if option not in has:
             raise NotSupported(
                 f"this torchair has no option config.{option}", hint="it came with a later torch_npu; see its release"
             )
-    return TorchairSettings(road, found, config_file)
+    return TorchairSettings(road, options, config_file)
 
 
 def _filter(request: DumpRequest) -> Any:
-    """A function that selects the FX nodes that the eager dumper saves, by name of the node or of its operator."""
-    given = request.options.get("filter")
-    if given is not None:
-        if not callable(given):
-            raise ConfigError(f"options['filter']={given!r}: expected a function", hint=OPTIONS["filter"])
-        return given
+    """Return a function that selects FX nodes for the eager dumper, by name of the node or of its operator."""
+    function = request.options.get("filter")
+    if function is not None:
+        if not callable(function):
+            raise ConfigError(f"options['filter']={function!r}: expected a function", hint=OPTIONS["filter"])
+        return function
     if not request.layers:
         return None
     matchers = [text_matcher(layer) for layer in request.layers]
 
-    def wanted(node: Any) -> Any:
+    def select(node: Any) -> Any:
         names = (node.name, str(node.target))
         return node if any(matches(name) for matches in matchers for name in names) else None
 
-    return wanted
+    return select

@@ -12,7 +12,7 @@ _CACHE_MODULE = "inference._cache_compiler"
 
 
 class InPlace:
-    """A module whose calls go to its compiled form until `remove`."""
+    """Routes the calls of a module to its compiled form until `remove`."""
 
     def __init__(self, target: Any, compiled: Callable[..., Any]) -> None:
         self._target = target
@@ -32,7 +32,7 @@ class InPlace:
 
 
 def calls_of(target: Any) -> Callable[..., Any]:
-    """The module's calls as a function to compile.
+    """Return the module's calls as a function to compile.
 
     PyTorch does not compile `_call_impl` itself for modules of its own, such as Sequential.
     """
@@ -44,25 +44,26 @@ def calls_of(target: Any) -> Callable[..., Any]:
 
 
 def steering_exceptions() -> tuple[type[Exception], ...]:
-    """Exceptions by which PyTorch restarts its analysis of a frame, or skips the frame.
+    """Return the exceptions that make PyTorch restart its analysis of a frame, or skip the frame.
 
     They are not failures, so a wrapper of a backend must not catch them. Those that restart have a common base class
     since PyTorch 2.1; TensorifyScalarRestartAnalysis (dynamic shapes) is raised inside a backend.
     """
-    import torch._dynamo.exc as found
+    import torch._dynamo.exc as exceptions
 
-    return tuple(getattr(found, name) for name in ("RestartAnalysis", "SkipFrame") if hasattr(found, name))
+    names = ("RestartAnalysis", "SkipFrame")
+    return tuple(getattr(exceptions, name) for name in names if hasattr(exceptions, name))
 
 
 def is_compilable(target: Any) -> bool:
-    """Whether the module can be compiled in place: not script modules, and not before PyTorch 2.1."""
+    """Return True if the module can be compiled in place: not script modules, and not before PyTorch 2.1."""
     import torch
 
     return hasattr(torch.nn.Module, _IMPL) and not isinstance(target, torch.jit.ScriptModule)
 
 
 def find_compiled(target: Any) -> Optional[str]:
-    """The part of the module that is compiled already; None if there is none."""
+    """Return the part of the module that is compiled already; None if there is none."""
     from torch._dynamo import OptimizedModule
 
     for name, module in target.named_modules():
@@ -72,16 +73,16 @@ def find_compiled(target: Any) -> Optional[str]:
 
 
 def find_scopes(target: Any) -> Iterator[str]:
-    """The kinds of modules whose forward names `data_dump`, torchair's scope."""
-    seen = set()
+    """Yield the `forward` methods that mention `data_dump`, torchair's scope."""
+    codes = set()
     for module in target.modules():
         code = getattr(getattr(type(module), "forward", None), "__code__", None)
-        if code is not None and code not in seen and "data_dump" in code.co_names:
-            seen.add(code)
+        if code is not None and code not in codes and "data_dump" in code.co_names:
+            codes.add(code)
             yield f"{type(module).__qualname__}.forward"
 
 
 def uses_cache(target: Any) -> bool:
-    """Whether an attribute of a module holds a result of torchair.inference.cache_compile."""
-    held = (value for module in target.modules() for value in vars(module).values())
-    return any(type(value).__module__.endswith(_CACHE_MODULE) for value in held)
+    """Return True if an attribute of a module holds a result of torchair.inference.cache_compile."""
+    values = (value for module in target.modules() for value in vars(module).values())
+    return any(type(value).__module__.endswith(_CACHE_MODULE) for value in values)

@@ -1,13 +1,12 @@
-"""For authors of adapters: the contract, the registry, and what adapters have in common.
+"""For authors of adapters: the contract, the registry, and shared parts.
 
 An adapter is a class that derives from `Adapter`, registered under the entry point group `ascend_dump.adapters`; its
 `start` returns a `Session`. `Recorder` is a session for adapters that see each operator: they pass its tensors to
-`Recorder.record`. It is built of `HostRun` and `HostWriter`, which write the format that `ascend_dump.open` reads; an
-adapter may use these directly, to save copies. Errors to raise are those of `ascend_dump`.
-`ascend_dump.testing.contract` is the test suite.
+`Recorder.record`. It is built of `HostRun` and `HostWriter`, the writers of the dump format; an adapter may use these
+directly, to save copies. Errors to raise are those of `ascend_dump`. `ascend_dump.testing.contract` is the test suite.
 
 Entry points are loaded in any process, so importing this package loads nothing else: every name is fetched when it is
-first used. `Recorder`, `HostWriter` and what belongs to it load numpy: import them inside functions.
+first used. `Recorder`, `HostWriter` and their parts load numpy: import them inside functions.
 """
 
 from __future__ import annotations

@@ -35,10 +35,10 @@ class Begin(Protocol):
     """Starts the capture of a whole process when `Adapter.launch` or `Adapter.attach` calls it with the target.
 
     Returns the session, or None if this process is not captured: the request was refused, or another rank or adapter is
-    selected. The user has been told then, and calling it again would fail the same way.
+    selected. That has been reported then, and calling it again would fail the same way.
 
     model  names the dump if there is no target
-    over   whether the user has stopped the capture from outside: no further step may begin
+    over   True once the user has stopped the capture from outside: no further step may begin
     """
 
     request: DumpRequest
@@ -51,12 +51,12 @@ class Begin(Protocol):
 
         A launched capture is finished at the end of the process.
 
-        failure: the exception because of which the capture could not begin
+        failure: the exception that kept the capture from beginning
         """
 
 
 class Repeats(Enum):
-    """Whether a framework can be captured again after a capture has ended, as decorated functions need."""
+    """The ability of a framework to be captured again after a capture has ended, as decorated functions need."""
 
     ALWAYS = "always"
     #: Yes, if the first capture began before the framework did.
@@ -66,7 +66,7 @@ class Repeats(Enum):
 
 
 class Adapter(ABC):
-    """One framework: what it can dump, and how a capture of it is started. Third parties subclass this."""
+    """One framework: its abilities, and how a capture of it is started. Third parties subclass this."""
 
     #: The name of `framework=`.
     name: str = ""
@@ -89,14 +89,14 @@ class Adapter(ABC):
 
     @abstractmethod
     def check(self, request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
-        """Everything that this framework would refuse or silently ignore.
+        """Return everything that this framework would refuse or silently ignore.
 
-        run: the directory of the dump, which is created if nothing is refused
+        run: the directory of the dump; it is created if nothing is refused
         """
 
     @abstractmethod
     def start(self, request: DumpRequest, target: Any, run: RunDirectory) -> Session:
-        """Arm the dump, which goes to `run`, an existing empty directory.
+        """Arm the dump, to be written to `run`, an existing empty directory.
 
         May raise any AscendDumpError; the target must be unchanged then.
         """
@@ -118,7 +118,7 @@ class Adapter(ABC):
     def wait(self) -> None:  # noqa: B027  (most have nothing to keep)
         """Prepare a process that may be attached to later, after the import of a module of `process_hooks`.
 
-        Keep track from now on of what `attach` will need, without slowing down steps.
+        Note from now on everything that `attach` will need, without slowing down steps.
         """
 
     def only_starts_others(self) -> bool:
@@ -147,7 +147,7 @@ class Adapter(ABC):
 
 
 class AdapterInfo(NamedTuple):
-    """One registered adapter, usable or with the reason against it."""
+    """One registered adapter. reason: why it is usable or not."""
 
     name: str
     distribution: str
@@ -157,7 +157,7 @@ class AdapterInfo(NamedTuple):
 
 
 def adapters() -> list[AdapterInfo]:
-    """The registered adapters, each usable or with the reason why not. Loads adapters, but imports no framework."""
+    """Return the registered adapters, usable or not. Loads them, but imports no framework."""
     infos = []
     for name, entry in sorted(_entry_points().items()):
         dist = distribution_of(entry)
@@ -189,7 +189,7 @@ def load(name: str) -> Adapter:
     if entry is None:
         raise AdapterNotFound(
             f"no adapter is registered as {name!r}",
-            hint=f"registered: {', '.join(sorted(_entry_points())) or 'none'}; `ascend-dump doctor` tells more",
+            hint=f"registered: {', '.join(sorted(_entry_points())) or 'none'}; `ascend-dump doctor` lists them",
         )
     try:
         adapter = entry.load()()
@@ -200,7 +200,7 @@ def load(name: str) -> Adapter:
         ) from error
     if not isinstance(adapter, Adapter):
         raise AdapterNotFound(
-            f"the entry point {name!r} gives a {type(adapter).__name__}, not an ascend_dump Adapter",
+            f"the entry point {name!r} returns a {type(adapter).__name__}, not an ascend_dump Adapter",
             hint="its class must derive from ascend_dump.Adapter",
         )
     _loaded[name] = adapter
@@ -250,7 +250,7 @@ _loaded: dict[str, Adapter] = {}
 
 @contextlib.contextmanager
 def fresh_adapters() -> Iterator[None]:
-    """A context manager that forgets the loaded adapters inside the block, and restores them at its end.
+    """Forget the loaded adapters inside the block, and restore them at its end.
 
     For tests that install an adapter temporarily, or several with one name.
     """

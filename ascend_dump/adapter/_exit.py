@@ -1,4 +1,4 @@
-"""What must be done when a process ends, in processes that multiprocessing forks too."""
+"""Functions to call when a process ends, in processes forked by multiprocessing too."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ __all__ = ["at_exit"]
 def at_exit(stop: Callable[[], object]) -> Callable[[], None]:
     """Call `stop` once when this process ends, and once at the end of each process forked from it.
 
-    Children that multiprocessing forks leave by os._exit, which runs its own finalizers but nothing of atexit; what a
-    writer thread still holds would be lost. What is registered last is called first. Returns what takes it back.
+    Children that multiprocessing forks leave by os._exit. That runs multiprocessing's finalizers but not those of
+    atexit, so records queued for a writer thread would be lost. The last registered function is called first. Returns
+    a function that unregisters.
     """
     from multiprocessing import util
 
     end = _End(stop)
     _ends.append(end)
     atexit.register(end)
-    # Such a child clears the finalizers it inherited before it calls what is registered here.
+    # Such a child clears the finalizers it inherited before it calls `_finalize`.
     util.register_after_fork(end, _finalize)
     _finalize(end)
     return end.cancel
@@ -53,7 +54,7 @@ class _End:
             atexit.unregister(self)
             if self.finalizer is not None:
                 self.finalizer.cancel()
-            # Drops the reference to what it would have stopped, which may hold a model.
+            # Drops the reference, which may keep a model alive.
             self._stop = _nothing
 
 

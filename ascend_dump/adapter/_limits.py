@@ -13,15 +13,15 @@ __all__ = ["size_is_unlimited", "steps_are_no_directories"]
 
 
 def size_is_unlimited(request: DumpRequest, writer: str = "CANN") -> list[Problem]:
-    """The problem to report for `max_bytes=` if `writer`, which writes the dump, has no such limit."""
+    """Return the problem of `max_bytes=` for a dump by `writer`, which has no such limit."""
     if request.max_bytes is None:
         return []
     message = f"max_bytes= changes nothing: {writer} has no limit on the size of a dump"
-    return [Problem("AD211", "silent", message, "select fewer steps, or let few stay: keep=", "max_bytes")]
+    return [Problem("AD211", "silent", message, "select fewer steps, or keep the last ones only: keep=", "max_bytes")]
 
 
 def steps_are_no_directories(request: DumpRequest, why: str) -> list[Problem]:
-    """The problems to report for `keep=` and `until=` if steps of a dump cannot be told apart on disk.
+    """Return the problems of `keep=` and `until=` if steps of a dump cannot be distinguished on disk.
 
     why: a sentence without its full stop
     """

@@ -56,7 +56,7 @@ class Recorder(Session):
         versions: Optional[Mapping[str, str]] = None,
     ) -> None:
         self.root = run.path
-        self._request = request
+        self.request = request
         self._restore: Optional[Callable[[], object]] = restore
         self._process = os.getpid()
         self._layers = [text_matcher(layer) for layer in request.layers]
@@ -98,7 +98,7 @@ class Recorder(Session):
         return problems
 
     def begin_step(self) -> bool:
-        """End the open step and begin the next one; return whether it is recorded."""
+        """End the open step and begin the next one; return True if it is recorded."""
         self.step(self._next_step)
         return self._is_open
 
@@ -116,11 +116,14 @@ class Recorder(Session):
             return
         self._next_step = number + 1
         self._steps_seen += 1
-        is_over = self._is_ended or self._writer.failure is not None or self._writer.ended is not None
-        if number in self._request.steps and not is_over:
+        if self.selects_step(number):
             self._writer.begin_step(number)
             self._operators = itertools.count()
             self._is_open = True
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_ended or self._writer.failure is not None or self._writer.ended is not None
 
     def record(
         self,
@@ -137,10 +140,10 @@ class Recorder(Session):
         """Record an operator that has run, with copies of its tensors. Outside of recorded steps nothing is done.
 
         op         the type of the operator, such as "MatMul"
-        inputs, outputs  numpy arrays, numbers, and objects with `__array__` or `__dlpack__`. A tensor whose values
-                   cannot be read is recorded without them, with the reason
+        inputs, outputs  numpy arrays, numbers, and objects with `__array__` or `__dlpack__`. A tensor without readable
+                   values is recorded without them, with the reason
         arguments  its other arguments: numbers, texts, lists, types. Inputs in a sequence are the argument `inputs`
-        name       its name in the model, which `layers=` selects; `op` by default
+        name       its name in the model, as `layers=` selects it; `op` by default
         module     the path of the module that called it; source: the line of the program, "train.py:31"
         phase      "forward", "backward", "optimizer" or "other"
         """
@@ -153,7 +156,7 @@ class Recorder(Session):
         items: list[Item] = []
         for io, tensors in (("input", inputs), ("output", outputs)):
             for index, (parameter, value) in enumerate(_flat(tensors)):
-                if self._request.mode in (io, "all"):
+                if self.request.mode in (io, "all"):
                     data = _content(value)
                     line = Line(seq, op, name, io, index, micros, data.dtype, data.shape, len(data.content))
                     line.module, line.source, line.phase = module, source, phase
@@ -184,7 +187,7 @@ class Recorder(Session):
             names = ", ".join(list(self._unselected)[:_MOST_NAMES])
             return [f"layers= selects none of the operators that ran, such as {names}"]
         if not self._writer.tally().begun:
-            return [f"steps={self._request.steps} was not reached: {self._steps_seen} steps ran, counted from 0"]
+            return [f"steps={self.request.steps} was not reached: {self._steps_seen} steps ran, counted from 0"]
         return ["no operator was recorded in the steps that ran"]
 
     def stop(self) -> None:
@@ -278,7 +281,7 @@ def _flat(tensors: Tensors) -> Iterator[tuple[str, Any]]:
 
 
 def _call_text(op: str, inputs: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
-    """Return the JSON of `Line.call`, in which inputs are references to their records."""
+    """Return the JSON of `Line.call`, with references to the records of inputs."""
     values: dict[str, Any] = {}
     indices = itertools.count()
     for parameter, value in inputs.items():

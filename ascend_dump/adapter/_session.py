@@ -11,6 +11,7 @@ from typing import Any, Optional
 
 from ascend_dump.common.counters import Tally
 from ascend_dump.errors import AscendDumpError, NotSupported
+from ascend_dump.request import DumpRequest
 
 __all__ = ["Session", "tell_of_empty"]
 
@@ -21,7 +22,8 @@ class Session(ABC):
     """One running capture, made by `Adapter.start`. Everything but `stop` has a default.
 
     root     the directory of this capture's files
-    config   the file that the program has to give to its framework to switch this capture on, None if there is none
+    request  the request that `selects_step` and `is_past` look at; only sessions that use these need it
+    config   the file that the program must pass to its framework to switch this capture on, None if there is none
     failure  why this capture is incomplete, None if it is complete; final once `stop` has returned
     step_directories  a pattern for the paths, below `root`, of the directories that the framework itself writes for
              each step; its last group is the step number. The capture then implements `keep=` and `until=`. None if
@@ -29,6 +31,7 @@ class Session(ABC):
     """
 
     root: Path
+    request: DumpRequest
     config: Optional[str] = None
     failure: Optional[AscendDumpError] = None
     step_directories: Optional[re.Pattern[str]] = None
@@ -52,6 +55,19 @@ class Session(ABC):
             hint="leave out cap.step() and select with steps=",
         )
 
+    @property
+    def is_over(self) -> bool:
+        """True if no further step will be recorded, whatever its number."""
+        return self.failure is not None
+
+    def is_past(self, number: Optional[int]) -> bool:
+        """Return True if neither step `number` nor a later one will be recorded."""
+        return self.is_over or (number is not None and self.request.steps.end_before(number))
+
+    def selects_step(self, number: Optional[int]) -> bool:
+        """Return True if step `number` is to be recorded: `steps=` selects it, and the recording is not over."""
+        return number is not None and number in self.request.steps and not self.is_past(number)
+
     def trigger(self, reason: str) -> None:
         """Stop recording after the open step, and keep the steps recorded so far. The first reason counts.
 
@@ -66,15 +82,15 @@ class Session(ABC):
         """Make everything captured so far readable."""
 
     def marks(self) -> Mapping[str, Mapping[str, Any]]:
-        """Extra `attrs` for the records of `cap.dump()`, by the name of their model."""
+        """Return extra `attrs` for the records of `cap.dump()`, by the name of their model."""
         return {}
 
     def tally(self) -> Optional[Tally]:
-        """Counts of what was recorded so far, exact after a stop. None: they are counted in the files then."""
+        """Return the counts of recorded steps and records, exact after a stop. None: count them in the files."""
         return None
 
     def reasons(self) -> Optional[list[str]]:
-        """Likely reasons, most likely first, why nothing was written; called after a stop.
+        """Return likely reasons, most likely first, why nothing was written; called after a stop.
 
         None if an empty dump is a valid result, such as without any overflow in the scene "overflow".
         """
@@ -84,7 +100,7 @@ class Session(ABC):
 def tell_of_empty(what: str, count: int, first: Optional[int], reason: str = "") -> None:
     """Warn about selected steps without a record, if there are any.
 
-    what: "step", or "call" of a decorated function. first: the number of the first such step.
+    what: "step" or, for decorated functions, "call". first: the number of the first such step.
     """
     if count:
         log.warning(

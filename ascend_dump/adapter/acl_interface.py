@@ -1,7 +1,7 @@
-"""acl's dump interface, of which a process has one, and typed errors for what it refuses.
+"""acl's dump interface, one for each process, and typed errors for its return codes.
 
-`aclmdlInitDump` occupies it and `aclmdlFinalizeDump` releases it, whichever library calls them; a second caller gets
-ACL_ERROR_REPEAT_INITIALIZE, or an error that it ignores. So captures note here that they use it.
+`aclmdlInitDump` occupies it and `aclmdlFinalizeDump` releases it, also when libraries call them; a second caller gets
+ACL_ERROR_REPEAT_INITIALIZE, or an error that it ignores. So captures are registered in this module while they use it.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _HINTS = {
 _holders: list[tuple[object, str]] = []
 
 
-def claim(owner: object, what: str) -> None:
-    """Note that `owner`, a capture by `what`, uses the interface. Raises CaptureError while another capture does."""
+def claim(owner: object, user: str) -> None:
+    """Register `owner`, a capture by `user`, for the interface. Raises CaptureError while another capture uses it."""
     if _holders:
         raise CaptureError(
             f"a capture by {_holders[-1][1]} is dumping through acl in this process already",
             hint="stop it first: acl has one dump interface for a process",
             code="AD302",
         )
-    _holders.append((owner, what))
+    _holders.append((owner, user))
 
 
 def release(owner: object) -> None:
@@ -55,7 +55,7 @@ def holder() -> Optional[str]:
 
 
 def refusal(call: str, code: int, words: str = "") -> AscendDumpError:
-    """Return the typed error for a return code of acl. words: CANN's own, where it has some.
+    """Return the typed error for a return code of acl. words: the message of CANN, if there is one.
 
     (assumption acl.init_dump_twice)
     """

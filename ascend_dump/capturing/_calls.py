@@ -47,7 +47,7 @@ class CallsSession(Session):
 
     def __init__(self, adapter: Adapter, request: DumpRequest, target: Any, run: RunDirectory) -> None:
         self.root = run.path
-        self._adapter, self._request, self._target, self._run = adapter, request, target, run
+        self._adapter, self.request, self._target, self._run = adapter, request, target, run
         #: The request of a single call: all steps that the framework counts within it.
         self._each = request.replace(steps=None, keep=None, until=None)
         #: The last call that is recorded, where the recording ended before the capture did.
@@ -75,7 +75,7 @@ class CallsSession(Session):
         if number is None:
             self._end_call()
             return
-        selected = self._selects(number)
+        selected = self.selects_step(number)
         self._number, self._calls = number, self._calls + 1
         if self._adapter.repeats is Repeats.NEVER:
             if self._session is None:
@@ -94,8 +94,8 @@ class CallsSession(Session):
             number = self._number
             self._last = self._calls - 1 if number is None else number
 
-    def _selects(self, number: int) -> bool:
-        return number in self._request.steps and (self._last is None or number <= self._last)
+    def is_past(self, number: Optional[int]) -> bool:
+        return number is not None and self._last is not None and number > self._last
 
     def _there(self) -> Iterator[int]:
         """Yield the numbers of the calls that have a directory."""
@@ -115,7 +115,7 @@ class CallsSession(Session):
         session, number, self._number = self._session, self._number, None
         if session is None or number is None:
             return
-        selected = self._selects(number)
+        selected = self.selects_step(number)
         if self._adapter.repeats is Repeats.NEVER:
             session.settle()
             session.flush()
@@ -174,7 +174,7 @@ class CallsSession(Session):
         self._session.flush()
         if self._adapter.repeats is Repeats.NEVER and os.getpid() == self._pid:
             number = self._number
-            self._sort(number if number is not None and self._selects(number) else None)
+            self._sort(number if self.selects_step(number) else None)
 
     def marks(self) -> Mapping[str, Mapping[str, Any]]:
         return {**self._marks, **({} if self._session is None else self._session.marks())}
@@ -195,8 +195,8 @@ class CallsSession(Session):
             self._sort(self._number)
             _remove_empty(self._common)
         # Those before the first one that is there were removed, or nothing was written at all.
-        first = min(self._there(), default=0) if self._request.keep is not None else 0
-        selected = [number for number in range(first, self._calls) if self._selects(number)]
+        first = min(self._there(), default=0) if self.request.keep is not None else 0
+        selected = [number for number in range(first, self._calls) if self.selects_step(number)]
         empty = [number for number in selected if number in self._empty or not self._wrote(number)]
         if len(empty) < len(selected):
             if self._reasons is not None and self.failure is None:  # with scene="overflow" an empty call is no finding
@@ -208,7 +208,7 @@ class CallsSession(Session):
         return holds_files(self._run.of_call(number).path)
 
     def _nothing_written(self) -> Optional[CaptureError]:
-        last = self._request.steps
+        last = self.request.steps
         if not any(number in last for number in range(self._calls)):
             reasons = [f"steps={last} was not reached: {self._calls} call{'' if self._calls == 1 else 's'}"]
         elif self._reasons is None:

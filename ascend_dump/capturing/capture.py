@@ -497,8 +497,8 @@ class Capture:
         each_call = self._captures_each_call()
         number = self._step
         self._step += 1
-        last = self.request.steps.last
-        if number not in self.request.steps and not (self._early and (last is None or number <= last)):
+        steps = self.request.steps
+        if number not in steps and (not self._early or steps.end_before(number)):
             if self._path is None:
                 # To say so where no selected call is ever reached.
                 self.end_at_exit()
@@ -522,8 +522,7 @@ class Capture:
         self._trigger_by(error)
         if self._running is not None:
             self._begin_step(self._running, None)
-        last = self.request.steps.last
-        if last is not None and self._step > last:
+        if self.request.steps.end_before(self._step):
             self._leave_block(error)
 
     def _interrupted(self, error: Optional[BaseException]) -> None:

@@ -1,4 +1,4 @@
-"""The host dialect on disk, shared by its writer and its reader."""
+"""The dump format on disk, shared by its writer and its reader."""
 
 from __future__ import annotations
 

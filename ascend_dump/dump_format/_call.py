@@ -4,7 +4,7 @@
     {"op": "aten.bernoulli_.float", "args": {"self": {"input": 0}, "p": 0.5}, "generator": {"device": "cpu", ...}}
     {"op": "aten.relu.default", "args": {"self": {"input": 0}}, "stack": ["m.py:7 in forward", "train.py:31 in main"]}
 
-JSON has no word for some values; these are objects with one name, or two where a value is cut:
+Some values do not exist in JSON; they are objects with one name, or two where a value is cut:
 
     {"input": 3}, {"output": 0}            the tensor of that record of the same operator
     {"inputs": [3, 4]}                     a list of tensors: 4 of them from input 3 on ("outputs" likewise)
@@ -84,10 +84,10 @@ class Cut(NamedTuple):
 
 
 class GeneratorState(NamedTuple):
-    """Where random numbers came from, before the operator drew any.
+    """The state of a generator of random numbers before the operator.
 
-    device  of the generator; hash: xxh3-128 of its state, empty where that could not be had
-    seed    that it was set to; offset: how far it is since, where it counts that (CUDA)
+    device  of the generator; hash: xxh3-128 of its state, empty if it cannot be read
+    seed    its last seed; offset: numbers drawn since, if it counts them (CUDA)
     """
 
     device: str
@@ -110,7 +110,7 @@ class Arguments(NamedTuple):
     generator: Optional[GeneratorState] = None
 
     def name_of(self, io: str, index: int) -> Optional[str]:
-        """Return the argument that a tensor is, `weight` or `tensors[3]`; None for one that none refers to.
+        """Return the argument of a tensor, such as `weight` or `tensors[3]`; None if no argument refers to it.
 
         >>> tensors = {"self": TensorOf("input", 0), "mat2": TensorOf("input", 1)}
         >>> Arguments("aten.mm.default", tensors).name_of("input", 1)
@@ -128,7 +128,7 @@ class Arguments(NamedTuple):
                 )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON: as an index line has them, `{"op": ..., "args": {...}}`."""
+        """Return the values as in an index line, `{"op": ..., "args": {...}}`."""
         texts = {name: json.loads(text_of(value)) for name, value in self.values.items()}
         state = {} if self.generator is None else {"generator": self.generator._asdict()}
         return {"op": self.operator, "args": texts, **state}
@@ -166,7 +166,7 @@ def _str_text(value: str) -> str:
 
 
 def cut_text(beginning: str, length: int) -> str:
-    """Return the JSON of a value cut to its beginning, which is passed as JSON."""
+    """Return the JSON of a value cut to its beginning. beginning: as JSON."""
     return f'{{"cut":{beginning},"length":{length}}}'
 
 
@@ -184,7 +184,7 @@ SCALARS: dict[type, Callable[[Any], str]] = {
 
 
 def text_of(value: Any) -> str:
-    """Return the JSON of a value of `Arguments`; of one of another type `{"object": ...}` with the name of the type."""
+    """Return the JSON of a value of `Arguments`; for other types `{"object": ...}` with the name of the type."""
     make = SCALARS.get(type(value))
     if make is not None:
         return make(value)
@@ -267,7 +267,7 @@ class _CallValues:
             [(kind, value)] = item.items()
             if kind in KINDS_OF_VALUES and isinstance(value, str):
                 return Named(kind, value)
-            if kind in ("input", "output") and _is_place(value):
+            if kind in ("input", "output") and _is_count(value):
                 return TensorOf(kind, value)
             if kind in ("inputs", "outputs") and isinstance(value, list) and len(value) == 2:
                 return self._row(kind[:-1], *value)
@@ -279,10 +279,10 @@ class _CallValues:
                 real, imaginary = (self.read(part, depth + 1) for part in value)
                 if type(real) is float and type(imaginary) is float:
                     return complex(real, imaginary)
-        raise ValueError(f"an argument is {json.dumps(item)[:100]}, which this version does not know")
+        raise ValueError(f"an argument is {json.dumps(item)[:100]}, which this version cannot read")
 
     def _row(self, io: str, start: Any, count: Any) -> list[TensorOf]:
-        if not _is_place(start) or not _is_place(count):
+        if not _is_count(start) or not _is_count(count):
             raise ValueError(f"tensors are numbered {json.dumps([start, count])[:100]}")
         self._tensors -= count
         if self._tensors < 0:
@@ -290,5 +290,5 @@ class _CallValues:
         return [TensorOf(io, start + i) for i in range(count)]
 
 
-def _is_place(value: Any) -> bool:
+def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**31

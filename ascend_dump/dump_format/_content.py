@@ -11,14 +11,14 @@ __all__ = ["StoredView", "content_of", "view_of"]
 
 
 class StoredView(NamedTuple):
-    """Where the tensor of a record lies in the bytes that its hash is of.
+    """The position and layout of a tensor in the byte range that the hash of its record covers.
 
     Other records of the same bytes may be other parts of them, so two tensors are known to be equal only if the hash,
     the type, the shape, `blob_offset` and `stored_stride` are equal.
 
-    blob, blob_nbytes  where these bytes are in the shard, and how many; None if they are not stored: then the hash is
-                       that of the tensor's own range of memory
-    blob_offset        bytes from the first of them to element 0
+    blob, blob_nbytes  the range in the shard; None if the bytes are not stored: then the hash covers the tensor's own
+                       range of memory
+    blob_offset        bytes from the start of the range to element 0
     stored_stride      in elements
     """
 
@@ -37,7 +37,7 @@ def view_of(line: Line) -> StoredView:
 
 
 def content_of(line: Line) -> Optional[tuple[Hashable, ...]]:
-    """`Record.content` of a line."""
+    """Return `Record.content` for a line."""
     if not line.hash or line.skipped:
         return None
     view = view_of(line)

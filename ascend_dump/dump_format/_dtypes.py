@@ -70,5 +70,5 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
             return np.dtype("2float16")
         raise NotSupported(f"the installed ml_dtypes has no type {name!r}", hint="pip install -U ml-dtypes")
     raise NotSupported(
-        f"{name[:100]!r} is no element type that is known here", hint="a newer version of ascend-dump may read it"
+        f"{name[:100]!r} is no element type known to this version", hint="a newer version of ascend-dump may read it"
     )

@@ -1,14 +1,14 @@
-"""The host dialect on disk, in one place for its writer and its reader.
+"""The dump format on disk, defined once for its writer and its reader.
 
     {path}/worldsize{N}_global_rank{R}/{time}/manifest.json
     {path}/worldsize{N}_global_rank{R}/{time}/{device}/{model}/{model_id}/{step}/
         tensors-00000.safetensors   each distinct tensor of the run once
         index.jsonl                 one Line per record, in the order the operators ran
-        statistic.csv               when statistics were asked for
+        statistic.csv               if statistics were requested
         removed.jsonl               instead of index.jsonl: the step was removed (`keep=`), and only the shards that a
                                     newer step reads from are still there
 
-A line is complete once its newline is written, and is written after the bytes it points at.
+A line is complete once its newline is written, and is written after the bytes that it refers to.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PADDING = "__padding__"
 
 
 class Native(NamedTuple):
-    """A type that safetensors knows: its name there, and the bytes of an element."""
+    """A type of safetensors: its name in the format, and the bytes of an element."""
 
     name: str
     itemsize: int

@@ -123,7 +123,7 @@ def read_outlines(directory: Path) -> list[Outline]:
 
 
 def why_over(directory: Path) -> list[str]:
-    """Return for each outline in a directory the reason of its end, "" if it has none; reads only the ends of files."""
+    """Return the reason of the end of each outline in a directory, "" if it has none; reads only the ends of files."""
     try:
         files = list(directory.glob("*.jsonl"))[:_MOST_FILES]
     except OSError:

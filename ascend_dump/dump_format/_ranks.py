@@ -39,8 +39,8 @@ class CollectiveCall(msgspec.Struct, omit_defaults=True, frozen=True):
     group   the name of the process group; ranks: its global ranks in their order
     nth     how many of this kind the rank has called before in this step, on this group, and of send and recv with
             this peer and tag
-    reduce  "sum", "avg", "max", "min", "product", ... ; "" where the framework does not say
-    root    the rank that gives or takes all, of kinds that have one
+    reduce  "sum", "avg", "max", "min", "product", ... ; "" if the framework does not report it
+    root    the rank that sends or receives all, of kinds that have one
     peer    of send and recv the other rank; None where any rank may send
     tag     of send and recv
     """
@@ -56,7 +56,7 @@ class CollectiveCall(msgspec.Struct, omit_defaults=True, frozen=True):
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The ranks of the group. Raises ValueError if the text has no ranks."""
+        """The ranks of the group, in order. Raises ValueError if the text has no ranks."""
         return ranks_of(self.ranks)
 
 
@@ -64,7 +64,7 @@ class Placement(msgspec.Struct, omit_defaults=True, frozen=True):
     """The layout of a tensor over a mesh of ranks; a record has the part of one rank.
 
     ranks  of the mesh in row-major order; mesh: its sizes; names: of its dimensions, empty where they have none
-    axes   for each dimension of the mesh "replicate", "shard AXIS", "partial OPERATION", or what the framework calls it
+    axes   for each dimension of the mesh "replicate", "shard AXIS", "partial OPERATION", or its name in the framework
     shape  of the whole tensor
     """
 
@@ -86,7 +86,7 @@ class Placement(msgspec.Struct, omit_defaults=True, frozen=True):
             return None
 
     def coordinates(self, rank: int) -> Optional[tuple[int, ...]]:
-        """Where a rank is on the mesh, None where it is not.
+        """Return the coordinates of a rank on the mesh, None if it is not on it.
 
         >>> Placement("0-3", (2, 2), ("replicate", "shard 0")).coordinates(2)
         (1, 0)
@@ -97,54 +97,54 @@ class Placement(msgspec.Struct, omit_defaults=True, frozen=True):
             return None
         if rank not in ranks or math.prod(self.mesh) != len(ranks) or len(self.mesh) != len(self.axes):
             return None
-        place, found = ranks.index(rank), []
+        position, coordinates = ranks.index(rank), []
         for size in reversed(self.mesh):
-            place, at = divmod(place, size)
-            found.append(at)
-        return tuple(reversed(found))
+            position, coordinate = divmod(position, size)
+            coordinates.append(coordinate)
+        return tuple(reversed(coordinates))
 
     def region(self, rank: int) -> Optional[tuple[slice, ...]]:
-        """Which part of the whole tensor a rank holds; None where that is no part, such as a term of a sum.
+        """Return the part of the whole tensor on a rank; None where that is no part, such as a term of a sum.
 
         An axis is cut into parts as `torch.chunk` cuts it: the last ones may be smaller, or empty.
 
         >>> Placement("0-3", (4,), ("shard 1",), shape=(8, 10)).region(3)
         (slice(0, 8, None), slice(9, 10, None))
         """
-        place = self.coordinates(rank)
-        if place is None:
+        coordinates = self.coordinates(rank)
+        if coordinates is None:
             return None
         bounds = [(0, size) for size in self.shape]
-        for axis, count, at in zip(self.axes, self.mesh, place):
+        for axis, count, coordinate in zip(self.axes, self.mesh, coordinates):
             cut = _SHARD.fullmatch(axis)
             if cut is not None and int(cut[1]) < len(bounds):
                 low, high = bounds[int(cut[1])]
                 size = -(-(high - low) // count)
-                bounds[int(cut[1])] = (min(low + at * size, high), min(low + (at + 1) * size, high))
+                bounds[int(cut[1])] = (min(low + coordinate * size, high), min(low + (coordinate + 1) * size, high))
             elif axis != "replicate":
                 return None
         return tuple(slice(low, high) for low, high in bounds)
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """Ranks in their order as ranges.
+    """Return ranks in their order as ranges.
 
     >>> ranks_text([0, 1, 2, 3]), ranks_text([1, 5, 9, 13]), ranks_text([3, 1])
     ('0-3', '1-13:4', '3|1')
     """
     parts: list[str] = []
-    at = 0
-    while at < len(ranks):
-        step = ranks[at + 1] - ranks[at] if at + 1 < len(ranks) else 0
-        end = at + 1
+    start = 0
+    while start < len(ranks):
+        step = ranks[start + 1] - ranks[start] if start + 1 < len(ranks) else 0
+        end = start + 1
         while step > 0 and end < len(ranks) and ranks[end] - ranks[end - 1] == step:
             end += 1
-        if end - at < (2 if step == 1 else 3):
-            parts.append(str(ranks[at]))
-            at += 1
+        if end - start < (2 if step == 1 else 3):
+            parts.append(str(ranks[start]))
+            start += 1
         else:
-            parts.append(f"{ranks[at]}-{ranks[end - 1]}" + ("" if step == 1 else f":{step}"))
-            at = end
+            parts.append(f"{ranks[start]}-{ranks[end - 1]}" + ("" if step == 1 else f":{step}"))
+            start = end
     return "|".join(parts)
 
 
@@ -155,14 +155,14 @@ def ranks_of(text: str) -> tuple[int, ...]:
     >>> ranks_of("0-3"), ranks_of("1-13:4"), ranks_of("3|1")
     ((0, 1, 2, 3), (1, 5, 9, 13), (3, 1))
     """
-    found: list[int] = []
+    ranks: list[int] = []
     for part in text.split("|"):
         match = _RANGE.fullmatch(part)
         if match is None:
             raise ValueError(f"{text[:80]!r} is no list of ranks such as '0-3|8-12:2'")
         first, last, step = match.groups()
         row = range(int(first), int(last or first) + 1, int(step or 1) or 1)
-        if len(found) + len(row) > _MOST_RANKS:
+        if len(ranks) + len(row) > _MOST_RANKS:
             raise ValueError(f"{text[:80]!r} are more than {_MOST_RANKS} ranks")
-        found += row
-    return tuple(found)
+        ranks += row
+    return tuple(ranks)

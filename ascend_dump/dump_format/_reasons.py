@@ -1,4 +1,4 @@
-"""Why a record of a host dump holds no values, where others ask for the reason."""
+"""Reasons why a record of a host dump has no values."""
 
 from __future__ import annotations
 

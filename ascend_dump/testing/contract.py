@@ -58,27 +58,27 @@ class AdapterContract:
         """Run exactly one step of `target` and return its result."""
         raise NotImplementedError("define run_step(target), it runs one step and returns its result")
 
-    def same(self, one: Any, other: Any) -> bool:
-        """Whether two results are bit-identical."""
+    def same(self, first: Any, second: Any) -> bool:
+        """Return True if two results are bit-identical."""
         import numpy as np
 
-        return np.asarray(one).tobytes() == np.asarray(other).tobytes()
+        return np.asarray(first).tobytes() == np.asarray(second).tobytes()
 
     def parts(self, target: Any) -> dict[str, Any]:
-        """What of the target must be the very same objects after a capture, by any name.
+        """Return the parts of the target that must be the very same objects after a capture, by any name.
 
-        By default its class, and its attributes with what stands in them one level down.
+        By default its class, its attributes, and the items of attributes that are dictionaries, lists or tuples.
         """
-        found: dict[str, Any] = {"__class__": type(target)}
+        parts: dict[str, Any] = {"__class__": type(target)}
         for name, value in getattr(target, "__dict__", {}).items():
-            found[name] = value
+            parts[name] = value
             items: Iterable[tuple[Any, Any]] = ()
             if isinstance(value, dict):
                 items = value.items()
             elif isinstance(value, (list, tuple)):
                 items = enumerate(value)
-            found.update({f"{name}[{key!r}]": item for key, item in items})
-        return found
+            parts.update({f"{name}[{key!r}]": item for key, item in items})
+        return parts
 
     @pytest.fixture
     def adapter(self) -> Adapter:
@@ -90,17 +90,17 @@ class AdapterContract:
 
         def make(target: Any, **settings: Any) -> ascend_dump.Capture:
             common = {"path": tmp_path / "dumps", "strict": True, "framework": self.name, **self.settings}
-            made: ascend_dump.Capture = ascend_dump.capture(target, **{**common, **settings})
-            return made
+            capture: ascend_dump.Capture = ascend_dump.capture(target, **{**common, **settings})
+            return capture
 
         return make
 
     # The promises.
 
     def test_it_is_registered_and_usable(self) -> None:
-        found = {info.name: info for info in adapters()}
-        assert self.name in found, f"registered are {sorted(found)}"
-        assert found[self.name].usable, found[self.name].reason
+        infos = {info.name: info for info in adapters()}
+        assert self.name in infos, f"registered are {sorted(infos)}"
+        assert infos[self.name].usable, infos[self.name].reason
 
     def test_it_accepts_its_target_and_nothing_foreign(self, adapter: Adapter, make_target: _MakeTarget) -> None:
         assert adapter.accepts(make_target())
@@ -108,19 +108,19 @@ class AdapterContract:
 
     def test_a_good_request_is_no_error(self, adapter: Adapter, make_target: _MakeTarget) -> None:
         request = ascend_dump.DumpRequest(**{**self.settings, "steps": "0|2-5"})
-        found = adapter.check(request, make_target(), _planned(request.path))
-        assert [problem for problem in found if problem.severity == "error"] == []
+        problems = adapter.check(request, make_target(), _planned(request.path))
+        assert [problem for problem in problems if problem.severity == "error"] == []
 
     def test_a_bad_request_is_a_problem_that_helps(self, adapter: Adapter, make_target: _MakeTarget) -> None:
         assert self.bad_request, "set bad_request to settings that this framework refuses or ignores"
         request = ascend_dump.DumpRequest(**{**self.settings, **self.bad_request})
         problems = adapter.check(request, make_target(), _planned(request.path))
-        assert problems, f"check() has nothing to say about {dict(self.bad_request)}"
+        assert problems, f"check() reports no problem of {dict(self.bad_request)}"
         for problem in problems:
             assert problem.severity in ("error", "silent", "warning")
             assert problem.code, problem
             assert problem.message, problem
-            assert problem.hint, f"{problem} says nothing to do next"
+            assert problem.hint, f"{problem} has no hint: what to do next"
 
     def test_check_leaves_the_target_alone(self, adapter: Adapter, make_target: _MakeTarget, tmp_path: Path) -> None:
         target = make_target()
@@ -130,7 +130,7 @@ class AdapterContract:
         _assert_identical(before, self.parts(target))
         assert list(tmp_path.iterdir()) == []
 
-    def test_records_say_what_ran(self, capture: Any, make_target: _MakeTarget) -> None:
+    def test_records_name_the_operators_that_ran(self, capture: Any, make_target: _MakeTarget) -> None:
         target = make_target()
         with capture(target) as cap:
             self.run_step(target)
@@ -146,12 +146,12 @@ class AdapterContract:
         assert cap.path in [path for record in records for path in record.path.parents]
 
     def test_results_are_unchanged(self, capture: Any, make_target: _MakeTarget) -> None:
-        plain, captured = make_target(), make_target()
-        expected = [self.run_step(plain) for _ in range(3)]
+        target, captured = make_target(), make_target()
+        expected = [self.run_step(target) for _ in range(3)]
         with capture(captured):
             results = [self.run_step(captured) for _ in range(3)]
-        for step, (one, other) in enumerate(zip(expected, results)):
-            assert self.same(one, other), f"the result of step {step} is another one under capture"
+        for step, (plain, result) in enumerate(zip(expected, results)):
+            assert self.same(plain, result), f"the result of step {step} differs under capture"
 
     def test_the_target_is_the_same_object_as_before(self, capture: Any, make_target: _MakeTarget) -> None:
         target = make_target()
@@ -228,7 +228,7 @@ class AdapterContract:
             self.run_step(target)
         assert {record.step for record in cap.dump()} == {1}
 
-    def test_a_dump_that_stays_empty_is_told(self, capture: Any, make_target: _MakeTarget) -> None:
+    def test_a_dump_that_stays_empty_is_reported(self, capture: Any, make_target: _MakeTarget) -> None:
         target = make_target()
         cap = capture(target, steps="1000").start()
         self.run_step(target)
@@ -247,16 +247,16 @@ class _Planned(Exception):
 
 def _files(root: Path) -> dict[str, tuple[int, int]]:
     """Size and modification time of every file below `root`."""
-    found = {}
+    files = {}
     for path in root.rglob("*"):
         if path.is_file():
             state = path.stat()
-            found[str(path.relative_to(root))] = (state.st_size, state.st_mtime_ns)
-    return found
+            files[str(path.relative_to(root))] = (state.st_size, state.st_mtime_ns)
+    return files
 
 
 def _assert_identical(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Every part is still the very object it was, and there is no other."""
+    """Assert that every part is still the very same object, and that none was added."""
     changed = [name for name in before if name in after and before[name] is not after[name]]
     gone, new = [name for name in before if name not in after], [name for name in after if name not in before]
     assert not changed + gone + new, f"the target differs: changed {changed}, gone {gone}, new {new}"

@@ -5,7 +5,7 @@ Three fixtures:
 `ascend_dump_path`     a fresh directory for dumps, below `tmp_path`
 `ascend_dump_capture`  `ascend_dump.capture` that writes there, raises instead of warning
                        (`strict=True`), and is stopped at the end of the test
-`ascend_dump_fakes`    `ascend_dump.fakes.install` for the rest of the test; gives the device:
+`ascend_dump_fakes`    `ascend_dump.fakes.install` for the rest of the test; returns the device:
                        `npu = ascend_dump_fakes("acl")`
 
     def test_no_overflow(ascend_dump_capture):
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ascend_dump import Capture
     from ascend_dump.fakes.device.npu import Npu
 
-# The contract suite is imported by the tests that subclass it; its asserts shall explain themselves.
+# The contract suite is imported by the tests that subclass it; its asserts are to explain themselves.
 pytest.register_assert_rewrite("ascend_dump.testing.contract")
 
 
@@ -47,22 +47,22 @@ def ascend_dump_capture(ascend_dump_path: Path) -> Iterator[Callable[..., Captur
     """`ascend_dump.capture` with `path` and `strict=True` set, stopped when the test ends."""
     import ascend_dump
 
-    made: list[Capture] = []
+    captures: list[Capture] = []
 
-    def capture(target: Any = None, **settings: Any) -> Any:
-        one = ascend_dump.capture(target, **{"path": ascend_dump_path, "strict": True, **settings})
-        # A decorated function holds its capture.
-        made.append(one if isinstance(one, ascend_dump.Capture) else one.capture)
-        return one
+    def start(target: Any = None, **settings: Any) -> Any:
+        captured = ascend_dump.capture(target, **{"path": ascend_dump_path, "strict": True, **settings})
+        # A decorated function has its capture as an attribute.
+        captures.append(captured if isinstance(captured, ascend_dump.Capture) else captured.capture)
+        return captured
 
-    yield capture
-    for one in reversed(made):
-        one.stop()
+    yield start
+    for capture in reversed(captures):
+        capture.stop()
 
 
 @pytest.fixture
 def ascend_dump_fakes() -> Iterator[Callable[..., Npu]]:
-    """`ascend_dump.fakes.install` whose block ends with the test."""
+    """`ascend_dump.fakes.install` until the end of the test."""
     from ascend_dump.fakes import install
 
     with contextlib.ExitStack() as stack:

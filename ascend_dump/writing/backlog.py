@@ -20,9 +20,9 @@ _LOST_SECONDS = 0.5
 class Backlog:
     """Counts the queued bytes until they are stored, and the queued records until they are in the files.
 
-    `add` is called under the lock under which batches are queued; `take`, `store` and `save` are called by the writer
-    thread only. So no count is changed by two threads at once, and none needs a lock. `is_full` and `is_late` may be
-    called by any thread; what they see may be a moment old.
+    Each count is changed by one thread only, so none needs a lock: `add` is called under the lock of the queue; `take`,
+    `store` and `save` are called by the writer thread. `is_full` and `is_late` may be called by any thread; their
+    result may be a moment old.
 
     buffer_bytes  bytes of queued tensors and records above which the backlog is full
     """
@@ -52,20 +52,20 @@ class Backlog:
         self._begun.append(begun)
 
     def take(self, batch: list[Item]) -> None:
-        """The writer thread has taken the batch from the queue."""
+        """Note that the writer thread has taken the batch from the queue."""
         self._taken_batches += 1
         self._taken_items += len(batch)
 
     def store(self, nbytes: int) -> None:
-        """This many bytes of tensors are not needed in memory any more."""
+        """Note that this many bytes of tensors are not needed in memory any more."""
         self._stored_bytes += nbytes
 
     def store_lines(self, batch: list[Item]) -> None:
-        """The records of the batch, without their tensors, are not needed in memory any more."""
+        """Note that the records of the batch, without their tensors, are not needed in memory any more."""
         self._stored_bytes += len(batch) * _ITEM_BYTES
 
     def save(self) -> None:
-        """All batches that were taken are in the files."""
+        """Note that all batches taken so far are in the files."""
         for _ in range(self._taken_batches):
             self._begun.popleft()
         self._saved_items += self._taken_items
@@ -76,8 +76,7 @@ class Backlog:
         return self._queued_bytes - self._stored_bytes > self._buffer_bytes * share
 
     def is_late(self, share: float = 1.0) -> bool:
-        """Return True if a killed program would lose too much: many records, the first older than this share of the
-        limit."""
+        """Return True if a killed program would lose many records, the first older than this share of the limit."""
         if self._queued_items - self._saved_items <= _LOST_ITEMS:
             return False
         try:

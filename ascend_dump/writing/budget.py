@@ -29,18 +29,18 @@ _FEW = 100
 
 
 class SizeLimit(NamedTuple):
-    """The most bytes of a dump.
-
-    by_default  whether the user set no limit
-    """
+    """The most bytes of a dump. by_default: True if the user set no limit."""
 
     nbytes: int
     by_default: bool = False
 
 
 def size_limit(request: DumpRequest, run: RunDirectory) -> Optional[SizeLimit]:
-    """`max_bytes`; if it, the number of steps and `keep` are not given, 10 % of the free space, shared by the ranks of
-    this host. None if there is no limit."""
+    """Return the limit of this rank, or None.
+
+    It is `max_bytes`. If that, the number of steps and `keep` are not set, it is 10 % of the free space, shared by the
+    ranks of this host.
+    """
     if request.max_bytes is not None:
         return SizeLimit(request.max_bytes)
     if request.steps.count is not None or request.keep is not None:
@@ -54,7 +54,7 @@ def size_limit(request: DumpRequest, run: RunDirectory) -> Optional[SizeLimit]:
 
 
 class Budget:
-    """Checks before each write whether there is room for it."""
+    """Checks the free space and the limit before each write."""
 
     def __init__(self, directory: Path, limit: Optional[SizeLimit]) -> None:
         self._directory = directory
@@ -64,9 +64,9 @@ class Budget:
     def forecast(self, step: int, following: Optional[int], *, endless: bool = False) -> None:
         """Warn if the following steps do not fit, assuming that they are as large as the first one.
 
-        step     size of the first step on disk in bytes
-        more     the most steps that may follow; None if unknown
-        endless  whether nothing stops writing before the disk is full, because the framework writes the files
+        step       size of the first step on disk in bytes
+        following  the most steps that may follow; None if unknown
+        endless    True if the framework writes the files, so that nothing stops before the disk is full
         """
         limit = self._limit
         if step <= 0 or (following is None and not endless and (limit is None or not limit.by_default)):

@@ -19,7 +19,7 @@ __all__ = ["Measuring"]
 log = logging.getLogger("ascend_dump")
 
 #: Distinct tensors whose statistics are cached.
-_KNOWN = 1 << 15
+_CACHED = 1 << 15
 #: Tensors up to this many bytes are measured on the recording thread, while they are in the processor's cache; their
 #: memory need not be kept alive for the writer's thread then.
 _AT_ONCE = 16 << 20
@@ -39,8 +39,8 @@ class Measuring:
 
         self._summary: Any = summary
         self._stats = bool(stats)
-        self._wanted = tuple(name in stats for name in STATISTIC_NAMES)
-        self._known: RecentCache[_Content, MeasuredBytes] = RecentCache(_KNOWN)
+        self._requested = tuple(name in stats for name in STATISTIC_NAMES)
+        self._cache: RecentCache[_Content, MeasuredBytes] = RecentCache(_CACHED)
 
     def prepare(self) -> None:
         """Load modules and compile kernels in advance."""
@@ -49,14 +49,14 @@ class Measuring:
 
     def age(self) -> None:
         """Drop the statistics that were not used since the last call."""
-        self._known.age()
+        self._cache.age()
 
     def at_once(self, payload: Payload) -> bool:
         """Measure a payload that has a digest, if one pass is enough. Returns False if nothing was done."""
         if payload.strided is not None:
             return False
         key = (payload.digest, payload.dtype, None)
-        measured = self._known.get(key)
+        measured = self._cache.get(key)
         if measured is None:
             scan = self._summary.scanner(payload.dtype) if self._stats and payload.nbytes <= _AT_ONCE else None
             if scan is None:
@@ -68,13 +68,13 @@ class Measuring:
                 return False
             if xxhash.xxh3_128_digest(memory) != payload.digest:
                 return False  # it is being written to
-            self._known.put(key, measured)
+            self._cache.put(key, measured)
         payload.measured = measured
         return True
 
     def measure(self, payload: Payload) -> bool:
         """Measure a payload. Returns False if that fails; `payload.unmeasured` is the reason."""
-        payload.measured = self._known.get((payload.digest, payload.dtype, payload.strided))
+        payload.measured = self._cache.get((payload.digest, payload.dtype, payload.strided))
         if payload.measured is None:
             try:
                 payload.measured = self._measure(payload)
@@ -89,10 +89,10 @@ class Measuring:
     def remember(self, payload: Payload) -> None:
         """Cache the statistics of a payload by its digest."""
         if payload.measured is not None:
-            self._known.put((payload.digest, payload.dtype, payload.strided), payload.measured)
+            self._cache.put((payload.digest, payload.dtype, payload.strided), payload.measured)
 
     def finish(self, measured: MeasuredBytes) -> None:
-        """Complete statistics of which only the pass over memory was done."""
+        """Compute the statistics from the result of the pass over memory."""
         scan, measured.scan = measured.scan, None
         if scan is not None:
             self._enter(measured, scan.statistics())
@@ -108,5 +108,5 @@ class Measuring:
     def _enter(self, measured: MeasuredBytes, statistics: Statistics) -> None:
         measured.nonfinite = statistics if is_nonfinite(statistics) else None
         count, *values = self._summary.as_stored(statistics)
-        chosen = [value if is_requested else None for is_requested, value in zip(self._wanted, values)]
+        chosen = [value if is_requested else None for is_requested, value in zip(self._requested, values)]
         measured.stats = msgspec.Raw(msgspec.json.encode((count, *chosen)))

@@ -83,12 +83,12 @@ class Payload(msgspec.Struct, eq=False, gc=False):
     owner    keeps the memory at `address` alive, or is a bytes object with the content
     dtype, shape  of the entry in the shard
     strided  (shape, strides in bytes) of the view for statistics; None if the bytes are contiguous
-    counted  whether it is included in the queued bytes
+    counted  True once it is included in the queued bytes
     digest   xxh3-128 of the bytes; b"" before they are hashed
-    sealed   whether `digest` was computed when the record was made
+    sealed   True if `digest` was computed when the record was made
     sample   some of the bytes at that time; empty if the payload owns its bytes
     window   the memory of the sample, to be read only while the storage is known to be alive
-    changed  whether the memory was written to before it was stored
+    changed  True if the memory was written to before it was stored
     measured  the statistics, if requested
     unmeasured  why there are no statistics
     """

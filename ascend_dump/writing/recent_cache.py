@@ -1,4 +1,4 @@
-"""A cache of bounded size that drops what was not used for a while."""
+"""A cache of bounded size that drops entries not used recently."""
 
 from __future__ import annotations
 

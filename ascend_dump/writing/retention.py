@@ -18,7 +18,7 @@ from ascend_dump.dump_format import INDEX, REMOVED, STATISTIC
 
 __all__ = ["GONE", "Retention"]
 
-#: The reason given in a record whose shard was removed before the record was written.
+#: The reason in a record whose shard was removed before the record was written.
 GONE = "its bytes went with an older step (keep=)"
 
 
@@ -106,8 +106,7 @@ class Retention:
         self.other_bytes += text - before + headers
 
     def is_live(self, shard: str) -> bool:
-        """Return True if an equal tensor may refer to this shard. Not if its step was removed, else the shard would
-        stay."""
+        """Return True if an equal tensor may refer to this shard: not if its step was removed, to let the shard go."""
         return self.keep is None or shard in self._live
 
     def reads(self, step: int, shard: str) -> bool:
@@ -196,7 +195,7 @@ class Retention:
 
 @contextlib.contextmanager
 def _opened(step: Path) -> Iterator[Optional[int]]:
-    """A descriptor of the directory of a step; None if it was deleted."""
+    """Yield a descriptor of the directory of a step; None if it was deleted."""
     try:
         directory = open_directory(step)
     except FileNotFoundError:

@@ -26,7 +26,7 @@ class StepFiles:
     """Append tensors and lines; a line is written only after the bytes that it refers to.
 
     step        its number
-    table       whether to write statistic.csv
+    table       True to write statistic.csv
     next_shard  the number of the next shard; pass it on when the step is opened again, since no
                 number may be used twice, even if its file was deleted
     """
@@ -56,8 +56,9 @@ class StepFiles:
             self._directory = open_directory(directory)
             opened.callback(os.close, self._directory)
             # If the step was opened before, its index is continued and its shards are not changed.
-            taken = (SHARD.fullmatch(f"{step}/{name}") for name in os.listdir(self._directory))
-            self.next_shard = self._first_shard = max(next_shard, *(int(one[2][8:-12]) + 1 for one in taken if one), 0)
+            shards = (SHARD.fullmatch(f"{step}/{name}") for name in os.listdir(self._directory))
+            used = [int(shard[2][8:-12]) for shard in shards if shard is not None]
+            self.next_shard = self._first_shard = max([next_shard, *(number + 1 for number in used)])
             self._index = AppendFile(INDEX, self._directory)
             opened.callback(self._index.close)
             # If the step was removed before: with an index it is part of the dump again.
@@ -177,7 +178,7 @@ def _rows(lines: list[Line]) -> list[str]:
 
 @functools.lru_cache(1 << 13)
 def _field(text: str) -> str:
-    """Quote a field as the csv module does, which is several times slower."""
+    """Quote a field as the csv module does, but several times faster."""
     if any(char in text for char in ',"\r\n'):
         quoted = text.replace('"', '""')
         return f'"{quoted}"'

@@ -42,10 +42,10 @@ def find_steps(root: Path, layout: re.Pattern[str]) -> list[StepDirectory]:
 def _below(directory: str, above: str, layout: re.Pattern[str], level: int) -> Iterator[StepDirectory]:
     try:
         with os.scandir(directory) as entries:
-            found = [one.name for one in entries if one.is_dir(follow_symlinks=False)]
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:  # deleted or not readable: nothing to remove
         return
-    for name in found:
+    for name in names:
         inside = f"{above}{name}"
         match = layout.fullmatch(inside)
         if match is not None:

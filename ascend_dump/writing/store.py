@@ -23,7 +23,7 @@ from ascend_dump.writing.step_files import StepFiles
 __all__ = ["Store"]
 
 #: Distinct tensors whose position in the files is cached (about 200 bytes each).
-_KNOWN_PLACES = 1 << 20
+_CACHED_LOCATIONS = 1 << 20
 #: Bytes other than those of tensors that do not count for `max_bytes`.
 _FREE = 1 << 20
 
@@ -72,7 +72,7 @@ class Store:
         self._forecast = False
         self._closed_records = 0
         self._begun = 0
-        self._places: RecentCache[bytes, tuple[str, int]] = RecentCache(_KNOWN_PLACES)
+        self._locations: RecentCache[bytes, tuple[str, int]] = RecentCache(_CACHED_LOCATIONS)
 
     @property
     def step(self) -> Optional[int]:
@@ -87,10 +87,10 @@ class Store:
 
     def on_disk(self) -> tuple[int, int, int]:
         """Return the number of steps, operators and records on disk, without removed steps."""
-        files, kept = self._files, self.retention
-        steps, operators, records = len(kept.steps), kept.operators, kept.records
+        files, retention = self._files, self.retention
+        steps, operators, records = len(retention.steps), retention.operators, retention.records
         if files is not None and files.records:
-            steps += files.step not in kept.steps
+            steps += files.step not in retention.steps
             operators += files.operators
             records += files.records
         return steps, operators, records
@@ -110,14 +110,16 @@ class Store:
         self.close()
         if step is not None and not self._forecast and self.retention.steps:
             self._forecast = True
-            more = [one for one in (self._steps and self._steps - 1, self._keep) if one is not None]
-            self._budget.forecast(self.retention.tensor_bytes + self.retention.other_bytes, min(more, default=None))
+            following = [count for count in (self._steps and self._steps - 1, self._keep) if count is not None]
+            self._budget.forecast(
+                self.retention.tensor_bytes + self.retention.other_bytes, min(following, default=None)
+            )
         self._last_step = self._step if self._step is not None else self._last_step
         if step is not None and self._keep is not None:
             self._begun += 1
-            # What was used in removed steps only is not needed again.
+            # Tensors of removed steps only are not needed again.
             if self._begun % (self._keep + 1) == 0:
-                self._places.age()
+                self._locations.age()
                 if self._measuring is not None:
                     self._measuring.age()
         self._step = step if self.ended is None else None
@@ -129,16 +131,16 @@ class Store:
         """
         if not payload.digest:
             payload.digest = xxhash.xxh3_128_digest(payload.view())
-        place: Optional[tuple[str, int]] = None
+        location: Optional[tuple[str, int]] = None
         appended = measured = False
         if self._tensors:
             files = self._open()  # first, because it may delete older shards
-            place = self._places.get(payload.digest)
-            if place is None or not self.retention.is_live(place[0]):
+            location = self._locations.get(payload.digest)
+            if location is None or not self.retention.is_live(location[0]):
                 self._budget.check(self._spent(), payload.nbytes)
                 name = f"{line.op_name}.{line.io}.{line.index}"
-                place = files.append(name, payload.dtype, payload.shape, payload.view(), payload.nbytes)
-                self.retention.wrote(files.step, place[0], payload.nbytes)
+                location = files.append(name, payload.dtype, payload.shape, payload.view(), payload.nbytes)
+                self.retention.wrote(files.step, location[0], payload.nbytes)
                 self.bytes_written += payload.nbytes
                 appended = True
         if self._measuring is not None and payload.measured is None:
@@ -149,10 +151,10 @@ class Store:
             _disown(payload)
             return
         # Last, because `complete` reads both in another thread.
-        if place is not None:
-            payload.shard, payload.offset = place
+        if location is not None:
+            payload.shard, payload.offset = location
             if appended:
-                self._places.put(payload.digest, place)
+                self._locations.put(payload.digest, location)
         if measured and self._measuring is not None:
             self._measuring.remember(payload)
 
@@ -163,17 +165,17 @@ class Store:
         """
         if self._tensors:
             # With `keep=` only the writer's thread knows whether the shard will be kept.
-            place = self._places.get(payload.digest) if self.retention.keep is None else None
-            if place is None:
+            location = self._locations.get(payload.digest) if self.retention.keep is None else None
+            if location is None:
                 return False
-            payload.shard, payload.offset = place
+            payload.shard, payload.offset = location
         if self._measuring is not None and not self._measuring.at_once(payload):
             payload.shard, payload.offset = "", 0
             return False
         return True
 
     def add(self, items: list[Item]) -> int:
-        """Add records whose bytes are stored to the open step; returns their size in bytes. Raises OSError."""
+        """Add records to the open step, after their bytes; return their size in bytes. Raises OSError."""
         lines = []
         nbytes = 0
         files = self._open()
@@ -205,9 +207,9 @@ class Store:
         self._budget.check(self._spent(), 0)
         files.add(lines)
         if self.watch is not None and self.ended is None:
-            found = self.watch.look_at(items)
-            if found is not None:
-                self.ended = found._replace(step=files.step)
+            ended = self.watch.look_at(items)
+            if ended is not None:
+                self.ended = ended._replace(step=files.step)
         return nbytes
 
     def flush(self) -> None:
@@ -271,6 +273,6 @@ class Store:
 
 
 def _disown(payload: Payload) -> None:
-    """Mark a payload as changed between hashing and storing, and drop its digest, which is wrong then."""
+    """Mark a payload as changed between hashing and storing, and drop its digest: it is wrong then."""
     payload.digest, payload.measured = b"", None
     payload.changed = True

@@ -30,7 +30,7 @@ def prepare() -> None:
 def summarize(
     data: Union[bytes, memoryview], dtype: str, strided: Optional[tuple[tuple[int, ...], tuple[int, ...]]]
 ) -> Statistics:
-    """Statistics of bytes.
+    """Return the statistics of bytes.
 
     strided: shape and strides in bytes of a view of the data; None if it is contiguous.
     Raises NotSupported or ConfigError for a type without statistics.
@@ -45,32 +45,32 @@ def summarize(
 
 
 def scanner(dtype: str) -> Optional[_Scanner]:
-    """`ascend_dump.statistics.scanner` for a type by name; None if there is none, or the type has no statistics."""
-    found = _scanners.get(dtype)
-    if found is None:
+    """Return `ascend_dump.statistics.scanner` for the type of this name; None if the type has no statistics."""
+    scan = _scanners.get(dtype)
+    if scan is None:
         # Not cached, because its kernel may be compiled later.
         try:
             kind = numpy_dtype(dtype)
-            found = scanner_of(kind) if has_values(dtype) and kind.subdtype is None else None
+            scan = scanner_of(kind) if has_values(dtype) and kind.subdtype is None else None
         except AscendDumpError:
             return None
-        if found is not None:
-            _scanners[dtype] = found
-    return found
+        if scan is not None:
+            _scanners[dtype] = scan
+    return scan
 
 
 def nonfinite(
     data: Union[bytes, memoryview], dtype: str, strided: Optional[tuple[tuple[int, ...], tuple[int, ...]]]
 ) -> Optional[Statistics]:
-    """Statistics of bytes that have NaN or Inf; None if all elements are finite.
+    """Return the statistics of bytes with NaN or Inf; None if all elements are finite.
 
     Raises NotSupported or ConfigError for a type that cannot be checked.
     """
     array = _array(data, dtype, strided)
     if surely_finite(array):
         return None
-    found = statistics(array, engine="numpy", threads=1)
-    return found if is_nonfinite(found) else None
+    result = statistics(array, engine="numpy", threads=1)
+    return result if is_nonfinite(result) else None
 
 
 def _array(
@@ -86,9 +86,9 @@ def _array(
     return array
 
 
-def as_stored(found: Statistics) -> tuple[Any, ...]:
+def as_stored(result: Statistics) -> tuple[Any, ...]:
     """Return the values in order, with NaN and Inf as text, because JSON has no such numbers."""
-    count, top, low, mean, norm, *counts = found
+    count, top, low, mean, norm, *counts = result
     return (count, _plain(top), _plain(low), _plain(mean), _plain(norm), *counts)
 
 

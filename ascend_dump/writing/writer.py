@@ -55,7 +55,7 @@ class EmptySteps(NamedTuple):
 class HostWriter:
     """Write records below `directory`, one subdirectory per step.
 
-    tensors    whether to write values; otherwise only the index is written
+    tensors    True to write values; otherwise only the index is written
     stats      names of the `Statistics` fields to record; empty for none
     max_bytes  the most bytes of tensors, plus other bytes in excess of 1 MiB; without `tensors` the most bytes of
                index and statistics. Recording stops before the limit is exceeded
@@ -104,7 +104,7 @@ class HostWriter:
             until=until,
             limits=limits,
         )
-        self._told = False
+        self._is_end_logged = False
         self.skipped = self._store.skipped
         self.first_skipped = self._store.first_skipped
         self._backlog = Backlog(buffer_bytes)
@@ -129,7 +129,7 @@ class HostWriter:
         return self._store.bytes_written
 
     def tally(self) -> Tally:
-        """Counts of what was recorded so far; exact after `close` has returned."""
+        """Return the counts of the recorded steps and records; exact after `close` has returned."""
         steps, operators, records = self._store.on_disk()
         return Tally(steps, operators, records, self.logical_bytes, self._begun)
 
@@ -140,7 +140,7 @@ class HostWriter:
 
     @property
     def ended(self) -> Optional[Ended]:
-        """Why the recording ended; None if it goes on. Set when the writer thread gets to it."""
+        """The reason why the recording ended; None if it goes on. Set by the writer thread."""
         return self._store.ended
 
     def end(self, reason: str) -> None:
@@ -155,14 +155,14 @@ class HostWriter:
         unknown  with until="nonfinite": the number of tensors that could not be checked for NaN and Inf
         """
         store = self._store
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if store.retention.keep is not None:
-            found["removed"] = store.retention.summary()
+            fields["removed"] = store.retention.summary()
         if store.ended is not None:
-            found["ended"] = store.ended._asdict()
+            fields["ended"] = store.ended._asdict()
         if store.watch is not None:
-            found["unknown"] = store.watch.unknown
-        return found
+            fields["unknown"] = store.watch.unknown
+        return fields
 
     def begin_step(self, number: int) -> None:
         """End the open step and open another one."""
@@ -241,7 +241,7 @@ class HostWriter:
             pass
 
     def close(self) -> None:
-        """Write what is queued, complete the files and end the thread. Idempotent."""
+        """Write the queue, complete the files and end the thread. A second call does nothing."""
         if self._batch:
             self._send()
         thread = self._thread
@@ -353,7 +353,7 @@ class HostWriter:
                 return
 
     def _attempt(self, function: Callable[..., None], *args: Any) -> None:
-        """Call a function. An exception ends the capture, but not this thread, for which others may wait."""
+        """Call a function. An exception ends the capture, but not this thread: other threads may wait for it."""
         try:
             function(*args)
         except OSError as error:
@@ -392,13 +392,13 @@ class HostWriter:
             self._store.begin(None if task is None else task.number)
         self._backlog.save()
         self._wake()
-        self._tell_end()
+        self._log_end()
 
-    def _tell_end(self) -> None:
-        """Log once which step ended the recording by NaN or Inf."""
+    def _log_end(self) -> None:
+        """Log once the step that ended the recording by NaN or Inf."""
         ended = self._store.ended
-        if ended is not None and ended.operator and not self._told:
-            self._told = True
+        if ended is not None and ended.operator and not self._is_end_logged:
+            self._is_end_logged = True
             log.warning("%s at step %s: the capture keeps it and records nothing more", ended.reason, ended.step)
 
     def _write(self, items: list[Item]) -> None:

@@ -154,6 +154,16 @@ def test_steps_layers_and_the_end_are_followed(tmp_path: Path) -> None:
     assert writer.tally().steps == 2
 
 
+def test_a_step_is_selected_until_the_recording_is_over(tmp_path: Path) -> None:
+    session = recorder(tmp_path, steps="1|3")
+    assert [number for number in (None, 0, 1, 2, 3, 4) if session.selects_step(number)] == [1, 3]
+    assert [session.is_past(number) for number in (None, 0, 3, 4)] == [False, False, False, True]
+    session.trigger("enough")
+    assert not session.selects_step(3)
+    assert session.is_past(None)
+    session.stop()
+
+
 def test_an_empty_dump_has_a_reason(tmp_path: Path) -> None:
     settings_and_reasons = (
         ({}, "ran no step"),

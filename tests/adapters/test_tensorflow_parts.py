@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 # Private: these parts need no TensorFlow, so they are tested where there is none.
-from ascend_dump_tensorflow._arrays import Seen, line_of, payload_of
+from ascend_dump_tensorflow._arrays import RecordedTensor, line_of, payload_of
 from ascend_dump_tensorflow._graphs import graph_directory, marks_of, models_of, settle_environment
 from findings import findings
 from places import DATA
@@ -125,7 +125,7 @@ def test_bytes_are_those_of_the_logical_array() -> None:
     payload = payload_of(array)
     assert payload is not None
     assert (payload.shape, bytes(payload.view())) == ((3, 2), array.tobytes())
-    line = line_of(Seen("Add", "gradients_1/add", "output", 0, 7, payload), 3)
+    line = line_of(RecordedTensor("Add", "gradients_1/add", "output", 0, 7, payload), 3)
     assert (line.seq, line.stride, line.phase, line.nbytes) == (3, (2, 1), "backward", 24)
     scalar = payload_of(np.array(2, "f"))
     assert scalar is not None

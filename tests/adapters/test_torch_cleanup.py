@@ -231,7 +231,7 @@ def test_memory_does_not_pile_up_over_steps(dumps: Path) -> None:
             step(model, torch.randn(100, 80))
             model.zero_grad()
             cap.dump()  # wait for the writer, which keeps what it has not written
-            sizes.append(len(cap._session.tensors._known))
+            sizes.append(len(cap._session.tensors._states))
     assert sizes[5] <= sizes[1] * 1.5
 
 
@@ -244,7 +244,7 @@ def test_storages_are_let_go_within_a_step(dumps: Path) -> None:
             for _ in range(100):
                 x = x + 1
             cap.dump()
-            sizes.append(len(cap._session.tensors._known))
+            sizes.append(len(cap._session.tensors._states))
     assert max(sizes) < 250
     assert len(ascend_dump.open(cap.path)) == 800
 

@@ -90,7 +90,7 @@ def test_an_input_that_is_written_is_left_alone(tmp_path: Path, caplog: pytest.L
     with ascend_dump.capture(path=tmp_path / "b", graft={"add__0.input.0": tmp_path / "a"}):
         assert torch.ones(2, 2).add_(1).sum() == 8
     assert "graft of 'add__0.input.0': the operator writes to that memory" in caplog.text
-    assert "graft the output of the operator that makes it" in caplog.text
+    assert "graft the output of the operator that computes it" in caplog.text
     assert "please report this" not in caplog.text
 
 
@@ -194,7 +194,7 @@ def test_another_shape_ends_the_capture_and_not_the_run(
 
 def test_a_view_is_told_to_be_one(reference: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     dumped(tmp_path / "d", Net(), graft={"first/t_0.output.0": reference})
-    assert "view of memory that another operator has made" in caplog.text
+    assert "view of the output of another operator" in caplog.text
     assert "graft the output of that operator, or the input of the view" in caplog.text
     assert "please report this" not in caplog.text
 

@@ -72,7 +72,7 @@ def test_records_are_those_of_the_general_way(
 ) -> None:
     for name in ("own", "general"):
         if name == "general":
-            monkeypatch.setattr("ascend_dump_torch._schema._known", {})
+            monkeypatch.setattr("ascend_dump_torch._schema._schemas", {})
             monkeypatch.setattr("ascend_dump_torch._schema._is_of_one_tensor", lambda schema: False)
         with ascend_dump.capture(
             framework="torch", path=tmp_path / name, mode=mode, data=data, strict=True, quiet=True

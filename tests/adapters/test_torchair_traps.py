@@ -218,7 +218,7 @@ class TestTooLate:
         run(torchair)
         del sys.modules["torchair.core._backend"].finalize_graph_engine
         problem = find(check(make_mlp(), options={"reset": True}), "AD240")
-        assert "nothing that closes GE" in problem.message
+        assert "cannot close GE" in problem.message
 
     def test_a_config_that_is_changed_behind_the_first_call_changes_nothing(self, npu: Npu, torchair: Any) -> None:
         config = torchair.CompilerConfig()
@@ -390,7 +390,7 @@ class TestModels:
             assert "only the options of the mode" in find(check(model, options=options), "AD250").message
         converter, native = (sys.modules[f"torchair.{name}"] for name in _GENERATING)
         del converter._set_dump_options_json, native.AclmdlSetDump
-        assert "does not hand on" in find(check(model), "AD250").message
+        assert "does not pass on" in find(check(model), "AD250").message
 
     def test_the_scope_of_a_program_that_captures_its_config_is_told_behind_the_block(
         self, npu: Npu, torchair: Any

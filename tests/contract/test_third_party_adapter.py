@@ -139,7 +139,7 @@ FAULTS = {
     "ignores the steps": (
         "if self.step in self.request.steps:",
         "if True:",
-        {"unselected_steps_write_nothing", "a_dump_that_stays_empty_is_told"},
+        {"unselected_steps_write_nothing", "a_dump_that_stays_empty_is_reported"},
     ),
     "writes to another place": (
         "HostRun(run,",

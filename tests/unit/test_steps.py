@@ -247,3 +247,14 @@ def test_a_dump_is_selected_by_strides(tmp_path: Any) -> None:
             torch.ones(1)
     assert {record.step for record in cap.dump()} == {0, 2, 4, 7, 8, 9}
     assert {record.step for record in cap.dump().select(step="2-:3")} == {2, 8}
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [("3", 3), ("0-2|7", 7), ("0-9:4", 8), ("5|0-8:4", 8), ("all", None), ("4-", None), ("0-:2", None)],
+)
+def test_no_step_is_selected_after_the_last(text: str, last: int | None) -> None:
+    steps = Steps(text)
+    assert steps.last == last
+    assert steps.end_before(10**6) == (last is not None)
+    assert last is None or (not steps.end_before(last) and steps.end_before(last + 1))

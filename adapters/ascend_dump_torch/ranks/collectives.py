@@ -1,7 +1,7 @@
 """Asynchronous collectives: their outputs are recorded when they are complete.
 
 A collective is complete when `Work.wait` or `wait_tensor` has returned, or when an operator reads or overwrites one of
-its outputs, which a correct program does only after waiting. At the end of a step `Work.is_completed` decides.
+its outputs: a correct program does so only after waiting. At the end of a step `Work.is_completed` decides.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ with contextlib.suppress(ImportError, AttributeError):
 
 
 def work_of(result: Any) -> Any:
-    """The `Work` among the results of an operator of c10d, as the program sees it; None if there is none."""
+    """Return the `Work` among the results of an operator of c10d, as the program sees it; None if there is none."""
     last = result[-1] if isinstance(result, (tuple, list)) else result
     if isinstance(last, torch.ScriptObject):
         with contextlib.suppress(Exception):  # of another class
@@ -35,7 +35,7 @@ class RunningCollective(msgspec.Struct, eq=False):
     """A collective that has started: its outputs, and a function that records them.
 
     work      its `Work`; None for a functional collective
-    conclude  called with whether the outputs are complete
+    conclude  called with True if the outputs are complete, else with False
     """
 
     outputs: list[torch.Tensor]
@@ -108,8 +108,8 @@ def _storages(operation: RunningCollective) -> set[int]:
 def _overlaps(operation: RunningCollective, tensor: torch.Tensor, storage: Any) -> bool:
     low, high = range_in(tensor, storage)
     for output in operation.outputs:
-        for one in storages_of(output):
-            begin, end = range_in(output, one)
-            if one._cdata == storage._cdata and low < end and begin < high:
+        for output_storage in storages_of(output):
+            begin, end = range_in(output, output_storage)
+            if output_storage._cdata == storage._cdata and low < end and begin < high:
                 return True
     return False

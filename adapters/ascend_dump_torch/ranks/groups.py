@@ -43,7 +43,7 @@ _REDUCING = ("allreduce", "reduce", "_reduce_scatter_base")
 
 
 def kind_of_collective(namespace: str, base: str) -> str:
-    """`CollectiveCall.kind` of an operator; "" if it is not a collective."""
+    """Return `CollectiveCall.kind` of an operator; "" if it is not a collective."""
     if namespace not in ("c10d", "c10d_functional", "_c10d_functional"):
         return ""
     return _KINDS.get(base.strip("_"), "")
@@ -73,11 +73,11 @@ class Reductions:
                 setattr(group, name, self._wrap(getattr(group, name)))
 
     def __exit__(self, *error: object) -> None:
-        for name, own in self._before:
-            if own is None:  # inherited
+        for name, original in self._before:
+            if original is None:  # inherited
                 delattr(_C10D.ProcessGroup, name)
             else:
-                setattr(_C10D.ProcessGroup, name, own)
+                setattr(_C10D.ProcessGroup, name, original)
         self._before = []
 
     def _begin(self, values: tuple[Any, ...]) -> None:
@@ -114,25 +114,25 @@ class GroupCalls:
 
     def describe(self, kind: str, names: tuple[str, ...], args: Any, kwargs: Any) -> Optional[CollectiveCall]:
         """Describe a call of a collective from its arguments; None if its group no longer exists."""
-        given = {**dict(zip(names, args)), **kwargs}
-        name, ranks = self._group(given)
+        arguments = {**dict(zip(names, args)), **kwargs}
+        name, ranks = self._group(arguments)
         if name is None:
             return None
-        peer, tag, root = given.get("dst", given.get("src")), given.get("tag"), given.get("root_rank")
+        peer, tag, root = arguments.get("dst", arguments.get("src")), arguments.get("tag"), arguments.get("root_rank")
         peer = ranks[peer] if isinstance(peer, int) and 0 <= peer < len(ranks) else None
         root = ranks[root] if isinstance(root, int) and 0 <= root < len(ranks) else None
         if kind not in ("send", "recv"):
             peer = tag = None
-        reduce = given.get("reduce_op")
+        reduce = arguments.get("reduce_op")
         reduce = reduce if isinstance(reduce, str) else self._reductions.now if reduce is not None else ""
         key = (kind, name, peer, tag)
         nth = self._calls[key]
         self._calls[key] += 1
         return CollectiveCall(kind, name, ranks_text(ranks), nth, reduce.lower(), root, peer, tag or 0)
 
-    def _group(self, given: dict[str, Any]) -> tuple[Optional[str], tuple[int, ...]]:
-        group = given.get("process_group")
-        name = given.get("group_name")
+    def _group(self, arguments: dict[str, Any]) -> tuple[Optional[str], tuple[int, ...]]:
+        group = arguments.get("process_group")
+        name = arguments.get("group_name")
         if isinstance(group, torch.ScriptObject):
             group = _C10D.ProcessGroup.unbox(group)
             name = group.group_name

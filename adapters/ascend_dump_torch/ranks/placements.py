@@ -18,21 +18,21 @@ class Placements:
     """The placements of the local tensors seen in a step."""
 
     def __init__(self) -> None:
-        #: By the id of the local tensor; the reference tells whether the id was reused.
+        #: By the id of the local tensor; the reference shows that the id was not reused.
         self._of: dict[int, tuple[weakref.ref[torch.Tensor], Placement]] = {}
         #: By (id of the mesh, placements, shape of the whole tensor); the value keeps the mesh alive.
-        self._known: dict[Any, tuple[Any, Placement]] = {}
+        self._by_spec: dict[Any, tuple[Any, Placement]] = {}
 
     def clear(self) -> None:
         self._of.clear()
-        self._known.clear()
+        self._by_spec.clear()
 
     @staticmethod
     def are_of(kinds: Any) -> bool:
-        """Whether one of these classes is a DTensor."""
+        """Return True if one of these classes is a DTensor."""
         module = sys.modules.get("torch.distributed.tensor")
-        found = None if module is None else getattr(module, "DTensor", None)
-        return found is not None and any(issubclass(kind, found) for kind in kinds)
+        dtensor = None if module is None else getattr(module, "DTensor", None)
+        return dtensor is not None and any(issubclass(kind, dtensor) for kind in kinds)
 
     def note(self, values: Any) -> None:
         """Note the placements of the DTensors among the arguments or results of an operator."""
@@ -43,14 +43,14 @@ class Placements:
             if spec is None or local is None:
                 continue
             key = (id(spec.mesh), spec.placements, tensor.shape)
-            known = self._known.get(key)
-            if known is None:
-                known = self._known[key] = (spec.mesh, _placement(spec, tensor.shape))
-            self._of[id(local)] = weakref.ref(local), known[1]
+            entry = self._by_spec.get(key)
+            if entry is None:
+                entry = self._by_spec[key] = (spec.mesh, _placement(spec, tensor.shape))
+            self._of[id(local)] = weakref.ref(local), entry[1]
 
     def of(self, tensor: torch.Tensor) -> Optional[Placement]:
-        found = self._of.get(id(tensor))
-        return found[1] if found is not None and found[0]() is tensor else None
+        entry = self._of.get(id(tensor))
+        return entry[1] if entry is not None and entry[0]() is tensor else None
 
     def __bool__(self) -> bool:
         return bool(self._of)
@@ -61,14 +61,14 @@ def _placement(spec: Any, shape: Any) -> Placement:
     return Placement(
         ranks_text(ranks.flatten().tolist()),
         tuple(ranks.shape),
-        tuple(_axis(one) for one in spec.placements),
+        tuple(_axis(axis) for axis in spec.placements),
         tuple(spec.mesh.mesh_dim_names or ()),
         tuple(shape),
     )
 
 
 def _axis(placement: Any) -> str:
-    """`shard 0`, `replicate`, `partial sum`; other placements as PyTorch prints them."""
+    """Return `shard 0`, `replicate`, `partial sum`; other placements as PyTorch prints them."""
     if placement.is_replicate():
         return "replicate"
     if placement.is_partial():

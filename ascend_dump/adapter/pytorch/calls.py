@@ -1,4 +1,4 @@
-"""The calls of a module, which are its steps, detected without changing the module or its copies."""
+"""The calls of a module: its steps, detected without changing the module or its copies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CALL = torch.nn.Module._call_impl.__code__
 class Watch:
     """Calls `called(entered)` at each top-level call of the target.
 
-    entered: whether global module hooks registered now still see this call begin.
+    entered: True if global module hooks registered now still see this call begin.
     """
 
     def __init__(self, target: torch.nn.Module, called: Callable[[bool], None]) -> None:
@@ -102,20 +102,22 @@ class _Copied:
             del hooks[key]
 
 
-#: What hides hooks while it is not empty: watches end in any order, so only the last one restores PyTorch's function.
+#: Hooks are hidden while this is not empty: watches end in any order, so the last one restores PyTorch's function.
 _hiding: list[object] = []
 
 
 def _hide_from_script() -> Callable[[], None]:
-    """Hide the hooks of watched modules from `torch.jit.script`, which compiles hooks as well, until the returned
-    function is called."""
+    """Hide the hooks of watched modules from `torch.jit.script`, since it compiles hooks as well.
+
+    Returns a function that ends this.
+    """
     if not _hiding:
         _recursive.create_script_module = _without_hooks(_recursive.create_script_module)
-    one = object()
-    _hiding.append(one)
+    token = object()
+    _hiding.append(token)
 
     def seen_again() -> None:
-        _hiding.remove(one)
+        _hiding.remove(token)
         if not _hiding:
             _recursive.create_script_module = _recursive.create_script_module.__wrapped__
 
@@ -149,23 +151,23 @@ def _do_nothing() -> None:
 
 
 def is_root_call(*, running: bool = True) -> bool:
-    """Whether a call is not nested in a call of a module or in a backward pass.
+    """Return True if a call is not nested in a call of a module or in a backward pass.
 
-    running: whether the call's own module is on the stack, because one of its hooks calls this function.
+    running: True if the call's own module is on the stack, because one of its hooks calls this function.
     """
     return _current_node() is None and _calls(None, 1 + running) <= running
 
 
 def _is_top_level(module: torch.nn.Module, *, running: bool) -> bool:
-    """Whether this call of `module` is not nested in another call or in a backward pass (checkpointing).
+    """Return True if this call of `module` is not nested in another call or in a backward pass (checkpointing).
 
-    running: whether the call itself is on the stack.
+    running: True if the call itself is on the stack.
     """
     return _current_node() is None and _calls(module, 1 + running) <= running
 
 
 def _calls(module: Optional[torch.nn.Module], enough: int) -> int:
-    """The number of calls of the module, or of any module, on the stack of this thread; counts up to `enough`.
+    """Return the number of calls of the module, or of any module, on the stack of this thread, up to `enough`.
 
     The stack is searched instead of counting calls, because PyTorch reports no end of a call that ends with a
     KeyboardInterrupt.
@@ -180,7 +182,7 @@ def _calls(module: Optional[torch.nn.Module], enough: int) -> int:
 
 
 def is_compiled(target: torch.nn.Module) -> bool:
-    """Whether torch.compile was applied to the target or a part of it; imports nothing."""
+    """Return True if torch.compile was applied to the target or a part of it; imports nothing."""
     if "torch._dynamo" not in sys.modules:
         return False
     from torch._dynamo import OptimizedModule

@@ -1,4 +1,4 @@
-"""Follow calls of compiled functions, which bypass module hooks, or bypass them until they are compiled."""
+"""Follow calls of compiled functions: they bypass module hooks, always or until they are compiled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Around = Callable[[Root, Callable[..., Any], Any, Any], Any]
 #: The current followers of compiled functions, the outermost last.
 _arounds: list[Around] = []
 #: Whether functions that were compiled without a follower can be followed later.
-_kept = False
+_follows_later = False
 #: The function that replaces `torch.compile`.
 _patched: Any = None
 
@@ -26,7 +26,7 @@ _patched: Any = None
 def follow_compiled(around: Around) -> Callable[[], None]:
     """From now on, route calls of functions made by `torch.compile` through `around(root, function, args, kwargs)`.
 
-    root: the module compiled in place (`module.compile()`), else the original function. Modules given to
+    root: the module compiled in place (`module.compile()`), else the original function. Modules passed to
     `torch.compile` are not affected, because PyTorch calls their hooks before the compiled code. Functions compiled
     before are included if `keep_compiled` was called before. Returns a function that ends it.
     """
@@ -46,8 +46,8 @@ def keep_compiled() -> None:
 
     Each of their calls then passes through one more Python function.
     """
-    global _kept
-    _kept = True
+    global _follows_later
+    _follows_later = True
     _note_compiled()
 
 
@@ -70,40 +70,40 @@ def _note_compiled() -> None:
 
     @functools.wraps(original)
     def compile_followed(model: Any = None, *args: Any, **kwargs: Any) -> Any:
-        made = original(model, *args, **kwargs)
+        compiled = original(model, *args, **kwargs)
         # Without a model it returns a decorator, which calls this again; with `disable=True` it returns the function.
-        return _followed(model, made) if inspect.isroutine(model) and made is not model else made
+        return _followed(model, compiled) if inspect.isroutine(model) and compiled is not model else compiled
 
     torch.compile = _patched = compile_followed
 
 
 def _forget_compiled() -> None:
     # If another library has replaced our function since, both are kept.
-    if _patched is not None and not _arounds and not _kept and torch.compile is _patched:
+    if _patched is not None and not _arounds and not _follows_later and torch.compile is _patched:
         torch.compile = _patched.__wrapped__
 
 
-def _followed(given: Any, made: Any) -> Any:
-    root = _root(given)
+def _followed(original: Any, result: Any) -> Any:
+    root = _root(original)
 
-    @functools.wraps(made)
+    @functools.wraps(result)
     def compiled(*args: Any, **kwargs: Any) -> Any:
         # Inside another compiled function this function is traced; our operators must not get into that graph.
         if torch.compiler.is_compiling() or not _arounds:
-            return made(*args, **kwargs)
-        return call_followed(root, made, args, kwargs)
+            return result(*args, **kwargs)
+        return call_followed(root, result, args, kwargs)
 
     return compiled
 
 
 def module_of(module: torch.nn.Module) -> torch.nn.Module:
-    """The original module of one wrapped by `torch.compile`."""
+    """Return the original module of one wrapped by `torch.compile`."""
     inner = getattr(module, "_orig_mod", None)
     return inner if isinstance(inner, torch.nn.Module) and type(module).__name__ == "OptimizedModule" else module
 
 
-def _root(given: Any) -> Root:
-    owner = getattr(given, "__self__", None)
-    if isinstance(owner, torch.nn.Module) and given.__name__ == "_call_impl":
+def _root(function: Any) -> Root:
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, torch.nn.Module) and function.__name__ == "_call_impl":
         return owner
-    return given
+    return function

@@ -1,8 +1,8 @@
 """Detects the next top-level call in a running program, from another thread and without registering hooks.
 
 PyTorch iterates over its dictionaries of hooks while a module is called, so another thread must not change them.
-Instead `torch.nn.Module.__call__` is replaced, which is atomic, until the next call; hooks are then registered by the
-thread that makes this call.
+Instead `torch.nn.Module.__call__` is replaced until the next call, since that is atomic; the thread that makes this
+call then registers the hooks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Steps of a whole process, told apart by calls of its top-level modules.
+"""Steps of a whole process, distinguished by calls of its top-level modules.
 
 Without a target a step begins when a top-level module with parameters is called that was already called in this step.
 So a loss module, or the second model of a GAN, belongs to the open step. A compiled function counts as such a module;
@@ -31,8 +31,8 @@ class ProcessSteps:
 
     returned   called with the result of each of these calls; must not raise
     left_out   called before each top-level call; if it returns True the call is not a step and not reported
-    ended      called once when the following ends, for whatever reason
-    compiled   whether the last reported call runs compiled code; global module hooks registered then still see the
+    ended      called once when the following ends, for any reason
+    compiled   True if the last reported call runs compiled code; global module hooks registered then still see the
                modules called in it, including the root
     """
 
@@ -57,7 +57,7 @@ class ProcessSteps:
         self.begin_again()
 
     def begin_again(self) -> None:
-        """Called at the start, and in a forked child, which counts its own steps."""
+        """Count steps from 0: at the start, and in a forked child."""
         self._thread: Optional[int] = None
         self._step = -1
         #: The modules called in the open step. Weak references, because another module may get the same address.
@@ -66,7 +66,7 @@ class ProcessSteps:
 
     @property
     def begun(self) -> bool:
-        """Whether a step has begun in this process."""
+        """True if a step has begun in this process."""
         return self._thread is not None
 
     def end(self) -> None:
@@ -74,8 +74,8 @@ class ProcessSteps:
         self._over = True
         self._open = None
         undo, self._undo = self._undo, []
-        for one in undo:
-            one()
+        for remove in undo:
+            remove()
         ended, self._ended = self._ended, None
         if ended is not None:
             ended()

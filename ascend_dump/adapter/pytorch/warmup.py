@@ -7,8 +7,8 @@ three in vllm_ascend/worker/model_runner_v1.py, `profile_run` in v2/model_runner
 rank of data parallelism without a request runs `_dummy_run` too.
 
 SGLang makes them in `capture` of its runners in sglang/srt/model_executor: cuda_graph_runner.py, cpu_graph_runner.py,
-in 0.5.23 runner/decode_cuda_graph_runner.py and runner/prefill_cuda_graph_runner.py, which the runners of speculative
-decoding inherit from; `_dummy_run` and `warmup` are in runner/base_runner.py of 0.5.23.
+in 0.5.23 runner/decode_cuda_graph_runner.py and runner/prefill_cuda_graph_runner.py, the base classes of the runners
+of speculative decoding; `_dummy_run` and `warmup` are in runner/base_runner.py of 0.5.23.
 
 The model shows no trace of them, so the call stack is searched.
 """
@@ -30,7 +30,7 @@ _SGLANG = "sglang.srt.model_executor"
 
 
 def is_warmup() -> bool:
-    """Whether the running call serves no request: by the call stack of this thread, or because a graph is captured.
+    """Return True if the running call serves no request, by the call stack of this thread or a graph in capture.
 
     >>> is_warmup()
     False
@@ -55,7 +55,7 @@ def _is_in_dummy() -> bool:
 
 
 def _is_capturing() -> bool:
-    """Whether a graph is being captured on an accelerator; values cannot be fetched then."""
+    """Return True if a graph is being captured on an accelerator; values cannot be fetched then."""
     torch: Any = sys.modules.get("torch")
     for device in (getattr(torch, "npu", None), getattr(torch, "cuda", None)):
         ready = getattr(device, "is_initialized", None)

@@ -8,10 +8,10 @@ import os
 import sys
 
 
-def _tell(error):  # type: ignore[no-untyped-def]  # an annotation is an import in some of these interpreters
+def _report(error):  # type: ignore[no-untyped-def]  # an annotation is an import in some of these interpreters
     try:
-        where = f"{sys.executable}, ascend_dump cannot be imported or started there: {error!r}"
-        text = f"ascend-dump: ASCEND_DUMP is ignored in {where}\n"
+        problem = f"{sys.executable}, ascend_dump cannot be imported or started there: {error!r}"
+        text = f"ascend-dump: ASCEND_DUMP is ignored in {problem}\n"
         # Data left in the buffer of a stream, since its file is full, makes the interpreter exit with code 120.
         os.write(sys.stderr.fileno(), text.encode(errors="backslashreplace"))
     except Exception:  # stderr is closed, full or missing
@@ -26,13 +26,13 @@ except KeyboardInterrupt:
     raise
 except BaseException as error:  # no ascend_dump there, a broken one, or another module of this name
     if os.environ.get("ASCEND_DUMP"):
-        _tell(error)  # type: ignore[no-untyped-call]  # as above
+        _report(error)  # type: ignore[no-untyped-call]  # as above
 
-_here = os.path.dirname(os.path.abspath(__file__))
+_directory = os.path.dirname(os.path.abspath(__file__))
 _path = list(sys.path)
 _ours = sys.modules.pop(__name__)
 # Without our directory the next sitecustomize on the path is found, and none twice.
-sys.path[:] = [entry for entry in _path if os.path.abspath(entry) != _here]
+sys.path[:] = [entry for entry in _path if os.path.abspath(entry) != _directory]
 try:
     # For its effects, as site imports it; there may be none.
     import sitecustomize  # type: ignore[import-not-found, unused-ignore]  # noqa: F401
@@ -41,5 +41,5 @@ except ImportError as error:
         raise
     sys.modules[__name__] = _ours
 finally:
-    # Launchers that hand sys.path on as PYTHONPATH keep the hook alive in their children.
-    sys.path.insert(0, _here)
+    # Launchers that pass sys.path on as PYTHONPATH keep the hook alive in their children.
+    sys.path.insert(0, _directory)
