@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
 from ascend_dump.analysis.alignment.shards import Portions, is_of_parts
+from ascend_dump.analysis.explaining.api_calls import ApiCalls
 from ascend_dump.analysis.explaining.input_kind import writes
 from ascend_dump.analysis.explaining.inputs import InputJudge
 from ascend_dump.analysis.explaining.origins import Draft
@@ -67,6 +68,7 @@ class Divergence:
         state.known.begin_step(views)
         state.arguments.begin_step()
         self._inputs = InputJudge(state, reference)
+        self._calls = ApiCalls()
         #: Unreadable records of this step that are in a pair already.
         self._broken: set[int] = set()
 
@@ -77,7 +79,12 @@ class Divergence:
 
     def walk(self, match: Match) -> list[Pair]:
         """Judge the tensors of two paired operators."""
+        if self._calls.has_all_kernels(match):
+            pairs = [*self._calls.judge(self._state, match), *self._broken_pairs(match)]
+            self._count_unreadable(pairs)
+            return pairs
         operators = OperatorPair(match)
+        operators.causes |= self._calls.causes_of(match)
         self._inputs.judge_all(operators)
         has_shards = self._state.differences.shards is not None
         self._state.judge.of_parts = has_shards and any(is_of_parts(pair.transformation) for pair in operators.inputs)
@@ -90,6 +97,8 @@ class Divergence:
         elif match.tensors is None:
             self._settle(operators, outputs)
             self._note_arguments(operators, pairs)
+        if match.actual.kernel is not None:
+            self._calls.add_kernel(match, frozenset(operators.causes))
         self._end_module(operators, pairs)
         pairs += self._broken_pairs(match)
         self._count_unreadable(pairs)
