@@ -24,6 +24,7 @@ from ascend_dump.analysis.judging.noise import NoiseJudge
 from ascend_dump.analysis.judging.second_run import Spread
 from ascend_dump.analysis.judging.verdict import Rules
 from ascend_dump.analysis.numerics.tensor_pair import Types, identity_of
+from ascend_dump.analysis.operators.names import without_counterpart
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import COPIES, operator_class
 from ascend_dump.analysis.pairing.same_framework import Match
@@ -107,9 +108,10 @@ class Divergence:
     def only(self, operator: Operator, *, of_actual: bool) -> list[Pair]:
         """Return the pairs of an operator that only one side runs."""
         side = "actual" if of_actual else "the reference"
+        why = without_counterpart(operator.op_type) if self._state.differences.layouts else ""
         pairs: list[Pair] = []
         for record in operator.records:
-            verdict, reason = "unmatched", f"{operator.op_type} runs in {side} only"
+            verdict, reason = "unmatched", f"{operator.op_type} runs in {side} only{why and f': {why}'}"
             if record.error is not None:
                 verdict, reason = "unreadable", str(record.error)
             pairs.append(Pair(record if of_actual else None, None if of_actual else record, "", 0.0, verdict, reason))

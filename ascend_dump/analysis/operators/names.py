@@ -14,7 +14,7 @@ import msgspec
 
 from ascend_dump.analysis.operators.properties import operator_class
 
-__all__ = ["aten_names", "continues", "is_source", "is_view", "operation"]
+__all__ = ["aten_names", "continues", "is_source", "is_view", "operation", "without_counterpart"]
 
 _VERSION = re.compile(r"V\d+$")
 
@@ -64,6 +64,16 @@ def aten_names(api: str) -> tuple[str, ...]:
     """
     callers = _callers()
     return tuple((callers.get(api) or callers.get(_VERSION.sub("", api)) or "").split())
+
+
+def without_counterpart(op_type: str) -> str:
+    """Return the reason why no host runs an operator, "" if one may."""
+    names = aten_names(op_type)
+    if not op_type.startswith("aclnn") or any(not name.lstrip("_").startswith("npu_") for name in names):
+        return ""
+    if names:
+        return f"op-plugin calls it for {names[0]}, which is no operator of ATen"
+    return "no operator of op-plugin is known to call it"
 
 
 @functools.lru_cache(maxsize=4096)

@@ -18,7 +18,6 @@ from ascend_dump.reading._dialect import Directory, Entry
 
 if TYPE_CHECKING:
     from ascend_dump.reading._record import Record
-    from ascend_dump.reading.dialects._eager_files import EagerCalls
 
 __all__ = ["UNKNOWN_NAME", "CannDirectory", "CannEntry", "is_hash"]
 
@@ -108,8 +107,8 @@ class CannEntry(Entry):
     """
 
     __slots__ = ("_directory", "_on_disk", "_text", "calls")
-    #: Of eager operators only: set by `join_eager`.
-    calls: EagerCalls
+    #: Of eager operators only, see `EagerEntry`.
+    calls: Any
 
     def __init__(self, directory: CannDirectory, on_disk: str, text: str, name: DumpName) -> None:
         levels = directory.levels

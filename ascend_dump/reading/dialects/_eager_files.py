@@ -30,6 +30,8 @@ class EagerEntry(CannEntry):
     """One file of an eager operator. The last file of an execution yields the records of all of them."""
 
     __slots__ = ()
+    #: Set by `join_eager`.
+    calls: EagerCalls
 
     @property
     def eager(self) -> EagerName:

@@ -199,6 +199,43 @@ def test_fused_operators_are_paired_with_what_they_fuse(tmp_path, api, wrong):
         assert comparison.verdict in ("equal", "noise")
 
 
+def adamw(p, m, v, g):
+    m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+    return p * (1 - 1e-3) - 0.1 * (m / 0.1) / (np.sqrt(v / 0.001) + 1e-8)
+
+
+def test_an_optimizer_that_updates_tensors_one_by_one_agrees_with_one_of_lists(tmp_path):
+    parameters, gradients = ([randn(3, 4), randn(5)] for _ in range(2))
+    npu = Npu(tmp_path / "npu")
+    for parameter, gradient in zip(parameters, gradients):
+        zero = np.zeros_like(parameter)
+        npu("aclnnApplyAdamWV2", adamw, parameter, zero, zero, gradient)
+        npu("aclnnMuls", lambda p: p * 2, adamw(parameter, zero, zero, gradient).astype("f4"))
+
+    def on_cpu(*arrays):
+        tensors = [array.clone().requires_grad_() for array in arrays[:2]]
+        for tensor, gradient in zip(tensors, arrays[2:]):
+            tensor.grad = gradient
+        torch.optim.AdamW(tensors, lr=0.1, weight_decay=0.01, fused=True).step()
+        [tensor.detach() * 2 for tensor in tensors]
+
+    reference = recorded(tmp_path / "cpu", on_cpu, *parameters, *gradients)
+    comparison = ascend_dump.compare(tmp_path / "npu", reference)
+    assert not comparison.origins
+    assert ("aclnnApplyAdamWV2", "aten::_fused_adamw_") in pairs_of(comparison)
+    assert {pair.verdict for pair in comparison.pairs if pair.actual and pair.reference} <= {"equal", "noise"}
+
+
+def test_operators_of_torch_npu_alone_are_reported_as_such(tmp_path):
+    npu = Npu(tmp_path / "npu")
+    x, w = randn(4, 8), randn(8, 6)
+    npu("aclnnMm", lambda x, w: x @ w, x, w)
+    npu("aclnnMoeInitRouting", lambda x: x[::-1] + 1, x)
+    reference = recorded(tmp_path / "cpu", lambda x, w: x @ w, x, w)
+    [reason] = {pair.reason for pair in ascend_dump.compare(tmp_path / "npu", reference).unmatched}
+    assert "op-plugin calls it for npu_moe_init_routing, which is no operator of ATen" in reason
+
+
 def test_names_of_apis():
     assert aten_names("aclnnInplaceAdd") == ("add_",)
     assert operation("aclnnInplaceAdd") == operation("aclnnAdds") == operation("aten::add_.Tensor")
