@@ -20,6 +20,7 @@ from ascend_dump.analysis.operators.nonfinite import (
     has_nan,
     is_nonfinite,
 )
+from ascend_dump.analysis.operators.operator import call_of
 from ascend_dump.common.units import counted
 from ascend_dump.dump_format import Cut, Named, TensorOf, plain_text
 from ascend_dump.errors import CorruptDump, NotSupported, ReadError
@@ -50,7 +51,8 @@ class Overflow(NamedTuple):
 
     kind      "origin", "nan-made" or "outside", see ANSWERS
     record    the record that shows it: the device's own, or the first non-finite output (for "outside": input)
-    unit      the unit of the device; "MindSpore" if only overflowing operators are dumped; else "values"
+    unit      the unit of the device; "dump" if only overflowing operators are dumped, by MindSpore and eagerly on an
+              NPU; else "values"
     words     the facts, one sentence each
     status, ids   the device's status words, and the ids of its task
     operator  op_type, op_name and path of the operator, None if the dump does not have it
@@ -138,6 +140,9 @@ def find_overflows(
     ranks = _giving_ranks(dump)
     values = _ValueJudge(reader, ranks)
     operators = unread = 0
+    is_counted = False
+    scene = _first_scene(dump)
+    last: Optional[_Place] = None
     records: Iterable[Record] = dump
     if executor is not None:
         from ascend_dump.analysis.ranks import measured
@@ -147,7 +152,12 @@ def find_overflows(
         first = members[0]
         if first.op_type.lower() == "opdebug":
             continue
-        operators += 1
+        # The kernels of an API call are one operator.
+        call = None if first.kernel is None else call_of(first)
+        if call is None or call != last:
+            operators += 1
+            is_counted = False
+        last = call
         before = reader.misses
         reader.begin()
         for record in members:
@@ -155,18 +165,21 @@ def find_overflows(
                 reader.errors.append(record.error)
         if beside is not None:
             beside(members, reader.statistics)
-        if first.attrs.get("scene") == "overflow":
-            overflows += [_of_mindspore(members, reader)] if _device_key(first) not in reported else []
+        is_reported = first.attrs.get("scene") == "overflow" or (scene == "overflow" and "call_number" in first.attrs)
+        if is_reported:
+            overflows += [_of_dump(members, reader)] if _device_key(first) not in reported else []
         elif _device_key(first) not in reported:
             overflows += values.look_at(members)
-        unread += reader.misses > before
+        if reader.misses > before and not is_counted:
+            unread += 1
+            is_counted = True
     overflows = sorted(overflows, key=_time) if ranks is None else _of_ranks(overflows, ranks.end())
     reasons = [*reader.reasons(), *_unended(dump), *(f"{one.run}: {one.reason}" for one in dump.lost_records())]
     if not operators and not overflows and not reader.zero:
         reasons += _empty(dump)
     answer = overflows[0].kind if overflows else "unchecked" if reasons else "none"
     notes = list(reader.notes)
-    if not overflows and not _first_scene(dump) and True in dump.known_values("scene_is_beside"):
+    if not overflows and not scene and True in dump.known_values("scene_is_beside"):
         notes.append(
             "only NaN and Inf were looked for: MindSpore leaves no report with jit_level O0 and O1. If this was dumped "
             "with op_debug_mode 3, every operator in it overflowed"
@@ -362,16 +375,22 @@ def _tensors_of(operator: Optional[dict[str, Any]]) -> list[Record]:
         return []
 
 
-def _of_mindspore(members: list[Record], reader: _OverflowReader) -> Overflow:
-    """Return the overflow of an operator in a tree of O0 or O1, which contains overflowing operators only."""
+def _of_dump(members: list[Record], reader: _OverflowReader) -> Overflow:
+    """Return the overflow of an operator in a dump of overflowing operators only: MindSpore's trees of O0 and O1, and
+    eager dumps of an NPU.
+
+    Their values may be finite: the device saturates instead of making Inf, unless its mode is INF_NAN.
+    """
     first = members[0]
+    misses = reader.misses
     nonfinite = classify(members, reader.statistics)
     kind = "nan-made" if nonfinite is not None and nonfinite.kind == "nan-made" else "origin"
-    words = (
-        "dumped because it overflowed",
-        *([_WORDS[kind]] if nonfinite is not None and nonfinite.kind == kind else []),
-    )
-    return Overflow(kind, first, "MindSpore", words, operator=_operator(first), tensors=tuple(members))
+    words = ["dumped because it overflowed"]
+    if nonfinite is not None and nonfinite.kind == kind:
+        words.append(_WORDS[kind])
+    elif nonfinite is None and first.kernel is not None and misses == reader.misses:
+        words.append("its values are finite: the device saturates instead of making Inf")
+    return Overflow(kind, first, "dump", tuple(words), operator=_operator(first), tensors=tuple(members))
 
 
 _WORDS = {"origin": "NaN or Inf of finite inputs", "nan-made": "NaN of inputs without NaN"}

@@ -178,7 +178,9 @@ def _counted(path: Path, files: _FilesOnDisk) -> Optional[Tally]:
     try:
         dump = open_dump(path)
         steps = {(record.model, record.step) for record in dump}
-        operators = {record.execution for record in dump}
+        # The kernels of an API call are no operators of their own.
+        executions = {record.execution: record.kernel for record in dump}
+        operators = [run for run, kernel in executions.items() if kernel is None] or executions
     except Exception:  # whatever a file holds, the program has run well
         log.debug("the dump could not be counted", exc_info=True)
         return None

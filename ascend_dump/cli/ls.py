@@ -39,15 +39,24 @@ _LONG = ("device", "format", "phase", "module", "source", "model_id", "stream_id
 @all_option
 @click.option("--records", is_flag=True, help="One line per tensor instead of one per operator.")
 @click.option("--long", is_flag=True, help="Like --records, with every field.")
+@click.option("--kernels", is_flag=True, help="Also the kernels of API calls (eager dumps of NPUs).")
 @click.option("--by", "by", type=click.Choice(["module"]), help="One line per module, with its worst tensor.")
 def ls(
-    path: str, as_json: bool, show_all: bool, records: bool, long: bool, by: Optional[str], **selectors: Optional[str]
+    path: str,
+    as_json: bool,
+    show_all: bool,
+    records: bool,
+    long: bool,
+    kernels: bool,
+    by: Optional[str],
+    **selectors: Optional[str],
 ) -> Exit:
     """List the operators of the dump at PATH (default: dumps), followed by totals.
 
     PATH is any directory or file of a dump. No tensor is read. Operators that change no values, such as views, are
-    counted but not listed, unless --all, --op or --op-type selects them. With --json every record is listed with all
-    its fields. With --by module the worst tensor of each module is named if the dump has statistics; `stats --by
+    counted but not listed, unless --all, --op or --op-type selects them. Of an eager dump of an NPU the API calls are
+    listed (aclnnAdd); --kernels adds the kernels that ran for them. With --json every record is listed with all its
+    fields. With --by module the worst tensor of each module is named if the dump has statistics; `stats --by
     module` computes them.
     """
     if by and (records or long):
@@ -57,7 +66,7 @@ def ls(
     dump = open_selected(path, selectors)
     totals = _Totals()
     unreadable = Unreadable(dump)
-    folding = Folding(show_all, selectors)
+    folding = Folding(show_all, selectors, hides_kernels=not kernels and True in dump.known_values("is_api_call"))
     if by:
         return _list_modules(dump, path, selectors, Folding(show_all or as_json, selectors), as_json)
     if as_json:
@@ -81,8 +90,8 @@ def ls(
         incomplete = _unended(dump)
         if totals.records:
             print(f"\n{totals}{' · incomplete' if incomplete or unreadable.lost else ''}")
-        if folding.count:
-            print(folding.note("record" if records or long else "operator"))
+        for note in folding.notes("record" if records or long else "operator"):
+            print(note)
         for run in dump.runs():
             for note in run.notes:
                 print(f"{escape(str(run.path))}: {escape(note)}")
@@ -105,8 +114,8 @@ def _list_modules(dump: Dump, path: str, selectors: dict[str, Optional[str]], fo
     has_statistics = any(module.worst is not None for module in modules)
     write_modules(dump, path, modules, "ls", as_json=as_json, measured=has_statistics)
     if not as_json:
-        if folding.count:
-            print(folding.note("tensor"), file=sys.stderr)
+        for note in folding.notes("tensor"):
+            print(note, file=sys.stderr)
         if modules and not has_statistics:
             print("the dump has no statistics; `ascend-dump stats --by module` computes them", file=sys.stderr)
     code = Exit.OK if unreadable.seen else tell_nothing_matched(path, selectors)
@@ -201,7 +210,7 @@ class _Totals:
     """Sums over the listed records."""
 
     def __init__(self) -> None:
-        self.records = self.operators = self.bytes = self.unreadable = 0
+        self.records = self.operators = self.kernels = self.bytes = self.unreadable = 0
         self._steps: set[Optional[int]] = set()
         self._ranks: set[Optional[int]] = set()
 
@@ -214,7 +223,7 @@ class _Totals:
             key = operator_of(record)
             if key != last:
                 last = key
-                self.operators += 1
+                self._count_run(record)
             self.bytes += record.nbytes or 0
             self._steps.add(record.step)
             self._ranks.add(record.rank)
@@ -223,17 +232,24 @@ class _Totals:
     def count_groups(self, groups: Iterable[Group]) -> Iterator[Group]:
         for group in groups:
             self.records += group.records
-            self.operators += 1
+            self._count_run(group.first)
             self.unreadable += group.unreadable
             self.bytes += group.bytes
             self._steps.add(group.first.step)
             self._ranks.add(group.first.rank)
             yield group
 
+    def _count_run(self, first: Union[Record, Head]) -> None:
+        if first.kernel:
+            self.kernels += 1
+        else:
+            self.operators += 1
+
     def fields(self) -> dict[str, int]:
         return {
             "records": self.records,
             "operators": self.operators,
+            "kernels": self.kernels,
             "bytes": self.bytes,
             "steps": len(self._steps - {None}),
             "ranks": len(self._ranks - {None}),
@@ -243,7 +259,13 @@ class _Totals:
     def __str__(self) -> str:
         from ascend_dump.report.tables import counted, size
 
-        parts = [counted(self.operators, "operator"), counted(self.records, "record"), f"{size(self.bytes)} of tensors"]
+        kernels = [counted(self.kernels, "kernel")] if self.kernels else []
+        parts = [
+            counted(self.operators, "operator"),
+            *kernels,
+            counted(self.records, "record"),
+            f"{size(self.bytes)} of tensors",
+        ]
         for noun, numbers in (("step", self._steps), ("rank", self._ranks)):
             if len(numbers - {None}) > 1:
                 parts.append(counted(len(numbers - {None}), noun))

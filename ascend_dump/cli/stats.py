@@ -129,8 +129,8 @@ def stats(
         shown = _write_table(dump, rows)
     if not as_json and not shown and unreadable.seen and not (nonfinite and folding.count):
         _tell_none(unreadable.seen, nonfinite=nonfinite, origin=origin)
-    if folding.count and not as_json:
-        print(folding.note("tensor", holding="NaN or Inf" if nonfinite else ""), file=sys.stderr)
+    for note in () if as_json else folding.notes("tensor", holding="NaN or Inf" if nonfinite else ""):
+        print(note, file=sys.stderr)
     code = Exit.OK if unreadable.seen else tell_nothing_matched(path, selectors)
     return unreadable.finish() or code
 

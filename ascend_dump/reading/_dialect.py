@@ -107,6 +107,11 @@ class Entry:
         return False
 
     @property
+    def is_api_call(self) -> bool:
+        """Return True for an API call on an NPU that has its kernels in other files."""
+        return False
+
+    @property
     def path_text(self) -> str:
         """The path as text, for sorting."""
         return str(self.path)
@@ -172,6 +177,10 @@ class WrappedEntry(Entry):
     @property
     def scene_is_beside(self) -> bool:
         return self._inner.scene_is_beside
+
+    @property
+    def is_api_call(self) -> bool:
+        return self._inner.is_api_call
 
     @property
     def path_text(self) -> str:

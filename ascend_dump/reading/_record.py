@@ -146,8 +146,8 @@ class Record:
     ) -> None:
         """attrs may be a function of `key` that makes them when they are needed.
 
-        nth: the number of this run of the operator, if its inputs and outputs have different timestamps or tasks. call: the
-        arguments of the operator, for `ascend_dump.dump_format.read_call`.
+        nth: the number of this run of the operator, if its inputs and outputs have different timestamps or tasks. call:
+        the arguments of the operator, for `ascend_dump.dump_format.read_call`.
         """
         # No loop over the names, because it would dominate the time of listing a large dump.
         self.loader = loader

@@ -72,7 +72,14 @@ class Device:
         self.number += 1
 
     def write(
-        self, op_type: str, op_name: str, inputs: Arrays = (), outputs: Arrays = (), *, stream: int = 7, **fields: object
+        self,
+        op_type: str,
+        op_name: str,
+        inputs: Arrays = (),
+        outputs: Arrays = (),
+        *,
+        stream: int = 7,
+        **fields: object,
     ) -> None:
         self.time += 10
         self.task += 1
@@ -123,7 +130,9 @@ def write_program(
 
 def write_step(npu: Device, random: np.random.Generator, *, wrong: str = "") -> None:
     def out(kernel: str, array: np.ndarray) -> np.ndarray:
-        return np.where(np.arange(array.size).reshape(array.shape) == 3, array + 64, array) if kernel == wrong else array
+        return (
+            np.where(np.arange(array.size).reshape(array.shape) == 3, array + 64, array) if kernel == wrong else array
+        )
 
     x, y, weight = (random.standard_normal((4, 4)).astype("f4") for _ in range(3))
     total = out("AddAiCore", x + y)

@@ -82,4 +82,4 @@ def _storage(record: Record) -> Optional[int]:
 def writes(op_type: str) -> bool:
     """Return True if an operator writes to memory of its inputs, by its name."""
     name = op_type.rpartition("::")[2].split(".")[0]
-    return name.endswith("_") or name.startswith(("native_batch_norm", "_native_batch_norm"))
+    return name.endswith("_") or name.startswith(("aclnnInplace", "native_batch_norm", "_native_batch_norm"))

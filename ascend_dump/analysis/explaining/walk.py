@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
 from ascend_dump.analysis.alignment.shards import Portions, is_of_parts
+from ascend_dump.analysis.explaining.api_calls import ApiCalls
 from ascend_dump.analysis.explaining.input_kind import writes
 from ascend_dump.analysis.explaining.inputs import InputJudge
 from ascend_dump.analysis.explaining.origins import Draft
@@ -23,6 +24,7 @@ from ascend_dump.analysis.judging.noise import NoiseJudge
 from ascend_dump.analysis.judging.second_run import Spread
 from ascend_dump.analysis.judging.verdict import Rules
 from ascend_dump.analysis.numerics.tensor_pair import Types, identity_of
+from ascend_dump.analysis.operators.names import without_counterpart
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import COPIES, operator_class
 from ascend_dump.analysis.pairing.same_framework import Match
@@ -67,6 +69,7 @@ class Divergence:
         state.known.begin_step(views)
         state.arguments.begin_step()
         self._inputs = InputJudge(state, reference)
+        self._calls = ApiCalls()
         #: Unreadable records of this step that are in a pair already.
         self._broken: set[int] = set()
 
@@ -77,7 +80,12 @@ class Divergence:
 
     def walk(self, match: Match) -> list[Pair]:
         """Judge the tensors of two paired operators."""
+        if self._calls.has_all_kernels(match):
+            pairs = [*self._calls.judge(self._state, match), *self._broken_pairs(match)]
+            self._count_unreadable(pairs)
+            return pairs
         operators = OperatorPair(match)
+        operators.causes |= self._calls.causes_of(match)
         self._inputs.judge_all(operators)
         has_shards = self._state.differences.shards is not None
         self._state.judge.of_parts = has_shards and any(is_of_parts(pair.transformation) for pair in operators.inputs)
@@ -90,6 +98,8 @@ class Divergence:
         elif match.tensors is None:
             self._settle(operators, outputs)
             self._note_arguments(operators, pairs)
+        if match.actual.kernel is not None:
+            self._calls.add_kernel(match, frozenset(operators.causes))
         self._end_module(operators, pairs)
         pairs += self._broken_pairs(match)
         self._count_unreadable(pairs)
@@ -98,9 +108,10 @@ class Divergence:
     def only(self, operator: Operator, *, of_actual: bool) -> list[Pair]:
         """Return the pairs of an operator that only one side runs."""
         side = "actual" if of_actual else "the reference"
+        why = without_counterpart(operator.op_type) if self._state.differences.layouts else ""
         pairs: list[Pair] = []
         for record in operator.records:
-            verdict, reason = "unmatched", f"{operator.op_type} runs in {side} only"
+            verdict, reason = "unmatched", f"{operator.op_type} runs in {side} only{why and f': {why}'}"
             if record.error is not None:
                 verdict, reason = "unreadable", str(record.error)
             pairs.append(Pair(record if of_actual else None, None if of_actual else record, "", 0.0, verdict, reason))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import permutations
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
@@ -18,17 +19,20 @@ _SAME = 1e-2
 
 
 class Rearrangement(NamedTuple):
-    """A change of an array: take its axes in another order, then reshape it.
+    """A change of an array: split its axes, take them in another order, then reshape it.
 
     name    in words: "identity", "reshape", "permute(0, 3, 1, 2)"
+    parts   the shape with split axes; None if none is split
     """
 
     name: str
     axes: tuple[int, ...]
     shape: tuple[int, ...]
+    parts: Optional[tuple[int, ...]] = None
 
     def of(self, array: np.ndarray) -> np.ndarray:
-        moved: np.ndarray = array.transpose(self.axes).reshape(self.shape)
+        split = array if self.parts is None else array.reshape(self.parts)
+        moved: np.ndarray = split.transpose(self.axes).reshape(self.shape)
         return moved
 
 
@@ -67,16 +71,30 @@ def find_layout(array: np.ndarray, target: np.ndarray, *, nearest: bool = False)
 
 
 def _layouts(shape: tuple[int, ...], target: tuple[int, ...]) -> list[Rearrangement]:
-    """Return other orders of the axes; first those with the target shape, then those that must be reshaped."""
-    long = [axis for axis, size in enumerate(shape) if size > 1]
-    if len(long) > _MOST_AXES:
-        return []
-    short = [axis for axis, size in enumerate(shape) if size == 1]
+    """Return other orders of the axes; first those with the target shape, then those that must be reshaped.
+
+    If the target has more axes, they are parts of those of the array: attention takes [batch, length, heads * size] for
+    [batch, heads, length, size].
+    """
     sizes = [size for size in target if size > 1]
     layouts = []
-    for order in permutations(long):
-        if list(order) != long:
-            axes = (*order, *short)
-            reshaped = [shape[axis] for axis in order] != sizes
-            layouts.append(Rearrangement(f"permute{axes}" + (" and reshape" if reshaped else ""), axes, target))
-    return sorted(layouts, key=lambda layout: layout.name.endswith("reshape"))
+    for order, short in _orders(shape):
+        axes = (*order, *short)
+        reshaped = [shape[axis] for axis in order] != sizes
+        layouts.append(Rearrangement(f"permute{axes}" + (" and reshape" if reshaped else ""), axes, target))
+    layouts.sort(key=lambda layout: layout.name.endswith("reshape"))
+    if len(sizes) > sum(size > 1 for size in shape):
+        for order, short in _orders(target):
+            parts = (*order, *short)
+            axes = tuple(parts.index(axis) for axis in range(len(target)))
+            split = tuple(target[axis] for axis in parts)
+            layouts.append(Rearrangement(f"reshape{split} and permute{axes}", axes, target, split))
+    return layouts
+
+
+def _orders(shape: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], list[int]]]:
+    """Yield the other orders of the axes longer than 1, with the remaining axes; none if there are too many."""
+    long = [axis for axis, size in enumerate(shape) if size > 1]
+    if len(long) <= _MOST_AXES:
+        short = [axis for axis, size in enumerate(shape) if size == 1]
+        yield from ((order, short) for order in permutations(long) if list(order) != long)

@@ -1,15 +1,22 @@
-"""Names of operations in each framework, from the file `operators.json`."""
+"""Names of operations in each framework, from the files `operators.json` and `aclnn.json`.
+
+`aclnn.json` was made from the sources of op-plugin that it names: for each operator of its `op_plugin_functions.yaml`,
+the APIs that the C++ function of this name calls by `EXEC_NPU_CMD`, itself or through helpers of the same file.
+"""
 
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 
 import msgspec
 
 from ascend_dump.analysis.operators.properties import operator_class
 
-__all__ = ["continues", "is_source", "is_view", "operation"]
+__all__ = ["aten_names", "continues", "is_source", "is_view", "operation", "without_counterpart"]
+
+_VERSION = re.compile(r"V\d+$")
 
 
 class _Names(msgspec.Struct, forbid_unknown_fields=True):
@@ -38,11 +45,44 @@ def _operations() -> dict[str, str]:
     return {name: operation for operation, names in _names().same.items() for name in names}
 
 
+class _Callers(msgspec.Struct, forbid_unknown_fields=True):
+    """The file `aclnn.json`. called_by: ATen operators by the API on an NPU that they call, the most likely first."""
+
+    about: str
+    called_by: dict[str, str]
+
+
+@functools.lru_cache(maxsize=1)
+def _callers() -> dict[str, str]:
+    return msgspec.json.decode((Path(__file__).parent / "aclnn.json").read_bytes(), type=_Callers).called_by
+
+
+def aten_names(api: str) -> tuple[str, ...]:
+    """Return the ATen operators that call an API on an NPU, the most likely first; () if none is known.
+
+    Another version of a listed API counts as that one: `aclnnRmsNormV9`. Names of `npu_` are operators of torch_npu.
+    """
+    callers = _callers()
+    return tuple((callers.get(api) or callers.get(_VERSION.sub("", api)) or "").split())
+
+
+def without_counterpart(op_type: str) -> str:
+    """Return the reason why no host runs an operator, "" if one may."""
+    names = aten_names(op_type)
+    if not op_type.startswith("aclnn") or any(not name.lstrip("_").startswith("npu_") for name in names):
+        return ""
+    if names:
+        return f"op-plugin calls it for {names[0]}, which is no operator of ATen"
+    return "no operator of op-plugin is known to call it"
+
+
 @functools.lru_cache(maxsize=4096)
 def operation(op_type: str) -> str:
     """Return the name that an operation has in all frameworks here; the operator's own name if it is unknown."""
-    name = operator_class(op_type)
-    return _operations().get(name, name)
+    operations = _operations()
+    names = [operator_class(name) for name in (op_type, *aten_names(op_type))]
+    # Without a common name, an API call has that of the ATen operator.
+    return next((operations[name] for name in names if name in operations), names[1 if len(names) > 1 else 0])
 
 
 @functools.lru_cache(maxsize=4096)

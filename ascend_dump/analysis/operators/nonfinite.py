@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump.analysis.numerics.valueless import is_no_value
+from ascend_dump.analysis.operators.operator import call_of
 from ascend_dump.errors import NotSupported, ReadError
 from ascend_dump.reading import Record
 from ascend_dump.statistics import Statistics
@@ -71,11 +72,20 @@ def executions(records: Iterable[Record]) -> Iterator[list[Record]]:
     """Yield all records of each run of an operator, in execution order.
 
     A collective continues after its call has returned. So its outputs are recorded apart from its inputs, on
-    completion.
+    completion. An API call on an NPU is left out if its kernels are recorded: their files have exactly its tensors,
+    while its own files have the whole storages of these.
     """
     running: dict[tuple[Any, ...], list[Record]] = {}
+    #: By the API call: whether all its kernels have outputs.
+    kernels: dict[tuple[Any, ...], bool] = {}
     for key, group in groupby(records, key=lambda record: record.execution):
         members = running.pop(key, []) + list(group)
+        has_outputs = any(record.io == "output" for record in members)
+        if members[0].kernel is not None:
+            call = call_of(members[0])
+            kernels[call] = kernels.get(call, True) and has_outputs
+        elif kernels and kernels.pop(call_of(members[0]), False):
+            continue
         if "c10d" in (members[0].op_type or "") and all(record.io == "input" for record in members):
             running[key] = members
         else:

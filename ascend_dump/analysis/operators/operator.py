@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional
 
 from ascend_dump.reading import MadeOf, Record
 
-__all__ = ["Operator", "module_of", "operators", "storage_of"]
+__all__ = ["Operator", "call_of", "module_of", "operators", "storage_of"]
 
 #: Levels that wrappers of a model add to the path of a module.
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module", "model"}
@@ -22,6 +22,8 @@ class Operator:
     position    index in the execution order of its step, from 0
     broken      records that cannot be read and probably belong to it
     made_of     its sources in the program, for an operator of a compiled graph
+    kernel      the kernel of an API call on an NPU; None for the call
+    kernels     of an API call, as far as they are recorded
     """
 
     position: int
@@ -34,6 +36,8 @@ class Operator:
     outputs: list[Record] = field(default_factory=list)
     broken: list[Record] = field(default_factory=list)
     made_of: MadeOf = field(default_factory=MadeOf)
+    kernel: Optional[str] = None
+    kernels: list[Operator] = field(default_factory=list)
 
     @property
     def records(self) -> Iterator[Record]:
@@ -57,6 +61,8 @@ def operators(records: Iterable[Record], made_of: Optional[Callable[[Record], Ma
     The records of one run of an operator follow each other. made_of: returns the sources of a record's operator.
     """
     grouped: list[Operator] = []
+    #: Kernels by the run of their API call, which ends after them.
+    kernels: dict[Any, list[Operator]] = {}
     last: Any = None
     for record in records:
         key = record.execution
@@ -72,6 +78,11 @@ def operators(records: Iterable[Record], made_of: Optional[Callable[[Record], Ma
                 )
             )
             last = key
+            grouped[-1].kernel = record.kernel
+            if record.kernel is not None:
+                kernels.setdefault(call_of(record), []).append(grouped[-1])
+            elif kernels:
+                grouped[-1].kernels = kernels.pop(call_of(record), [])
             if made_of is not None:
                 grouped[-1].made_of = made_of(record)
         operator = grouped[-1]
@@ -82,6 +93,12 @@ def operators(records: Iterable[Record], made_of: Optional[Callable[[Record], Ma
         else:
             operator.outputs.append(record)
     return grouped
+
+
+def call_of(record: Record) -> tuple[Any, ...]:
+    """Return a key that is common to the records of an API call and of its kernels."""
+    name = record.op_name.rpartition("/")[0] if record.kernel is not None else record.op_name
+    return (record.run, record.rank, record.device, record.model, record.step, name)
 
 
 def _repeats(operator: Operator, record: Record) -> bool:

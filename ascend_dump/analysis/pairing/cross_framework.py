@@ -26,6 +26,7 @@ from ascend_dump.analysis.numerics.tensor_pair import Types, identity_of, type_o
 from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import operator_class
+from ascend_dump.analysis.pairing.api_calls import api_calls
 from ascend_dump.analysis.pairing.cross_framework_passes import PairedOperators, pair_operators
 from ascend_dump.analysis.pairing.fusion_names import FusedOutputs, is_fused
 from ascend_dump.analysis.pairing.module_duplicates import without_modules
@@ -107,6 +108,7 @@ def pair_cross_framework(
 
     mapping: names of operators of actual to names of the reference.
     """
+    actual, reference = api_calls(actual), api_calls(reference)
     counts = len(actual), len(reference)
     actual, reference = without_modules(actual), without_modules(reference)
     a, b = ProgramGraph(actual), ProgramGraph(reference)

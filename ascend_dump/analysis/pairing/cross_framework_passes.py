@@ -22,7 +22,7 @@ from typing import Callable, NamedTuple, Optional
 
 from ascend_dump.analysis.numerics.tensor_pair import identity_of
 from ascend_dump.analysis.pairing.fusion_names import origins_of
-from ascend_dump.analysis.pairing.program_graph import NEAR, Output, ProgramGraph, output_of
+from ascend_dump.analysis.pairing.program_graph import NEAR, Output, ProgramGraph, Read, output_of
 from ascend_dump.analysis.pairing.same_framework import common
 
 __all__ = ["PairedOperator", "PairedOperators", "pair_operators"]
@@ -279,24 +279,44 @@ def _drop_strangers(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) ->
             if pair.how in ("order", "dataflow"):
                 read_a = a.reads_outside(pair.position, partner)
                 makers_a = {partner[read.maker] for read in read_a if read.maker is not None}
-                makers_b = {read.maker for read in b.reads_outside(position, paired) if read.maker is not None}
-                if makers_a != makers_b or not (makers_a or _read_one_tensor(a, b, pair.position, position)):
+                read_b = b.reads_outside(position, paired)
+                makers_b = {read.maker for read in read_b if read.maker is not None}
+                is_near = makers_a or _read_one_tensor(a, b, pair.position, position, read_a, read_b)
+                if makers_a != makers_b or not is_near:
                     strangers.append(position)
         for position in strangers:
             del pairs[position]
 
 
-def _read_one_tensor(a: ProgramGraph, b: ProgramGraph, position_a: int, position_b: int) -> bool:
-    """Return True if two operators read a tensor of the same values, or none at all."""
+def _read_one_tensor(
+    a: ProgramGraph,
+    b: ProgramGraph,
+    position_a: int,
+    position_b: int,
+    outside_a: Sequence[Read],
+    outside_b: Sequence[Read],
+) -> bool:
+    """Return True if two operators read a tensor of the same values, or none at all.
+
+    outside: the inputs of the operators that lead to them, for an operator that is fused on the other side
+    """
     read_a, read_b = a.operators[position_a].inputs, b.operators[position_b].inputs
     if not read_a and not read_b:
         return True
-    identities = {identity_of(record) for record in read_a} - {None}
-    if any(identity_of(record) in identities for record in read_b):
+    roots_a, roots_b = (
+        {*(identity_of(record) for record in records), *(read.root for read in outside)} - {None}
+        for records, outside in ((read_a, outside_a), (read_b, outside_b))
+    )
+    if roots_a & roots_b:
         return True
-    values_a = [value for value in (output_of(position_a, record) for record in read_a) if value is not None]
-    values_b = (output_of(position_b, record) for record in read_b)
-    return any(x.is_same(y) for y in values_b if y is not None for x in values_a)
+    values_a, values_b = (
+        [value for value in (output_of(position, record) for record in records) if value is not None]
+        for position, records in (
+            (position_a, [*read_a, *(read.record for read in outside_a)]),
+            (position_b, [*read_b, *(read.record for read in outside_b)]),
+        )
+    )
+    return any(x.is_same(y) for y in values_b for x in values_a)
 
 
 def _by_dataflow(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> None:

@@ -307,7 +307,7 @@ def _contents(operator: Operator) -> Optional[Hashable]:
         if content is None:
             return None
         contents.append(content)
-    return (operator_class(operator.op_type), operator.module_path, tuple(contents))
+    return (_class(operator), operator.module_path, tuple(contents))
 
 
 def _is_same(actual: Operator, reference: Operator) -> bool:
@@ -330,6 +330,12 @@ def _has_same_value(a: Record, b: Record) -> bool:
     return same and b.content is None and is_no_value(a) and is_no_value(b)
 
 
+def _class(operator: Operator) -> Hashable:
+    """Return the class of an operator; a kernel is none of its API call."""
+    name = operator_class(operator.op_type)
+    return name if operator.kernel is None else (name, operator.kernel)
+
+
 @functools.lru_cache(maxsize=4096)
 def _sorted(shape: Optional[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(sorted(shape or ()))
@@ -342,15 +348,15 @@ def _shapes(operator: Operator) -> Hashable:
 
 
 def _call_site(operator: Operator) -> Optional[Hashable]:
-    return (operator_class(operator.op_type), operator.module_path, operator.phase, _shapes(operator))
+    return (_class(operator), operator.module_path, operator.phase, _shapes(operator))
 
 
 def _kind(operator: Operator) -> Hashable:
-    return (operator_class(operator.op_type), operator.phase, _shapes(operator))
+    return (_class(operator), operator.phase, _shapes(operator))
 
 
 def _call(operator: Operator) -> Hashable:
-    return (operator_class(operator.op_type), operator.module_path, operator.phase)
+    return (_class(operator), operator.module_path, operator.phase)
 
 
 def _call_and_axes(operator: Operator) -> Hashable:
@@ -364,12 +370,17 @@ def _effect(operator: Operator) -> Hashable:
 
 
 def _name(operator: Operator) -> Optional[Hashable]:
-    return (operator.op_name, _call_site(operator)) if operator.op_name else None
+    return (operator.op_name, _call_site(operator)) if _is_named(operator) else None
 
 
 def _name_and_contents(operator: Operator) -> Optional[Hashable]:
     contents = _contents(operator)
-    return (operator.op_name, contents) if operator.op_name and contents is not None else None
+    return (operator.op_name, contents) if _is_named(operator) and contents is not None else None
+
+
+def _is_named(operator: Operator) -> bool:
+    """Return True for a name of a graph; API calls and kernels on an NPU have numbers by execution order."""
+    return bool(operator.op_name) and operator.kernel is None and not operator.op_type.startswith("aclnn")
 
 
 _KEYS_ANYWHERE: Sequence[tuple[_Key, str, float]] = ((_contents, "content", 0.9),)
@@ -388,5 +399,5 @@ _KEYS_IN_GAPS: Sequence[tuple[_Key, str, float]] = (
 )
 _KEYS_OF_PARTS: Sequence[tuple[_Key, str, float]] = (
     (_call, "place", 0.9),
-    (lambda operator: (operator_class(operator.op_type), operator.phase), "order", 0.7),
+    (lambda operator: (_class(operator), operator.phase), "order", 0.7),
 )

@@ -1,4 +1,4 @@
-"""Operators that change no values: most of the lines of a PyTorch program, so listings leave them out."""
+"""Operators that listings leave out: those that change no values, and the kernels of API calls."""
 
 from __future__ import annotations
 
@@ -34,10 +34,14 @@ def all_option(function: _Function) -> _Function:
 
 
 class Folding:
-    """A filter that counts and drops operators that change no values, unless --all, names or types are given."""
+    """A filter that counts and drops operators that change no values, unless --all, names or types are given.
 
-    def __init__(self, show_all: bool, selectors: dict[str, Optional[str]]) -> None:
-        self.count = 0
+    hides_kernels: drop the kernels of API calls too. Kernels that overflowed or failed stay.
+    """
+
+    def __init__(self, show_all: bool, selectors: dict[str, Optional[str]], *, hides_kernels: bool = False) -> None:
+        self.count = self.kernels = 0
+        self._hides_kernels = hides_kernels
         self._off = show_all or selectors.get("op") is not None or selectors.get("op_type") is not None
 
     def unfold(self, items: Iterable[_Item], record: Callable[[_Item], Any] = lambda item: item) -> Iterator[_Item]:
@@ -47,18 +51,24 @@ class Folding:
             return
         for item in items:
             shown = record(item)
-            if shown.op_type in _FOLDED and shown.error is None:
+            if self._hides_kernels and shown.kernel and not getattr(shown, "attrs", {}).get("scene"):
+                self.kernels += 1
+            elif shown.op_type in _FOLDED and shown.error is None:
                 self.count += 1
             else:
                 yield item
 
-    def note(self, noun: str, *, holding: str = "") -> str:
-        """Return a sentence about the dropped items, "" for none. holding: a property of all of them."""
-        if not self.count:
-            return ""
+    def notes(self, noun: str, *, holding: str = "") -> Iterator[str]:
+        """Yield sentences about the dropped items. holding: a property of all of them."""
         from ascend_dump.report.tables import counted
 
+        if self.kernels:
+            are = "is" if self.kernels == 1 else "are"
+            number = counted(self.kernels, "kernel" if noun == "operator" else noun)
+            yield f"{number}{'' if noun == 'operator' else ' of kernels'} {are} left out: --kernels"
+        if not self.count:
+            return
         change, are = ("changes", "is") if self.count == 1 else ("change", "are")
         hold = f" with {holding}" if holding else ""
         what = f"{counted(self.count, noun)}{hold} that {change} no values"
-        return f"{what} (views, detach, empty, ...) {are} left out: --all"
+        yield f"{what} (views, detach, empty, ...) {are} left out: --all"

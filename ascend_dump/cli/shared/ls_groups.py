@@ -22,6 +22,7 @@ class Head(NamedTuple):
     rank: Optional[int]
     model: Optional[str]
     shape: Optional[Sequence[int]]
+    kernel: Optional[str]
     error: None = None
 
 

@@ -91,7 +91,7 @@ class DumpName(NamedTuple):
     @property
     def local_time(self) -> bool:
         """Return True if `timestamp` has the digits of a local time."""
-        return self.timestamp >= 10 ** (_LOCAL_STAMP - 1)
+        return len(str(self.timestamp)) == _LOCAL_STAMP
 
     @property
     def exception(self) -> bool:

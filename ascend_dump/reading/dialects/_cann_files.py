@@ -66,8 +66,7 @@ class CannDirectory:
         return text, parsed
 
     def as_exception(self, name: Optional[DumpName]) -> Optional[DumpName]:
-        """Return the name of an exception file for a name of older CANN, which has microseconds, below their directory.
-        """
+        """Return the name of an exception file of older CANN, with microseconds, as that of a newer one."""
         if name is not None and name.form == "old" and self.levels.exception:
             return name._replace(form="normal")
         return name
@@ -107,7 +106,9 @@ class CannEntry(Entry):
     name     its parsed name
     """
 
-    __slots__ = ("_directory", "_on_disk", "_text")
+    __slots__ = ("_directory", "_on_disk", "_text", "calls")
+    #: Of eager operators only, see `EagerEntry`.
+    calls: Any
 
     def __init__(self, directory: CannDirectory, on_disk: str, text: str, name: DumpName) -> None:
         levels = directory.levels

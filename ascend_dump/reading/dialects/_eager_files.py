@@ -11,14 +11,16 @@ runs and ranks. Names of records number the calls of each API in the directory i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple, Optional
 
 from ascend_dump.native.cann.names import DumpName, EagerName, eager_name
+from ascend_dump.reading._dialect import Entry
 from ascend_dump.reading._record import Record
 from ascend_dump.reading.dialects._cann_files import CannEntry
 
-__all__ = ["EagerCalls", "EagerEntry"]
+__all__ = ["EagerCalls", "EagerEntry", "join_eager"]
 
 #: (API, number of the call, kernel); generated operators have another number for each file.
 _Key = tuple[str, Optional[int], Optional[str]]
@@ -27,8 +29,8 @@ _Key = tuple[str, Optional[int], Optional[str]]
 class EagerEntry(CannEntry):
     """One file of an eager operator. The last file of an execution yields the records of all of them."""
 
-    __slots__ = ("calls",)
-    #: Set once all files of the directory are known.
+    __slots__ = ()
+    #: Set by `join_eager`.
     calls: EagerCalls
 
     @property
@@ -38,11 +40,22 @@ class EagerEntry(CannEntry):
         return eager
 
     @property
+    def is_api_call(self) -> bool:
+        return self.op_name is not None
+
+    @property
     def written_name(self) -> Optional[str]:
         return None
 
     def records(self) -> Iterator[Record]:
         return self.calls.records_at(self)
+
+
+def join_eager(entries: Iterable[Entry]) -> None:
+    """Join the eager operators among the entries of one directory."""
+    eager = [entry for entry in entries if isinstance(entry, EagerEntry)]
+    if eager:
+        EagerCalls(eager)
 
 
 class _Execution(NamedTuple):
@@ -123,21 +136,22 @@ class EagerCalls:
     def _join_stream(self, files: list[EagerEntry], *, keep: bool) -> Iterator[tuple[list[EagerEntry], bool]]:
         """Yield the files of each execution, and True if a file contains both sides."""
         inputs: list[EagerEntry] = []
-        for file in files:
-            records = list(file.records_of_file())
-            if not records:
+        # Of a dump file that was converted there is a file for each tensor.
+        for _, parts in groupby(files, lambda file: file.name):
+            records = {file: list(file.records_of_file()) for file in parts}
+            sides = {record.io for of_file in records.values() for record in of_file if not record.error or record.io}
+            if not any(records.values()):
                 continue  # the side that `mode` leaves out
             if keep:
-                self._waiting[file] = records
-            sides = {record.io for record in records if record.error is None or record.io}
+                self._waiting.update(records)
             if "input" in sides and inputs:
                 yield inputs, False
                 inputs = []
             if sides == {"input"}:
-                inputs = [file]
+                inputs = [*records]
                 continue
             # A file that cannot be read ends the execution that has begun.
-            yield [*inputs, file], "input" in sides and "output" in sides
+            yield [*inputs, *records], "input" in sides and "output" in sides
             inputs = []
         if inputs:
             yield inputs, False

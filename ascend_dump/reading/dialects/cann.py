@@ -22,7 +22,7 @@ from ascend_dump.reading._dialect import Directory, Entry
 from ascend_dump.reading._record import Record
 from ascend_dump.reading.dialects._cann_files import UNKNOWN_NAME, CannDirectory, CannEntry, is_hash
 from ascend_dump.reading.dialects._cann_records import buffer_record, statistics_record, tensor_record
-from ascend_dump.reading.dialects._eager_files import EagerCalls, EagerEntry
+from ascend_dump.reading.dialects._eager_files import EagerEntry, join_eager
 from ascend_dump.reading.dialects._unreadable import UnreadableLines
 
 if TYPE_CHECKING:
@@ -49,9 +49,7 @@ class _CannDialect:
         if hashes:
             entries += _renamed(cann_directory, hashes, claimed)
         cann_directory.files = entries  # type: ignore[assignment]  # the list that the walk wants holds nothing else
-        eager = [entry for entry in entries if isinstance(entry, _EagerFile)]
-        if eager:
-            EagerCalls(eager)
+        join_eager(entries)
         return entries, claimed
 
 
@@ -142,14 +140,14 @@ class _CannFile(CannEntry):
             yield Record(None, error=error, attrs=attrs, **fields)
 
 
-class _EagerFile(EagerEntry, _CannFile):
+class _EagerCannFile(EagerEntry, _CannFile):
     """One file of an eager operator."""
 
     __slots__ = ()
 
 
 def _file(directory: CannDirectory, on_disk: str, text: str, name: DumpName) -> _CannFile:
-    kind = _CannFile if eager_name(name) is None else _EagerFile
+    kind = _CannFile if eager_name(name) is None else _EagerCannFile
     return kind(directory, on_disk, text, name)
 
 

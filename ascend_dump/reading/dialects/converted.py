@@ -22,10 +22,11 @@ from typing import Any, NamedTuple, Optional
 from ascend_dump.errors import CorruptDump, NotSupported, ReadError
 from ascend_dump.native.cann.converted import RENAMED, ConvertedName, parse_converted
 from ascend_dump.native.cann.mapping import MAPPING
-from ascend_dump.native.cann.names import DumpName, parse_name
+from ascend_dump.native.cann.names import DumpName, eager_name, parse_name
 from ascend_dump.reading._dialect import Directory, Entry
 from ascend_dump.reading._record import Record
 from ascend_dump.reading.dialects._cann_files import UNKNOWN_NAME, CannDirectory, CannEntry, is_hash
+from ascend_dump.reading.dialects._eager_files import EagerEntry, join_eager
 
 __all__ = ["DIALECT"]
 
@@ -51,8 +52,13 @@ class _ConvertedDialect:
         if claimed and MAPPING in directory.names:
             claimed.add(MAPPING)
         best = _best_of(files, frozenset(directory.names)) if files else []
-        cann_directory.files = [_ConvertedFile(cann_directory, file) for file in best]
-        return list(cann_directory.files), claimed
+        entries = [
+            (_ConvertedFile if eager_name(file.dump) is None else _EagerConvertedFile)(cann_directory, file)
+            for file in best
+        ]
+        cann_directory.files = entries
+        join_eager(entries)
+        return list(entries), claimed
 
 
 DIALECT = _ConvertedDialect()
@@ -153,6 +159,17 @@ class _ConvertedFile(CannEntry):
             return Record(None, attrs={**attrs, "problems": [error.message]}, **common)
         attrs = {**attrs, **overflow_fields(self._directory, record, document, self.name.timestamp)}
         return _record(values.of_overflow(document), attrs, common)
+
+
+class _EagerConvertedFile(EagerEntry, _ConvertedFile):
+    """One file of an eager operator."""
+
+    __slots__ = ()
+
+
+def _entry(directory: CannDirectory, file: _NamedFile) -> _ConvertedFile:
+    kind = _ConvertedFile if eager_name(file.dump) is None else _EagerConvertedFile
+    return kind(directory, file)
 
 
 def _record(value: Any, attrs: dict[str, Any], common: dict[str, Any]) -> Record:

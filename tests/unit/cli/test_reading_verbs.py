@@ -147,7 +147,7 @@ def test_ls_json_lists_every_field_and_the_sums(shell: Shell, dump: Path) -> Non
         None,
     )
     assert document["totals"] == {
-        "records": 8, "operators": 4, "bytes": 72, "steps": 2, "ranks": 0, "unreadable": 0,
+        "records": 8, "operators": 4, "kernels": 0, "bytes": 72, "steps": 2, "ranks": 0, "unreadable": 0,
     }  # fmt: skip
 
 

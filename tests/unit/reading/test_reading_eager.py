@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import ascend_dump
+from ascend_dump.cli import main
 
 X = np.arange(6, dtype="f4").reshape(2, 3)
 
@@ -62,7 +63,9 @@ def test_one_side_alone_is_read_without_errors(tmp_path, mode, sides):
     dump = ascend_dump.open(tmp_path)
     assert not dump.errors()
     assert {record.io for record in dump} == sides
-    assert [record.op_name for record in dump.select(op_type="FlashAttentionScore", index=0)] == ["FlashAttentionScore_0"]
+    assert [record.op_name for record in dump.select(op_type="FlashAttentionScore", index=0)] == [
+        "FlashAttentionScore_0"
+    ]
     assert len(runs(dump)) == 10
 
 
@@ -193,3 +196,16 @@ def test_exception_files_of_eager_kernels(tmp_path):
     stamps = [1726159207469285, eager_dumps.TIME, 1717053072064889, 1733469426252033]
     assert [outputs[name].timestamp for name in names] == stamps
     assert "time" in outputs[names[1]].attrs
+
+
+@pytest.mark.parametrize("type", ["npy", "npz"])
+def test_converted_files_have_the_same_names(tmp_path, type):
+    eager_dumps.write_program(tmp_path / "dump", steps=1, ranks=[0])
+    assert main(["convert", str(tmp_path / "dump"), "--out", str(tmp_path / "out"), "--type", type]) == 0
+    sides = [
+        [(record.op_name, record.op_type, record.kernel, record.io, record.index) for record in ascend_dump.open(root)]
+        for root in (tmp_path / "dump", tmp_path / "out")
+    ]
+    assert len(sides[0]) == 27
+    assert sorted(sides[1], key=str) == sorted(sides[0], key=str)
+    assert len(runs(ascend_dump.open(tmp_path / "out"))) == 10

@@ -21,8 +21,10 @@ from ascend_dump.native.cann.mapping import (
 from ascend_dump.native.cann.names import (
     DumpLevels,
     DumpName,
+    EagerName,
     build_levels,
     build_name,
+    eager_name,
     loosen_glob,
     parse_levels,
     parse_name,
@@ -290,3 +292,28 @@ def test_a_loosened_glob_still_rules_names_out():
     assert loosen_glob("[A-z][!a]") == "?[!a]"
     assert not fnmatch.fnmatchcase("layers_1_w", loosen_glob("layers.0/[wW]*"))
     assert loosen_glob("a[b") == "a[[]b"
+
+
+def test_names_of_real_devices_are_read():
+    """Names from logs of devices, documents and tests of CANN."""
+    names = (DATA / "real_names.txt").read_text().splitlines()
+    assert len(names) == 101
+    converted = (".npy", ".bin", ".json", ".BF16", ".o")
+    parsed = {name: parse_name(name) for name in names if not name.endswith(converted)}
+    assert None not in parsed.values()
+    exceptions = {name: fields for name, fields in parsed.items() if fields is not None and fields.exception}
+    for name, fields in exceptions.items():
+        assert build_name(fields) == name
+    assert sum("exception_info" in name for name in exceptions) == 6
+    brief = exceptions["exception_info.42.1.1726159207469285"]
+    assert (brief.form, brief.stream_id, brief.task_id, brief.local_time) == ("brief", 42, 1, False)
+    eager = {name: eager_name(fields) for name, fields in parsed.items() if fields is not None and eager_name(fields)}
+    assert set(eager.values()) == {
+        EagerName("aclnnBatchMatMul", 0),
+        EagerName("aclnnIndexSelect", 0, "GatherV3AiCore"),
+        EagerName("aclnnAbs", 0, "AbsAicore"),
+        EagerName("aclnnMatmul", 4886226, "MatMulCommon"),
+        EagerName("AddCustom", 12, generated=True),
+    }
+    older = parsed["aclnnMatmul_4886226_L0.MatMulCommon.3975510.1717053072064889"]
+    assert (older.form, older.task_id, older.local_time) == ("normal", 3975510, False)

@@ -1,0 +1,68 @@
+"""Operators of an eager NPU dump for the pairing with another framework: API calls, with the tensors of their kernels.
+
+The other framework has one operator for an API call and none for a kernel. But a file of a call has whole storages, of
+one dimension; if a kernel read or wrote the same bytes, its tensor has the shape, and is exactly the tensor.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.errors import AscendDumpError
+from ascend_dump.reading import Record
+
+__all__ = ["api_calls"]
+
+#: Its first input is the memory that it overwrites.
+_COPY = "aclnnInplaceCopy"
+
+
+def api_calls(operators: Sequence[Operator]) -> list[Operator]:
+    """Return the operators without the kernels of recorded API calls."""
+    inside = {id(kernel) for operator in operators for kernel in operator.kernels}
+    return [_with_kernel_tensors(operator) for operator in operators if id(operator) not in inside]
+
+
+def _with_kernel_tensors(call: Operator) -> Operator:
+    if not call.kernels:
+        return call
+    read = [record for kernel in call.kernels for record in kernel.inputs]
+    # The last kernel that wrote a tensor is the one whose result is returned.
+    written = [record for kernel in reversed(call.kernels) for record in kernel.outputs]
+    inputs = call.inputs[1:] if call.op_type == _COPY and len(call.inputs) > 1 else call.inputs
+    return replace(
+        call,
+        inputs=[_tensor_of(record, read) for record in inputs],
+        outputs=[_tensor_of(record, written) for record in call.outputs],
+        kernels=[],
+    )
+
+
+def _tensor_of(record: Record, candidates: Iterable[Record]) -> Record:
+    """Return the tensor of a kernel that is this storage, or a part of it; the record itself if there is none."""
+    storage = _bytes(record)
+    part = None
+    for candidate in candidates if storage else ():
+        if candidate.dtype == record.dtype and (candidate.nbytes or 0) <= len(storage):
+            tensor = _bytes(candidate)
+            if tensor == storage:
+                return _renamed(candidate, record)
+            if part is None and tensor and tensor in storage:
+                part = candidate
+    return record if part is None else _renamed(part, record)
+
+
+def _renamed(tensor: Record, record: Record) -> Record:
+    renamed = copy.copy(tensor)
+    renamed.index = record.index
+    return renamed.as_eager(record.op_type, record.op_name, None, record.execution[-1])
+
+
+def _bytes(record: Record) -> bytes:
+    try:
+        return record.numpy().tobytes()
+    except AscendDumpError:
+        return b""
