@@ -142,7 +142,7 @@ def find_overflows(
     operators = unread = 0
     is_counted = False
     scene = _first_scene(dump)
-    last: Optional[_Place] = None
+    last: Optional[_DeviceKey] = None
     records: Iterable[Record] = dump
     if executor is not None:
         from ascend_dump.analysis.ranks import measured
