@@ -25,8 +25,10 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("side by side")
 
 
-#: Set by pytest itself, by mypy that runs within this process, and by PyTorch's compiler.
-_LEFT_BY_TOOLS = dict.fromkeys(("PYTEST_CURRENT_TEST", "MYPY_CONFIG_FILE_DIR", "TORCHINDUCTOR_CACHE_DIR"), "")
+#: Set by pytest itself, by mypy that runs within this process, by PyTorch's compiler, and by an import of polars.
+_LEFT_BY_TOOLS = dict.fromkeys(
+    ("PYTEST_CURRENT_TEST", "MYPY_CONFIG_FILE_DIR", "TORCHINDUCTOR_CACHE_DIR", "_RJEM_MALLOC_CONF"), ""
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:

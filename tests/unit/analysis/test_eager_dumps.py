@@ -171,3 +171,19 @@ def test_the_page_shows_calls_and_kernels(reference, tmp_path):
     page = tmp_path / "page.html"
     ascend_dump.compare(tmp_path / "actual", reference).save(page)
     assert "aclnnMatmul_0/MatMulCommon_0" in page.read_text()
+
+
+def test_the_catalog_has_kernels_and_the_same_operators(reference):
+    polars = pytest.importorskip("polars")
+    from ascend_dump.cli.shared.ls_columns import groups
+    from ascend_dump.cli.shared.ls_groups import groups_of
+    from ascend_dump.cli.shared.reading import Unreadable
+
+    dump = ascend_dump.open(reference)
+    assert {record.op_name for record in dump.where(polars.col("kernel") == "MatMulCommon")} == {
+        "aclnnMatmul_0/MatMulCommon_0"
+    }
+    by_columns, by_records = groups(dump, Unreadable(dump)), groups_of(dump)
+    assert [(group.first.op_name, group.first.kernel, group.records) for group in by_columns] == [
+        (group.first.op_name, group.first.kernel, group.records) for group in by_records
+    ]
