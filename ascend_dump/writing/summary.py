@@ -22,26 +22,30 @@ _Scanner = Callable[[Union[bytes, memoryview]], Scan]
 _scanners: dict[str, _Scanner] = {}
 
 
-def prepare() -> None:
+def prepare(optional: tuple[str, ...]) -> None:
     """Start loading the engine of statistics in the background."""
-    warm_up_soon(np.dtype("float32"))
+    warm_up_soon(np.dtype("float32"), optional)
 
 
 def summarize(
-    data: Union[bytes, memoryview], dtype: str, strided: Optional[tuple[tuple[int, ...], tuple[int, ...]]]
+    data: Union[bytes, memoryview],
+    dtype: str,
+    strided: Optional[tuple[tuple[int, ...], tuple[int, ...]]],
+    optional: tuple[str, ...],
 ) -> Statistics:
-    """Statistics of bytes.
+    """Return the statistics of bytes.
 
     strided: shape and strides in bytes of a view of the data; None if it is contiguous.
+    optional: names of optional statistics to add.
     Raises NotSupported or ConfigError for a type without statistics.
     """
     array = _array(data, dtype, strided)
     # Records do not wait for a compiler: if the program is killed meanwhile they would be lost.
-    ready = is_ready(array.dtype)
+    ready = is_ready(array.dtype, optional)
     if not ready and array.size >= _WORTH_COMPILING:
-        warm_up_soon(array.dtype)
+        warm_up_soon(array.dtype, optional)
     # One thread: the other processors belong to the captured program.
-    return statistics(array, engine=None if ready else "numpy", threads=1)
+    return statistics(array, engine=None if ready else "numpy", threads=1, optional=optional)
 
 
 def scanner(dtype: str) -> Optional[_Scanner]:
@@ -88,9 +92,4 @@ def _array(
 
 def as_stored(found: Statistics) -> tuple[Any, ...]:
     """Return the values in order, with NaN and Inf as text, because JSON has no such numbers."""
-    count, top, low, mean, norm, *counts = found
-    return (count, _plain(top), _plain(low), _plain(mean), _plain(norm), *counts)
-
-
-def _plain(value: Optional[float]) -> Union[float, str, None]:
-    return value if value is None or math.isfinite(value) else repr(value)
+    return tuple([value if value is None or math.isfinite(value) else repr(value) for value in found])
