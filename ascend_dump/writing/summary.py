@@ -9,7 +9,7 @@ import numpy as np
 
 from ascend_dump.dump_format import has_values, numpy_dtype
 from ascend_dump.errors import AscendDumpError, NotSupported
-from ascend_dump.statistics import Scan, Statistics, is_ready, statistics, surely_finite, warm_up_soon
+from ascend_dump.statistics import COUNTS, Scan, Statistics, is_ready, statistics, surely_finite, warm_up_soon
 from ascend_dump.statistics import scanner as scanner_of
 from ascend_dump.statistics.nonfinite import is_nonfinite
 
@@ -17,6 +17,9 @@ __all__ = ["as_stored", "nonfinite", "prepare", "scanner", "summarize"]
 
 #: Elements of a tensor for whose type a kernel is compiled: not for counters, such as those of BatchNorm.
 _WORTH_COMPILING = 1024
+
+#: Positions of values that are not counts.
+_REALS = tuple(position for position, name in enumerate(Statistics._fields) if name not in COUNTS)
 
 _Scanner = Callable[[Union[bytes, memoryview]], Scan]
 _scanners: dict[str, _Scanner] = {}
@@ -90,6 +93,11 @@ def _array(
     return array
 
 
-def as_stored(found: Statistics) -> tuple[Any, ...]:
+def as_stored(found: Statistics) -> list[Any]:
     """Return the values in order, with NaN and Inf as text, because JSON has no such numbers."""
-    return tuple([value if value is None or math.isfinite(value) else repr(value) for value in found])
+    values: list[Any] = list(found)
+    for position in _REALS:
+        value = values[position]
+        if value is not None and not math.isfinite(value):
+            values[position] = repr(value)
+    return values
