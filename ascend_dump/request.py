@@ -15,7 +15,7 @@ from typing import Any, Literal, Optional, Union, get_args
 
 from ascend_dump.common.suggest import did_you_mean
 from ascend_dump.errors import ConfigError, NotSupported
-from ascend_dump.statistics import STATISTIC_NAMES
+from ascend_dump.statistics import ALL_STATISTICS
 from ascend_dump.steps import Steps, StepsLike
 from ascend_dump.storage import is_url
 from ascend_dump.storage.files import read_regular
@@ -119,7 +119,8 @@ class DumpRequest:
     models     Names of the models to dump, if a process runs several; all by default. A model that no layer is for is
                dumped whole.
     data       "tensor", "stats" (statistics only) or "full" (both).
-    stats      Names of the statistics to record, all by default.
+    stats      Names of the statistics to record. By default those that cost one pass over the elements: all but
+               "variance", "skewness" and "kurtosis".
     level      "op", "kernel" or "all": what CANN dumps; "module": inputs and outputs of modules only, forward and
                backward (PyTorch on the host).
     scene      Dump only operators that overflow ("overflow"), the watched operators ("watch") or operators that fail
@@ -188,8 +189,8 @@ class DumpRequest:
         for name, items in (("layers", layers), ("models", models), ("stats", stats), ("watch", watch)):
             _put(self, name, _names(name, items))
         for stat in self.stats:
-            if stat not in STATISTIC_NAMES:
-                raise _wrong("stats", stat, ", ".join(STATISTIC_NAMES), STATISTIC_NAMES)
+            if stat not in ALL_STATISTICS:
+                raise _wrong("stats", stat, ", ".join(ALL_STATISTICS), ALL_STATISTICS)
         if self.watch and scene != "watch":
             raise ConfigError(
                 f"watch={list(self.watch)} was given with scene={scene!r}",

@@ -32,7 +32,10 @@ class Untyped:
 
 
 class CaptureSettings(TypedDict, total=False):
-    """The keywords of `capture`."""
+    """The keywords of `capture`: the parameters of `DumpRequest`, and its own.
+
+    Type checkers cannot derive them from `DumpRequest`; a test compares both.
+    """
 
     path: Union[str, os.PathLike[str]]
     steps: StepsLike

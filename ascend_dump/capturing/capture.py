@@ -368,7 +368,8 @@ class Capture:
                 created = run.make()
                 session = self._start(adapter, created, calls)
                 self._path = session.root
-                self._mark = Mark(self._path, adapter.name, self.request)
+                request = self.request
+                self._mark = Mark(self._path, adapter.name, scene=request.scene, keep=request.keep, until=request.until)
                 self._recorder = StepRecorder(session, self.request)
                 self._rank, self._began = rank, time.monotonic()
                 self._progress = Progress(session, self.request, rank)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union, overload
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Optional, TypeVar, overload
 
 from ascend_dump.capturing.capture import Capture
-from ascend_dump.request import Data, DumpRequest, FrameworkName, Level, Mode, Scene, Until, unknown_name
-from ascend_dump.steps import StepsLike
+from ascend_dump.request import SPELLINGS, DumpRequest, FrameworkName, unknown_name
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec, Unpack
@@ -33,27 +32,10 @@ def capture(target: Any, **settings: Unpack[CaptureSettings]) -> Capture: ...
 def capture(
     target: Any = None,
     *,
-    path: Union[str, os.PathLike[str]] = "dumps",
-    steps: StepsLike = None,
-    mode: Mode = "all",
-    layers: Union[str, Iterable[str]] = (),
-    models: Union[str, Iterable[str]] = (),
-    data: Data = "tensor",
-    stats: Union[str, Iterable[str]] = (),
-    level: Level = "all",
-    scene: Optional[Scene] = None,
-    watch: Union[str, Iterable[str]] = (),
-    quant: bool = False,
-    ranks: StepsLike = None,
     framework: Optional[FrameworkName] = None,
-    max_bytes: Union[int, str, None] = None,
-    keep: Union[int, str, None] = None,
-    until: Optional[Until] = None,
     graft: Optional[Mapping[str, Any]] = None,
-    quiet: bool = False,
     strict: bool = False,
-    options: Optional[Mapping[str, Any]] = None,
-    **unknown: Any,
+    **settings: Any,
 ) -> Any:
     """Dump the operators of `target` while the returned object is active.
 
@@ -73,27 +55,12 @@ def capture(
     ...     train(model)
     >>> cap.dump().select(op="*conv1*")   # doctest: +SKIP
     """
-    if unknown:
-        raise unknown_name(next(iter(unknown)))
-    request = DumpRequest(
-        path=path,
-        steps=steps,
-        mode=mode,
-        layers=layers,
-        models=models,
-        data=data,
-        stats=stats,
-        level=level,
-        scene=scene,
-        watch=watch,
-        quant=quant,
-        ranks=ranks,
-        max_bytes=max_bytes,
-        keep=keep,
-        until=until,
-        quiet=quiet,
-        options=options if graft is None else {**(options or {}), "graft": _paths_of(graft)},
-    )
+    for name in settings:
+        if name not in SPELLINGS:
+            raise unknown_name(name)
+    if graft is not None:
+        settings["options"] = {**(settings.get("options") or {}), "graft": _paths_of(graft)}
+    request = DumpRequest(**settings)
     if inspect.isclass(target):
         from ascend_dump.capturing._decorator import refuse_class
 
@@ -101,6 +68,16 @@ def capture(
     if inspect.isroutine(target) or isinstance(target, functools.partial):
         return Capture(None, request, framework=framework, strict=strict)(target)
     return Capture(target, request, framework=framework, strict=strict)
+
+
+def _signature() -> inspect.Signature:
+    """Return the signature of `capture`, in which the settings are the parameters of `DumpRequest`."""
+    target, *others, _ = inspect.signature(capture).parameters.values()
+    return inspect.Signature([target, *inspect.signature(DumpRequest).parameters.values(), *others])
+
+
+# Shown by `help` and by completion in a shell; type checkers read `CaptureSettings`.
+vars(capture)["__signature__"] = _signature()
 
 
 def _paths_of(graft: Any) -> Any:

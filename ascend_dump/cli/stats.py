@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Collection, Iterable, Iterator
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import click
@@ -29,24 +29,21 @@ from ascend_dump.cli.shared.reading import (
 )
 from ascend_dump.common.units import counted
 from ascend_dump.errors import ConfigError, ReadError
+from ascend_dump.statistics import TABLE
 
 if TYPE_CHECKING:
     from ascend_dump.reading import Dump, Record
     from ascend_dump.report.tables import Column
     from ascend_dump.statistics import Statistics
 
-#: Field of Statistics and heading of its column.
-_COLUMNS = {
-    "count": "count",
-    "max": "max",
-    "min": "min",
-    "mean": "mean",
-    "l2norm": "l2norm",
-    "nan": "nan",
-    "posinf": "+inf",
-    "neginf": "-inf",
-    "zero": "zero",
-}
+#: Field of `Statistics` and heading of its column, of those that every dump shows.
+_COLUMNS: dict[str, str] = {"count": "count"}
+#: The same of those that are shown if one of the first rows has them.
+_OPTIONAL: dict[str, str] = {}
+for _entry in TABLE:
+    if _entry.heading:
+        (_OPTIONAL if _entry.is_optional else _COLUMNS)[_entry.name] = _entry.heading
+_SAMPLE = 1000
 
 
 class _Row(NamedTuple):
@@ -57,7 +54,9 @@ class _Row(NamedTuple):
 
 @click.command(short_help="Print max, min, mean, norm, NaN and Inf counts.")
 @reading_options
-@click.option("--sort", type=click.Choice(["op", *_COLUMNS]), help="Order by a column, numbers largest first.")
+@click.option(
+    "--sort", type=click.Choice(["op", *_COLUMNS, *_OPTIONAL]), help="Order by a column, numbers largest first."
+)
 @click.option("--nonfinite", is_flag=True, help="Only tensors that hold NaN or Inf.")
 @click.option("--origin", is_flag=True, help="Only operators that turned finite inputs into NaN or Inf, in order.")
 @click.option("--by", "by", type=click.Choice(["module"]), help="One line per module, with its worst tensor.")
@@ -93,7 +92,7 @@ def stats(
     dump = open_selected(path, selectors)
     unreadable = Unreadable(dump)
     looked_at = dump
-    if (nonfinite or (limit and sort in _COLUMNS)) and not origin and dump.is_large:
+    if (nonfinite or (limit and sort not in (None, "op"))) and not origin and dump.is_large:
         from ascend_dump.cli.shared.stats_columns import candidates
 
         looked_at, unreadable.seen = candidates(dump, nonfinite=nonfinite, sort=sort, limit=limit)
@@ -153,7 +152,12 @@ def _write_table(dump: Dump, rows: Iterable[_Row]) -> int:
     from ascend_dump.report.tables import write_table
 
     lead, argument = leading_columns(dump), argument_columns(dump)
-    return write_table(_columns(lead, argument), (_cells(row, lead, argument) for row in rows), sys.stdout)
+    rows = iter(rows)
+    sample = list(islice(rows, _SAMPLE))
+    optional = [name for name in _OPTIONAL if any(getattr(row.statistics, name, None) is not None for row in sample)]
+    headings = {**_COLUMNS, **{name: _OPTIONAL[name] for name in optional}}
+    cells = (_cells(row, lead, argument, headings) for row in chain(sample, rows))
+    return write_table(_columns(lead, argument, headings.values()), cells, sys.stdout)
 
 
 def _tell_none(count: int, *, nonfinite: bool, origin: bool) -> None:
@@ -203,17 +207,17 @@ def _sort_key(row: _Row, sort: str) -> tuple[Any, ...]:
     return (0, 0) if value != value else (1, -value)
 
 
-def _columns(lead: list[Column], argument: list[Column]) -> list[Column]:
+def _columns(lead: list[Column], argument: list[Column], headings: Iterable[str]) -> list[Column]:
     from ascend_dump.report.tables import Column
 
     named = [Column("op_name", elastic=True), Column("io"), Column("index", right=True), *argument]
     spare = {"zero": 6, "count": 5, "l2norm": 4, "dtype": 3, "mean": 2, "shape": 1}
     kind = [Column(name, spare=spare[name]) for name in ("dtype", "shape")]
-    numbers = (Column(name, right=True, spare=spare.get(name, 0)) for name in _COLUMNS.values())
+    numbers = (Column(name, right=True, spare=spare.get(name, 0)) for name in headings)
     return [*lead, *named, *kind, *numbers]
 
 
-def _cells(row: _Row, lead: list[Column], argument: list[Column]) -> list[str]:
+def _cells(row: _Row, lead: list[Column], argument: list[Column], names: Collection[str]) -> list[str]:
     from ascend_dump.report.tables import number
 
     record = row.record
@@ -222,5 +226,5 @@ def _cells(row: _Row, lead: list[Column], argument: list[Column]) -> list[str]:
     if row.error is not None:
         numbers = [f"unreadable [{row.error.code}]"]
     else:
-        numbers = [number(getattr(row.statistics, name, None)) for name in _COLUMNS]
-    return [*leading_cells(record, lead), *named, *numbers, *[""] * (len(_COLUMNS) - len(numbers))]
+        numbers = [number(getattr(row.statistics, name, None)) for name in names]
+    return [*leading_cells(record, lead), *named, *numbers, *[""] * (len(names) - len(numbers))]

@@ -14,12 +14,9 @@ import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 from ascend_dump.common.paths import MANIFEST, replace_file
-
-if TYPE_CHECKING:
-    from ascend_dump.request import DumpRequest
 
 __all__ = ["SCHEMA", "Mark"]
 
@@ -31,18 +28,21 @@ SCHEMA = "ascend-dump/capture/1"
 class Mark:
     """The manifest of one run. A failure to write it is logged and has no further effect."""
 
-    def __init__(self, root: Path, framework: str, request: DumpRequest) -> None:
+    def __init__(
+        self, root: Path, framework: str, *, scene: Optional[str], keep: Optional[int], until: Optional[str]
+    ) -> None:
+        """Write the manifest, if the request makes one necessary and the framework has written none."""
         self._path = root / MANIFEST
         self._fields: Optional[dict[str, Any]] = None
-        noted = request.scene == "overflow" or request.keep is not None or request.until is not None
+        noted = scene == "overflow" or keep is not None or until is not None
         if not noted or os.path.lexists(self._path):
             return
         self._fields = {
             "schema": SCHEMA,
             "state": "running",
             "framework": framework,
-            "scene": request.scene,
-            "request": {"scene": request.scene, "keep": request.keep, "until": request.until},
+            "scene": scene,
+            "request": {"scene": scene, "keep": keep, "until": until},
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "start": time.time(),

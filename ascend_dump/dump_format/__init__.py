@@ -20,7 +20,6 @@ from ascend_dump.dump_format._call import (
 from ascend_dump.dump_format._content import StoredView, content_of, view_of
 from ascend_dump.dump_format._dtypes import has_values, numpy_dtype
 from ascend_dump.dump_format._layout import (
-    CSV_HEADER,
     INDEX,
     MANIFEST,
     PADDING,
@@ -30,8 +29,10 @@ from ascend_dump.dump_format._layout import (
     STATISTIC,
     Line,
     Native,
+    csv_header,
     encodable,
     shard_name,
+    stored_statistics,
 )
 from ascend_dump.dump_format._outline import (
     GRADIENTS,
@@ -49,7 +50,6 @@ from ascend_dump.dump_format._ranks import CollectiveCall, Placement, ranks_of, 
 from ascend_dump.dump_format._reasons import FREED, META, NO_VALUES, UNINITIALISED, UNWAITED, ZERO
 
 __all__ = [
-    "CSV_HEADER",
     "FREED",
     "GRADIENTS",
     "INDEX",
@@ -84,6 +84,7 @@ __all__ = [
     "StoredView",
     "TensorOf",
     "content_of",
+    "csv_header",
     "cut_text",
     "encodable",
     "has_values",
@@ -96,6 +97,7 @@ __all__ = [
     "read_outlines",
     "read_stack",
     "shard_name",
+    "stored_statistics",
     "text_of",
     "view_of",
     "why_over",

@@ -14,6 +14,7 @@ A line is complete once its newline is written, and is written after the bytes t
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Annotated, Any, NamedTuple, Optional, Union
 
 import msgspec
@@ -21,9 +22,9 @@ from msgspec import Meta
 
 from ascend_dump.common.paths import MANIFEST
 from ascend_dump.dump_format._ranks import CollectiveCall, Placement
+from ascend_dump.statistics import STATISTIC_NAMES, TABLE, Statistic
 
 __all__ = [
-    "CSV_HEADER",
     "INDEX",
     "MANIFEST",
     "PADDING",
@@ -33,8 +34,10 @@ __all__ = [
     "STATISTIC",
     "Line",
     "Native",
+    "csv_header",
     "encodable",
     "shard_name",
+    "stored_statistics",
 ]
 
 INDEX = "index.jsonl"
@@ -73,10 +76,7 @@ SAFETENSORS = {
     "float8_e5m2": Native("F8_E5M2", 1),
 }
 
-CSV_HEADER = (
-    "Op Type,Op Name,Phase,Timestamp,IO,Slot,Data Size,Data Type,Shape,Count,Max Value,Min Value,Avg Value,"
-    "L2Norm Value,Nan Count,Positive Inf Count,Negative Inf Count,Zero Count,Positive Zero Count,Negative Zero Count"
-)
+_CSV_COLUMNS = "Op Type,Op Name,Phase,Timestamp,IO,Slot,Data Size,Data Type,Shape,Count"
 
 Number = Union[int, float, str, None]
 # Whatever a line claims beyond these is refused as it is decoded.
@@ -98,7 +98,7 @@ class Line(msgspec.Struct, omit_defaults=True, gc=False):
     blob       [file offset, bytes] of the stored bytes this record reads from; `hash` is theirs
                (xxh3-128)
     stored_stride  strides in the file, when they differ from `stride`
-    stats      values of `Statistics` in its order; NaN and Inf as text
+    stats      values of `Statistics` in its order, see `stored_statistics`; NaN and Inf as text
     unmeasured why there are no statistics where they were asked for
     skipped    why nothing is stored
     origin     the operator turned finite inputs into this non-finite output
@@ -141,13 +141,27 @@ class Line(msgspec.Struct, omit_defaults=True, gc=False):
     hash: str = ""
     shard: str = ""
     blob: Optional[tuple[_Size, _Size]] = None
-    stats: Optional[Annotated[tuple[Number, ...], Meta(min_length=1, max_length=11)]] = None
+    stats: Optional[Annotated[tuple[Number, ...], Meta(min_length=1, max_length=1 + len(TABLE))]] = None
     unmeasured: str = ""
     requires_grad: bool = False
     parameter: str = ""
     call: msgspec.Raw = msgspec.Raw()
     collective: Optional[CollectiveCall] = None
     placement: Optional[Placement] = None
+
+
+def stored_statistics(names: Collection[str]) -> tuple[Statistic, ...]:
+    """Return the statistics with a place in `Line.stats` after the count if these are requested.
+
+    Those that are recorded by default have one, and the optional ones up to the last that is requested.
+    """
+    last = max((TABLE.index(entry) for entry in TABLE if entry.name in names), default=0)
+    return TABLE[: max(len(STATISTIC_NAMES), last + 1)]
+
+
+def csv_header(names: Collection[str]) -> str:
+    """Return the first line of statistic.csv if these statistics are requested."""
+    return ",".join((_CSV_COLUMNS, *(entry.csv for entry in stored_statistics(names))))
 
 
 def shard_name(step: int, number: int) -> str:

@@ -329,13 +329,14 @@ def _made_of(whole: Whole) -> str:
     import xxhash
 
     from ascend_dump.reading._registry import registered_dialects
+    from ascend_dump.reading.catalog import COLUMNS
 
     digest = xxhash.xxh3_128()
 
     def add(*values: object) -> None:
         digest.update(os.fsencode(repr(values)))
 
-    add(_SCHEMA, __version__, whole.root.resolve(), *registered_dialects())
+    add(_SCHEMA, COLUMNS, __version__, whole.root.resolve(), *registered_dialects())
     for entry in whole.entries:
         add(entry.path_text.removeprefix(_prefix(whole.root)), entry.step, entry.rank)
     if isinstance(whole.root, StoredPath):

@@ -17,7 +17,7 @@ from ascend_dump.dump_format import Line, StoredView, view_of
 from ascend_dump.errors import AscendDumpError, NotSupported
 from ascend_dump.reading._record import FIELDS, Record
 from ascend_dump.reading._runs import ShardUse
-from ascend_dump.statistics import Statistics
+from ascend_dump.statistics import COUNTS, Statistics
 
 if TYPE_CHECKING:
     import polars
@@ -43,7 +43,7 @@ __all__ = [
 
 _TEXTS = ("op_type", "op_name", "io", "model", "run", "dtype", "format", "phase", "module", "source", "kernel", "path")
 _LISTS = ("shape", "stride", "stored_stride")
-_FLOATS = ("max", "min", "mean", "l2norm")
+_FLOATS = tuple(name for name in Statistics._fields if name not in COUNTS)
 #: The memory of a tensor, and the reasons for missing values, in host dumps.
 _OF_ATTRS = {
     "seq": "Int64",

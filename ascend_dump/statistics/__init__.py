@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ascend_dump.statistics._precision import COMPUTED, PRINTED, Precision
-from ascend_dump.statistics._value import COUNTS, STATISTIC_NAMES, Statistics, merged
+from ascend_dump.statistics._table import ALL_STATISTICS, COUNTS, STATISTIC_NAMES, TABLE, Statistic, merged, with_needs
+from ascend_dump.statistics._value import Statistics
 
 if TYPE_CHECKING:
     from ascend_dump.statistics._engine import is_ready, statistics, warm_up
@@ -15,12 +16,15 @@ if TYPE_CHECKING:
     from ascend_dump.statistics.compiling import compile_quietly
 
 __all__ = [
+    "ALL_STATISTICS",
     "COMPUTED",
     "COUNTS",
     "PRINTED",
     "STATISTIC_NAMES",
+    "TABLE",
     "Precision",
     "Scan",
+    "Statistic",
     "Statistics",
     "compile_quietly",
     "is_ready",
@@ -30,6 +34,7 @@ __all__ = [
     "surely_finite",
     "warm_up",
     "warm_up_soon",
+    "with_needs",
 ]
 
 _HOMES = {

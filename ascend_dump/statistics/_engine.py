@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import threading
 from collections import deque
@@ -17,8 +18,10 @@ from ascend_dump.errors import ConfigError
 from ascend_dump.statistics._layout import Engine, Layout, chunks, flatten, layout_of
 from ascend_dump.statistics._merge import combine, combine_counts
 from ascend_dump.statistics._numpy import NUMPY
-from ascend_dump.statistics._overlap import distinct, merge
+from ascend_dump.statistics._overlap import distinct
+from ascend_dump.statistics._table import Statistic, merged, optional_statistics
 from ascend_dump.statistics._value import Statistics
+from ascend_dump.statistics._widen import widen
 from ascend_dump.statistics.compiling import ForkedInCompiler, is_worth_loading, loading
 
 __all__ = ["compiled", "dtype_named", "is_ready", "statistics", "warm_up"]
@@ -45,13 +48,17 @@ _numba: Optional[Engine] = None
 _numba_error: Optional[Exception] = None
 
 
-def statistics(array: np.ndarray, *, engine: Optional[str] = None, threads: Optional[int] = None) -> Statistics:
+def statistics(
+    array: np.ndarray, *, engine: Optional[str] = None, threads: Optional[int] = None, optional: Iterable[str] = ()
+) -> Statistics:
     """Compute the statistics of an array of any shape, memory order, alignment and byte order, without copying it.
 
     engine: "numba", "numpy", or None: numba if it is available and there are enough elements to be worth loading it.
     Counts and extremes of both are the same; mean and l2norm agree to about 1e-12 of the mean magnitude and of the
     norm.
     threads: the most threads for a large array, including the calling one; None for up to four.
+    optional: names of statistics that are computed on request only ("variance", "skewness", "kurtosis"), in a second
+    pass; those that they need are computed too.
 
     dtypes: float16/32/64, integers of 8 to 64 bits, bool, complex64/128, and from ml_dtypes bfloat16, the floats of
     8, 6 and 4 bits, the integers of 1, 2 and 4 bits, and complex32 and bcomplex32.
@@ -77,7 +84,8 @@ def statistics(array: np.ndarray, *, engine: Optional[str] = None, threads: Opti
         return Statistics(0, None, None, None, 0.0, 0, 0, 0, 0, 0, 0)
     parts = distinct(array)
     if len(parts) > 1 or parts[0][1] > 1:
-        return merge([(statistics(part, engine=engine, threads=threads), times) for part, times in parts])
+        found = [statistics(part, engine=engine, threads=threads, optional=optional) for part, _ in parts]
+        return merged(found, [times for _, times in parts])
     most = _MOST_THREADS if threads is None else threads
     try:
         partials = _scan(array, layout, chosen, most)
@@ -87,12 +95,48 @@ def statistics(array: np.ndarray, *, engine: Optional[str] = None, threads: Opti
         _give_up(error, engine)
         partials = _scan(array, layout, NUMPY, most)
     if layout.table is not None:
-        return combine_counts(layout.table, partials[0] if len(partials) == 1 else np.sum(partials, axis=0))
-    return combine(array.size, layout, partials, lambda: array)
+        computed = combine_counts(layout.table, partials[0] if len(partials) == 1 else np.sum(partials, axis=0))
+    else:
+        computed = combine(array.size, layout, partials, lambda: array)
+    if not optional:
+        return computed
+    added = optional_statistics(optional)
+    try:
+        return _with_optional(computed, array, layout, chosen, added)
+    except Exception as error:  # as above
+        if chosen is NUMPY:
+            raise
+        _give_up(error, engine)
+        return _with_optional(computed, array, layout, NUMPY, added)
 
 
-def warm_up(dtypes: Iterable[Union[str, np.dtype[Any], type]] = _COMMON) -> str:
-    """Load numba, and compile the kernels for these dtypes or load them from numba's cache.
+def _with_optional(
+    computed: Statistics, array: np.ndarray, layout: Layout, engine: Engine, added: tuple[Statistic, ...]
+) -> Statistics:
+    """Add statistics that are computed from sums over the deviations from the mean."""
+    highest, lowest, mean = computed.max, computed.min, computed.mean
+    values: dict[str, Any] = {entry.name: math.nan for entry in added}
+    if highest is None or lowest is None or mean is None or not all(map(math.isfinite, (highest, lowest, mean))):
+        return computed._replace(**values)
+    # Fourth powers of larger types can exceed float64.
+    is_wide = layout.kind in ("float", "complex") and layout.word.itemsize == 8
+    exponent = math.frexp(max(abs(highest), abs(lowest)))[1] if is_wide else 0
+    center = math.ldexp(mean, -exponent)
+    sums = [engine.sum_of(entry) for entry in added]
+    totals: list[list[float]] = []
+    # Of equal elements there is nothing to add; rounding of the mean would make deviations.
+    with np.errstate(all="ignore"):
+        for words in chunks(array, layout) if highest > lowest else ():
+            chunk = widen(layout, words, -exponent)
+            totals.append([float(sum_of(chunk, center)) for sum_of in sums])
+    columns = zip(*totals) if totals else [(0.0,)] * len(added)
+    averages = {entry.name: math.fsum(column) / array.size for entry, column in zip(added, columns)}
+    values.update({entry.name: entry.finish(averages, exponent) for entry in added})
+    return computed._replace(**values)
+
+
+def warm_up(dtypes: Iterable[Union[str, np.dtype[Any], type]] = _COMMON, optional: Iterable[str] = ()) -> str:
+    """Load numba, and compile the kernels for these dtypes and optional statistics or load them from numba's cache.
 
     Otherwise this happens in the first call for a dtype: about a second per dtype the first time on a machine, some
     hundredths later. Returns the engine that `statistics` will use, "numba" or "numpy". Raises ConfigError (AD101) for
@@ -103,24 +147,26 @@ def warm_up(dtypes: Iterable[Union[str, np.dtype[Any], type]] = _COMMON) -> str:
     try:
         for layout in layouts:
             engine.prepare(layout)
+        for entry in optional_statistics(optional):
+            engine.sum_of(entry)
     except Exception as error:  # as in `statistics`
         _give_up(error, None)
         return "numpy"
     return "numpy" if engine is NUMPY else "numba"
 
 
-def is_ready(dtype: np.dtype[Any]) -> bool:
-    """Return True if `statistics` of a dtype compiles nothing: numba has compiled its kernel, or cannot be used.
+def is_ready(dtype: np.dtype[Any], optional: Iterable[str] = ()) -> bool:
+    """Return True if `statistics` of a dtype compiles nothing: numba has compiled its kernels, or cannot be used.
 
     Raises ConfigError (AD101) for a dtype that has no statistics.
     """
     layout = layout_of(dtype)
-    return _numba_tried and (_numba is None or _numba.is_ready(layout))
+    return _numba_tried and (_numba is None or _numba.is_ready(layout, optional_statistics(optional)))
 
 
 def compiled(layout: Layout) -> Optional[Callable[[np.ndarray], Any]]:
     """Return the kernel for a layout, if numba has compiled it; else None. Compiles nothing."""
-    return _numba.scanner(layout) if _numba is not None and _numba.is_ready(layout) else None
+    return _numba.scanner(layout) if _numba is not None and _numba.is_ready(layout, ()) else None
 
 
 def dtype_named(name: Union[str, np.dtype[Any], type]) -> np.dtype[Any]:

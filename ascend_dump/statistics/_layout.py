@@ -8,6 +8,7 @@ from typing import Any, Callable, NamedTuple, Optional
 import numpy as np
 
 from ascend_dump.errors import ConfigError
+from ascend_dump.statistics._table import Statistic
 
 __all__ = ["CHUNK", "Engine", "Layout", "Table", "chunks", "flatten", "layout_of"]
 
@@ -22,6 +23,7 @@ class Table(NamedTuple):
     patterns    the patterns that are not NaN, by increasing value
     poszero, negzero   the patterns of +0 and -0
     finite      no pattern is NaN or Inf
+    lookup      the values of all patterns, as float64
     """
 
     values: np.ndarray
@@ -29,6 +31,7 @@ class Table(NamedTuple):
     poszero: np.ndarray
     negzero: np.ndarray
     finite: bool
+    lookup: np.ndarray
 
 
 class Layout(NamedTuple):
@@ -52,14 +55,16 @@ class Engine(NamedTuple):
     block     the most words per call of a scanner
     scanner   returns the function that reduces a block of words of a layout to a `Partial`, or to 256 counts for
               one-byte elements; None if this engine has none
+    sum_of    returns the function that sums a chunk for an optional statistic; compiles it
     prepare   compiles the scanner of a layout
-    is_ready  the scanner is compiled
+    is_ready  the scanner, and the sums of optional statistics, are compiled
     """
 
     block: int
     scanner: Callable[[Layout], Optional[Callable[[np.ndarray], Any]]]
+    sum_of: Callable[[Statistic], Callable[[np.ndarray, float], float]]
     prepare: Callable[[Layout], None]
-    is_ready: Callable[[Layout], bool]
+    is_ready: Callable[[Layout, tuple[Statistic, ...]], bool]
 
 
 _FLOATS = {
@@ -124,6 +129,7 @@ def _tabulate(values: np.ndarray) -> Table:
         np.flatnonzero(zero & ~minus),
         np.flatnonzero(zero & minus),
         bool(np.isfinite(values).all()),
+        values.astype(np.float64),
     )
 
 

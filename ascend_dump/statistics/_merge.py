@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
@@ -46,10 +46,8 @@ def combine(
     if len(partials) == 1:
         maximum, minimum, total, squares, *counted = partials[0]
     else:
-        columns = list(zip(*partials))
-        maximum, minimum = max(columns[0]), min(columns[1])
-        total, squares = _add(columns[2]), _add(columns[3])
-        counted = [sum(column) for column in columns[4:]]
+        whole = (reduce(column) for reduce, column in zip(_REDUCTIONS, zip(*partials)))
+        maximum, minimum, total, squares, *counted = whole
     nan, posinf, neginf, poszero, negzero = map(int, counted)
     if layout.kind == "integer":
         mean, norm = total / count, math.sqrt(squares)
@@ -126,6 +124,10 @@ def _add(terms: Sequence[float]) -> float:
     except (OverflowError, ValueError):
         # Overflow, or Inf of both signs: `combine` uses the counts or reads the array again.
         return math.nan
+
+
+#: How the fields of `Partial` of several blocks become one.
+_REDUCTIONS: tuple[Callable[[Sequence[Any]], Any], ...] = (max, min, _add, _add, *[sum] * 5)
 
 
 def _signed(value: float, plus: bool) -> float:

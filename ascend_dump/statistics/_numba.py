@@ -11,7 +11,10 @@ import numpy as np
 import ascend_dump.statistics._kernels as kernels
 from ascend_dump.statistics._kernels_complex import scan_complex64
 from ascend_dump.statistics._layout import Engine, Layout
+from ascend_dump.statistics._table import Statistic
 from ascend_dump.statistics.compiling import announce_compiling, compiling
+from ascend_dump.statistics.numba_primitives import SUMS
+from ascend_dump.statistics.numba_primitives import kernel as compiled_later
 
 __all__ = ["NUMBA"]
 
@@ -31,26 +34,46 @@ _KERNELS: dict[str, Any] = {
 }
 
 _compiled: set[tuple[Any, np.dtype[Any]]] = set()
+#: The compiled sums of optional statistics, by name.
+_sums: dict[str, Callable[[np.ndarray, float], float]] = {}
 
 
-def _is_ready(layout: Layout) -> bool:
+def _is_compiled(layout: Layout) -> bool:
     kernel = _KERNELS.get(layout.name)
     return kernel is None or (kernel, layout.word) in _compiled
 
 
+def _is_ready(layout: Layout, added: tuple[Statistic, ...]) -> bool:
+    return _is_compiled(layout) and all(entry.name in _sums for entry in added)
+
+
 def _prepare(layout: Layout) -> None:
     """Compile the kernel for one word dtype, read-only or not, or load it from the cache."""
-    if _is_ready(layout):
+    if _is_compiled(layout):
         return
     kernel = _KERNELS[layout.name]
     with compiling():
-        announce_compiling(kernel, "statistics")
-        word = numba.from_dtype(layout.word)
-        # Otherwise numba compiles a second version for writable arrays, which the one for read-only arrays accepts.
-        kernel.disable_compile(False)
-        kernel.compile((numba.types.Array(word, 1, "C", readonly=True),))
-        kernel.disable_compile()
+        _compile(kernel, layout.word)
         _compiled.add((kernel, layout.word))
+
+
+def _sum_of(entry: Statistic) -> Callable[[np.ndarray, float], float]:
+    """Return the compiled sum of an optional statistic."""
+    if entry.name not in _sums:
+        assert entry.kernel is not None, "only optional statistics have sums of their own"
+        with compiling():
+            summing: Any = compiled_later(entry.kernel, SUMS)
+            _compile(summing, np.dtype("float64"), numba.types.float64)
+            _sums[entry.name] = summing
+    return _sums[entry.name]
+
+
+def _compile(kernel: Any, word: np.dtype[Any], *others: Any) -> None:
+    announce_compiling(kernel, "statistics")
+    # Otherwise numba compiles a second version for writable arrays, which the one for read-only arrays accepts.
+    kernel.disable_compile(False)
+    kernel.compile((numba.types.Array(numba.from_dtype(word), 1, "C", readonly=True), *others))
+    kernel.disable_compile()
 
 
 def _scanner(layout: Layout) -> Optional[Callable[[np.ndarray], Any]]:
@@ -69,4 +92,4 @@ def _scanner(layout: Layout) -> Optional[Callable[[np.ndarray], Any]]:
     return scan_integers
 
 
-NUMBA = Engine(_BLOCK, _scanner, _prepare, _is_ready)
+NUMBA = Engine(_BLOCK, _scanner, _sum_of, _prepare, _is_ready)

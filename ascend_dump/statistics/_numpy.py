@@ -8,6 +8,7 @@ import numpy as np
 
 from ascend_dump.statistics._layout import Engine, Layout
 from ascend_dump.statistics._merge import Partial
+from ascend_dump.statistics._table import Statistic
 from ascend_dump.statistics._widen import floats, magnitudes, widen
 
 __all__ = ["NUMPY"]
@@ -98,4 +99,9 @@ def _sums(values: np.ndarray) -> tuple[float, float]:
     return float(values.sum()), float(np.multiply(values, values).sum())
 
 
-NUMPY = Engine(_BLOCK, _scanner, prepare=lambda layout: None, is_ready=lambda layout: True)
+def _sum_of(entry: Statistic) -> Callable[[np.ndarray, float], float]:
+    assert entry.sum_of is not None, "only optional statistics have sums of their own"
+    return entry.sum_of
+
+
+NUMPY = Engine(_BLOCK, _scanner, _sum_of, prepare=lambda layout: None, is_ready=lambda layout, added: True)

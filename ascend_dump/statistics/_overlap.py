@@ -6,15 +6,11 @@ and counted as often as it is an element.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ascend_dump.statistics._value import Statistics
-
-__all__ = ["distinct", "merge"]
+__all__ = ["distinct"]
 
 #: Smaller arrays, and those with less overlap of windows, are read element by element.
 _SIZE = 1 << 20
@@ -65,37 +61,3 @@ def _count(shape: tuple[int, ...], steps: list[int], addresses: int) -> np.ndarr
             table[n:] -= table[:-n].copy()
             weights[:reach] = table.reshape(-1)[:reach]
     return weights
-
-
-def merge(parts: Sequence[tuple[Statistics, int]]) -> Statistics:
-    """Combine the statistics of parts, each with the number of times that its elements occur."""
-    parts = [part for part in parts if part[0].count]
-    names = ("count", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
-    counts = {name: sum(times * getattr(part, name) for part, times in parts) for name in names}
-    # The sign of a zero decides between zeros.
-    highest = max((part.max for part, _ in parts if part.max is not None), key=_rank, default=None)
-    lowest = min((part.min for part, _ in parts if part.min is not None), key=_rank, default=None)
-    mean = norm = math.nan
-    if counts["posinf"] or counts["neginf"]:
-        norm = math.inf
-        mean = math.nan if counts["posinf"] and counts["neginf"] else math.inf if counts["posinf"] else -math.inf
-    elif not counts["nan"] and highest is not None and lowest is not None:
-        shares = [(part, times * part.count / counts["count"]) for part, times in parts]
-        # Halves, because a sum of the largest floats could overflow by rounding.
-        mean = 2 * math.fsum(float(part.mean or 0) / 2 * share for part, share in shares)
-        mean = min(max(mean, lowest), highest) if len(parts) > 1 else float(parts[0][0].mean or 0)
-        norm = _join_norms([(float(part.l2norm or 0), times) for part, times in parts])
-    if counts["nan"]:
-        mean = norm = math.nan
-    return Statistics(max=highest, min=lowest, mean=mean, l2norm=norm, **counts)
-
-
-def _rank(value: float) -> tuple[float, float]:
-    return value, math.copysign(1, value)
-
-
-def _join_norms(norms: list[tuple[float, int]]) -> float:
-    largest = max(norm for norm, _ in norms)
-    if largest in (0, math.inf):
-        return largest
-    return largest * math.sqrt(math.fsum((norm / largest) ** 2 * times for norm, times in norms))

@@ -15,19 +15,20 @@ from ascend_dump.statistics._engine import warm_up
 __all__ = ["warm_up_soon"]
 
 _lock = threading.Lock()
-_wanted: list[np.dtype[Any]] = []
-_asked: set[np.dtype[Any]] = set()
+_Kernels = tuple[np.dtype[Any], tuple[str, ...]]
+_wanted: list[_Kernels] = []
+_asked: set[_Kernels] = set()
 _thread: Optional[threading.Thread] = None
 
 
-def warm_up_soon(dtype: np.dtype[Any]) -> None:
+def warm_up_soon(dtype: np.dtype[Any], optional: tuple[str, ...] = ()) -> None:
     """Start `warm_up` for a dtype in another thread, and return at once. At its end the program waits for one dtype."""
     global _thread
     with _lock:
-        if dtype in _asked:
+        if (dtype, optional) in _asked:
             return
-        _asked.add(dtype)
-        _wanted.append(dtype)
+        _asked.add((dtype, optional))
+        _wanted.append((dtype, optional))
         if _thread is None:
             # Not a daemon thread: these are stopped in the middle of the compiler when the interpreter exits.
             _thread = threading.Thread(target=_work, name="ascend_dump compiler", daemon=False)
@@ -45,10 +46,10 @@ def _work() -> None:
             if not _wanted or not threading.main_thread().is_alive():
                 _thread = None
                 return
-            dtype = _wanted.pop(0)
+            dtype, optional = _wanted.pop(0)
         # `statistics` raises the same error.
         with contextlib.suppress(AscendDumpError):
-            warm_up([dtype])
+            warm_up([dtype], optional)
 
 
 def _forget_in_child() -> None:

@@ -12,7 +12,12 @@ __all__ = ["floats", "magnitudes", "widen"]
 def widen(layout: Layout, words: np.ndarray, exponent: int = 0) -> np.ndarray:
     """Return the float64 values of a chunk times two to the power of `exponent`; for complex elements the
     magnitudes."""
-    values = floats(layout, words)
+    if layout.table is not None:
+        values: np.ndarray = layout.table.lookup[words]
+    elif layout.kind == "integer":
+        values = words.astype(np.float64)
+    else:
+        values = floats(layout, words)
     if layout.kind == "complex":
         return magnitudes(layout, values, exponent)
     return np.ldexp(values, exponent) if exponent else values

@@ -63,7 +63,7 @@ def _directory() -> str:
     return os.fspath(directory) if safe else ""
 
 
-def kernel(function: _Function) -> _Function:
+def kernel(function: _Function, fastmath: Any = ()) -> _Function:
     """Compile a function that Python calls; it releases the GIL.
 
     The result is cached in the user's cache directory; if that is not writable, or others may write there,
@@ -73,7 +73,7 @@ def kernel(function: _Function) -> _Function:
     before = _config.CACHE_DIR
     _config.CACHE_DIR = before or _directory()
     try:
-        return cast(_Function, numba.njit(cache=True, nogil=True)(function))
+        return cast(_Function, numba.njit(cache=True, nogil=True, fastmath=set(fastmath))(function))
     finally:
         _config.CACHE_DIR = before
 

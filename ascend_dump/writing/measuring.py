@@ -8,8 +8,9 @@ from typing import Any, Optional
 import msgspec
 import xxhash
 
+from ascend_dump.dump_format import stored_statistics
 from ascend_dump.errors import AscendDumpError
-from ascend_dump.statistics import STATISTIC_NAMES, Statistics
+from ascend_dump.statistics import Statistics, with_needs
 from ascend_dump.statistics.nonfinite import is_nonfinite
 from ascend_dump.writing.payload import MeasuredBytes, Payload
 from ascend_dump.writing.recent_cache import RecentCache
@@ -39,13 +40,17 @@ class Measuring:
 
         self._summary: Any = summary
         self._stats = bool(stats)
-        self._requested = tuple(name in stats for name in STATISTIC_NAMES)
+        stored = stored_statistics(stats)
+        names = with_needs(stats)
+        #: For each stored statistic whether it is requested.
+        self._requested = tuple(entry.name in names for entry in stored)
+        self._optional = tuple(entry.name for entry in stored if entry.is_optional and entry.name in names)
         self._cache: RecentCache[_Content, MeasuredBytes] = RecentCache(_CACHED)
 
     def prepare(self) -> None:
         """Load modules and compile kernels in advance."""
         if self._stats:
-            self._summary.prepare()
+            self._summary.prepare(self._optional)
 
     def age(self) -> None:
         """Drop the statistics that were not used since the last call."""
@@ -58,7 +63,8 @@ class Measuring:
         key = (payload.digest, payload.dtype, None)
         measured = self._cache.get(key)
         if measured is None:
-            scan = self._summary.scanner(payload.dtype) if self._stats and payload.nbytes <= _AT_ONCE else None
+            one_pass = self._stats and not self._optional and payload.nbytes <= _AT_ONCE
+            scan = self._summary.scanner(payload.dtype) if one_pass else None
             if scan is None:
                 return False
             memory = payload.view()
@@ -100,7 +106,8 @@ class Measuring:
     def _measure(self, payload: Payload) -> MeasuredBytes:
         measured = MeasuredBytes(None)
         if self._stats:
-            self._enter(measured, self._summary.summarize(payload.view(), payload.dtype, payload.strided))
+            bytes_of_view = (payload.view(), payload.dtype, payload.strided)
+            self._enter(measured, self._summary.summarize(*bytes_of_view, self._optional))
         else:
             measured.nonfinite = self._summary.nonfinite(payload.view(), payload.dtype, payload.strided)
         return measured

@@ -12,7 +12,7 @@ from typing import Any, Optional
 import msgspec
 
 from ascend_dump.common.paths import open_directory
-from ascend_dump.dump_format import CSV_HEADER, INDEX, REMOVED, SHARD, STATISTIC, Line, encodable, shard_name
+from ascend_dump.dump_format import INDEX, REMOVED, SHARD, STATISTIC, Line, csv_header, encodable, shard_name
 from ascend_dump.writing.append_file import AppendFile
 from ascend_dump.writing.shard import LIMITS, Buffer, Limits, Shard
 
@@ -26,7 +26,7 @@ class StepFiles:
     """Append tensors and lines; a line is written only after the bytes that it refers to.
 
     step        its number
-    table       True to write statistic.csv
+    stats       names of the statistics in statistic.csv, which is not written without one
     next_shard  the number of the next shard; pass it on when the step is opened again, since no
                 number may be used twice, even if its file was deleted
     """
@@ -37,7 +37,7 @@ class StepFiles:
         step: int,
         metadata: dict[str, str],
         *,
-        table: bool = False,
+        stats: tuple[str, ...] = (),
         next_shard: int = 0,
         limits: Limits = LIMITS,
     ) -> None:
@@ -64,11 +64,11 @@ class StepFiles:
             # If the step was removed before: with an index it is part of the dump again.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(REMOVED, dir_fd=self._directory)
-            if table:
+            if stats:
                 self._csv = AppendFile(STATISTIC, self._directory)
                 opened.callback(self._csv.close)
                 if self._csv.nbytes == 0:
-                    self._csv.append(f"{CSV_HEADER}\n".encode(), 1)
+                    self._csv.append(f"{csv_header(stats)}\n".encode(), 1)
             self._opened = opened.pop_all()
 
     @property

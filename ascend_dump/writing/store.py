@@ -265,7 +265,7 @@ class Store:
                 directory,
                 step,
                 self._metadata,
-                table=bool(self._stats),
+                stats=self._stats,
                 next_shard=self.retention.next_shard(step),
                 limits=self._limits,
             )

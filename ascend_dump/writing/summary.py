@@ -9,7 +9,7 @@ import numpy as np
 
 from ascend_dump.dump_format import has_values, numpy_dtype
 from ascend_dump.errors import AscendDumpError, NotSupported
-from ascend_dump.statistics import Scan, Statistics, is_ready, statistics, surely_finite, warm_up_soon
+from ascend_dump.statistics import COUNTS, Scan, Statistics, is_ready, statistics, surely_finite, warm_up_soon
 from ascend_dump.statistics import scanner as scanner_of
 from ascend_dump.statistics.nonfinite import is_nonfinite
 
@@ -18,30 +18,37 @@ __all__ = ["as_stored", "nonfinite", "prepare", "scanner", "summarize"]
 #: Elements of a tensor for whose type a kernel is compiled: not for counters, such as those of BatchNorm.
 _WORTH_COMPILING = 1024
 
+#: Positions of values that are not counts.
+_REALS = tuple(position for position, name in enumerate(Statistics._fields) if name not in COUNTS)
+
 _Scanner = Callable[[Union[bytes, memoryview]], Scan]
 _scanners: dict[str, _Scanner] = {}
 
 
-def prepare() -> None:
+def prepare(optional: tuple[str, ...]) -> None:
     """Start loading the engine of statistics in the background."""
-    warm_up_soon(np.dtype("float32"))
+    warm_up_soon(np.dtype("float32"), optional)
 
 
 def summarize(
-    data: Union[bytes, memoryview], dtype: str, strided: Optional[tuple[tuple[int, ...], tuple[int, ...]]]
+    data: Union[bytes, memoryview],
+    dtype: str,
+    strided: Optional[tuple[tuple[int, ...], tuple[int, ...]]],
+    optional: tuple[str, ...],
 ) -> Statistics:
     """Return the statistics of bytes.
 
     strided: shape and strides in bytes of a view of the data; None if it is contiguous.
+    optional: names of optional statistics to add.
     Raises NotSupported or ConfigError for a type without statistics.
     """
     array = _array(data, dtype, strided)
     # Records do not wait for a compiler: if the program is killed meanwhile they would be lost.
-    ready = is_ready(array.dtype)
+    ready = is_ready(array.dtype, optional)
     if not ready and array.size >= _WORTH_COMPILING:
-        warm_up_soon(array.dtype)
+        warm_up_soon(array.dtype, optional)
     # One thread: the other processors belong to the captured program.
-    return statistics(array, engine=None if ready else "numpy", threads=1)
+    return statistics(array, engine=None if ready else "numpy", threads=1, optional=optional)
 
 
 def scanner(dtype: str) -> Optional[_Scanner]:
@@ -86,11 +93,11 @@ def _array(
     return array
 
 
-def as_stored(result: Statistics) -> tuple[Any, ...]:
+def as_stored(result: Statistics) -> list[Any]:
     """Return the values in order, with NaN and Inf as text, because JSON has no such numbers."""
-    count, top, low, mean, norm, *counts = result
-    return (count, _plain(top), _plain(low), _plain(mean), _plain(norm), *counts)
-
-
-def _plain(value: Optional[float]) -> Union[float, str, None]:
-    return value if value is None or math.isfinite(value) else repr(value)
+    values: list[Any] = list(result)
+    for position in _REALS:
+        value = values[position]
+        if value is not None and not math.isfinite(value):
+            values[position] = repr(value)
+    return values

@@ -260,8 +260,11 @@ def test_a_layer_may_be_for_one_model_only() -> None:
 
 
 def test_type_checkers_know_the_values_that_are_taken() -> None:
-    for function in (DumpRequest.__init__, ascend_dump.capture):
-        hints = typing.get_type_hints(function)
+    pytest.importorskip("typing_extensions")
+    # Private: programs do not load these types.
+    from ascend_dump.capturing._types import CaptureSettings
+
+    for hints in map(typing.get_type_hints, (DumpRequest.__init__, CaptureSettings)):
         for name, sample in {"mode": "input", "data": "full", "level": "kernel", "scene": "watch"}.items():
             with pytest.raises(ConfigError) as refused:
                 DumpRequest(**{name: "no such value"})
@@ -308,11 +311,23 @@ def test_every_field_is_taken_from_a_file_by_its_name_and_by_other_spellings() -
                 ascend_dump.capture(**{spelling: given[name]})
 
 
-def test_capture_takes_the_fields_of_a_request_with_the_same_defaults() -> None:
-    """It names them all, so that `help(capture)` does."""
-    taken, fields = (inspect.signature(one).parameters for one in (ascend_dump.capture, DumpRequest))
-    own = {"target", "framework", "strict", "graft", "unknown"}
-    assert {name: one.default for name, one in taken.items() if name not in own} == {
-        name: one.default for name, one in fields.items()
-    }
-    assert {field.name for field in dataclasses.fields(DumpRequest)} == set(fields)
+def test_the_keywords_of_capture_are_those_of_a_request_for_people_and_for_type_checkers() -> None:
+    """The signature is for `help(capture)` and for completion in a shell."""
+    shown, settings = (inspect.signature(each).parameters for each in (ascend_dump.capture, DumpRequest))
+    assert {field.name for field in dataclasses.fields(DumpRequest)} == set(settings)
+    own = {"target", "framework", "strict", "graft"}
+    assert {name: parameter for name, parameter in shown.items() if name not in own} == settings
+    assert [parameter.kind for parameter in shown.values()] == [
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        *[inspect.Parameter.KEYWORD_ONLY] * (len(shown) - 1),
+    ]
+    pytest.importorskip("typing_extensions")
+    from ascend_dump.capturing._types import CaptureSettings
+
+    checked = typing.get_type_hints(CaptureSettings)
+    accepted = typing.get_type_hints(DumpRequest.__init__)
+    assert {name: checked[name] for name in settings} == {name: accepted[name] for name in settings}
+    assert set(checked) == set(shown) - {"target"}
+    for name in own - {"target"}:
+        kind = eval(shown[name].annotation, vars(sys.modules[ascend_dump.capture.__module__]))
+        assert checked[name] == kind

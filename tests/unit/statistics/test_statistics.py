@@ -28,7 +28,7 @@ from exact_statistics import (
 from hypothesis import given, settings
 
 from ascend_dump import ConfigError
-from ascend_dump.statistics import statistics, warm_up
+from ascend_dump.statistics import Statistics, statistics, warm_up
 
 
 class TestValues:
@@ -66,7 +66,7 @@ class TestValues:
                     assert sum(found[5:8]) == (field != "poszero")
                     assert found.zero == (field == "poszero")
                 array[place] = -0.0
-                assert statistics(array, engine=engine)[8:] == (1, 0, 1)
+                assert statistics(array, engine=engine)[8:11] == (1, 0, 1)
 
     @pytest.mark.parametrize("engine", ENGINES)
     @pytest.mark.parametrize("name", WIDE_INTEGERS)
@@ -176,7 +176,7 @@ class TestValues:
         array = parts.view(dtype_named(name))
         found = statistics(array, engine=engine)
         assert found[:3] == (array.size, None, None)
-        assert found[5:] == (array.size, 0, 0, 0, 0, 0)
+        assert found[5:11] == (array.size, 0, 0, 0, 0, 0)
 
     @pytest.mark.parametrize("engine", ENGINES)
     @pytest.mark.parametrize("name", [*FLOATS, *COMPLEX])
@@ -195,13 +195,13 @@ class TestValues:
         array = (np.array([2.0, math.nan, 5.0, -math.nan, 3.0]) * sign).astype(dtype_named(name))
         found = statistics(array, engine=engine)
         assert (found.max, found.min) == ((5, 2) if sign > 0 else (-2, -5))
-        assert found[5:] == (2, 0, 0, 0, 0, 0)
+        assert found[5:11] == (2, 0, 0, 0, 0, 0)
 
     @pytest.mark.parametrize("engine", ENGINES)
     def test_bool_extremes_are_ints(self, engine: str) -> None:
         found = statistics(np.array([True, False, True]), engine=engine)
         assert repr(found[:4]) == "(3, 1, 0, 0.6666666666666666)"
-        assert found[5:] == (0, 0, 0, 1, 1, 0)
+        assert found[5:11] == (0, 0, 0, 1, 1, 0)
 
     @pytest.mark.parametrize("engine", ENGINES)
     @pytest.mark.parametrize("name", ["complex64", "complex128"])
@@ -209,7 +209,7 @@ class TestValues:
         values = [3 + 4j, complex(math.inf, -math.inf), complex(math.nan, math.inf), complex(0.0, -0.0), complex(0, 1)]
         found = statistics(np.array(values, dtype=name), engine=engine)
         assert (found.count, found.max, found.min) == (5, math.inf, 0.0)
-        assert found[5:] == (1, 1, 0, 1, 1, 0)
+        assert found[5:11] == (1, 1, 0, 1, 1, 0)
         finite = statistics(np.array([3 + 4j, 0j, -5 + 12j], dtype=name), engine=engine)
         assert finite[:4] == (3, 13.0, 0.0, 6.0)
         assert finite.l2norm == pytest.approx(math.sqrt(25 + 169))
@@ -239,7 +239,7 @@ class TestValues:
     def test_empty(self, name: str, engine: str) -> None:
         for shape in ((0,), (3, 0, 2)):
             empty = np.zeros(shape, dtype=dtype_named(name))
-            assert statistics(empty, engine=engine) == (0, None, None, None, 0.0, 0, 0, 0, 0, 0, 0)
+            assert statistics(empty, engine=engine) == Statistics(0, None, None, None, 0.0, 0, 0, 0, 0, 0, 0)
 
 
 class TestRefusals:

@@ -157,7 +157,7 @@ class TestMemory:
         one, tail = statistics(pattern, engine=engine), statistics(pattern[:rest], engine=engine)
         assert found.count == array.size
         assert (found.max, found.min) == (one.max, one.min)
-        assert [*found[5:]] == [repeats * a + b for a, b in zip(one[5:], tail[5:])]
+        assert [*found[5:11]] == [repeats * a + b for a, b in zip(one[5:11], tail[5:11])]
         assert one.mean is not None
         assert one.l2norm is not None
         expected = (one.mean * pattern.size * repeats + (tail.mean or 0) * rest) / array.size

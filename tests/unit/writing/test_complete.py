@@ -42,7 +42,7 @@ def test_statistics_are_those_of_the_moment(directory: Path) -> None:
     writer.close()
     assert writer.failure is None
     for found in lines_of(directory):
-        assert found["stats"] == json.loads(json.dumps(list(expected)))
+        assert found["stats"] == json.loads(json.dumps(list(expected)[:11]))
     assert len(lines_of(directory)) == 2
 
 

@@ -479,10 +479,10 @@ def test_statistics_that_fail_are_marked_and_the_run_goes_on(
 ) -> None:
     summarize = summary.summarize
 
-    def fail_once(data: Any, dtype: str, strided: Any) -> Any:
+    def fail_once(data: Any, dtype: str, strided: Any, *optional: Any) -> Any:
         if len(data) == 40:
             raise TypeError("data type not understood")
-        return summarize(data, dtype, strided)
+        return summarize(data, dtype, strided, *optional)
 
     monkeypatch.setattr(summary, "summarize", fail_once)
     writer = HostWriter(directory, metadata={}, tensors=tensors, stats=STATS)

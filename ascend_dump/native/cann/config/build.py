@@ -233,7 +233,11 @@ def _data(request: DumpRequest) -> str:
 def _stats(stats: Iterable[str]) -> list[str]:
     for name in stats:
         if name not in _STATS:
-            raise NotSupported(f"CANN has no statistic {name!r}", hint=f"it has {', '.join(_STATS)}")
+            raise NotSupported(
+                f"CANN has no statistic {name!r}",
+                hint=f"it has {', '.join(_STATS)}; dump with data='tensor' to compute others when reading, with "
+                "ascend_dump.statistics",
+            )
     return [_STATS[name] for name in stats]
 
 

@@ -231,10 +231,13 @@ def _statistics(request: DumpRequest, options: Mapping[str, Any]) -> list[str]:
 def _statistic(name: str) -> str:
     if name in STATISTICS:
         return STATISTICS[name]
+    reason = ""
+    if name.endswith("zero"):
+        reason = ": its 'negative zero count' and 'positive zero count' count the elements below and above zero"
     raise NotSupported(
-        f"MindSpore does not count {name}: its 'negative zero count' and 'positive zero count' count the elements "
-        "below and above zero",
-        hint="dump tensors and compute the statistic when reading, or use options['statistic_category']",
+        f"MindSpore has no statistic {name!r}{reason}",
+        hint="dump with data='tensor' and compute it when reading, with ascend_dump.statistics, or use "
+        "options['statistic_category']",
     )
 
 

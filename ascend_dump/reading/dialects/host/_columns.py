@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import astuple, fields
 
 from ascend_dump.dump_format import Line
-from ascend_dump.statistics import COUNTS, Statistics
+from ascend_dump.statistics import COUNTS, TABLE, Statistics
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,6 +67,7 @@ _DEFAULTS = {field.name: field.default for field in fields(Line)}
 _TOLD = {name: _FIELDS.index(name) for name in (*_SAME, *_PLACE, *_RARE, *_PACKED, *_VIEW, *_OTHERS)}
 _TEXTS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 _UNKNOWN = (None,) * len(Statistics._fields)
+_OPTIONAL = tuple(entry.name for entry in TABLE if entry.is_optional)
 _FLOATS = tuple(name for name in Statistics._fields if name not in COUNTS)
 
 
@@ -221,7 +222,9 @@ def _of_statistics(rows: list[Any]) -> dict[str, Any]:
     all_rows = map(astuple, rows) if not without else (_UNKNOWN if row is None else astuple(row) for row in rows)
     columns: dict[str, Any] = _by_name(all_rows)
     try:
-        columns.update({name: pl.Series(name, columns[name], dtype=pl.Float64, strict=True) for name in _FLOATS})
+        for name in _FLOATS:
+            if name in columns:
+                columns[name] = pl.Series(name, columns[name], dtype=pl.Float64, strict=True)
     except (
         TypeError,
         OverflowError,
@@ -234,7 +237,10 @@ def _of_statistics(rows: list[Any]) -> dict[str, Any]:
 
 def _by_name(rows: Iterable[tuple[Any, ...]]) -> dict[str, list[Any]]:
     values = list(chain.from_iterable(rows))
-    return {name: values[first :: len(_UNKNOWN)] for first, name in enumerate(Statistics._fields)}
+    columns = {name: values[first :: len(_UNKNOWN)] for first, name in enumerate(Statistics._fields)}
+    # A missing column costs less than one without values.
+    missing = [name for name in _OPTIONAL if columns[name].count(None) == len(columns[name])]
+    return {name: column for name, column in columns.items() if name not in missing}
 
 
 def _statistics(stats: tuple[Any, ...]) -> tuple[Any, ...]:
