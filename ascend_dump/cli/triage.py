@@ -176,7 +176,7 @@ def _check_next(file: Path, framework: str) -> None:
     suffix = languages()[_LANGUAGE_OF[framework]].suffix
     if not str(file).endswith(suffix):
         raise ConfigError(
-            f"--next {file}: {framework} reads only files that end in {suffix}", hint=f"name it next{suffix}"
+            f"--next {file}: {framework} reads only a file that ends in {suffix}", hint=f"name it next{suffix}"
         )
     if file.suffix.lower() == ".toml":
         raise ConfigError(f"--next {file}: the request is JSON", hint="name it next.json")
