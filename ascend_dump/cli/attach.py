@@ -49,11 +49,11 @@ def attach(
     as_json: bool,
     **options: Any,
 ) -> Exit:
-    """Capture the next steps of the running processes PID, which were started with ASCEND_DUMP=wait.
+    """Capture the next steps of the running processes PID, started with ASCEND_DUMP=wait.
 
     Steps are counted from the attach: step 0 is the next top-level call of a model in each process. After the last
     selected step the capture ends, and the process waits again. The process itself writes the dump, with its own user
-    and permissions; without --path it writes to the directory `dumps` below the one where this command runs.
+    and permissions; without --path it writes to `dumps` in the working directory of this command.
 
     This command shows the progress until the capture ends; Ctrl-C leaves the capture running. Without PID it lists the
     waiting processes.

@@ -39,10 +39,10 @@ def _runtimes() -> str:
 @click.command(short_help="Check a dump configuration before the run.")
 @click.argument("file", type=click.Path())
 @click.option(
-    "--against", type=click.Choice(list(languages())), help="The format of FILE; guessed from its content by default."
+    "--against", type=click.Choice(list(languages())), help="The format of FILE; recognised by its content by default."
 )
 @click.option(
-    "--on", metavar="WHERE", help=f"Where MindSpore runs: {_runtimes()}. O0 or O1 if it cannot be determined."
+    "--on", metavar="WHERE", help=f"The runtime of MindSpore: {_runtimes()}. O0 or O1 if it cannot be determined."
 )
 @surroundings_options
 @json_option

@@ -50,14 +50,12 @@ _WORST = 10
 @click.option(
     "--write-mapping", metavar="FILE", help="Write the pairs of operator names as a file for --mapping, to be edited."
 )
+@click.option("--rules", metavar="FILE", help="TOML or JSON: thresholds, for all operators or for a glob of operators.")
 @click.option(
-    "--rules", metavar="FILE", help="TOML or JSON: thresholds, for all operators or for those that match a glob."
+    "--noise", metavar="DUMP", help="Another run of REFERENCE: differences within those of the two runs are noise."
 )
 @click.option(
-    "--noise", metavar="DUMP", help="Another run of REFERENCE: smaller differences than between these two are noise."
-)
-@click.option(
-    "--replay", is_flag=True, help="Run PyTorch operators again where a difference begins, to find which side is wrong."
+    "--replay", is_flag=True, help="Run PyTorch operators at the first differences again, to find the wrong side."
 )
 @click.option(
     "--allow-unmatched",
@@ -72,7 +70,7 @@ _WORST = 10
     "--shards",
     metavar="GLOB=LAYOUT",
     multiple=True,
-    help='How tensors are split over ranks: "*.up/mm_0.output.0=shard 1".',
+    help='The layout of tensors over ranks: "*.up/mm_0.output.0=shard 1".',
 )
 @click.option(
     "--index-only",
@@ -100,14 +98,14 @@ def compare(
 ) -> Exit:
     """Compare the dump ACTUAL with the dump REFERENCE, which is assumed to be correct.
 
-    Operators are paired by content, place in the model and order, so renamed modules and inserted operators do no harm.
+    Operators are paired by content, module and order, so renamed modules and inserted operators are matched.
     Each pair of tensors gets a verdict: equal, noise (rounding), undecided (only statistics are known, and they agree),
     different, structure (another type or shape), unmatched or unreadable. An origin is a difference that no earlier
     record explains; all others are propagated. Operators after an origin that are called with other arguments are
     listed as changed.
 
     With --index-only ACTUAL and REFERENCE are directories or URLs with one worldsizeN_global_rankR per rank; their
-    indexes are compared, and the first difference of each rank is printed, with those that precede all others.
+    indexes are compared, and the first difference of each rank is printed, with a mark at the earliest ones.
 
     Exit code 0 if all pairs are equal or noise, 1 if one is different, undecided or unmatched, 3 if one cannot be read,
     or if records were lost after they were written.
@@ -169,7 +167,7 @@ def compare(
 def _save(comparison: Comparison, save: tuple[str, ...], write_mapping: Optional[str]) -> list[Exception]:
     """Write all files that can be written, before the comparison is printed: a closed pipe must not lose them.
 
-    Returns the errors of the others, to be told after it: a full disk must not lose the comparison.
+    Returns the errors of the others, to be reported after it: a full disk must not lose the comparison.
     """
     failures: list[Exception] = []
     tasks = [partial(comparison.save, file) for file in save]
@@ -183,7 +181,7 @@ def _save(comparison: Comparison, save: tuple[str, ...], write_mapping: Optional
 
 
 def _tell(failures: list[Exception]) -> None:
-    """Not raised: with --json, stdout has its document already."""
+    """Print the errors: with --json, stdout has its document already, so they are not raised."""
     from ascend_dump.report.tables import escape_lines
 
     for error in failures:

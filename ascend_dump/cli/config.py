@@ -50,7 +50,7 @@ __all__ = ["config", "write_settings"]
     "--standalone",
     metavar="FILE.py",
     type=click.Path(dir_okay=False),
-    help="Copy the module that takes the settings under Python 3.5 and later (tensorflow); -o writes them.",
+    help="Copy the module that applies the settings under Python 3.5 and later (tensorflow); -o writes them.",
 )
 @surroundings_options
 @json_option
@@ -67,12 +67,12 @@ def config(
     as_json: bool,
     **options: Any,
 ) -> Exit:
-    """Write the configuration that makes a framework dump what the options select.
+    """Write a configuration of a framework for the dump that the options select.
 
-    It is checked first, and not written if it would be refused. The dump directory is created if missing, because CANN
-    does not create it. An existing file is replaced only with --overwrite, which also reports its other keys; in an
-    acl.json everything but the dump settings is kept. With --graph patterns in --layers and --watch are expanded to the
-    names that they match. --format python prints the lines of a program that do the same. The exit codes are those of
+    It is checked first, and not written if the framework would refuse it. The dump directory is created if missing,
+    because CANN does not create it. An existing file is replaced only with --overwrite, and its other keys are
+    reported; in an acl.json settings besides the dump are preserved. With --graph patterns in --layers and --watch are
+    expanded to names. --format python prints the same settings as lines of a program. The exit codes are those of
     `check`.
     """
     language = languages()[target]
@@ -91,7 +91,7 @@ def config(
         )
     request = read_request(config, options)
     if not language.selects_ranks:
-        _refuse_what_no_file_says(request, language, has_ranks=style is not None)
+        _refuse_capture_settings(request, language, has_ranks=style is not None)
     graph_path = None if graph is None else Path(graph)
     situation = situation_of(language, graph_path, dynamic_shape=dynamic_shape)
     operators = situation.operators
@@ -166,7 +166,7 @@ def _refuse_existing(file: Path, *, overwrite: bool) -> None:
         raise ConfigError(f"{file} exists already", hint="replace it with --overwrite, or write elsewhere")
 
 
-def _refuse_what_no_file_says(request: DumpRequest, language: ConfigLanguage, *, has_ranks: bool) -> None:
+def _refuse_capture_settings(request: DumpRequest, language: ConfigLanguage, *, has_ranks: bool) -> None:
     if not request.ranks.all and not has_ranks:
         lines = ", or --format python" if language.styles else ""
         raise NotSupported(
@@ -178,7 +178,7 @@ def _refuse_what_no_file_says(request: DumpRequest, language: ConfigLanguage, *,
     for name in ("keep", "until"):
         if getattr(request, name) is not None:
             raise NotSupported(
-                f"{name}= is what a capture does while the program runs, and no configuration file says it",
+                f"{name}= is a setting of a running capture, and configuration files do not have it",
                 hint="use `ascend-dump run`, ASCEND_DUMP or ascend_dump.capture, or leave it out",
             )
 
@@ -202,14 +202,14 @@ def _content(
             return built, [key for key in parsed.value if key not in built] if isinstance(parsed.value, dict) else []
         _refuse_existing(file, overwrite=overwrite)
     if parsed.refusal is not None or not isinstance(parsed.value, dict):
-        reason = "it holds no object" if parsed.refusal is None else parsed.refusal.reason
+        reason = "it is not an object" if parsed.refusal is None else parsed.refusal.reason
         raise ConfigError(
             f"{file} exists and is no file of {language.name}: {reason}", hint="remove it or write elsewhere"
         )
     lost = [key for key in built if key in parsed.value and parsed.value[key] != built[key]]
     if lost and not overwrite:
         raise ConfigError(
-            f"{file} exists and says something else under {lost[0]!r}",
+            f"{file} exists and has another value of {lost[0]!r}",
             hint=f"replace {lost[0]!r} with --overwrite, or write elsewhere",
         )
     return {**parsed.value, **built}, []

@@ -26,7 +26,7 @@ _SHOWN = 10
 
 @click.command(short_help="Convert dump files to .npy and others.")
 @click.argument("sources", nargs=-1, metavar="SRC...", type=click.Path())
-@click.option("-d", "listed", metavar="SRC,...", help="Sources, as msaccucmp takes them: separated by commas.")
+@click.option("-d", "listed", metavar="SRC,...", help="Sources in the form of msaccucmp: separated by commas.")
 @click.option(
     "-o",
     "-out",
@@ -46,7 +46,7 @@ _SHOWN = 10
     "CANN's also pt and safetensors (one file per operator).",
 )
 @click.option(
-    "-f", "--format", metavar="LAYOUT", help='Layout: NCHW, ND, ..., or "original" for the one the model had.'
+    "-f", "--format", metavar="LAYOUT", help='Layout: NCHW, ND, ..., or "original" for the layout in the model.'
 )
 @click.option("--dtype", metavar="TYPE", help="Convert the values, for example to float32.")
 @click.option("--select", metavar="TEXT", help="Operator names in file names: a glob, or re:PATTERN.")
@@ -67,7 +67,7 @@ _SHOWN = 10
     "--msaccucmp-compat",
     "compat",
     is_flag=True,
-    help="Write exactly what msaccucmp writes, including its decoding errors.",
+    help="Write the same files as msaccucmp, including its decoding errors.",
 )
 @click.option("--jobs", type=click.IntRange(0), default=0, metavar="N", help="Threads; 0 is one per processor.")
 @click.option("-v", "version", type=click.Choice(["1", "2"]), expose_value=False, help="Ignored, as by msaccucmp.")
@@ -76,8 +76,8 @@ def convert(sources: tuple[str, ...], listed: Optional[str], out: Path, as_json:
     """Convert dump files, or all dump files below directories, into the directory OUT.
 
     Unlike msaccucmp, it decodes NaN and Inf of float8 and hifloat8 correctly, and crops padded layouts to the shape in
-    the model. Types that numpy lacks (bfloat16, float8, ...) become float32, which represents all their values exactly.
-    One failing file does not stop the others: each failure is reported, and the exit code is then 3.
+    the model. Types that numpy lacks (bfloat16, float8, ...) become float32: it represents all their values exactly.
+    A failing file does not stop the others: each failure is reported, and the exit code is then 3.
 
     SRC may also be the directory of a dump that is not CANN's, such as one of PyTorch on the host, of msprobe or of
     SGLang: its tensors become OUT/rank0/RUN/MODEL/STEP/NAME.io.index.TYPE.
@@ -140,7 +140,7 @@ def _sources(sources: tuple[str, ...], listed: Optional[str], out: Path) -> list
 
 
 def _holds_records(path: Path) -> bool:
-    """Return True if a directory holds a dump in another format than CANN's: then its records are converted."""
+    """Return True if a directory is a dump in another format than CANN's: then its records are converted."""
     from ascend_dump.converting.convert import find_tasks
     from ascend_dump.converting.records import is_file_of_host_dump, is_host_dump
     from ascend_dump.reading import open_dump
@@ -225,7 +225,7 @@ def _fields(result: Result) -> dict[str, Any]:
 
 
 class _Summary:
-    """Sums over the results as they pass by."""
+    """Sums over the results."""
 
     def __init__(self, noun: str) -> None:
         self._noun = noun

@@ -41,10 +41,10 @@ _PROBE = "import sys; sys.exit(0 if 'ascend_dump.startup.activation' in sys.modu
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def doctor(as_json: bool) -> int:
-    """Show what works here: adapters, both ways to use ASCEND_DUMP, packages, disk.
+    """Show the state of this installation: adapters, both ways to use ASCEND_DUMP, packages, disk.
 
     Incompatible versions of packages are listed as conflicts. Exits with 4 if no adapter is usable. No framework is
-    imported and nothing is written; a few Python processes are started to see whether the start-up hook works in them.
+    imported and nothing is written; a few Python processes are started to test the start-up hook.
     """
     findings: dict[str, Any] = {
         "version": __version__,
@@ -105,7 +105,7 @@ def _activation() -> dict[str, Any]:
 
 
 def _probe(paths: Sequence[str]) -> dict[str, bool]:
-    """Start an interpreter for each set of flags and return True for those in which our hook ran."""
+    """Start an interpreter for each set of flags, and return True for each that ran the hook."""
     environment = {**os.environ, VARIABLE: "off", "PYTHONPATH": os.pathsep.join(paths)}
     started = {
         " ".join(("python", *flags)): subprocess.Popen(

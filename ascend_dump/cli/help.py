@@ -19,7 +19,7 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
     return [text.code for text in topics() if text.code.startswith(incomplete.lower())]
 
 
-@click.command(short_help="Show what to do when a loss is NaN, differs, ...")
+@click.command(short_help="Show what to do if a loss is NaN, differs, ...")
 @click.argument("topic", required=False, shell_complete=_complete)
 @json_option
 def help(topic: Optional[str], as_json: bool) -> Exit:  # noqa: A001  (the name of the verb)

@@ -26,22 +26,22 @@ _Test = Callable[["Node"], bool]
 @click.option(
     "--name", metavar="TEXT", help="Names of operators, or of operators fused into them: a glob, or re:PATTERN."
 )
-@click.option("--dumped/--not-dumped", default=None, help="Only those that can be dumped, or only the others.")
+@click.option("--dumped/--not-dumped", default=None, help="Only operators that can be dumped, or only the others.")
 @json_option
 def ops(graph: str, op_type: Optional[str], name: Optional[str], dumped: Optional[bool], as_json: bool) -> Exit:
-    """List the operators of GRAPH by the names that layers= takes.
+    """List the operators of GRAPH by their names for layers=.
 
     GRAPH is a ge_proto_*.txt of GE, a dynamo_*_graph_*.py of torchair, or a trace_code_graph_*.ir of MindSpore.
 
     If GRAPH is a directory, the computational graph among its ge_proto_*_Build.txt files is used: the one with the data
-    pipeline (Iterator), else the one whose text contains --name. The column `not dumped because` gives the reason for
-    operators that are never dumped; operators in a branch that is not taken are not dumped either.
+    pipeline (Iterator), else the one with --name in its text. The column `not dumped because` has the reason for
+    operators that are never dumped; operators in an unused branch are not dumped either.
 
     For a dynamo_*_graph_*.py file, torchair's graph as Python text, the PyTorch node of each operator and its source
-    line are listed too, as far as the text has them; --name also matches PyTorch nodes.
+    line are listed too, if the text has them; --name also matches PyTorch nodes.
 
-    An .ir file is beside a dump of MindSpore (graphs/), or written with MS_DEV_SAVE_GRAPHS=2; the numbers after -op may
-    be others in the dump of a second graph.
+    An .ir file is part of a dump of MindSpore (graphs/), or written with MS_DEV_SAVE_GRAPHS=2; the numbers after -op
+    may differ in the dump of a second graph.
 
     The dump of a graph of GE is in the directory named `model` in the heading.
     """

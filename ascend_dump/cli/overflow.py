@@ -1,4 +1,4 @@
-"""`ascend-dump overflow`: which operators overflowed, the first one first."""
+"""`ascend-dump overflow`: the operators that overflowed, in their order."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SELECTORS = ("step", "rank", "device", "model", "run")
 
 class _Tensor(NamedTuple):
     record: Record
-    found: Optional[Statistics]
+    statistics: Optional[Statistics]
     error: Optional[ReadError]
 
 
@@ -49,7 +49,7 @@ def _answers() -> str:
     return "\b\n" + "\n".join(lines)
 
 
-@click.command(short_help="List operators that overflowed, the first one first.", epilog=_answers())
+@click.command(short_help="List the operators that overflowed, in their order.", epilog=_answers())
 @click.argument("path", type=click.Path(), default="dumps")
 @click.option("-n", "--limit", type=click.IntRange(1), help="List at most this many overflows.")
 @selector_options(*_SELECTORS)
@@ -63,12 +63,12 @@ def overflow(
     as_json: bool,
     **selectors: Optional[str],
 ) -> Exit:
-    """List the overflows in the dump at PATH (default: dumps) in the order they happened.
+    """List the overflows in the dump at PATH (default: dumps) in their order.
 
-    Each is shown with what the status bits mean, its operator, and the shape, dtype, max, min and mean of the
-    operator's tensors. Where no device reported overflow, in dumps of the host and of any scene, the recorded values
-    decide. An Inf that the program fills in itself, such as the mask of attention, is no overflow. Times are the clocks
-    of the devices: those of several machines may differ.
+    Each is shown with the meaning of its status bits, its operator, and the shape, dtype, max, min and mean of the
+    operator's tensors. If no device reported an overflow, as in dumps of the host, the recorded values are checked. An
+    Inf that the program writes itself, such as the mask of attention, is no overflow. Times are the clocks of the
+    devices, and may differ between machines.
     """
     from ascend_dump.analysis.overflow import find_overflows
 
@@ -139,53 +139,55 @@ def _measured(records: Iterable[Record], unreadable: Unreadable) -> Iterator[_Te
         yield _Tensor(record, *unreadable.statistics(record))
 
 
-def _fields(one: Overflow, unreadable: Unreadable) -> dict[str, Any]:
-    record = one.record
-    place = ("timestamp", "step", "rank", "device", "model", "model_id", "run", "path")
+def _fields(overflow: Overflow, unreadable: Unreadable) -> dict[str, Any]:
+    record = overflow.record
+    path_fields = ("timestamp", "step", "rank", "device", "model", "model_id", "run", "path")
     operator = None
-    if one.operator is not None:
-        name = one.tensors[0].op_name if one.tensors else one.operator["op_name"]
+    if overflow.operator is not None:
+        name = overflow.tensors[0].op_name if overflow.tensors else overflow.operator["op_name"]
         tensors = [
-            {**record_fields(tensor, error), "statistics": None if found is None else found._asdict()}
-            for tensor, found, error in _measured(one.tensors, unreadable)
+            {**record_fields(tensor, error), "statistics": None if statistics is None else statistics._asdict()}
+            for tensor, statistics, error in _measured(overflow.tensors, unreadable)
         ]
-        operator = {**one.operator, "op_name": name, "tensors": tensors}
+        operator = {**overflow.operator, "op_name": name, "tensors": tensors}
     return {
-        "kind": one.kind,
-        "source": one.source,
-        "unit": one.unit,
-        "status": one.status,
-        "words": one.words,
-        **(one.ids or {}),
-        "record": {name: getattr(record, name) for name in place},
+        "kind": overflow.kind,
+        "source": overflow.source,
+        "unit": overflow.unit,
+        "status": overflow.status,
+        "words": overflow.words,
+        **(overflow.ids or {}),
+        "record": {name: getattr(record, name) for name in path_fields},
         "operator": operator,
         "document": record.attrs.get("overflow"),
         "problems": record.attrs.get("problems", []),
     }
 
 
-def _write_text(number: int, one: Overflow, unreadable: Unreadable) -> None:
+def _write_text(number: int, overflow: Overflow, unreadable: Unreadable) -> None:
     from ascend_dump.report.findings import LABELS
     from ascend_dump.report.tables import Column, escape, write_table
     from ascend_dump.report.tables import number as text_of
 
-    record = one.record
+    record = overflow.record
     name = "operator unknown: no file of its task and stream beside the record"
-    if one.operator is not None:
-        op_name = one.tensors[0].op_name if one.tensors else one.operator["op_name"]
-        name = escape(f"{one.operator['op_type']} {op_name}")
+    if overflow.operator is not None:
+        op_name = overflow.tensors[0].op_name if overflow.tensors else overflow.operator["op_name"]
+        name = escape(f"{overflow.operator['op_type']} {op_name}")
     print(f"{number}. {name}{'  (first)' if number == 1 else ''}")
-    place = [f"{field} {getattr(record, field)}" for field in _SELECTORS if getattr(record, field) is not None]
-    ids = [f"{field[:-3]} {value}" for field, value in (one.ids or {}).items() if value is not None]
-    print(escape("   " + " · ".join([one.unit, *ids, *place, _time(record.timestamp)])))
-    if one.status:
-        print(f"   status {', '.join(f'{word} ({word:#x})' for word in one.status)}")
-    for label, text in one.finding().lines():
+    selectors = [f"{field} {getattr(record, field)}" for field in _SELECTORS if getattr(record, field) is not None]
+    ids = [f"{field[:-3]} {value}" for field, value in (overflow.ids or {}).items() if value is not None]
+    print(escape("   " + " · ".join([overflow.unit, *ids, *selectors, _time(record.timestamp)])))
+    if overflow.status:
+        print(f"   status {', '.join(f'{word} ({word:#x})' for word in overflow.status)}")
+    for label, text in overflow.finding().lines():
         print(f"   {'-' if label == LABELS['evidence'] else label} {escape(text)}")
-    named = [Column("argument")] if any(tensor.parameter for tensor in one.tensors) else []
+    named = [Column("argument")] if any(tensor.parameter for tensor in overflow.tensors) else []
     rows = []
-    for tensor, found, error in _measured(one.tensors, unreadable):
-        values = [text_of(getattr(found, field, None)) for field in ("max", "min", "mean", "nan", "posinf", "neginf")]
+    for tensor, statistics, error in _measured(overflow.tensors, unreadable):
+        values = [
+            text_of(getattr(statistics, field, None)) for field in ("max", "min", "mean", "nan", "posinf", "neginf")
+        ]
         if error is not None:
             values = [f"unreadable [{error.code}]", *[""] * 5]
         kind = [tensor.dtype or "-", shape_text(tensor), tensor.format or "-"]

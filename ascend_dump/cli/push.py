@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 @click.option("--quiet", is_flag=True, help="Print nothing on success.")
 @json_option
 def push(dump: str, url: str, jobs: int, quiet: bool, as_json: bool) -> Exit:
-    """Upload the dump at DUMP to URL, such as s3://bucket/run7, as far as it is finished and not there yet.
+    """Upload the finished parts of the dump at DUMP to URL, such as s3://bucket/run7.
 
-    Each file is verified after it was uploaded: by the hash that the store made of it, or it is read back. The same
-    command again uploads only what is missing or has changed. Of a capture that still runs the newest step of each rank
-    and model is left for the next time. Nothing is removed there.
+    Each file is verified after its upload: by the hash of the store, or by reading it back. The same command again
+    uploads only missing and changed files. While a capture runs, the newest step of each rank and model is left for the
+    next time. Nothing is removed at URL.
 
     \b
     Exit codes:
-      0  all that is finished is there
-      2  wrong usage; DUMP is no directory, URL no address
-      3  the store refused something or has other bytes, or the dump cannot be read
+      0  all finished parts are uploaded
+      2  wrong usage; DUMP is no directory, or URL is no address
+      3  the store refused a file or has different bytes, or the dump cannot be read
       4  the package for this store is missing: pip install 'ascend-dump[remote]'
     """
     from ascend_dump.converting.push import push as push_dump

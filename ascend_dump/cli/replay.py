@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _NAMED = 3
 
 
-@click.command(short_help="Run recorded PyTorch operators again: are their outputs right?")
+@click.command(short_help="Run recorded PyTorch operators again and check their outputs.")
 @reading_options
 @click.option(
     "--dtype",
@@ -41,15 +41,15 @@ _NAMED = 3
 def replay(path: str, as_json: bool, dtype: str, rules: Optional[str], limit: int, **selectors: Optional[str]) -> Exit:
     """Run the PyTorch operators of the dump at PATH (default: dumps) again on this host and check their outputs.
 
-    Each operator is run from its recorded inputs and arguments, in its own type and in one of higher precision. If the
-    outputs differ, the recorded operator computed wrong values; wrong inputs alone do not count. No reference is
-    needed. For GE operators the PyTorch nodes that torchair converted are run, if its text of the graph is there
-    (options={'graph_dump': 'py'} of a capture). Random operators, collectives, operators with side effects and those
-    whose inputs are not recorded cannot be run again; they are listed with the reason. PyTorch executes what the dump
-    says, so use only dumps that you trust.
+    Each operator is run from its recorded inputs and arguments, in its own type and in a type of higher precision. If
+    the outputs differ, the recorded operator computed wrong values; wrong inputs alone do not count. No reference is
+    needed. For GE operators the PyTorch nodes that torchair converted are run, if the dump has its text of the graph
+    (options={'graph_dump': 'py'} of a capture). Random operators, collectives, operators with side effects and
+    operators without recorded inputs cannot be run again; they are listed with the reason. PyTorch executes the
+    operators of the dump, so use only dumps that you trust.
 
-    Exit code 0 if all checked outputs are equal or noise, 1 if one is not or nothing could be checked, 3 if something
-    cannot be read, was lost, or if nothing matches.
+    Exit code 0 if all checked outputs are equal or noise, 1 if an output is not or nothing could be checked, 3 if a
+    record cannot be read or was lost, or if no record matches.
     """
     from ascend_dump.analysis.compare import rules_of
     from ascend_dump.analysis.replay import replay as run_again

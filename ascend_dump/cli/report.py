@@ -36,11 +36,11 @@ def report(
     as_json: bool,
     **options: Optional[str],
 ) -> Exit:
-    """Write an HTML page of DUMP: what looks wrong in it, or with REFERENCE where the differences originate.
+    """Write an HTML page of DUMP: its suspects, or with REFERENCE the origins of the differences.
 
     The page is a single file that works offline and without this program. It shows the verdict and the next command,
     suspects or origins, error or magnitude in execution order, modules, all records or pairs with a filter, each
-    operator with its producers and consumers, ranks, steps, and what was left out.
+    operator with its producers and consumers, ranks, steps, and omissions.
 
     It contains names, statistics, histograms, and 64 x 64 maps of the largest values of the findings, but no other
     values.

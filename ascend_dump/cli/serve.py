@@ -32,8 +32,8 @@ def serve(
 ) -> Exit:
     """Serve the page of DUMP, or of its comparison with REFERENCE, with slices, histograms and maps of every tensor.
 
-    It listens on this machine only (127.0.0.1), and its address contains a random token without which nothing is
-    served. Nothing can be changed through it. From another machine use `ssh -L PORT:127.0.0.1:PORT` and the same
+    It listens on this machine only (127.0.0.1), and its address contains a random token that is required. Requests
+    cannot change anything. From another machine use `ssh -L PORT:127.0.0.1:PORT` and the same
     address.
 
     It runs until Ctrl-C.

@@ -32,7 +32,7 @@ _ENDS = 8
 _LABELS = 20
 
 
-@click.command(short_help="Print tensors and what is known about them.")
+@click.command(short_help="Print tensors and their facts.")
 @reading_options
 @click.option("--full", is_flag=True, help="Print all values, also with --json.")
 @click.option("--plot", is_flag=True, help="Draw a histogram of the values instead of printing them.")

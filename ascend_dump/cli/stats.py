@@ -55,9 +55,9 @@ class _Row(NamedTuple):
 @click.command(short_help="Print max, min, mean, norm, NaN and Inf counts.")
 @reading_options
 @click.option(
-    "--sort", type=click.Choice(["op", *_COLUMNS, *_OPTIONAL]), help="Order by a column, numbers largest first."
+    "--sort", type=click.Choice(["op", *_COLUMNS, *_OPTIONAL]), help="Order by a column, largest numbers first."
 )
-@click.option("--nonfinite", is_flag=True, help="Only tensors that hold NaN or Inf.")
+@click.option("--nonfinite", is_flag=True, help="Only tensors with NaN or Inf.")
 @click.option("--origin", is_flag=True, help="Only operators that turned finite inputs into NaN or Inf, in order.")
 @click.option("--by", "by", type=click.Choice(["module"]), help="One line per module, with its worst tensor.")
 @click.option("--limit", type=click.IntRange(0), default=0, help="Print at most this many lines, 0 for all.")

@@ -1,4 +1,4 @@
-"""`ascend-dump triage`: what is wrong in a dump, and what to dump next."""
+"""`ascend-dump triage`: the suspects of a dump, and the request for the next one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ascend_dump.native.languages import languages
 if TYPE_CHECKING:
     from ascend_dump.analysis.triage import Triage
 
-#: The language of the file for each framework: those that our launcher starts read our own settings.
+#: The language of the file for each framework: `ascend-dump run` reads settings of its own.
 _LANGUAGE_OF = {
     "torch": "ascend-dump",
     "torch_npu": "ascend-dump",
@@ -32,11 +32,11 @@ _LANGUAGE_OF = {
 
 
 @click.command(
-    short_help="Find what is wrong in a dump and what to dump next, or run a program until the cause is found.",
+    short_help="Find the suspects in a dump, or run a program until the cause is found.",
     options_metavar="[OPTIONS]",
     epilog="Example:  ascend-dump triage --run -- python train.py",
 )
-@click.argument("given", metavar="DUMP [REFERENCE] | --run -- COMMAND", nargs=-1, required=True)
+@click.argument("arguments", metavar="DUMP [REFERENCE] | --run -- COMMAND", nargs=-1, required=True)
 @click.option("--step", metavar="TEXT", help='Steps: "0|3-5|10"; "0" by default with --reference and --determinism.')
 @click.option("--rank", metavar="TEXT", help='Global ranks: "0|3-5|10".')
 @click.option(
@@ -65,7 +65,7 @@ _LANGUAGE_OF = {
 @executor_options
 @json_option
 def triage(
-    given: tuple[str, ...],
+    arguments: tuple[str, ...],
     limit: int,
     file: Optional[str],
     framework: str,
@@ -80,22 +80,22 @@ def triage(
     rank: Optional[str],
     **flags: bool,
 ) -> Union[Exit, int]:
-    """Find what is wrong in DUMP: its suspects, or with REFERENCE the origins of the differences.
+    """Find the suspects in DUMP, or with REFERENCE the origins of the differences.
 
-    Without a reference, rules look for NaN and Inf, values at the limit of their type, growth, dead outputs, gradients
+    Without a reference, rules detect NaN and Inf, values at the limit of their type, growth, dead outputs, gradients
     that are zero or reach no parameter, parameters that do not change, ranks that disagree, and uninitialised memory.
 
-    --next writes a narrower request: the tensors of the findings and of their inputs, at the steps in question. For
-    torch, torch_npu and torchair it is a file for ASCEND_DUMP=FILE or `ascend-dump run --config FILE`, for the others
-    one of the framework's own. An existing file is not replaced.
+    --next writes a narrower request: the tensors of the findings and of their inputs, at their steps. For torch,
+    torch_npu and torchair it is a file for ASCEND_DUMP=FILE or `ascend-dump run --config FILE`, for other frameworks a
+    file of the framework. An existing file is not replaced.
 
-    With --run it runs the program itself: once to find the step with NaN or Inf, and again to record that step. With
-    --reference or --determinism it compares it with another program, or with a second run of itself, until it knows the
-    first operator that differs. The program must do the same each time and read no input; it is stopped once it has
-    shown enough. The same command line resumes an interrupted run.
+    With --run it runs COMMAND: once to find the step with NaN or Inf, and again to record that step. With --reference
+    or --determinism it compares COMMAND with another program, or with a second run, until the first operator that
+    differs is found. COMMAND has to do the same each time and read no input; it is stopped early if possible. The same
+    command line resumes an interrupted run.
 
-    Exit code 0 if nothing is wrong, 1 if something is, 3 if not everything could be checked or read; with --run the
-    exit code of a command that fails by itself. Ranks that the capture was asked to leave out do not change it.
+    Exit code 0 without findings, 1 with findings, 3 if not everything could be checked or read; with --run the exit
+    code of a command that fails by itself. Ranks that the capture excludes do not change it.
     """
     selectors = {"step": step, "rank": rank}
     if file is not None:
@@ -105,44 +105,43 @@ def triage(
         from ascend_dump.cli.shared.triage_run import exit_of_run, run_command, show_run
 
         settings = {"path": path or "triage", "max_bytes": max_bytes, **flags}
-        found = run_command(given, reference, selectors, as_json=as_json, **settings)
-        return _finish(found, file, framework, None if as_json else partial(show_run, found), exit_of_run(found))
-    _refuse(given, reference=reference, path=path, max_bytes=max_bytes, **flags)
-    from ascend_dump.analysis.triage import triage as look_through
+        result = run_command(arguments, reference, selectors, as_json=as_json, **settings)
+        return _finish(result, file, framework, None if as_json else partial(show_run, result), exit_of_run(result))
+    _refuse(arguments, reference=reference, path=path, max_bytes=max_bytes, **flags)
+    from ascend_dump.analysis.triage import triage as triage_dump
 
     compared = "records read and compared" if workers is None and dask is None else "ranks compared"
     with opened_executor(workers, dask) as executor:
-        found = look_through(
-            open_selected(given[0], selectors),
-            None if len(given) == 1 else open_selected(given[1], selectors),
-            watch=lambda passed: progress(passed, "records" if len(given) == 1 else compared),
+        result = triage_dump(
+            open_selected(arguments[0], selectors),
+            None if len(arguments) == 1 else open_selected(arguments[1], selectors),
+            watch=lambda passed: progress(passed, "records" if len(arguments) == 1 else compared),
             executor=executor,
         )
-    return _finish(found, file, framework, None if as_json else partial(_show, found, limit), _exit(found))
+    return _finish(result, file, framework, None if as_json else partial(_show, result, limit), _exit(result))
 
 
 def _finish(
-    found: Triage, file: Optional[str], framework: str, show: Optional[Callable[[], None]], code: Union[Exit, int]
+    result: Triage, file: Optional[str], framework: str, show: Optional[Callable[[], None]], code: Union[Exit, int]
 ) -> Union[Exit, int]:
     """Write the next request, then print the result: a closed pipe must not lose the file, nor a full disk the result.
 
-    show: prints the result for people; None: it is printed as JSON
-    code: of a result whose request could be written
+    show: prints the result as text; None: it is printed as JSON. code: the exit code if the request was written
     """
     written, failure = None, None
-    if file is not None and found.next is not None:
+    if file is not None and result.next is not None:
         try:
-            written = _write_next(found, Path(file), framework)
+            written = _write_next(result, Path(file), framework)
         except WriteError as error:
             failure = error
     try:
         if show is None:
-            _write_json(found, written)
+            _write_json(result, written)
         else:
             show()
-            _show_next(found, file, written, framework)
+            _show_next(result, file, written, framework)
         sys.stdout.flush()
-    finally:  # told where stdout is closed too; not raised, because with --json stdout has its document already
+    finally:  # printed even if stdout is closed; not raised, because with --json stdout has its document already
         if failure is not None:
             from ascend_dump.report.tables import escape_lines
 
@@ -156,8 +155,8 @@ def _refuse_executor(workers: Optional[int], dask: Optional[str]) -> None:
             raise ConfigError(f"{name} is for dumps, and --run runs a program", hint="leave one of them out")
 
 
-def _refuse(given: tuple[str, ...], **settings: Any) -> None:
-    """Raise ConfigError for what is only there with --run, and for more than two dumps."""
+def _refuse(dumps: tuple[str, ...], **settings: Any) -> None:
+    """Raise ConfigError for options that need --run, and for more than two dumps."""
     for name, value in settings.items():
         if value:
             option = f"--{name.replace('_', '-')}"
@@ -165,92 +164,92 @@ def _refuse(given: tuple[str, ...], **settings: Any) -> None:
                 f"{option} is for --run, which runs a program",
                 hint="write `ascend-dump triage --run ... -- COMMAND`; of dumps `ascend-dump triage DUMP REFERENCE`",
             )
-    if len(given) > 2:
+    if len(dumps) > 2:
         raise ConfigError(
-            f"{len(given)} dumps are given, expected one and its reference",
+            f"{len(dumps)} dumps, expected one and its reference",
             hint="a command is run with --run: `ascend-dump triage --run -- COMMAND`",
         )
 
 
 def _check_next(file: Path, framework: str) -> None:
-    """Raise ConfigError for a file that the request could not be written to, and WriteError."""
+    """Raise ConfigError or WriteError if the request could not be written to the file."""
     suffix = languages()[_LANGUAGE_OF[framework]].suffix
     if not str(file).endswith(suffix):
         raise ConfigError(
-            f"--next {file}: {framework} takes only a file that ends in {suffix}", hint=f"name it next{suffix}"
+            f"--next {file}: {framework} reads only a file that ends in {suffix}", hint=f"name it next{suffix}"
         )
     if file.suffix.lower() == ".toml":
         raise ConfigError(f"--next {file}: the request is JSON", hint="name it next.json")
     check_target("--next", str(file))
     if file.exists():
-        raise ConfigError(f"{file} exists already", hint="remove it, or give --next another name")
+        raise ConfigError(f"{file} exists already", hint="remove it, or use another name with --next")
 
 
-def _write_json(found: Triage, written: Optional[Path]) -> None:
+def _write_json(result: Triage, written: Optional[Path]) -> None:
     from ascend_dump.report.documents import write_document
 
-    write_document(sys.stdout, "triage", {**found.to_dict(), "written": written})
+    write_document(sys.stdout, "triage", {**result.to_dict(), "written": written})
 
 
-def _exit(found: Triage) -> Exit:
-    if found.comparison is not None:
+def _exit(result: Triage) -> Exit:
+    if result.comparison is not None:
         from ascend_dump.cli.compare import exit_of
 
-        code = exit_of(found.comparison.verdict)
-        return Exit.UNREADABLE if code is Exit.OK and found.reasons else code
-    if found.suspects:
+        code = exit_of(result.comparison.verdict)
+        return Exit.UNREADABLE if code is Exit.OK and result.reasons else code
+    if result.suspects:
         return Exit.DIFFERENT
-    return Exit.UNREADABLE if found.reasons else Exit.OK
+    return Exit.UNREADABLE if result.reasons else Exit.OK
 
 
-def _write_next(found: Triage, file: Path, framework: str) -> Path:
-    assert found.next is not None
+def _write_next(result: Triage, file: Path, framework: str) -> Path:
+    assert result.next is not None
     language = languages()[_LANGUAGE_OF[framework]]
-    request = found.next if language.selects_ranks else found.next.replace(ranks=None)
+    request = result.next if language.selects_ranks else result.next.replace(ranks=None)
     write_settings(file, language.build(request))
     return file
 
 
-def _show(found: Triage, limit: int) -> None:
+def _show(result: Triage, limit: int) -> None:
     from ascend_dump.analysis.explaining.page_facts import origin_finding
     from ascend_dump.report.findings import text_lines
     from ascend_dump.report.tables import escape
 
-    compared = found.comparison
+    compared = result.comparison
     if compared is not None:
         counts = ", ".join(f"{count} {verdict}" for verdict, count in compared.counts.items())
         click.echo(f"{compared.verdict}: {counts}")
-        for origin in found.origins[:limit]:
+        for origin in result.origins[:limit]:
             click.echo("")
             click.echo("\n".join(text_lines(origin_finding(origin, compared))))
-    for number, suspect in enumerate(found.suspect_findings()[:limit], 1):
+    for number, suspect in enumerate(result.suspect_findings()[:limit], 1):
         click.echo("\n".join(text_lines(suspect, number)))
         click.echo("")
-    left = len(found.suspects) - limit
-    if left > 0:
-        click.echo(f"and {left} more suspects: -n {len(found.suspects)}\n")
-    for reason in found.reasons:
+    hidden = len(result.suspects) - limit
+    if hidden > 0:
+        click.echo(f"and {hidden} more suspects: -n {len(result.suspects)}\n")
+    for reason in result.reasons:
         click.echo(f"not checked: {escape(reason)}", err=True)
-    for note in found.notes:
+    for note in result.notes:
         click.echo(f"note: {escape(note)}", err=True)
-    click.echo(escape(found.advice))
+    click.echo(escape(result.advice))
 
 
-def _show_next(found: Triage, file: Optional[str], written: Optional[Path], framework: str) -> None:
+def _show_next(result: Triage, file: Optional[str], written: Optional[Path], framework: str) -> None:
     from ascend_dump.report.tables import escape
 
     if written is not None:
         how = f", for ASCEND_DUMP={written} python …" if _LANGUAGE_OF[framework] == "ascend-dump" else ""
         click.echo(f"next request: {escape(str(written))}, settings of {framework}{escape(how)}")
-        if framework != "torch" and found.cause is not None and found.cause.op_type.startswith("aten::"):
+        if framework != "torch" and result.cause is not None and result.cause.op_type.startswith("aten::"):
             click.echo(
-                f"the operators in it have the names that PyTorch's capture gave them; {framework} has others: "
-                f"look them up by `ascend-dump ls` in a dump of {framework}, and change them in {escape(str(written))}",
+                f"its operators have the names of PyTorch's capture, and {framework} has different ones: "
+                f"find them with `ascend-dump ls` in a dump of {framework}, and change them in {escape(str(written))}",
                 err=True,
             )
-    elif found.next is not None:
+    elif result.next is not None:
         click.echo(
-            f"next: ASCEND_DUMP='{escape(found.next.to_text())}'; --next FILE --for FRAMEWORK writes it as a file"
+            f"next: ASCEND_DUMP='{escape(result.next.to_text())}'; --next FILE --for FRAMEWORK writes it as a file"
         )
-    if file is not None and found.next is None:
+    if file is not None and result.next is None:
         click.echo(f"{file} is not written: there is nothing to dump next", err=True)

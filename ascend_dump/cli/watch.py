@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 _PLACE = ("step", "rank", "device", "model", "model_id", "run", "timestamp", "op_type", "index", "dtype", "shape")
 
 
-@click.command(short_help="Find which operator overwrote another one's output.")
+@click.command(short_help="Find the operator that overwrote the output of another.")
 @click.argument("path", type=click.Path(), default="dumps")
 @selector_options("step", "rank", "device", "model", "run")
 @json_option
 def watch(path: str, as_json: bool, **selectors: Optional[str]) -> Exit:
-    """Find overwritten outputs in the dump at PATH (default: dumps), which was made with scene='watch'.
+    """Find overwritten outputs in the dump at PATH (default: dumps) of a capture with scene='watch'.
 
-    Such a dump holds the output of each watched operator as it was after that operator, and again after each suspect
-    (files SUSPECT_To_WATCHED). An output that changed in between was overwritten by that suspect, or by something that
-    ran since the previous snapshot. The change is shown with the first element that differs and the number of bytes.
+    Such a dump has the output of each watched operator after this operator, and again after each suspect (files
+    SUSPECT_To_WATCHED). An output that changed in between was overwritten by the suspect, or by an operator since the
+    previous snapshot. The change is shown with the first element that differs and the number of bytes.
 
     Exit code 1 if an output was overwritten, 0 if none was, 3 if nothing could be compared.
     """

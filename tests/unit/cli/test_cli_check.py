@@ -338,8 +338,8 @@ def test_one_document_of_what_was_written(tmp_path, capsys):
     [
         (["--for", "acl", "--ranks", "0"], Exit.UNAVAILABLE, "ranks"),
         (["--for", "acl", "--max-bytes", "1GB"], Exit.UNAVAILABLE, "size of a dump"),
-        (["--for", "acl", "--keep", "3"], Exit.UNAVAILABLE, "no configuration file says it"),
-        (["--for", "mindspore", "--until", "nonfinite"], Exit.UNAVAILABLE, "no configuration file says it"),
+        (["--for", "acl", "--keep", "3"], Exit.UNAVAILABLE, "configuration files do not have it"),
+        (["--for", "mindspore", "--until", "nonfinite"], Exit.UNAVAILABLE, "configuration files do not have it"),
         (["--for", "acl", "--layers", "conv*"], Exit.UNAVAILABLE, "exact names"),
         (["--for", "acl", "--data", "full"], Exit.UNAVAILABLE, "not both"),
         (["--for", "ge", "--models", "m"], Exit.UNAVAILABLE, "models"),

@@ -145,7 +145,7 @@ class TestCommand:
         file = tmp_path / "next.json"
         assert main(["triage", str(grown), "--next", str(file), "--for", framework]) == Exit.DIFFERENT
         assert key in json.loads(file.read_text())
-        assert f"the names that PyTorch's capture gave them; {framework} has others" in capsys.readouterr().err
+        assert f"the names of PyTorch's capture, and {framework} has different ones" in capsys.readouterr().err
 
     def test_never_replaces_a_file(self, grown: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         file = tmp_path / "next.json"
