@@ -87,9 +87,7 @@ class AclSession(Session):
         if not self._request.steps.all:
             reasons.append(f"executions count from 0, and only those of steps={self._request.steps} are dumped")
         if self._request.layers or self._request.models:
-            reasons.append(
-                "no operator or model has a name that layers= and models= ask for; CANN compares exact names"
-            )
+            reasons.append("no operator or model has a name of layers= and models=; CANN compares exact names")
         if self._request.level == "kernel":
             reasons.append("level='kernel' leaves models out")
         return reasons

@@ -83,10 +83,10 @@ def device_settings() -> dict[str, Any]:
     if module is None or not hasattr(module, "global_options"):
         return {}
     options = vars(module.global_options().dump_config)
-    values = {name: getattr(option, "value", None) for name, option in options.items()}
+    texts = {name: getattr(option, "value", None) for name, option in options.items()}
     return {
         name: value == "1" if name.startswith("enable_") else value
-        for name, value in values.items()
+        for name, value in texts.items()
         if value is not None
     }
 

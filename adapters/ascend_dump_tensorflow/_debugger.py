@@ -69,16 +69,13 @@ def watch(options: Any, graph: Any, directory: Path, selects: Optional[Callable[
 def _add(options: Any, requested: Any) -> None:
     """Merge the watches with those of another capture or the program, because only one watch per tensor has effect."""
     watched = options.debug_options.debug_tensor_watch_opts
-    before = {
-        (watch_option.node_name, watch_option.output_slot, tuple(watch_option.debug_ops)): watch_option
-        for watch_option in watched
-    }
-    for requested_watch in requested.debug_options.debug_tensor_watch_opts:
-        same = before.get((requested_watch.node_name, requested_watch.output_slot, tuple(requested_watch.debug_ops)))
+    before = {(option.node_name, option.output_slot, tuple(option.debug_ops)): option for option in watched}
+    for option in requested.debug_options.debug_tensor_watch_opts:
+        same = before.get((option.node_name, option.output_slot, tuple(option.debug_ops)))
         if same is None:
-            watched.add().CopyFrom(requested_watch)
+            watched.add().CopyFrom(option)
         else:
-            same.debug_urls.extend(requested_watch.debug_urls)
+            same.debug_urls.extend(option.debug_urls)
 
 
 def read(

@@ -7,7 +7,6 @@ import logging
 import os
 import secrets
 import threading
-import time
 import weakref
 from pathlib import Path
 from typing import Any, Callable, Optional
@@ -23,7 +22,6 @@ from ascend_dump.adapter import (
     tell_of_empty,
     text_matcher,
 )
-from ascend_dump.statistics import STATISTIC_NAMES
 from ascend_dump.writing import HostRun, HostWriter, Item, SizeLimit, size_limit
 from ascend_dump_tensorflow import _debugger, _hook
 from ascend_dump_tensorflow._arrays import RecordedTensor, line_of
@@ -101,7 +99,9 @@ class HostSession(Session):
         if eager is not None and eager.records and self.failure is None:
             tell_of_empty("step", *eager.empty_steps)
         try:
-            self._write_manifest()
+            seen = max(self._steps.values(), default=self._recorded)
+            tally = self.tally()._asdict()
+            self._run.finish([*self._writers.values()], self.failure, steps_seen=seen, tally=tally)
         except AscendDumpError as error:
             self.failure = self.failure or error
 
@@ -245,24 +245,12 @@ class HostSession(Session):
             self._recorded += 1
 
     def _writer(self, key: Any, model: str) -> HostWriter:
-        request = self.request
-        with_stats = request.data in ("stats", "full")
-        buffer = request.options.get("buffer_bytes")
         remaining = None
         if self._limit is not None:
             used = sum(writer.tensor_bytes for writer in self._writers.values())
             remaining = SizeLimit(max(1, self._limit.nbytes - used), self._limit.by_default)
-        self._writers[key] = HostWriter(
-            self._run.directory(0, model),
-            metadata={"producer": "ascend_dump", "framework": "tensorflow"},
-            tensors=request.data in ("tensor", "full"),
-            stats=(request.stats or STATISTIC_NAMES) if with_stats else (),
-            max_bytes=remaining,
-            steps=request.steps.count,
-            keep=request.keep,
-            until=request.until,
-            **({"buffer_bytes": buffer} if buffer else {}),
-        )
+        directory = self._run.directory(0, model)
+        self._writers[key] = HostWriter.of_request(self.request, directory, remaining, framework="tensorflow")
         return self._writers[key]
 
     @property
@@ -287,32 +275,6 @@ class HostSession(Session):
 
     def _failed(self, error: Exception) -> None:
         self._give_up(error, None)
-
-    def _write_manifest(self) -> None:
-        writers = list(self._writers.values())
-        self._run.write_manifest(
-            state="complete" if self.failure is None else "incomplete",
-            failure=str(self.failure) if self.failure is not None else "",
-            end=time.time(),
-            steps_seen=max(self._steps.values(), default=self._recorded),
-            records=sum(writer.records for writer in writers),
-            logical_bytes=sum(writer.logical_bytes for writer in writers),
-            bytes_written=sum(writer.bytes_written for writer in writers),
-            tally=self.tally()._asdict(),
-            **_kept(writers),
-        )
-
-
-def _kept(writers: list[HostWriter]) -> dict[str, Any]:
-    """Return `HostWriter.kept` of several writers with separate step counts."""
-    each = [writer.kept() for writer in writers]
-    fields = next((candidate for candidate in each if "ended" in candidate), each[0] if each else {})
-    for name in ("steps", "records"):
-        if "removed" in fields:
-            fields["removed"][name] = sum(fields_of_writer["removed"][name] for fields_of_writer in each)
-    if "unknown" in fields:
-        fields["unknown"] = sum(fields_of_writer["unknown"] for fields_of_writer in each)
-    return fields
 
 
 def write_operators(writer: HostWriter, tensors: list[RecordedTensor]) -> None:

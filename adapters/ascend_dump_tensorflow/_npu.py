@@ -114,9 +114,7 @@ class NpuSession(Session):
         if not self._sessions and device() is None:
             reasons.append("no session was made with these settings: the bridge reads them when a session is made")
         elif len(self._sessions) == self._initialising > 0:
-            reasons.append(
-                "only init_resource made a session with these settings: it initialises the device and no more"
-            )
+            reasons.append("only init_resource made a session with these settings: it only initialises the device")
         if self._foreign and self._target is not None:
             reasons.append(
                 f"{self._foreign} session(s) in the block were made with another configuration; settings given to "

@@ -153,15 +153,11 @@ class _NotedCall(BegunCall, eq=False):
     copies: Optional[dict[int, torch.Tensor]] = None
 
     def described(self, schema: Schema) -> PendingOperator:
-        call_site = self.call_site
-        name = operator_name(call_site.module, schema.base, self.number)
-        op = OperatorCall(
-            self.seq, schema.op_type, name, self.time, call_site.phase, call_site.module, call_site.source
-        )
+        site = self.call_site
+        name = operator_name(site.module, schema.base, self.number)
+        op = OperatorCall(self.seq, schema.op_type, name, self.time, site.phase, site.module, site.source)
         inputs = list(self.inputs) or _tensors_of(schema, self.args, self.kwargs)
-        pending = PendingOperator(
-            None, schema, op, inputs, True, [], list(self.written), NO_CALL, False, call_site.stack
-        )
+        pending = PendingOperator(None, schema, op, inputs, True, [], list(self.written), NO_CALL, False, site.stack)
         pending.copies = self.copies
         pending.called = self.args, self.kwargs
         return pending

@@ -144,9 +144,8 @@ def _read(func: Any) -> Schema:
         if argument.name not in (*_WRITTEN_BACKWARD, _WRITTEN_AND_RETURNED.get(name))
         and not _is_returned(schema, schema.arguments[argument.position])
     )
-    training = next(
-        (Argument(i, argument.name) for i, argument in enumerate(schema.arguments) if argument.name in _TRAINING), None
-    )
+    names = [argument.name for argument in schema.arguments]
+    training = next((Argument(i, argument) for i, argument in enumerate(names) if argument in _TRAINING), None)
     outs = frozenset(argument.name for argument in schema.arguments if argument.is_out)
     unset = namespace in ("aten", "npu") and base in _UNSET
     # A device's own kernel takes precedence over the composite one and may round differently.
@@ -191,7 +190,7 @@ def _read(func: Any) -> Schema:
         ordinary,
         signature,
         collective,
-        tuple(argument.name for argument in schema.arguments),
+        tuple(names),
         returns if any(returns) and not asynchronous else (),
     )
 

@@ -20,7 +20,6 @@ from ascend_dump import AscendDumpError, CaptureError, ConfigError, NotSupported
 from ascend_dump.adapter import DumpRequest, RunDirectory, Session, Tally, tell_of_empty
 from ascend_dump.adapter.pytorch.calls import Watch
 from ascend_dump.adapter.pytorch.warmup import is_warmup
-from ascend_dump.statistics import STATISTIC_NAMES
 from ascend_dump.writing import CHANGED, HostRun, HostWriter, Item, size_limit
 from ascend_dump_torch import _stack
 from ascend_dump_torch._call_site import Tracker
@@ -89,24 +88,13 @@ class TorchSession(Session):
         self._refuse_others()
         self._run = HostRun(run, request=request.to_mapping(), versions={"torch": str(torch.__version__)})
         self.root = run.path
-        with_stats = request.data in ("stats", "full")
-        device = _device(target)
-        buffer = request.options.get("buffer_bytes")
         self._limit = size_limit(request, run)
-        self._writer = HostWriter(
-            self._run.directory(device, run.model or (type(target).__name__ if target is not None else "process")),
-            metadata={"producer": "ascend_dump", "framework": "torch"},
-            tensors=request.data in ("tensor", "full"),
-            stats=(request.stats or STATISTIC_NAMES) if with_stats else (),
-            max_bytes=self._limit,
-            steps=request.steps.count,
-            keep=request.keep,
-            until=request.until,
-            **({} if buffer is None else {"buffer_bytes": buffer}),
-        )
+        model = run.model or (type(target).__name__ if target is not None else "process")
+        directory = self._run.directory(_device(target), model)
+        self._writer = HostWriter.of_request(request, directory, self._limit, framework="torch")
         self.tensors = Tensors(
             self._writer,
-            whole=with_stats,
+            whole=request.data in ("stats", "full"),
             # At level="module" no operator is seen, so writes are not seen either and tensors are copied at once.
             rehash=request.level == "module" or bool(request.options.get("rehash", False)),
             # Without tensors there are no shards to delete.
@@ -408,16 +396,11 @@ class TorchSession(Session):
             self.failure = self.failure or error
 
     def _write_manifest(self) -> None:
-        self._run.write_manifest(
-            state="complete" if self.failure is None else "incomplete",
-            failure=str(self.failure) if self.failure is not None else "",
-            end=time.time(),
+        self._run.finish(
+            [self._writer],
+            self.failure,
             steps_seen=self._calls,
             tally=self._count()._asdict(),
-            records=self._writer.records,
-            logical_bytes=self._writer.logical_bytes,
-            bytes_written=self._writer.bytes_written,
-            **self._writer.kept(),
             skipped=[
                 {"reason": reason, "count": count, "first": self._writer.first_skipped.get(reason, "")}
                 for reason, count in sorted(self._writer.skipped.items())

@@ -88,11 +88,8 @@ class Tensors:
     """The storages known to a capture. They stay known over steps as long as all writes are seen."""
 
     def __init__(self, writer: HostWriter, *, whole: bool, rehash: bool, keep: Optional[int] = None) -> None:
-        """Begin with no storage.
-
-        whole: True to store each view on its own; rehash: True to recognise no tensor by its storage; keep: the number
-        of recorded steps that stay on disk, None if all do.
-        """
+        """whole: True to store each view on its own; rehash: True to recognise no tensor by its storage; keep: the
+        number of recorded steps that stay on disk, None if all do."""
         self._writer = writer
         self._keep = keep
         self._steps = 0
@@ -248,9 +245,7 @@ class Tensors:
             return
         for tensor, storage, state in self._in_flight_around(tensors):
             low, high = range_in(tensor, storage)
-            state.in_flight = tuple(
-                byte_range for byte_range in state.in_flight if byte_range[1] <= low or high <= byte_range[0]
-            )
+            state.in_flight = tuple((a, b) for a, b in state.in_flight if b <= low or high <= a)
 
     def is_in_flight(self, tensor: torch.Tensor) -> bool:
         for part, storage, state in self._in_flight_around([tensor]):
@@ -314,30 +309,26 @@ class Tensors:
             return None
         if not storage.resizable():
             return None
-        input_view = state.views.get(layout_of((tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)))
-        if (
-            input_view is None
-            or view.untyped_storage()._cdata != state.key
-            or self._is_overwritten(input_view, storage)
-        ):
+        source = state.views.get(layout_of((tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)))
+        if source is None or view.untyped_storage()._cdata != state.key or self._is_overwritten(source, storage):
             return None
         self._just_used[state.key] = state
         layout = layout_of((view.storage_offset(), view.shape, view.stride(), view.dtype))
         returned = state.views.get(layout)
-        payload = input_view[-1]
+        payload = source[-1]
         if returned is None:
             begin = layout.begin
             if layout.dense is None or state.ranges.get((begin, begin + layout.span, layout.dtype)) is not payload:
                 output = self._look(op, view, storage, state.version, layout, "output", 0, False, None)
-                return [_item_of_view(op, "input", 0, input_view), output]
+                return [_item_of_view(op, "input", 0, source), output]
             # The same bytes in another shape or order.
             returned = state.views[layout] = (
-                layout.dtype, layout.shape, layout.nbytes, input_view[3],
-                layout.stride, layout.first, *input_view[6:10], 0, payload,
+                layout.dtype, layout.shape, layout.nbytes, source[3],
+                layout.stride, layout.first, *source[6:10], 0, payload,
             )  # fmt: skip
         elif returned[-1] is not payload and self._is_overwritten(returned, storage):
             return None
-        return [_item_of_view(op, "input", 0, input_view), _item_of_view(op, "output", 0, returned)]
+        return [_item_of_view(op, "input", 0, source), _item_of_view(op, "output", 0, returned)]
 
     def _is_overwritten(self, view: _View, storage: Any) -> bool:
         """Return True if the memory of a known view was written to unseen; it is read each time from then on."""

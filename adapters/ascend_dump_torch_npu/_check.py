@@ -145,7 +145,5 @@ def _of_configuration(request: DumpRequest, run: RunDirectory, situation: Situat
     except AscendDumpError as error:
         return [Problem(error.code, "error", error.message, error.hint)]
     # The warning that the switch dumps models too matters only if there are models.
-    no_models = "torchair" not in sys.modules
-    return [
-        problem for problem in problems if (problem.where, problem.severity, no_models) != (_SWITCH, "warning", True)
-    ]
+    models = "torchair" in sys.modules
+    return [problem for problem in problems if models or (problem.where, problem.severity) != (_SWITCH, "warning")]

@@ -169,10 +169,7 @@ def _refusal(option: str, value: object, error: Exception) -> ConfigError:
 
 
 def _remember(section: Any, name: str) -> Callable[[], None]:
-    """Return a function that undoes an assignment.
-
-    It restores the raw value: reading an option returns text, and some options refuse their own default.
-    """
+    # The raw value is restored: reading an option returns text, and some options refuse their own default.
     attribute = vars(section).get(name, vars(section).get(f"_{name}", _ABSENT))
     if hasattr(attribute, "_value"):
         before = attribute._value

@@ -49,10 +49,9 @@ def steering_exceptions() -> tuple[type[Exception], ...]:
     They are not failures, so a wrapper of a backend must not catch them. Those that restart have a common base class
     since PyTorch 2.1; TensorifyScalarRestartAnalysis (dynamic shapes) is raised inside a backend.
     """
-    import torch._dynamo.exc as exceptions
+    import torch._dynamo.exc as exc
 
-    names = ("RestartAnalysis", "SkipFrame")
-    return tuple(getattr(exceptions, name) for name in names if hasattr(exceptions, name))
+    return tuple(getattr(exc, name) for name in ("RestartAnalysis", "SkipFrame") if hasattr(exc, name))
 
 
 def is_compilable(target: Any) -> bool:

@@ -19,7 +19,6 @@ from ascend_dump.common.problem import Problem
 from ascend_dump.dump_format import Line, Named, TensorOf, numpy_dtype, text_of
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.request import DumpRequest
-from ascend_dump.statistics import STATISTIC_NAMES
 from ascend_dump.writing import HostRun, HostWriter, Item, Payload, size_limit
 
 __all__ = ["Recorder"]
@@ -67,16 +66,7 @@ class Recorder(Session):
         self._is_open = self._is_ended = False
         self._limit = size_limit(request, run)
         self._run = HostRun(run, request=request.to_mapping(), versions=dict(versions or {}))
-        self._writer = HostWriter(
-            self._run.directory(0, run.model or model),
-            metadata={"producer": "ascend_dump"},
-            tensors=request.data in ("tensor", "full"),
-            stats=(request.stats or STATISTIC_NAMES) if request.data in ("stats", "full") else (),
-            max_bytes=self._limit,
-            steps=request.steps.count,
-            keep=request.keep,
-            until=request.until,
-        )
+        self._writer = HostWriter.of_request(request, self._run.directory(0, run.model or model), self._limit)
 
     @staticmethod
     def check(request: DumpRequest) -> list[Problem]:
@@ -204,17 +194,8 @@ class Recorder(Session):
         if self._writer.records and self.failure is None:
             tell_of_empty("step", *self._writer.empty_steps)
         try:
-            self._run.write_manifest(
-                state="complete" if self.failure is None else "incomplete",
-                failure=str(self.failure) if self.failure is not None else "",
-                end=time.time(),
-                steps_seen=self._steps_seen,
-                tally=self.tally()._asdict(),
-                records=self._writer.records,
-                logical_bytes=self._writer.logical_bytes,
-                bytes_written=self._writer.bytes_written,
-                **self._writer.kept(),
-            )
+            tally = self.tally()._asdict()
+            self._run.finish([self._writer], self.failure, steps_seen=self._steps_seen, tally=tally)
         except AscendDumpError as error:
             self.failure = self.failure or error
 

@@ -9,16 +9,20 @@ import platform
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Optional
 
 import msgspec
 
 from ascend_dump._version import __version__
 from ascend_dump.common.paths import RunDirectory, add_private_directory, replace_file
 from ascend_dump.dump_format import MANIFEST, encodable
-from ascend_dump.errors import WriteError
+from ascend_dump.errors import AscendDumpError, WriteError
 from ascend_dump.writing.budget import explain
+
+if TYPE_CHECKING:
+    from ascend_dump.writing.writer import HostWriter
 
 __all__ = ["HostRun"]
 
@@ -68,6 +72,22 @@ class HostRun:
             ) from error
         return directory
 
+    def finish(self, writers: Sequence[HostWriter], failure: Optional[AscendDumpError], **fields: Any) -> None:
+        """Write the manifest of a capture that has ended. Raises WriteError.
+
+        fields  of the adapter, such as `steps_seen` and `tally`
+        """
+        self.write_manifest(
+            state="complete" if failure is None else "incomplete",
+            failure=str(failure) if failure is not None else "",
+            end=time.time(),
+            records=sum(writer.records for writer in writers),
+            logical_bytes=sum(writer.logical_bytes for writer in writers),
+            bytes_written=sum(writer.bytes_written for writer in writers),
+            **_kept(writers),
+            **fields,
+        )
+
     def write_manifest(self, **changes: Any) -> None:
         """Update fields of the manifest, and replace the file atomically.
 
@@ -78,6 +98,18 @@ class HostRun:
             replace_file(self.root / MANIFEST, msgspec.json.format(_encode(self._manifest)))
         except OSError as error:
             raise explain(error, self.root) from error
+
+
+def _kept(writers: Sequence[HostWriter]) -> dict[str, Any]:
+    """Return `HostWriter.kept` of several writers with separate step counts."""
+    all_fields = [writer.kept() for writer in writers]
+    result = next((fields for fields in all_fields if "ended" in fields), all_fields[0] if all_fields else {})
+    if "removed" in result:
+        for name in ("steps", "records"):
+            result["removed"][name] = sum(fields["removed"][name] for fields in all_fields)
+    if "unknown" in result:
+        result["unknown"] = sum(fields["unknown"] for fields in all_fields)
+    return result
 
 
 def _encode(manifest: dict[str, Any]) -> bytes:

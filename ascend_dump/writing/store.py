@@ -110,10 +110,8 @@ class Store:
         self.close()
         if step is not None and not self._forecast and self.retention.steps:
             self._forecast = True
-            following = [count for count in (self._steps and self._steps - 1, self._keep) if count is not None]
-            self._budget.forecast(
-                self.retention.tensor_bytes + self.retention.other_bytes, min(following, default=None)
-            )
+            counts = [count for count in (self._steps and self._steps - 1, self._keep) if count is not None]
+            self._budget.forecast(self.retention.tensor_bytes + self.retention.other_bytes, min(counts, default=None))
         self._last_step = self._step if self._step is not None else self._last_step
         if step is not None and self._keep is not None:
             self._begun += 1

@@ -18,6 +18,8 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 from ascend_dump.common.counters import Tally
 from ascend_dump.dump_format import Line
 from ascend_dump.errors import WriteError
+from ascend_dump.request import DumpRequest
+from ascend_dump.statistics import STATISTIC_NAMES
 from ascend_dump.writing.backlog import Backlog
 from ascend_dump.writing.budget import SizeLimit, explain
 from ascend_dump.writing.ending import Ended
@@ -119,6 +121,23 @@ class HostWriter:
         self._closing = False
         #: None until there is something to write: without a selected step no thread is started.
         self._thread: Optional[threading.Thread] = None
+
+    @classmethod
+    def of_request(
+        cls, request: DumpRequest, directory: Path, limit: Optional[SizeLimit], *, framework: str = ""
+    ) -> HostWriter:
+        """Create the writer for the settings of a request."""
+        return cls(
+            directory,
+            metadata={"producer": "ascend_dump", **({"framework": framework} if framework else {})},
+            tensors=request.data in ("tensor", "full"),
+            stats=(request.stats or STATISTIC_NAMES) if request.data in ("stats", "full") else (),
+            max_bytes=limit,
+            steps=request.steps.count,
+            keep=request.keep,
+            until=request.until,
+            buffer_bytes=request.options.get("buffer_bytes") or _BUFFER_BYTES,
+        )
 
     @property
     def records(self) -> int:

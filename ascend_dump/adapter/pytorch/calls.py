@@ -107,10 +107,7 @@ _hiding: list[object] = []
 
 
 def _hide_from_script() -> Callable[[], None]:
-    """Hide the hooks of watched modules from `torch.jit.script`, since it compiles hooks as well.
-
-    Returns a function that ends this.
-    """
+    """Hide hooks of watched modules from `torch.jit.script`: it compiles hooks. Returns a function that ends this."""
     if not _hiding:
         _recursive.create_script_module = _without_hooks(_recursive.create_script_module)
     token = object()
