@@ -166,9 +166,12 @@ class TorchNpuSession(Session):
             if isinstance(error, AscendDumpError):
                 self.failure = self.failure or error
             else:
+                what = "please report this with the traceback of ASCEND_DUMP_LOG=debug"
+                if isinstance(error, OSError):
+                    what = "the disk is full or fails: free some space, or give path= another disk"
                 found = CaptureError(
                     f"the dump could not be switched at step {self._calls}: {error!r}",
-                    hint="the run goes on without it; please report this with the traceback of ASCEND_DUMP_LOG=debug",
+                    hint=f"the run goes on without it; {what}",
                     code="AD305",
                 )
                 found.__cause__ = error
