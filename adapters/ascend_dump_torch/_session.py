@@ -334,6 +334,8 @@ class TorchSession(Session):
         if isinstance(error, (ConfigError, NotSupported)):
             # The request cannot be fulfilled, as with a graft that does not fit: no fault of the recording.
             what, hint = error.message, error.hint
+        elif isinstance(error, OSError):
+            hint = "the disk is full or fails: free some space, or give path= another disk"
         self.failure = CaptureError(
             f"recording failed at step {self._step}: {what}", hint=f"the run goes on without it; {hint}", code="AD305"
         )

@@ -165,9 +165,12 @@ class TorchNpuSession(Session):
             if isinstance(error, AscendDumpError):
                 self.failure = self.failure or error
             else:
+                advice = "please report this with the traceback of ASCEND_DUMP_LOG=debug"
+                if isinstance(error, OSError):
+                    advice = "the disk is full or fails: free some space, or give path= another disk"
                 failure = CaptureError(
                     f"the dump could not be switched at step {self._calls}: {error!r}",
-                    hint="the run goes on without it; please report this with the traceback of ASCEND_DUMP_LOG=debug",
+                    hint=f"the run goes on without it; {advice}",
                     code="AD305",
                 )
                 failure.__cause__ = error

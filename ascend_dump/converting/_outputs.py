@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import functools
 import os
 import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ascend_dump.common.paths import PRIVATE_FILE, make_private_directory
 from ascend_dump.errors import CorruptDump, NotSupported, ReadError, WriteError
+from ascend_dump.storage.files import open_regular
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,6 +40,10 @@ __all__ = [
 _LONGEST_NAME = 255
 #: A payload up to this size costs less to read than to ask the kernel to copy it (measured).
 _SMALL = 1 << 16
+#: Prefix of a file that is not complete. It is locked as long as its process runs.
+_DRAFT = ".convert-"
+#: A younger one may not be locked yet, in seconds.
+_SECONDS_TO_LOCK = 10
 _PART = 1 << 24
 #: How a kernel, a file system or a sandbox says that it does not copy.
 _NO_KERNEL_COPY = (errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
@@ -45,8 +52,22 @@ _mapping_lock = threading.Lock()
 
 
 def make_output_directory(path: Path) -> None:
-    """Create a directory for what is converted. Raises WriteError, which names the option of `convert`."""
+    """Create a directory for what is converted, and remove from it what a killed `convert` left there.
+
+    Raises WriteError, which names the option of `convert`.
+    """
     make_private_directory(path, "--out=")
+    _remove_drafts(path)
+
+
+@functools.lru_cache(maxsize=1024)
+def _remove_drafts(directory: Path) -> None:
+    with suppress(OSError), os.scandir(directory) as entries:
+        for path in [entry.path for entry in entries if entry.name.startswith(_DRAFT)]:
+            with suppress(OSError), open_regular(path, follow_links=False) as draft:
+                if os.fstat(draft.fileno()).st_mtime < time.time() - _SECONDS_TO_LOCK:
+                    fcntl.flock(draft, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises where its process runs
+                    os.unlink(path)
 
 
 @contextmanager
@@ -55,8 +76,10 @@ def _replaced(path: Path) -> Iterator[BinaryIO]:
     temporary = ""
     try:
         # Short, whatever the length of the name it becomes; private; and not one that a killed process left.
-        descriptor, temporary = tempfile.mkstemp(prefix=".convert-", dir=path.parent)
+        descriptor, temporary = tempfile.mkstemp(prefix=_DRAFT, dir=path.parent)
         with open(descriptor, "wb", buffering=0) as file:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield file  # unbuffered: every write here is one large one
         os.replace(temporary, path)
     except OSError as error:

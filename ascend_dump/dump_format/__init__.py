@@ -21,6 +21,7 @@ from ascend_dump.dump_format._content import StoredView, content_of, view_of
 from ascend_dump.dump_format._dtypes import has_values, numpy_dtype
 from ascend_dump.dump_format._layout import (
     INDEX,
+    LAST_TIME,
     MANIFEST,
     PADDING,
     REMOVED,
@@ -54,6 +55,7 @@ __all__ = [
     "GRADIENTS",
     "INDEX",
     "KINDS_OF_VALUES",
+    "LAST_TIME",
     "MANIFEST",
     "META",
     "MOST_KEPT",

@@ -26,6 +26,7 @@ from ascend_dump.statistics import STATISTIC_NAMES, TABLE, Statistic
 
 __all__ = [
     "INDEX",
+    "LAST_TIME",
     "MANIFEST",
     "PADDING",
     "REMOVED",
@@ -82,7 +83,9 @@ Number = Union[int, float, str, None]
 # Whatever a line claims beyond these is refused as it is decoded.
 _Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 _Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-_Micros = Annotated[int, Meta(ge=-62_135_596_800_000_000, lt=253_402_300_800_000_000)]  # the years 1 to 9999
+#: The last microsecond of the year 9999; no calendar goes further.
+LAST_TIME = 253_402_300_799_999_999
+_Micros = Annotated[int, Meta(ge=-62_135_596_800_000_000, le=LAST_TIME)]  # from the year 1 on
 _Sizes = Annotated[tuple[_Size, ...], Meta(max_length=64)]
 _Strides = Annotated[tuple[_Int, ...], Meta(max_length=64)]
 

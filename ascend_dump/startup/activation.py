@@ -358,7 +358,8 @@ def _site_is_starting() -> bool:
 
 def _complain(what: str, error: BaseException) -> None:
     """Print a message in one line; with ASCEND_DUMP_STRICT exit with code 2."""
-    print_line(f"ascend-dump: {of_this_rank(' '.join(f'{what}: {_one_line(error)}'.splitlines()))}")
+    with contextlib.suppress(Exception):  # without memory this fails too, and must not reach the program
+        print_line(f"ascend-dump: {of_this_rank(' '.join(f'{what}: {_one_line(error)}'.splitlines()))}")
     if _is_strict():
         _leave()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import time
 from pathlib import Path
@@ -12,11 +13,13 @@ from typing import Any, Optional
 import msgspec
 
 from ascend_dump.common.paths import open_directory
-from ascend_dump.dump_format import INDEX, REMOVED, SHARD, STATISTIC, Line, csv_header, encodable, shard_name
+from ascend_dump.dump_format import INDEX, LAST_TIME, REMOVED, SHARD, STATISTIC, Line, csv_header, encodable, shard_name
 from ascend_dump.writing.append_file import AppendFile
 from ascend_dump.writing.shard import LIMITS, Buffer, Limits, Shard
 
 __all__ = ["StepFiles"]
+
+log = logging.getLogger("ascend_dump")
 
 #: Number of buffered records that are written at once.
 _GATHER = 200
@@ -140,6 +143,10 @@ class StepFiles:
     def _write(self, lines: list[Line]) -> None:
         if not lines:
             return
+        if max([line.time for line in lines]) > LAST_TIME:
+            _warn_of_clock()
+            for line in lines:
+                line.time = min(line.time, LAST_TIME)
         try:
             text = self._encoder.encode_lines(lines)
         except UnicodeEncodeError:
@@ -194,6 +201,11 @@ def _shape(shape: tuple[int, ...]) -> str:
 @functools.lru_cache(16)
 def _local_time(seconds: int) -> str:
     return time.strftime("%Y%m%d%H%M%S", time.localtime(seconds))
+
+
+@functools.cache
+def _warn_of_clock() -> None:
+    log.warning("the clock of this machine is beyond the year 9999: records have the end of that year as their time")
 
 
 def _encodable(line: Line) -> Line:

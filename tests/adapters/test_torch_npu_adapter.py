@@ -285,6 +285,8 @@ def test_a_full_disk_ends_the_dump_only(npu, model, monkeypatch):
         with capture(model, strict=True):
             assert model(x()).shape == (2, 2)
     assert told.value.code == "AD305"
+    assert "the disk is full or fails" in str(told.value)
+    assert "report" not in str(told.value)
 
 
 def _no_space(path: Path) -> None:

@@ -278,3 +278,15 @@ def test_the_launcher_says_what_it_does_not_see(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "3.0\n")
     assert "made no session" in done.stderr
     assert "capture(framework='tensorflow')" in done.stderr
+
+
+def test_selected_steps_that_nothing_counts_are_told(capture: Any) -> None:
+    with pytest.raises(ascend_dump.CaptureError, match="steps=0-1 has no effect") as told:  # noqa: SIM117
+        with capture(steps="0-1"):
+            tf.add(X, X)
+    assert told.value.code == "AD307"
+    with capture(steps="0-1") as cap:
+        tf.add(X, X)
+        cap.step()
+        tf.add(X, X)
+    assert cap.dump().known_values("step") == {0, 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import random
@@ -66,6 +67,21 @@ def test_every_fixture_becomes_what_decode_gives(tmp_path: Path) -> None:
             wide = np.complex128 if expected.dtype.kind == "c" else np.float64
             np.testing.assert_array_equal(array.astype(wide), expected.astype(wide))
             assert path in result.written
+
+
+def test_what_a_killed_process_left_is_removed(one: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in (".convert-left", ".convert-used", ".convert-young", "mine"):
+        (out / name).write_bytes(b"a part")
+        if name != ".convert-young":
+            os.utime(out / name, (1e9, 1e9))
+    with open(out / ".convert-used", "rb") as used:
+        fcntl.flock(used, fcntl.LOCK_EX)
+        (result,) = convert(one, out)
+    assert {path.name for path in out.iterdir()} == {
+        *(".convert-used", ".convert-young", "mine"), result.written[0].name
+    }  # fmt: skip
 
 
 def test_as_is_it_is_what_numpy_saves(one: Path, tmp_path: Path) -> None:

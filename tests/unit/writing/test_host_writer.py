@@ -33,7 +33,7 @@ import ascend_dump
 from ascend_dump import WriteError
 from ascend_dump.adapter import Rank, RunDirectory
 from ascend_dump.reading import open_dump
-from ascend_dump.writing import HostRun, HostWriter, Item, Limits, Line, Payload, summary
+from ascend_dump.writing import HostRun, HostWriter, Item, Limits, Line, Payload, step_files, summary
 
 STATS = ("max", "min", "mean", "l2norm", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
 
@@ -41,6 +41,26 @@ STATS = ("max", "min", "mean", "l2norm", "nan", "posinf", "neginf", "zero", "pos
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     return model_directory(tmp_path)
+
+
+@pytest.mark.parametrize("seconds", [253_402_300_800, 2**62])
+def test_a_clock_beyond_the_calendar_is_told_and_its_records_are_read(
+    tmp_path: Path, directory: Path, seconds: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    step_files._warn_of_clock.cache_clear()
+    writer = HostWriter(directory, metadata={}, stats=("max",))
+    write_step(
+        writer,
+        0,
+        item("a", np.ones(3, np.float32), time=seconds * (10**6 if seconds < 2**60 else 1)),
+        item("b", np.zeros(3, np.float32)),
+    )
+    writer.close()
+    assert writer.failure is None
+    a, b = open_dump(tmp_path)
+    assert (a.error, a.op_name, b.op_name) == (None, "a", "b")
+    assert str(a.timestamp).startswith("2534023007")
+    assert "beyond the year 9999" in caplog.text
 
 
 def test_each_distinct_tensor_is_written_once_per_run(tmp_path: Path, directory: Path) -> None:
