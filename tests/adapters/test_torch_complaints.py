@@ -118,15 +118,15 @@ class TestFailures:
     @pytest.fixture
     def broken(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The tracker fails at its 6th operator of all."""
-        place = _call_site.Tracker.place
+        call_site = _call_site.Tracker.call_site
         count = iter(range(1000))
 
         def fail_late(self: Any) -> Any:
             if next(count) == 5:
                 raise ValueError("planted")
-            return place(self)
+            return call_site(self)
 
-        monkeypatch.setattr(_call_site.Tracker, "place", fail_late)
+        monkeypatch.setattr(_call_site.Tracker, "call_site", fail_late)
 
     def test_our_own_failure_does_not_stop_the_training(
         self, broken: None, dumps: Path, caplog: pytest.LogCaptureFixture
@@ -281,7 +281,7 @@ model = torch.nn.Linear(2, 2)
 with ascend_dump.capture(model, path="dumps", steps="7"):
     model(torch.ones(1, 2))
 if sys.argv[1] == "failure":
-    sys.modules["ascend_dump_torch._call_site"].Tracker.place = None
+    sys.modules["ascend_dump_torch._call_site"].Tracker.call_site = None
     with ascend_dump.capture(model, path="dumps"):
         model(torch.ones(1, 2))
 """

@@ -134,7 +134,7 @@ FAULTS = {
     "refuses everything": (
         "if request.scene is None:",
         "if False:",
-        {"a_good_request_is_no_error", "records_say_what_ran"},
+        {"a_good_request_is_no_error", "records_name_the_operators_that_ran"},
     ),
     "ignores the steps": (
         "if self.step in self.request.steps:",
@@ -149,7 +149,7 @@ FAULTS = {
     "names no operators": (
         "function.__name__, name,",
         '"", name,',
-        {"records_say_what_ran"},
+        {"records_name_the_operators_that_ran"},
     ),
     "accepts anything": (
         'return target is None or isinstance(target, sys.modules["toyframe"].Network)',

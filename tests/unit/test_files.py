@@ -112,6 +112,7 @@ OTHER_WAYS = {
     "analysis/operators/undefined_outputs.py": "our own rules",
     "cli/config.py": "our own module for TensorFlow 1.15",
     "cli/demo.py": "our own example, and the file beside it that is compared with it",
+    "ascend_dump_mindspore/_process.py": "what MindSpore wrote for an earlier capture of this process",
     "native/tensorflow/tf1_dump.py": "a settings file of the user, in a module that stands alone",
     "cli/shared/help_texts.py": "our own texts",
     "native/cann/config/situation.py": "a file of the kernel below /proc",

@@ -67,7 +67,7 @@ BY_NAME = {subject.name: subject for subject in SUBJECTS}
         ("torchair", ("torch",), False, "torch_npu is not installed"),
         ("torchair", ("torch", "torchair"), True, ""),
         ("acl", (), True, ""),
-        ("acl", ("acl",), True, "the real acl is installed, and the simulated device has none for it"),
+        ("acl", ("acl",), True, "the real acl is installed, and the simulated device needs its fake instead"),
         ("npu_bridge", (), True, ""),
         ("npu_bridge", ("npu_bridge",), False, "tensorflow is not installed"),
         ("npu_device", (), True, "tensorflow is not installed"),
