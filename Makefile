@@ -11,7 +11,7 @@ NEWEST := 3.13
 JOBS ?= auto
 PYTEST_PARALLEL := -n $(JOBS) --maxprocesses 8 --dist worksteal
 # The test processes share the CPUs: threads of OpenMP that spin while they wait would take them from each other.
-test test-py%: export OMP_NUM_THREADS ?= 1
+quick test test-py%: export OMP_NUM_THREADS ?= 1
 # What is copied into an environment by an editable installation.
 INSTALLED := pyproject.toml $(wildcard ascend_dump/startup/*ascend_dump_startup.*)
 
@@ -36,11 +36,12 @@ make_venv = rm -rf $(1) && { $(2) -m venv --without-pip $(1) && $(PYTHON) -m pip
 # Where it is set, as in many containers, every process would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all test-real test-npu check docs bench fuzz clean
+.PHONY: help demo quick test test-all test-real test-npu check docs bench fuzz clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo       train a small network with a planted fault and find it (needs no device)'
+	@echo 'make quick      within a minute: ruff, plain names, and the fast unit tests'
 	@echo 'make test       the test suite, in parallel processes; JOBS=1 runs one'
 	@echo 'make test-all   the same, then without the tests marked thorough under Python $(OLDEST) and $(NEWEST) if found'
 	@echo 'make test-real  the suites that run real frameworks: $(or $(SUITES),none yet)'
@@ -60,6 +61,11 @@ $(VENVS)/.venv-demo/stamp: pyproject.toml $(shell find ascend_dump adapters -nam
 	@test -x $(@D)/bin/ascend-dump || { $(call make_venv,$(@D),$(PYTHON)) && { $(call any_torch,$(@D)); }; }
 	@$(call pip_install,$(@D)) .
 	@touch $@
+
+quick: $(VENV)/stamp
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/python .ci/plain_names.py ascend_dump adapters
+	$(VENV)/bin/python -m pytest $(PYTEST_PARALLEL) -q -m 'not thorough and not slow' tests/unit
 
 test: $(VENV)/stamp
 	$(VENV)/bin/python -m pytest $(PYTEST_PARALLEL) --ignore tests/real

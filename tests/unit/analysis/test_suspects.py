@@ -38,7 +38,7 @@ def test_of_two_ranks_that_differ_from_the_start_only_their_comparison_tells(tmp
     ranks = [tmp_path / f"worldsize4_global_rank{rank}" for rank in range(2)]
     assert [one.op_name for one in ascend_dump.compare(*ranks).origins] == ["fc/t_0"]
     (told,) = (page.text for page in topics() if page.code == "ranks")
-    assert "Of two ranks whose weights differ from the start nothing tells" in told
+    assert "If the weights of two ranks differ from the start, the dump does" in told
 
 
 def test_what_a_rank_was_brought_comes_behind_what_another_one_made(tmp_path: Path) -> None:
