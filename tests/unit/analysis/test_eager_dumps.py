@@ -96,6 +96,7 @@ def test_calls_without_kernels_are_compared_by_their_own_tensors(tmp_path):
 
 
 def test_an_additional_call_moves_no_pair(tmp_path):
+    pytest.importorskip("rapidfuzz")
     for side, more in (("actual", 1), ("reference", 0)):
         npu = eager_dumps.device(tmp_path / side)
         for factor in range(4):
@@ -108,6 +109,7 @@ def test_an_additional_call_moves_no_pair(tmp_path):
 
 
 def test_kernels_of_other_names_leave_the_calls_paired(tmp_path):
+    pytest.importorskip("rapidfuzz")
     for side, kernel in (("actual", "AbsAiCore"), ("reference", "AbsAicore")):
         npu = eager_dumps.device(tmp_path / side)
         npu.call("aclnnAbs", [X], [X], [(kernel, [X], [X])])
