@@ -41,7 +41,10 @@ def test_serves_until_it_is_interrupted(dump: Path, json_too: bool) -> None:
         with urllib.request.urlopen(address, timeout=60) as answer:
             assert b"Nothing looks wrong" in answer.read()
         process.send_signal(signal.SIGINT)
-        rest, errors = process.communicate(timeout=60)
+        try:
+            rest, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()  # a process of a background job ignores SIGINT, and the block would wait for it
     assert process.returncode == Exit.OK
     assert rest == ""
     assert "Traceback" not in errors
