@@ -16,8 +16,8 @@ __all__ = ["warm_up_soon"]
 
 _lock = threading.Lock()
 _Kernels = tuple[np.dtype[Any], tuple[str, ...]]
-_wanted: list[_Kernels] = []
-_asked: set[_Kernels] = set()
+_queue: list[_Kernels] = []
+_requested: set[_Kernels] = set()
 _thread: Optional[threading.Thread] = None
 
 
@@ -25,10 +25,10 @@ def warm_up_soon(dtype: np.dtype[Any], optional: tuple[str, ...] = ()) -> None:
     """Start `warm_up` for a dtype in another thread, and return at once. At its end the program waits for one dtype."""
     global _thread
     with _lock:
-        if (dtype, optional) in _asked:
+        if (dtype, optional) in _requested:
             return
-        _asked.add((dtype, optional))
-        _wanted.append((dtype, optional))
+        _requested.add((dtype, optional))
+        _queue.append((dtype, optional))
         if _thread is None:
             # Not a daemon thread: these are stopped in the middle of the compiler when the interpreter exits.
             _thread = threading.Thread(target=_work, name="ascend_dump compiler", daemon=False)
@@ -36,17 +36,17 @@ def warm_up_soon(dtype: np.dtype[Any], optional: tuple[str, ...] = ()) -> None:
                 _thread.start()
             except RuntimeError:  # no thread is available, or the interpreter exits
                 _thread = None
-                _wanted.clear()
+                _queue.clear()
 
 
 def _work() -> None:
     global _thread
     while True:
         with _lock:
-            if not _wanted or not threading.main_thread().is_alive():
+            if not _queue or not threading.main_thread().is_alive():
                 _thread = None
                 return
-            dtype, optional = _wanted.pop(0)
+            dtype, optional = _queue.pop(0)
         # `statistics` raises the same error.
         with contextlib.suppress(AscendDumpError):
             warm_up([dtype], optional)
@@ -57,9 +57,9 @@ def _forget_in_child() -> None:
     global _lock, _thread
     _lock = threading.Lock()
     _thread = None
-    _asked.difference_update(_wanted)
-    _asked.clear()
-    _wanted.clear()
+    _requested.difference_update(_queue)
+    _requested.clear()
+    _queue.clear()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,4 +1,4 @@
-"""What the adapter touches is the very same afterwards, and it is nowhere on the path of other steps."""
+"""The adapter restores all that it touches, and is nowhere on the path of other steps."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_steps_far_apart_cost_the_hook_only(dumps: Path) -> None:
 
 
 def test_tensors_are_not_kept(dumps: Path) -> None:
-    """What the writer has written is given back, also while the capture goes on."""
+    """Memory of written records is released, also while the capture goes on."""
     model = torch.nn.Linear(200, 200)
     with ascend_dump.capture(model, path=dumps, strict=True) as cap:
         x = torch.randn(200, 200)

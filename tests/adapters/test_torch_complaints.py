@@ -1,4 +1,4 @@
-"""What a capture says and does when nothing is written, when something of ours fails, and who prints it."""
+"""Reports of a capture that wrote nothing or failed, and their printing."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def program() -> None:
 
 
 def told(path: Path) -> list[Any]:
-    """What the records of a dump say, but for when and at which address."""
+    """Return the facts of the records of a dump, without times and addresses."""
     found = []
     for record in ascend_dump.open(path):
         attrs = {name: value for name, value in record.attrs.items() if name not in ("address", "blob", "shard")}

@@ -124,7 +124,7 @@ class TestEachOption:
 
 
 class TestAJson:
-    """What only the dump JSON can say, handed over by dump_config_path."""
+    """Settings that only the dump JSON has, passed by dump_config_path."""
 
     def test_it_is_taken_by_itself_where_options_are_not_enough(self, npu: Npu) -> None:
         cap = captured(2, models=["graph_1"], steps="0", layers=["Relu"])

@@ -78,7 +78,7 @@ def find(problems: list[Any], code: str) -> Any:
 
 
 class TestOptions:
-    """What can be told of options alone, without torchair."""
+    """Problems of options alone, without torchair."""
 
     @pytest.mark.parametrize(("name", "value"), PAIRS, ids=repr)
     def test_a_value_is_refused_exactly_where_torchair_refuses_it(self, place: Path, name: str, value: Any) -> None:

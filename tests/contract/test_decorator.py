@@ -284,7 +284,7 @@ def test_a_call_that_was_interrupted_leaves_no_complete_run(program: Program, tm
 
 
 def test_decorated_functions_and_captures_type_check(tmp_path: Path) -> None:
-    """What a framework without type information gives is a target, and no function."""
+    """An object of a framework without type information is a target, and no function."""
     api = pytest.importorskip("mypy.api")
     program = tmp_path / "program.py"
     program.write_text(

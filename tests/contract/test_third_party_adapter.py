@@ -222,7 +222,7 @@ def break_adapter(third_party: Path, where: Path, fault: str) -> None:
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory, third_party: Path) -> dict[str, set[str]]:
-    """What pytest told of each test for each broken adapter: "PASSED name" or "FAILED name"."""
+    """Return the outcome of each test for each broken adapter: "PASSED name" or "FAILED name"."""
     place = tmp_path_factory.mktemp("broken")
     directories = {str(place / str(number)): fault for number, fault in enumerate(FAULTS)}
     for directory, fault in directories.items():

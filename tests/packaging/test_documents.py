@@ -1,4 +1,4 @@
-"""What documents say of the tree, and what `make docs` makes of them. That it finds broken links, Sphinx sees to."""
+"""Statements of documents about the tree, and the pages of `make docs`. Sphinx finds broken links."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_readme_links_to_nothing_beside_it() -> None:
 
 
 def test_the_commands_of_examples_are_those_of_readme() -> None:
-    """Which are run, in tests/examples/test_readme.py."""
+    """Commands that are run, in tests/examples/test_readme.py."""
     readme = (REPOSITORY / "README.md").read_text()
     found = 0
     for file in (REPOSITORY / "examples").glob("*/README.md"):

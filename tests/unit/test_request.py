@@ -328,6 +328,5 @@ def test_the_keywords_of_capture_are_those_of_a_request_for_people_and_for_type_
     accepted = typing.get_type_hints(DumpRequest.__init__)
     assert {name: checked[name] for name in settings} == {name: accepted[name] for name in settings}
     assert set(checked) == set(shown) - {"target"}
-    for name in own - {"target"}:
-        kind = eval(shown[name].annotation, vars(sys.modules[ascend_dump.capture.__module__]))
-        assert checked[name] == kind
+    of_capture = typing.get_type_hints(ascend_dump.capture)
+    assert {name: checked[name] for name in own - {"target"}} == {name: of_capture[name] for name in own - {"target"}}

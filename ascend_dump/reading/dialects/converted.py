@@ -52,10 +52,7 @@ class _ConvertedDialect:
         if claimed and MAPPING in directory.names:
             claimed.add(MAPPING)
         best = _best_of(files, frozenset(directory.names)) if files else []
-        entries = [
-            (_ConvertedFile if eager_name(file.dump) is None else _EagerConvertedFile)(cann_directory, file)
-            for file in best
-        ]
+        entries = [_entry(cann_directory, file) for file in best]
         cann_directory.files = entries
         join_eager(entries)
         return list(entries), claimed

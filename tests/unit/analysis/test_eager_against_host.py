@@ -100,6 +100,18 @@ def test_views_with_an_offset_take_the_tensor_of_the_kernel(tmp_path):
     assert pairs_of(comparison) == {("aclnnMm", "aten::mm"), ("aclnnRelu", "aten::relu")}
 
 
+def test_a_view_is_not_taken_for_an_element_that_the_kernel_reads_too(tmp_path):
+    storage = randn(10, 8)
+    factor = storage[5, :1].copy()
+    npu = Npu(tmp_path / "npu")
+    npu("aclnnMul", lambda factor, x: factor * x, factor, storage[4:], stored=[factor, storage])
+    reference = recorded(tmp_path / "cpu", lambda factor, x: factor * x[4:], factor, storage)
+    comparison = ascend_dump.compare(tmp_path / "npu", reference)
+    assert comparison.verdict == "equal"
+    paired = [pair for pair in comparison.pairs if pair.actual is not None and pair.reference is not None]
+    assert [pair.actual.shape for pair in paired if pair.actual.io == "input"] == [(1,), (6, 8)]
+
+
 def attention(q, k, v):
     scores = np.einsum("bnsd,bntd->bnst", q, k) / np.sqrt(q.shape[-1])
     weights = np.exp(scores - scores.max(-1, keepdims=True))
