@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from ascend_dump.fakes.torch_npu._graphs import captures_of
-from ascend_dump.fakes.torch_npu._memory import DeviceMemory
+from ascend_dump.fakes.torch_npu._graphs import CapturedCall, captures_of
 
 if TYPE_CHECKING:
     from ascend_dump.fakes.device.npu import Npu
     from ascend_dump.fakes.torch_npu._graphs import CapturedKernels
 
-__all__ = ["KernelMode", "kernel_of"]
+__all__ = ["KernelLauncher", "kernel_of"]
 
 #: ATen's name -> GE's type.
 _TYPES = {
@@ -73,41 +71,26 @@ def kernel_of(operator: str) -> tuple[str, str]:
     return kind, f"aclnn{'Inplace' if inplace else ''}{camel}_{kind}AiCore_{kind}"
 
 
-class KernelMode(TorchDispatchMode):
-    """Report each operator on NPU memory to the device. (assumption torch_npu.kernels_per_operator)"""
+class KernelLauncher:
+    """Runs operators on host tensors, and reports each to the device. (assumption torch_npu.kernels_per_operator)"""
 
-    def __init__(self, npu: Npu, memory: DeviceMemory) -> None:
-        super().__init__()
+    def __init__(self, npu: Npu) -> None:
         self._npu = npu
-        self._memory = memory
         self._captures = captures_of(npu)
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        # torch.compile would run everything eagerly under a mode that answers False.
-        return True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        memory = self._memory
-        operands = _tensors((args, kwargs))
-        if memory.copying or not (memory.creating or any(map(memory.holds, operands))):
-            return func(*args, **kwargs)
+    def __call__(self, func: Any, args: Any, kwargs: Any, *, stream: int = 0) -> Any:
         if self._npu.in_model:
             # A graph is computed with PyTorch's operators here, but the device records the operators of the graph.
-            result = func(*args, **kwargs)
-            for tensor in tree_iter(result):
-                memory.mark(tensor)
-            return result
+            return func(*args, **kwargs)
+        if self._captures.updated is not None:
+            return self._captures.update(func, args, kwargs)
         if self._captures.current is not None:
-            return self._capture(self._captures.current, func, args, kwargs)
+            return self._capture(self._captures.current, func, args, kwargs, stream)
         schema = func._schema
+        if not _is_kernel(schema):
+            return func(*args, **kwargs)
         # An in-place operator overwrites its inputs: they are copied before it runs.
-        inputs = _arrays(operands, copy=schema.is_mutable)
+        inputs = _arrays(_tensors((args, kwargs)), copy=schema.is_mutable)
         result, fails = None, ""
         try:
             result = func(*args, **kwargs)
@@ -115,15 +98,11 @@ class KernelMode(TorchDispatchMode):
             if schema.name not in _READ_BY_INDEX:
                 raise
             fails = str(error)
-        outputs = _tensors(result)
-        for tensor in outputs:
-            memory.mark(tensor)
-        if _is_kernel(schema):
-            kind, name = kernel_of(schema.name)
-            self._npu.run_op(kind, name, inputs, _arrays(outputs), fails=fails)
+        kind, name = kernel_of(schema.name)
+        self._npu.run_op(kind, name, inputs, _arrays(_tensors(result)), stream=stream, fails=fails)
         return result
 
-    def _capture(self, graph: CapturedKernels, func: Any, args: Any, kwargs: Any) -> Any:
+    def _capture(self, graph: CapturedKernels, func: Any, args: Any, kwargs: Any, stream: int) -> Any:
         """Add an operator to a graph. The device computes nothing before a replay; here only its outputs are sized."""
         schema = func._schema
         operands = _tensors((args, kwargs))
@@ -132,26 +111,20 @@ class KernelMode(TorchDispatchMode):
         for tensor, value in zip(operands, values):
             tensor.copy_(value)
         outputs = _tensors(result)
-        for tensor in outputs:
-            self._memory.mark(tensor)
         if not _is_kernel(schema):
             return result
         kind, name = kernel_of(schema.name)
-        task = self._npu.capture_op(kind, name, captured=graph.name)
+        task = self._npu.capture_op(kind, name, captured=graph.name, stream=stream)
 
-        def replay() -> None:
-            # Outside of an operator the function modes would see this, too.
-            functions = torch._C.DisableTorchFunction()
-            with torch.utils._python_dispatch._disable_current_modes(), functions, torch.no_grad():
-                inputs = _arrays(operands, copy=schema.is_mutable)
-                computed = _tensors(func(*args, **kwargs))
-                for tensor, value in zip(outputs, computed):
-                    if tensor is not value:
-                        tensor.copy_(value)
-                arrays = _arrays(outputs)
-            self._npu.run_op(kind, name, inputs, arrays, task=task, captured=graph.name)
+        def replay(call: CapturedCall) -> None:
+            inputs = _arrays(_tensors((call.args, call.kwargs)), copy=schema.is_mutable)
+            computed = _tensors(call.func(*call.args, **call.kwargs))
+            for tensor, value in zip(outputs, computed):
+                if tensor is not value:
+                    tensor.copy_(value)
+            self._npu.run_op(kind, name, inputs, _arrays(outputs), task=task, stream=stream, captured=graph.name)
 
-        graph.replays.append(replay)
+        graph.calls.append(CapturedCall(func, args, kwargs, replay))
         return result
 
 
@@ -173,13 +146,12 @@ def _array(tensor: torch.Tensor, *, copy: bool = False) -> Any:
     """Return the tensor's values as a numpy array of its type; None for a sparse or meta tensor or a subclass."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided or tensor.is_meta:
         return None
-    with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
-        plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-        if copy and plain.data_ptr() == tensor.data_ptr():
-            plain = plain.clone()
-        kind = _dtype(tensor.dtype)
-        raw = plain.reshape(-1).view(torch.uint8).numpy()
-        return raw.view(kind).reshape(tuple(tensor.shape))
+    plain = tensor.detach().contiguous()
+    if copy and plain.data_ptr() == tensor.data_ptr():
+        plain = plain.clone()
+    kind = _dtype(tensor.dtype)
+    raw = plain.reshape(-1).view(torch.uint8).numpy()
+    return raw.view(kind).reshape(tuple(tensor.shape))
 
 
 def _dtype(dtype: torch.dtype) -> np.dtype[Any]:
