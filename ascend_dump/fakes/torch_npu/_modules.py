@@ -37,7 +37,12 @@ def make(npu: Npu) -> Mapping[str, ModuleType]:
         },
         "torch_npu._C": _native(runtime, device),
         "torch_npu.npu": {**_members(device), **graphs, **dropping, **_seeds(), **_memory(), **_surroundings()},
-        "torch_npu.npu.utils": {**_members(device), **checked, "_is_gte_cann_version": lambda version, module="": True},
+        "torch_npu.npu.utils": {
+            **_members(device),
+            **checked,
+            "_is_gte_cann_version": lambda version, module="": True,
+            "is_support_inf_nan": device.is_support_inf_nan,
+        },
         "torch_npu.npu.npu_config": {**dropping},
         "torch_npu.utils": {},
         "torch_npu.utils._error_code": _error_codes(),
@@ -143,6 +148,10 @@ class _NpuInterface:
     def synchronize(self, device: Any = None) -> None:
         self._runtime.lazy_init()
         self._runtime.synchronize()
+
+    def is_support_inf_nan(self) -> bool:
+        self._runtime.lazy_init()
+        return self._runtime.supports_inf_nan()
 
     def get_device_name(self, device_name: Any = None) -> str:
         return self._runtime.npu.soc

@@ -6,8 +6,8 @@
         model(x.npu())                      # on the CPU; npu.executed lists the kernels
 
 It needs the real PyTorch. Tensors that are moved to the NPU stay in the host's memory and are marked; the
-simulated device records each operator that touches one as a kernel launched by aclnn. Sources: torch_npu 2.13,
-`npu/__init__.py`, `npu/utils.py`, `npu/npu_config.py` (whose `init_dump`, `set_dump` and `finalize_dump`
+simulated device records each operator that touches one as an API call of aclnn with its kernels. Sources: torch_npu
+2.13, `npu/__init__.py`, `npu/utils.py`, `npu/npu_config.py` (whose `init_dump`, `set_dump` and `finalize_dump`
 are the ones that `torch_npu.npu` shows: it imports them last), `_init/registry`, and those named in
 `_torch_npu_process`.
 
@@ -16,7 +16,8 @@ Differences from the real one:
 - `Tensor.device` is `cpu`; use `Tensor.is_npu`. `torch.device("npu")` raises as in a PyTorch without torch_npu, because
   its private device type could not be renamed back: use text, `"npu:0"`, or `.npu()`.
 - Mixing tensors of host and NPU in one operator is not refused. Operators run at once, on one stream.
-- One operator is one kernel with the operator's tensors; a device may run several, or a fused one.
+- One operator is one API call with one kernel, and one more for each operand in another memory order; a device may
+  run several. The names are those of op-plugin and of CANN's operators, see `_apis`.
   (assumption torch_npu.kernels_per_operator)
 - An index out of range makes `embedding` fail on the device, at once and without harm to later operators. Other
   operators raise PyTorch's error of the host.
