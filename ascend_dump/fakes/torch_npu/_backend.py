@@ -35,8 +35,10 @@ class Device(Protocol):
     def allocated(self, tensor: torch.Tensor) -> None:
         """Count the new memory of a tensor."""
 
-    def launch(self, index: int, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Run an operator with host tensors on a device, and return its results."""
+    def launch(
+        self, index: int, operands: Sequence[torch.Tensor], func: Any, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run an operator with host tensors on a device, and return its results. operands: those of the device."""
 
 
 #: The devices of the active installations, newest last.
@@ -64,8 +66,14 @@ def is_npu(value: Any) -> bool:
 
 
 def host_alias(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a host tensor with the memory of a tensor of the device."""
-    return _with_device(tensor, _DL_CPU, 0)
+    """Return a host tensor with the storage of a tensor of the device."""
+    size = tensor.element_size()
+    stored = tensor.untyped_storage().nbytes()
+    if tensor.numel() * size == stored and not tensor.storage_offset():
+        return _with_device(tensor, _DL_CPU, 0)
+    # DLPack describes the elements of a view only.
+    whole = _with_device(tensor.as_strided((stored // size,), (1,), 0), _DL_CPU, 0)
+    return whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
 def npu_alias(tensor: torch.Tensor, index: int) -> torch.Tensor:
@@ -120,8 +128,7 @@ class Operands:
             if value is alias:
                 return tensor
             if alias.untyped_storage()._cdata == storage:
-                offset = tensor.storage_offset() + value.storage_offset()
-                return tensor.as_strided(value.shape, value.stride(), offset)
+                return tensor.as_strided(value.shape, value.stride(), value.storage_offset())
         return _allocate(value, index)
 
 
@@ -154,12 +161,14 @@ def _run(func: Any, *args: Any, **kwargs: Any) -> Any:
         given = {name: kwargs.pop(name) for name in names if name in kwargs}
         lowered = [operands.lower(value) for value in args]
         keywords = {name: operands.lower(value) for name, value in kwargs.items()}
+        inputs = [alias for _, alias in operands.pairs]
         memory = {name: operands.lower(value) for name, value in given.items()}
         _check_devices(func, operands)
         index = device.use(operands.index)
+        launch = functools.partial(device.launch, index, inputs, func, lowered)
         if given:
-            return _run_with_outputs(functools.partial(device.launch, index, func, lowered), keywords, given, memory)
-        return operands.lift(device.launch(index, func, lowered, keywords), index)
+            return _run_with_outputs(launch, keywords, given, memory)
+        return operands.lift(launch(keywords), index)
 
 
 def _check_devices(func: Any, operands: Operands) -> None:

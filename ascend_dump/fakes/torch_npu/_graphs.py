@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 if TYPE_CHECKING:
@@ -29,8 +29,15 @@ class CaptureCode:
 class CapturedCall:
     """One operator of a graph, with the host tensors of its arguments. replay: runs it in the same memory."""
 
-    def __init__(self, func: Any, args: Any, kwargs: dict[str, Any], replay: Callable[[CapturedCall], None]) -> None:
-        self.func, self.args, self.kwargs = func, args, kwargs
+    def __init__(
+        self,
+        func: Any,
+        args: Any,
+        kwargs: dict[str, Any],
+        operands: Sequence[Any],
+        replay: Callable[[CapturedCall], None],
+    ) -> None:
+        self.func, self.args, self.kwargs, self.operands = func, args, kwargs, operands
         self._replay = replay
 
     def replay(self) -> None:
@@ -85,13 +92,13 @@ class Captures:
     def end_update(self, stream: Any = None) -> None:
         self.updated = None
 
-    def update(self, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
+    def update(self, func: Any, args: Any, kwargs: dict[str, Any], operands: Sequence[Any]) -> None:
         """Give the next call of the group other arguments. Raises RuntimeError for another operator."""
         call = next(self.updated or iter(()), None)
         if call is None or call.func._schema.name != func._schema.name:
             captured = "the end of the group" if call is None else call.func._schema.name
             raise RuntimeError(f"NPU graph task update: {func} does not update {captured}")
-        call.args, call.kwargs = args, kwargs
+        call.args, call.kwargs, call.operands = args, kwargs, operands
 
     def _capturing(self, call: str) -> CapturedKernels:
         if self.current is None:

@@ -85,7 +85,7 @@ def make(process: Process) -> Mapping[str, ModuleType]:
         "torch_npu.npu.npu_config": dropping_dump(runtime),
         "torch_npu.npu.random": seeds,
         "torch_npu.npu.streams": streams,
-        "torch_npu.npu.utils": {**base, **checked_dump(runtime), **_utils()},
+        "torch_npu.npu.utils": {**base, **checked_dump(runtime), **_utils(runtime)},
         "torch_npu.optim": make_optimizers(),
         "torch_npu.profiler": make_profiler(),
         "torch_npu.utils": {},
@@ -138,14 +138,18 @@ def _native(runtime: TorchNpuRuntime) -> dict[str, Any]:
     }
 
 
-def _utils() -> dict[str, Any]:
+def _utils(runtime: TorchNpuRuntime) -> dict[str, Any]:
+    def is_support_inf_nan() -> bool:
+        runtime.lazy_init()
+        return runtime.supports_inf_nan()
+
     def npu_check_overflow(grad: Any) -> bool:
         total = float(grad if isinstance(grad, float) else grad.float().sum())
         return total != total or total in (float("inf"), -float("inf"))
 
     return {
         "_is_gte_cann_version": lambda version, module="": True,
-        "is_support_inf_nan": lambda: True,
+        "is_support_inf_nan": is_support_inf_nan,
         "npu_check_overflow": npu_check_overflow,
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import torch
@@ -53,10 +53,10 @@ class _Devices:
     def allocated(self, tensor: torch.Tensor) -> None:
         self._process.memory_of(tensor.device).add(tensor.untyped_storage())
 
-    def launch(self, index: int, func: Any, args: Any, kwargs: Any) -> Any:
+    def launch(self, index: int, operands: Sequence[torch.Tensor], func: Any, args: Any, kwargs: Any) -> Any:
         if self._npu.device_id != index:
             self._npu.use_device(index)
-        return self._launcher(func, args, kwargs, stream=self._current_stream(index).stream_id)
+        return self._launcher(func, args, kwargs, operands, stream=self._current_stream(index).stream_id)
 
 
 @contextlib.contextmanager

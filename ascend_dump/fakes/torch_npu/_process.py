@@ -2,7 +2,7 @@
 
 Sources: torch_npu 2.13, npu_sys_ctrl.cpp (initialisation, acl_default.json), Module.cpp (`_npu_initDump` and the other
 two raise what acl refuses), EnvVariables.cpp and OptionRegister.cpp (`mdldumpswitch` and `mdldumpconfigpath` wait for
-the initialisation, and drop acl's return codes).
+the initialisation, and drop acl's return codes); Ascend/pytorch 9e73e708, csrc/core/npu (the overflow mode).
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ _ACL_DUMP_DATA = "ACL_DUMP_DATA"
 _INVALID_DEVICEID = 107001
 #: Names the devices that a process sees.
 VISIBLE_DEVICES = "ASCEND_RT_VISIBLE_DEVICES"
+
+#: Beginnings of the names of devices that have the mode of Inf and NaN.
+_INF_NAN_SOCS = ("Ascend910B", "Ascend910_93")
 
 _WORDS = {
     AclError.INVALID_PARAM: "The input parameter is invalid.",
@@ -71,7 +74,25 @@ class TorchNpuRuntime:
         for option in self._waiting:
             option()
         self._waiting.clear()
+        self.npu.saturates = not self.supports_inf_nan()
         self.initialised = True
+
+    def supports_inf_nan(self) -> bool:
+        """Return True if results out of range are Inf and NaN, and False in saturation mode.
+
+        (NpuVariables.cpp:75, npu_sys_ctrl.cpp:264)
+        (assumption torch_npu.overflow_mode)
+        """
+        soc, env = self.npu.soc, self.npu.environ
+        if soc.startswith("Ascend950"):
+            return True
+        disabled = env.get("INF_NAN_MODE_FORCE_DISABLE") == "1"
+        if env.get("INF_NAN_MODE_ENABLE", "1") == "0" and soc.startswith(_INF_NAN_SOCS) and not disabled:
+            raise RuntimeError(
+                "INF_NAN_MODE_ENABLE shouldn't be set to 0 on the current device. If you want to disable inf-nan mode, "
+                "please export INF_NAN_MODE_FORCE_DISABLE=1"
+            )
+        return soc.startswith(_INF_NAN_SOCS) and not disabled
 
     def _init_config(self) -> str:
         # (assumption torch_npu.initial_config)

@@ -17,7 +17,8 @@ Sources: torch_npu 2.13, `npu/__init__.py`, `npu/utils.py`, `npu/npu_config.py` 
 
 Differences from the real one:
 
-- One operator is one kernel with the operator's tensors; a device may run several, or a fused one.
+- One operator is one API call with one kernel, and one more for each operand in another memory order; a device may
+  run several. The names are those of op-plugin and of CANN's operators, see `_apis`.
   (assumption torch_npu.kernels_per_operator)
 - An index out of range makes `embedding` fail on the device, at once and without harm to later operators. Other
   operators raise PyTorch's error of the host.
