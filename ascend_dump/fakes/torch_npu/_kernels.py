@@ -6,19 +6,16 @@ a view in other memory order. `EagerOperators` is the border between PyTorch and
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from ascend_dump.fakes.device.npu import ApiCall, Kernel
 from ascend_dump.fakes.torch_npu._apis import api_of, generated_type, kernel_of
-from ascend_dump.fakes.torch_npu._graphs import captures_of
-from ascend_dump.fakes.torch_npu._memory import DeviceMemory
+from ascend_dump.fakes.torch_npu._graphs import CapturedCall, captures_of
 
 if TYPE_CHECKING:
     from ascend_dump.fakes.device.npu import Npu
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
 
     _Array = np.ndarray[Any, Any]
 
-__all__ = ["DeviceTensor", "EagerOperators", "KernelMode"]
+__all__ = ["DeviceTensor", "EagerOperators", "KernelLauncher"]
 
 #: Operators that only allocate memory or only read a value.
 _NO_KERNEL = frozenset(
@@ -70,7 +67,13 @@ class EagerOperators:
         return [tensor for tensor in read if tensor is not None]
 
     def run(
-        self, operator: str, inputs: Sequence[DeviceTensor], outputs: Sequence[torch.Tensor], *, fails: str = ""
+        self,
+        operator: str,
+        inputs: Sequence[DeviceTensor],
+        outputs: Sequence[torch.Tensor],
+        *,
+        stream: int = 0,
+        fails: str = "",
     ) -> None:
         """Report an operator such as `aten::add_.Tensor` that ran. fails: the reason of its failure on the device.
 
@@ -78,19 +81,19 @@ class EagerOperators:
         """
         overflowed = [_saturate(output) for output in outputs] if self._npu.saturates else []
         call = _api_call(operator, inputs, self.read(outputs))
-        self._npu.run_api(call._replace(overflowed=any(overflowed)), fails=fails)
+        self._npu.run_api(call._replace(overflowed=any(overflowed)), stream=stream, fails=fails)
 
     def capture(
-        self, operator: str, inputs: Sequence[DeviceTensor], outputs: Sequence[torch.Tensor]
+        self, operator: str, inputs: Sequence[DeviceTensor], outputs: Sequence[torch.Tensor], *, stream: int = 0
     ) -> Callable[[Sequence[DeviceTensor], Sequence[torch.Tensor]], None]:
         """Report an operator that a graph captures. Returns the function that reports a replay."""
-        captured = self._npu.capture_api(_api_call(operator, inputs, self.read(outputs)))
+        captured = self._npu.capture_api(_api_call(operator, inputs, self.read(outputs)), stream=stream)
 
         def replay(inputs: Sequence[DeviceTensor], outputs: Sequence[torch.Tensor]) -> None:
             if self._npu.saturates:
                 for output in outputs:
                     _saturate(output)
-            self._npu.replay_api(captured, _api_call(operator, inputs, self.read(outputs)))
+            self._npu.replay_api(captured, _api_call(operator, inputs, self.read(outputs)), stream=stream)
 
         return replay
 
@@ -119,42 +122,28 @@ def _api_call(operator: str, inputs: Sequence[DeviceTensor], outputs: Sequence[D
     return ApiCall(api, storages[0], storages[1], kernels, bool(generated))
 
 
-class KernelMode(TorchDispatchMode):
-    """Report each operator on NPU memory to the device."""
+class KernelLauncher:
+    """Runs operators on host tensors with the memory of the device, and reports each to it."""
 
-    def __init__(self, npu: Npu, memory: DeviceMemory) -> None:
-        super().__init__()
+    def __init__(self, npu: Npu) -> None:
         self._npu = npu
         self._operators = EagerOperators(npu)
-        self._memory = memory
         self._captures = captures_of(npu)
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        # torch.compile would run everything eagerly under a mode that answers False.
-        return True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        memory = self._memory
-        operands = _tensors((args, kwargs))
-        if memory.copying or not (memory.creating or any(map(memory.holds, operands))):
-            return func(*args, **kwargs)
+    def __call__(self, func: Any, args: Any, kwargs: Any, operands: Sequence[torch.Tensor], *, stream: int) -> Any:
+        """Run an operator. operands: the inputs on the device. stream: the number of the stream of its kernels."""
         if self._npu.in_model:
             # A graph is computed with PyTorch's operators here, but the device records the operators of the graph.
-            result = func(*args, **kwargs)
-            for tensor in tree_iter(result):
-                memory.mark(tensor)
-            return result
-        if self._captures.current is not None:
-            return self._capture(self._captures.current, func, args, kwargs)
+            return func(*args, **kwargs)
+        if self._captures.updated is not None:
+            return self._captures.update(func, args, kwargs, operands)
         schema = func._schema
+        if not _is_kernel(schema):
+            return func(*args, **kwargs)
+        if self._captures.current is not None:
+            return self._capture(self._captures.current, func, args, kwargs, operands, stream)
         # An in-place operator overwrites its inputs: they are copied before it runs.
-        inputs = self._operators.read(self._on_device(operands), copy=schema.is_mutable)
+        inputs = self._operators.read(operands, copy=schema.is_mutable)
         result, fails = None, ""
         try:
             result = func(*args, **kwargs)
@@ -162,43 +151,38 @@ class KernelMode(TorchDispatchMode):
             if schema.name not in _READ_BY_INDEX:
                 raise
             fails = str(error)
-        for tensor in _tensors(result):
-            memory.mark(tensor)
-        if _is_kernel(schema):
-            outputs = _outputs(schema, args, kwargs, result)
-            self._operators.run(_name(schema), inputs, outputs, fails=fails)
+        outputs = _outputs(schema, args, kwargs, result)
+        self._operators.run(_name(schema), inputs, outputs, stream=stream, fails=fails)
         return result
 
-    def _on_device(self, operands: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the operands without numbers that PyTorch wraps in host tensors."""
-        return [tensor for tensor in operands if tensor.dim() or self._memory.holds(tensor)]
-
-    def _capture(self, graph: CapturedKernels, func: Any, args: Any, kwargs: Any) -> Any:
+    def _capture(
+        self,
+        graph: CapturedKernels,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        operands: Sequence[torch.Tensor],
+        stream: int,
+    ) -> Any:
         """Add an operator to a graph. The device computes nothing before a replay; here only its outputs are sized."""
         schema = func._schema
-        operands = _tensors((args, kwargs))
-        values = [tensor.clone() for tensor in operands] if schema.is_mutable else []
+        overwritten = _tensors((args, kwargs)) if schema.is_mutable else []
+        values = [tensor.clone() for tensor in overwritten]
         result = func(*args, **kwargs)
-        for tensor, value in zip(operands, values):
+        for tensor, value in zip(overwritten, values):
             tensor.copy_(value)
-        for tensor in _tensors(result):
-            self._memory.mark(tensor)
-        if not _is_kernel(schema):
-            return result
         outputs = _outputs(schema, args, kwargs, result)
-        read = self._on_device(operands)
-        report = self._operators.capture(_name(schema), self._operators.read(read), outputs)
+        report = self._operators.capture(_name(schema), self._operators.read(operands), outputs, stream=stream)
 
-        def replay() -> None:
-            with _plain_torch():
-                inputs = self._operators.read(read, copy=schema.is_mutable)
-                computed = _outputs(schema, args, kwargs, func(*args, **kwargs))
-                for tensor, value in zip(outputs, computed):
-                    if tensor is not value:
-                        tensor.copy_(value)
+        def replay(call: CapturedCall) -> None:
+            inputs = self._operators.read(call.operands, copy=schema.is_mutable)
+            computed = _outputs(schema, call.args, call.kwargs, call.func(*call.args, **call.kwargs))
+            for tensor, value in zip(outputs, computed):
+                if tensor is not value:
+                    tensor.copy_(value)
             report(inputs, outputs)
 
-        graph.replays.append(replay)
+        graph.calls.append(CapturedCall(func, args, kwargs, operands, replay))
         return result
 
 
@@ -226,41 +210,29 @@ def _name(schema: Any) -> str:
     return f"{schema.name}.{schema.overload_name}"
 
 
-@contextlib.contextmanager
-def _plain_torch() -> Iterator[None]:
-    """Compute without the modes of this fake: outside of an operator the function modes are active, too."""
-    functions = torch._C.DisableTorchFunction()
-    with torch.utils._python_dispatch._disable_current_modes(), functions, torch.no_grad():
-        yield
-
-
 def _device_tensor(tensor: torch.Tensor, *, copy: bool) -> Optional[DeviceTensor]:
     """Return the tensor as arrays of its memory; None for a sparse or meta tensor or a subclass."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided or tensor.is_meta:
         return None
-    with _plain_torch():
-        plain = tensor.detach().resolve_conj().resolve_neg()
-        kind = _dtype(tensor.dtype)
-        raw = torch.empty(0, dtype=torch.uint8).set_(plain.untyped_storage()).numpy()
-        storage = raw[: raw.size // kind.itemsize * kind.itemsize].view(kind)
-        if copy:
-            storage = storage.copy()
-        strides = [stride * kind.itemsize for stride in plain.stride()]
-        start = storage[plain.storage_offset() :]
-        return DeviceTensor(storage, np.lib.stride_tricks.as_strided(start, tuple(plain.shape), strides))
+    kind = _dtype(tensor.dtype)
+    raw = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
+    storage = raw[: raw.size // kind.itemsize * kind.itemsize].view(kind)
+    if copy:
+        storage = storage.copy()
+    strides = [stride * kind.itemsize for stride in tensor.stride()]
+    start = storage[tensor.storage_offset() :]
+    return DeviceTensor(storage, np.lib.stride_tricks.as_strided(start, tuple(tensor.shape), strides))
 
 
 def _saturate(tensor: torch.Tensor) -> bool:
     """Replace infinities by the largest number of the type. Returns True if there are any."""
     if not tensor.is_floating_point() or _device_tensor(tensor, copy=False) is None:
         return False
-    with _plain_torch():
-        plain = tensor.detach()
-        overflowed = bool(plain.isinf().any())
-        if overflowed:
-            largest = torch.finfo(plain.dtype).max
-            plain.clamp_(-largest, largest)
-        return overflowed
+    overflowed = bool(tensor.isinf().any())
+    if overflowed:
+        largest = torch.finfo(tensor.dtype).max
+        tensor.clamp_(-largest, largest)
+    return overflowed
 
 
 def _dtype(dtype: torch.dtype) -> np.dtype[Any]:
