@@ -121,7 +121,8 @@ def _judge_values(
         unit = kind.unit if kind is not None else 0.0
         roundings = 4 if causes else 1
         noise = [*noise, InputNoise(measure, roundings * unit, unit, frozenset(causes))]
-    verdict, reason = state.judge.of_output(match, a, b, difference, noise, clean=not causes)
+    equal = operators.has_equal_inputs
+    verdict, reason = state.judge.of_output(match, a, b, difference, noise, clean=not causes, equal=equal)
     if verdict == "noise" and operators.is_replaced:
         reason = f"{match.actual.op_type} in place of {match.reference.op_type}, {reason}"
     if verdict != "different":
