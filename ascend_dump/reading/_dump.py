@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Optional, Union, ov
 from ascend_dump.common.patterns import text_matcher
 from ascend_dump.common.suggest import did_you_mean
 from ascend_dump.common.units import counted
-from ascend_dump.dump_format import ranks_text
 from ascend_dump.errors import ConfigError, NotSupported, ReadError
 from ascend_dump.native.cann.names import loosen_glob
 from ascend_dump.reading._dialect import Batch, Entry
@@ -506,6 +505,8 @@ class Dump:
         return filtered(frame, self._rows)
 
     def __repr__(self) -> str:
+        from ascend_dump.dump_format import ranks_text
+
         counts = [counted(len(self._entries), "file")]
         if sum(entry.work for entry in self._entries) < _QUICK:
             records = list(self)
