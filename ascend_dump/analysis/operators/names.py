@@ -16,6 +16,7 @@ import msgspec
 from ascend_dump.analysis.operators.properties import operator_class
 
 __all__ = [
+    "api_names",
     "aten_names",
     "continues",
     "element_rule",
@@ -78,6 +79,22 @@ def aten_names(api: str) -> tuple[str, ...]:
     """
     callers = _callers()
     return tuple((callers.get(api) or callers.get(_VERSION.sub("", api)) or "").split())
+
+
+@functools.lru_cache(maxsize=1)
+def _called() -> dict[str, list[tuple[int, str]]]:
+    called: dict[str, list[tuple[int, str]]] = {}
+    for api, names in _callers().items():
+        for position, name in enumerate(names.split()):
+            called.setdefault(name, []).append((position, api))
+    return called
+
+
+def api_names(aten: str) -> tuple[str, ...]:
+    """Return the APIs that an ATen operator most likely calls on an NPU; () if none is known."""
+    called = _called().get(aten, [])
+    likeliest = min((position for position, _ in called), default=0)
+    return tuple(api for position, api in called if position == likeliest)
 
 
 def without_counterpart(op_type: str) -> str:
