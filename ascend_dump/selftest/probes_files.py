@@ -24,22 +24,22 @@ __all__ = ["PROBES"]
 
 _NOTHING = Outcome("unknown", "no file of a device was written")
 _NO_ARRAYS = Outcome("unknown", "the program fetched no arrays to compare with")
-#: Bytes of a table of statistics.
+#: The most bytes of a table of statistics.
 _LONGEST_TABLE = 1 << 24
 #: The position of the average among the printed statistics, and one unit in the last of its six digits.
 _AVERAGE, _LAST_DIGIT = 2, 1e-5
-#: Types of operators that control the flow or are constants.
+#: Types of operators without a task on the device, so that they are never dumped: constants and control flow.
 _NO_TASK = {
     *("Const", "Constant", "ConstPlaceHolder", "FileConstant"),
     *("If", "_If", "StatelessIf", "Case", "StatelessCase", "While", "_While", "StatelessWhile", "For"),
 }
 
 
-def _all_of(files: Iterable[DeviceFile], wrong: Iterable[str], what: str) -> Outcome:
-    """Return an outcome: refuted by the first deviation, unknown without files."""
+def _all_of(files: Iterable[DeviceFile], deviations: Iterable[str], claim: str) -> Outcome:
+    """Return an outcome: refuted by the first deviation, unknown without files. claim: the text after their number."""
     number = sum(1 for _ in files)
-    first = next(iter(wrong), None)
-    return outcome(first is None, f"{number} {what}" if first is None else first) if number else _NOTHING
+    first = next(iter(deviations), None)
+    return outcome(first is None, f"{number} {claim}" if first is None else first) if number else _NOTHING
 
 
 def _headers(evidence: Evidence) -> list[tuple[DeviceFile, DumpFile]]:
@@ -61,7 +61,7 @@ def time_directory(evidence: Evidence) -> Outcome:
     files = evidence.dumped
     if not files and evidence.tensors is not None:
         stray = next((path for path in evidence.tensors.rglob("*") if parse_name(path.name) is not None), None)
-        return _NOTHING if stray is None else Outcome("refuted", f"{stray.name} is in no directory of a time")
+        return _NOTHING if stray is None else Outcome("refuted", f"{stray.name} is not in a directory named by a time")
     times = {file.time for file in files}
     # The name has whole seconds.
     wrong = (text for text in times if not evidence.began - 1 <= _seconds(text) <= evidence.ended + 1)
@@ -134,7 +134,7 @@ def never_dumped(evidence: Evidence) -> Outcome:
 def container(evidence: Evidence) -> Outcome:
     """Judge the number of files if the self-test runs in a container."""
     if not evidence.facts.get("container"):
-        return Outcome("unknown", "this is no container")
+        return Outcome("unknown", "the self-test does not run in a container")
     if evidence.tensors is None:
         return _NOTHING
     number = len(evidence.dumped)
@@ -199,7 +199,7 @@ def null_address(evidence: Evidence) -> Outcome:
 
 
 def _values(evidence: Evidence, step: Optional[int] = None) -> dict[str, list[np.ndarray]]:
-    """Return the tensors in the files by side. step: only those of this step."""
+    """Return the tensors in the files, separately for "input" and "output". step: only tensors of this step."""
     arrays: dict[str, list[np.ndarray]] = {"input": [], "output": []}
     for file, header in _headers(evidence):
         if step is not None and step_of(evidence, file) != step:
@@ -262,7 +262,7 @@ def kernels_in_their_step(evidence: Evidence) -> Outcome:
 # Statistics.
 
 
-def _csv(evidence: Evidence) -> list[str]:
+def _statistics_tables(evidence: Evidence) -> list[str]:
     """Return the tables of statistics. Raises Untried if there are none."""
     files = (file for file in evidence.files(evidence.statistics) if file.path.suffix == ".csv")
     texts = [read_small(file.path, _LONGEST_TABLE).decode(errors="replace") for file in files]
@@ -273,14 +273,14 @@ def _csv(evidence: Evidence) -> list[str]:
 
 def statistics_header(evidence: Evidence) -> Outcome:
     """Judge the first line of statistics."""
-    texts = _csv(evidence)
+    texts = _statistics_tables(evidence)
     wrong = next((text.partition("\n")[0] for text in texts if text.partition("\n")[0] != HEADER), None)
     return outcome(wrong is None, f"{len(texts)} files" if wrong is None else wrong)
 
 
 def statistics_numbers(evidence: Evidence) -> Outcome:
     """Judge statistics by the arrays that the program fetched."""
-    texts = _csv(evidence)
+    texts = _statistics_tables(evidence)
     arrays = [array for step in evidence.steps for array in evidence.outputs.get(step, ()) if array.dtype.kind == "f"]
     if not arrays:
         return _NO_ARRAYS

@@ -107,9 +107,9 @@ def with_a_file(ran: Ran) -> Ran:
 
 
 SPOILT = [
-    ("with", "only selected steps are there", without_a_step),
-    ("decorator", "only selected steps are there", without_a_step),
-    ("launcher-1", "names and layout are read", emptied),
+    ("with", "only the selected steps are in the dump", without_a_step),
+    ("decorator", "only the selected steps are in the dump", without_a_step),
+    ("launcher-1", "names and layout can be read", emptied),
     ("with", "values are those that the program had", with_other_values),
     ("with", "values are those that the program had", with_broken_files),
     ("with", "results are the same without a capture", with_other_values),
