@@ -18,7 +18,7 @@ __all__ = ["SynchronisedGradients"]
 _GRADIENT = ".grad"
 
 
-class _Gradient(NamedTuple):
+class _GradientContents(NamedTuple):
     """The content that backward wrote, and the one that the optimizer read."""
 
     local: Hashable
@@ -32,7 +32,7 @@ class SynchronisedGradients:
         #: The first content of each tensor of the current step, by rank: its memory and shape as key.
         self._written: dict[RankRun, tuple[Optional[int], dict[Hashable, Hashable]]] = {}
         #: By step, parameter, and rank.
-        self._gradients: dict[tuple[Optional[int], str], dict[RankRun, _Gradient]] = {}
+        self._gradients: dict[tuple[Optional[int], str], dict[RankRun, _GradientContents]] = {}
         #: The parameter in a storage of a step.
         self._parameters: dict[tuple[RankRun, Optional[int], int], str] = {}
 
@@ -55,7 +55,7 @@ class SynchronisedGradients:
                 # The last one is that of the optimizer: the gradient was reduced and clipped before.
                 local = written.setdefault(memory, content)
                 gradients = self._gradients.setdefault((step, parameter[: -len(_GRADIENT)]), {})
-                gradients[rank] = _Gradient(local, content)
+                gradients[rank] = _GradientContents(local, content)
         elif " of " not in parameter:
             self._parameters[rank, step, storage] = parameter
 

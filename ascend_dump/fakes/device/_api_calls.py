@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     _Array = np.ndarray[Any, Any]
 
-__all__ = ["ApiCall", "ApiCalls", "CapturedCall", "Kernel"]
+__all__ = ["ApiCall", "ApiReports", "CapturedCall", "Kernel"]
 
 _ID_MASK = 0xFFFF
 #: The task and the stream in names of statistics.
@@ -89,7 +89,7 @@ class CapturedCall(NamedTuple):
     tasks: Sequence[int]
 
 
-class ApiCalls:
+class ApiReports:
     """The API calls of one process.
 
     The switches for overflow and exceptions are read at the first call, and stay.
@@ -190,7 +190,7 @@ class ApiCalls:
         return self._task & _ID_MASK
 
     def _names(self, call: ApiCall, kernel: Optional[int], number: int) -> tuple[str, str]:
-        """Return op type and op name of a file."""
+        """Return op type and op name of a file. (assumption torch_npu.generated_names)"""
         if kernel is None:
             return f"{call.api}_{number}_L2", call.api
         name = call.kernels[kernel].name
@@ -204,6 +204,7 @@ class ApiCalls:
         """Write a file, unless adump has no dump on. Empty tensors are left out.
 
         (assumption torch_npu.no_model_levels)
+        (assumption torch_npu.left_out_side)
         (assumption torch_npu.statistics_ids)
         """
         if arming is None or not (arming.kernels or arming.overflow):

@@ -17,8 +17,9 @@ Differences from a device:
 - An operator overflows if `overflow` is set for it, or if its inputs are finite and an output is not.
   The payload's addresses and core numbers are 0, its file is named after task 0.
   (assumption cann.overflow_condition) (assumption cann.overflow_task)
-- API calls of eager operators are a second road, see `_api_calls`: a captured one neither overflows nor is registered
-  for exceptions, and executors are not reused: one call is one number of the counter.
+- API calls of eager operators are a second road, see `_api_calls`. A captured one neither overflows nor is registered
+  for exceptions, and executors are not reused: one call is one number of the counter. A plain dump and overflow
+  detection exclude each other, and the detection writes tensors, also after a dump of statistics in the same process.
 - Kernels print nothing: `dump_kernel_data` has no effect. The scene `aic_err_detail_dump` fails as on a
   platform without it.
 - An empty configuration leaves an earlier one in force; the device's behaviour is unknown. Steps, models and layers
@@ -39,7 +40,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 import numpy as np
 
 from ascend_dump import ConfigError
-from ascend_dump.fakes.device._api_calls import ApiCall, ApiCalls, CapturedCall, Kernel
+from ascend_dump.fakes.device._api_calls import ApiCall, ApiReports, CapturedCall, Kernel
 from ascend_dump.fakes.device._arming import (
     Answer,
     Arming,
@@ -124,7 +125,7 @@ class Npu(Faults):
         self.saturates = False
         self._clock = clock or time.time
         super().__init__(DumpService(device_id, soc, self._clock, Disk(disk)))
-        self._calls = ApiCalls(self._service)
+        self._reports = ApiReports(self._service)
         self._environ = environ
         self._cwd = cwd
         self._acl: Optional[Arming] = None
@@ -367,7 +368,7 @@ class Npu(Faults):
         """
         stream &= _ID_MASK
         last = call.kernels[-1].name if call.kernels else ""
-        kernels = self._calls.run(
+        kernels = self._reports.run(
             call,
             self._acl,
             self._exception_dump(),
@@ -383,7 +384,7 @@ class Npu(Faults):
 
     def capture_api(self, call: ApiCall, *, stream: int = 0) -> CapturedCall:
         """Capture an API call in a graph (aclgraph). The current settings apply to its replays."""
-        return self._calls.capture(call, self._acl, stream=stream & _ID_MASK)
+        return self._reports.capture(call, self._acl, stream=stream & _ID_MASK)
 
     def replay_api(self, captured: CapturedCall, call: ApiCall, *, stream: int = 0) -> None:
         """Report a replay of a captured API call, with the tensors of this replay."""
@@ -391,7 +392,7 @@ class Npu(Faults):
             self.executed.append(Executed(call.api, kernel.name, None, None, task, stream & _ID_MASK))
             if {kernel.name, call.api} & self._failing:
                 raise OperatorFailed(f"{call.api} ({kernel.name}) failed on the simulated device")
-        self._calls.replay(captured, call, self._acl)
+        self._reports.replay(captured, call, self._acl)
 
     def execute_graph(
         self, graph: OfflineModel, feeds: Mapping[str, _Array], *, model_id: Optional[int] = None, step: int = 0

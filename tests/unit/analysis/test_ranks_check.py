@@ -294,11 +294,11 @@ def test_triage_says_of_which_ranks_a_dump_has_nothing(tmp_path: Path) -> None:
     root = write(tmp_path / "d", calls("all_reduce", 3), arrays, [arrays[0]] * 3)
     shutil.rmtree(root / "worldsize3_global_rank1")
     [reason] = ascend_dump.triage(root).reasons
-    assert reason == "the dump has nothing of rank 1: 1 collective call could not be checked as a whole"
+    assert reason == "the dump has no records of rank 1: 1 collective call could not be checked as a whole"
     assert not ascend_dump.triage(ascend_dump.open(root).select(rank="0|2")).reasons
     shutil.rmtree(root / "worldsize3_global_rank2")
     [reason] = ascend_dump.triage(root).reasons
-    assert reason == "the dump has nothing of ranks 1-2: 1 collective call could not be checked as a whole"
+    assert reason == "the dump has no records of ranks 1-2: 1 collective call could not be checked as a whole"
     assert not ascend_dump.triage(root / "worldsize3_global_rank0").reasons
 
 
@@ -309,7 +309,7 @@ def test_a_message_lacks_nothing_of_the_rest_of_its_group(tmp_path: Path) -> Non
     assert ascend_dump.triage(root).reasons == ()
     shutil.rmtree(root / "worldsize2_global_rank1")
     [reason] = ascend_dump.triage(root).reasons
-    assert reason == "the dump has nothing of rank 1: 1 collective call could not be checked as a whole"
+    assert reason == "the dump has no records of rank 1: 1 collective call could not be checked as a whole"
 
 
 @pytest.mark.parametrize(("ranks", "code"), [("0|2", 0), ("0-1", 3), ("all", 3), ("x", 3), (7, 3)])

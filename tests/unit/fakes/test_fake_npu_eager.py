@@ -113,6 +113,12 @@ def test_the_number_counts_the_calls_of_the_process(npu, arm):
     ]
 
 
+def test_the_watcher_dumps_the_outputs_of_eager_operators_too(npu, arm):
+    arm(dump_scene="watcher", dump_mode="output", dump_list=[{"layer": ["a"], "watcher_nodes": ["b"]}])
+    npu.run_api(ADD)
+    assert [sides for _, sides in written(npu)] == ["outputs", "outputs"]
+
+
 def test_empty_tensors_are_left_out(npu, arm):
     path = arm()
     empty = np.empty((0, 3), "f4")

@@ -13,6 +13,9 @@ torch = pytest.importorskip("torch")
 
 import ascend_dump  # noqa: E402
 from ascend_dump import fakes  # noqa: E402
+
+# Private: which API an operator calls, without running it.
+from ascend_dump.fakes.torch_npu._apis import api_of, generated_type, kernel_of  # noqa: E402
 from ascend_dump.native.cann.names import eager_name, parse_name  # noqa: E402
 
 
@@ -146,6 +149,92 @@ def test_only_operators_on_the_device_are_kernels(npu):
         ("aclnnInplaceRelu", "Relu"),
     ]
     assert {(one.model_id, one.step) for one in npu.executed} == {(None, None)}
+
+
+@pytest.mark.parametrize(
+    ("operator", "tensors", "api", "kernel", "generated"),
+    [
+        ("aten::add.Tensor", 2, "aclnnAdd", "AddAiCore", ""),
+        ("aten::add.Tensor", 1, "aclnnAdds", "AddAiCore", ""),
+        ("aten::add_.Tensor", 2, "aclnnInplaceAdd", "AddAiCore", ""),
+        ("aten::lerp_.Scalar", 2, "aclnnInplaceLerps", "Lerp", ""),
+        ("aten::eq.Scalar", 1, "aclnnEqScalar", "EqualAiCore", ""),
+        ("aten::eq.Tensor", 2, "aclnnEqTensor", "EqualAiCore", ""),
+        ("aten::pow.Tensor_Scalar", 1, "aclnnPowTensorScalar", "PowsAiCore", ""),
+        ("aten::max", 1, "aclnnMax", "ReduceMaxAiCore", ""),
+        ("aten::max.dim", 1, "aclnnMaxDim", "Max2AiCore", ""),
+        ("aten::mm", 2, "aclnnMm", "MatMulCommon", ""),
+        ("aten::copy_", 2, "aclnnInplaceCopy", "ViewCopyAiCore", ""),
+        ("aten::_to_copy", 1, "aclnnCast", "CastAiCore", ""),
+        ("aten::clamp_", 1, "aclnnClamp", "ClipByValueV2AiCore", ""),
+        ("aten::sum.dim_IntList", 1, "aclnnReduceSum", "ReduceSumOpAiCore", ""),
+        ("aten::_foreach_abs", 2, "aclnnForeachAbs", "ForeachAbsAiCore", "ForeachAbs"),
+        ("npu::npu_rms_norm", 2, "aclnnRmsNorm", "RmsNormAiCore", "RmsNorm"),
+        ("npu::npu_fusion_attention", 3, "aclnnFlashAttentionScore", "FlashAttentionScore", ""),
+        ("mine::frobnicate_", 1, "aclnnInplaceFrobnicate", "FrobnicateAiCore", ""),
+    ],
+)
+def test_operators_call_the_apis_of_op_plugin(operator, tensors, api, kernel, generated):
+    found = api_of(operator, tensors)
+    assert (found, kernel_of(found), generated_type(found)) == (api, kernel, generated)
+
+
+def dumped(npu, torch_npu, config, run):
+    torch_npu.npu.init_dump()
+    torch_npu.npu.set_dump(config)
+    run()
+    torch_npu.npu.finalize_dump()
+    return [(record.op_name, record.io, record.shape) for record in ascend_dump.open(os.path.dirname(config))]
+
+
+def test_a_call_has_whole_storages_and_its_kernel_the_view(npu, torch_npu, config):
+    x = torch.arange(12.0).reshape(3, 4).npu()[1:, :2]
+    seen = dumped(npu, torch_npu, config, lambda: x.abs())
+    assert seen == [
+        ("aclnnAbs_0/AsStridedAiCore_0", "input", (12,)),
+        ("aclnnAbs_0/AsStridedAiCore_0", "output", (2, 2)),
+        ("aclnnAbs_0/AbsAiCore_0", "input", (2, 2)),
+        ("aclnnAbs_0/AbsAiCore_0", "output", (2, 2)),
+        ("aclnnAbs_0", "input", (12,)),
+        ("aclnnAbs_0", "output", (4,)),
+    ]
+
+
+def test_a_product_reads_a_transposed_operand_as_it_is_in_memory(npu, torch_npu, config):
+    x, weight = torch.ones(2, 4).npu(), torch.ones(3, 4).npu()
+    seen = dumped(npu, torch_npu, config, lambda: x @ weight.t())
+    shapes = [shape for name, _, shape in seen if name == "aclnnMm_0/MatMulCommon_0"]
+    assert shapes == [(2, 4), (3, 4), (2, 3)]
+
+
+def test_an_operator_that_returns_nothing_has_what_it_wrote_as_outputs(npu, torch_npu, config):
+    x = [torch.ones(2).npu(), torch.ones(3).npu()]
+    seen = dumped(npu, torch_npu, config, lambda: torch._foreach_neg_(x))
+    assert {(io, shape) for _, io, shape in seen} == {(io, (size,)) for io in ("input", "output") for size in (2, 3)}
+
+
+def test_in_saturation_mode_results_are_the_largest_number(npu, torch_npu, monkeypatch):
+    assert torch_npu.npu.utils.is_support_inf_nan()
+    monkeypatch.setenv("INF_NAN_MODE_ENABLE", "0")
+    with pytest.raises(RuntimeError, match="INF_NAN_MODE_FORCE_DISABLE"):
+        torch_npu.npu.utils.is_support_inf_nan()
+    monkeypatch.setenv("INF_NAN_MODE_FORCE_DISABLE", "1")
+    assert not torch_npu.npu.utils.is_support_inf_nan()
+    npu.saturates = True
+    x = torch.tensor([6e4, -6e4, 1], dtype=torch.float16).npu()
+    assert (x * 2).cpu().tolist() == [65504, -65504, 2]
+    x.mul_(2)
+    assert x.cpu().tolist() == [65504, -65504, 2]
+
+
+@pytest.mark.parametrize(("soc", "inf_nan"), [("Ascend910A", False), ("Ascend910_9391", True), ("Ascend950", True)])
+def test_the_mode_depends_on_the_device(tmp_path, monkeypatch, soc, inf_nan):
+    monkeypatch.chdir(tmp_path)
+    with fakes.install("torch_npu", soc=soc) as device:
+        import torch_npu
+
+        torch_npu.npu.init()
+        assert (torch_npu.npu.utils.is_support_inf_nan(), device.saturates) == (inf_nan, not inf_nan)
 
 
 def test_backward_passes_are_kernels_too(npu):
