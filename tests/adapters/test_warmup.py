@@ -64,7 +64,8 @@ def rows(dump: Any) -> dict[Any, set[int]]:
     """By step, of how many rows the layer's results are; what makes its arguments runs before it is called."""
     found: dict[Any, set[int]] = {}
     for record in dump.select(io="output"):
-        if "addmm" in record.op_name.lower():
+        # An API call on an NPU has whole storages, of one dimension.
+        if "addmm" in record.op_name.lower() and (record.kernel is not None or record.op_type != "aclnnAddmm"):
             found.setdefault(record.step, set()).add(record.shape[0])
     return found
 

@@ -18,7 +18,7 @@ __all__ = ["why_not_moved"]
 def why_not_moved(operator: Operator, a: Record, b: Record, difference: Difference) -> Optional[str]:
     """Return why an output is wrong of an operator with equal inputs that computes nothing; None if it is not."""
     assert difference.measure is not None
-    if not moves_elements(operator.op_type):
+    if not moves_elements(operator.function):
         return None
     dtypes = {record.dtype for record in operator.inputs}
     is_cast = a.dtype != b.dtype or ({dtype for dtype in dtypes if float_kind(dtype or "")} or dtypes) != {b.dtype}
@@ -37,9 +37,9 @@ def _why_not_same_bytes(operator: Operator, a: Record, b: Record) -> Optional[st
     if None in sides:
         return None
     (hash_a, *arrangement_a), (hash_b, *arrangement_b) = (side for side in sides if side is not None)
-    if arrangement_a == arrangement_b and hash_a != hash_b and (is_view(operator.op_type) or _is_dense(a)):
+    if arrangement_a == arrangement_b and hash_a != hash_b and (is_view(operator.function) or _is_dense(a)):
         return "its bytes are others, although it computes nothing"
-    if arrangement_a != arrangement_b and hash_a == hash_b and is_view(operator.op_type):
+    if arrangement_a != arrangement_b and hash_a == hash_b and is_view(operator.function):
         return "its elements are others, or in another order, although it computes nothing"
     return None
 

@@ -32,7 +32,6 @@ from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import (
     EXPONENTIALS,
     input_scale_matters,
-    operator_class,
     rounds_as_inputs,
 )
 from ascend_dump.analysis.operators.unread_inputs import is_unread
@@ -82,7 +81,7 @@ class NoiseJudge:
         """
         operator = match.reference
         assert difference.measure is not None
-        dtype = rounding_type(operator, b) if rounds_as_inputs(operator.op_type) else type_of(a, b)
+        dtype = rounding_type(operator, b) if rounds_as_inputs(operator.function) else type_of(a, b)
 
         def judged(measured: Measure, scale: float = 0.0, scores: float = 1.0) -> tuple[str, str]:
             noise = _noise_in(operator, input_noise, measured, scale, exact=float_kind(dtype) is None)
@@ -139,7 +138,7 @@ class NoiseJudge:
             return verdict
         rules = self._rules.of(match.reference.op_name, match.reference.op_type)
         most = most_roundings(kind) * rules.envelope / Rules().envelope
-        rule = element_rule(match.reference.op_type)
+        rule = element_rule(match.reference.function)
         if rule is not None and (is_different or measured.max_rel > most):
             errors = element_errors(a, b, _input_pairs(match, b), rule)
             unit = max([kind.unit, *(noise.unit for noise in input_noise)])
@@ -180,7 +179,7 @@ class NoiseJudge:
 def _has_all_inputs(match: Match) -> bool:
     """Return True if both operators do the same, and each input of either has a partner."""
     operators = match.actual, match.reference
-    if operation(match.actual.op_type) != operation(match.reference.op_type) or any(match.unpaired_inputs):
+    if operation(match.actual.function) != operation(match.reference.function) or any(match.unpaired_inputs):
         return False
     if not match.inputs or not all(a is not None and b is not None for a, b in match.inputs):
         return False
@@ -193,7 +192,7 @@ def _has_all_inputs(match: Match) -> bool:
 def _input_pairs(match: Match, output: Record) -> list[tuple[Record, Record]]:
     """Return the inputs that an output is computed from element by element; for operators on lists at its own index."""
     pairs = [(a, b) for a, b in match.inputs if a is not None and b is not None and not is_unread(b)]
-    if operator_class(match.reference.op_type).startswith("_foreach_"):
+    if match.reference.function.startswith("_foreach_"):
         count = max(len(match.reference.outputs), 1)
         pairs = [(a, b) for a, b in pairs if b.index % count == output.index % count]
     return pairs
@@ -206,9 +205,9 @@ def _noise_in(operator: Operator, noise: Sequence[InputNoise], output: Measure, 
         natural = max(output.rms, scale)
         # If a few elements are much larger than the others, so are their errors, in inputs and outputs.
         most += source.measure.max_abs * (max(1.0, natural / source.measure.rms) if source.measure.rms else 1.0)
-        if operator_class(operator.op_type) in EXPONENTIALS:
+        if operator.function in EXPONENTIALS:
             each += source.measure.max_abs
-        if input_scale_matters(operator.op_type):
+        if input_scale_matters(operator.function):
             # A sum of signed terms: the error stays, the result shrinks.
             share = max(1.0, source.measure.count / max(output.count, 1))
             natural = max(natural, source.measure.rms * math.sqrt(share))

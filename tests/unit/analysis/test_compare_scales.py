@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from host_dumps import model_directory, write_step
+from host_dumps import item, model_directory, write_step
 from test_compare_elements import compared, last_place, normal, operator
 
 import ascend_dump
@@ -109,3 +109,25 @@ def test_statistics_that_agree_prove_nothing_of_a_sum(tmp_path: Path) -> None:
         tmp_path, operator("aten::add", [x, x], [(x + x)[::-1].copy()]), operator("aten::add", [x, x], [x + x])
     )
     assert (found.verdict, found.origins) == ("undecided", ())
+
+
+def of_module(name: str, inputs: list[np.ndarray], output: np.ndarray) -> list[Item]:
+    arrays = [*(("input", index, array) for index, array in enumerate(inputs)), ("output", 0, output)]
+    return [
+        item("layer/forward_0", array, io=io, index=index, op_type=name, module="layer") for io, index, array in arrays
+    ]
+
+
+@pytest.mark.parametrize("name", ["SelfAttention", "Dropout", "Add", "empty"])
+def test_the_class_of_a_module_says_nothing_of_its_output(tmp_path: Path, name: str) -> None:
+    x, output = 100 * normal(4, 8, 64), normal(4, 8, 64)
+    found = compared(tmp_path, of_module(name, [x, x], 2 * output), of_module(name, [x, x], output))
+    assert found.verdict == "different"
+    assert [(one.kind, one.op_name) for one in found.origins] == [("unknown", "layer/forward_0")]
+
+
+def test_an_operator_of_attention_is_not_twice_as_large_by_rounding(tmp_path: Path) -> None:
+    x, output = 100 * normal(1, 2, 8, 64), normal(1, 2, 8, 64)
+    name = "aten::_scaled_dot_product_attention_math"
+    found = compared(tmp_path, operator(name, [x, x, x], [2 * output]), operator(name, [x, x, x], [output]))
+    assert found.origins[0].kind == "compute"
