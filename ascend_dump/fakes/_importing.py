@@ -33,7 +33,9 @@ class Importer:
 
     def insert(self) -> None:
         finders = sys.meta_path
-        finders.insert(finders.index(PathFinder) if PathFinder in finders else len(finders), self)
+        # Before those of the installations around this one.
+        later = (index for index, finder in enumerate(finders) if finder is PathFinder or isinstance(finder, Importer))
+        finders.insert(next(later, len(finders)), self)
 
     def remove(self) -> None:
         if self in sys.meta_path:

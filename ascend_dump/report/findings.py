@@ -21,6 +21,7 @@ __all__ = [
     "Finding",
     "HasNotes",
     "agreement",
+    "brief_text",
     "comparison_notes",
     "nothing_wrong",
     "rank_text",
@@ -89,10 +90,15 @@ LABELS = {
 }
 #: Fields that belong to the headline of a page.
 _HEADLINE = ("kind", "rule", "module", "source", "parameter", "confirmation")
+#: Fields of a finding in a short answer.
+_BRIEF = ("kind", "rule", "phase", "module", "source", "parameter", "arguments", "evidence", "explains", "first_seen")
 #: The most functions of a call stack that are printed, counted from the innermost.
 _MOST_FRAMES = 8
 #: The most pairs or names that a note lists.
 _MOST_NAMED = 10
+#: Bytes of a short answer, and of a line of it; a next step is never cut.
+_MOST_BRIEF = 2000
+_MOST_OF_LINE = 240
 _FIRST_SEEN = "operators were not recorded, or not read: the cause may be among them"
 
 
@@ -210,6 +216,44 @@ def text_lines(finding: Finding, number: Optional[int] = None) -> Iterator[str]:
     title = finding.title if number is None else f"{number}. {finding.title}"
     for label, text in ((finding.role, title), *finding.lines()):
         yield f"{label:<12}{escape(text)}"
+
+
+def brief_text(
+    answer: str,
+    finding: Optional[Finding],
+    *,
+    next_steps: Sequence[str] = (),
+    not_checked: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> str:
+    """Return a short answer for an assistant or a script, of at most 2 kB: answer, finding, next step.
+
+    next_steps: those of the finding if empty. Lines without room are counted, not printed: notes and evidence first,
+    the answer last.
+    """
+    lines = [("answer", answer)]
+    if finding is not None:
+        lines += [(finding.role, finding.title), *finding.lines(_BRIEF)]
+        next_steps = next_steps or [text for _, text in finding.lines(("next",))]
+    lines += [*(("not checked", text) for text in not_checked), *(("note", text) for text in notes)]
+    lines += [("next", text) for text in next_steps]
+    order = {"answer": 0, "next": 2, "not checked": 3, **({} if finding is None else {finding.role: 1})}
+    more = "more lines without --brief"
+    room, fitting = _MOST_BRIEF - len(f"{len(lines)} {more}\n"), {}
+    for place, (label, text) in sorted(enumerate(lines), key=lambda item: order.get(item[1][0], 4)):
+        line = f"{label:<12}{escape(text)}"
+        line = line if label == "next" else _cut(line, _MOST_OF_LINE)
+        size = len(line.encode(errors="replace")) + 1
+        if size <= room:
+            room -= size
+            fitting[place] = line
+    hidden = len(lines) - len(fitting)
+    return "\n".join([*(fitting[place] for place in sorted(fitting)), *([f"{hidden} {more}"] if hidden else [])])
+
+
+def _cut(line: str, size: int) -> str:
+    encoded = line.encode(errors="replace")
+    return line if len(encoded) <= size else f"{encoded[:size].decode(errors='ignore')}…"
 
 
 def agreement(verdict: str, counts: Mapping[str, int]) -> str:

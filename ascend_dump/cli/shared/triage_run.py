@@ -25,15 +25,18 @@ def run_command(
     reference: Optional[str],
     selectors: dict[str, Optional[str]],
     *,
-    as_json: bool,
+    to_stdout: bool,
     **settings: Any,
 ) -> Triage:
-    """Run the rounds. Raises ConfigError for a reference that is no command line."""
+    """Run the rounds. Raises ConfigError for a reference that is no command line.
+
+    to_stdout: the output of the command goes to stdout, else to stderr
+    """
     from ascend_dump.report.tables import escape
     from ascend_dump.triage_runs import run_triage
 
     # What the command prints must not come between the parts of a document.
-    output = sys.stderr.fileno() if as_json else None
+    output = None if to_stdout else sys.stderr.fileno()
     sys.stdout.flush()
     return run_triage(
         command,

@@ -56,10 +56,13 @@ def _float32(operator: Any) -> Any:
 
 
 def _float32_by_default(operator: Any) -> Any:
+    names = [argument.name for argument in operator._schema.arguments]
+
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        if _is_eligible(args[0]) and kwargs.get("dtype") is None:
-            kwargs["dtype"] = torch.float32
-        return _call(operator, None, args, kwargs)
+        named = {**dict(zip(names, args)), **kwargs}
+        if _is_eligible(args[0]) and named.get("dtype") is None:
+            named["dtype"] = torch.float32
+        return _call(operator, None, (), named)
 
     return kernel
 

@@ -17,6 +17,7 @@ import torch
 
 from ascend_dump import FrameworkMissing, NotSupported
 from ascend_dump.fakes.torch_npu import _autocast
+from ascend_dump.fakes.torch_npu._composed import composed_operators
 from ascend_dump.fakes.torch_npu._operators import register_operators
 
 __all__ = ["NAME", "Device", "Operands", "host_alias", "installations", "is_npu", "npu_alias", "register"]
@@ -277,29 +278,6 @@ def _implementations() -> dict[str, Callable[..., Any]]:
     return kernels
 
 
-def _lstm_cell(
-    input_gates: Any, hidden_gates: Any, cx: Any, input_bias: Any = None, hidden_bias: Any = None
-) -> tuple[Any, Any, Any]:
-    """Compose the cell of an LSTM, which has no kernel on the host."""
-    gates = input_gates + hidden_gates
-    if input_bias is not None:
-        gates = gates + input_bias + hidden_bias
-    entry, forget, value, output = gates.chunk(4, 1)
-    state = forget.sigmoid() * cx + entry.sigmoid() * value.tanh()
-    return output.sigmoid() * state.tanh(), state, gates
-
-
-def _gru_cell(
-    input_gates: Any, hidden_gates: Any, hx: Any, input_bias: Any = None, hidden_bias: Any = None
-) -> tuple[Any, Any]:
-    """Compose the cell of a GRU, which has no kernel on the host."""
-    first = (input_gates if input_bias is None else input_gates + input_bias).chunk(3, 1)
-    second = (hidden_gates if hidden_bias is None else hidden_gates + hidden_bias).chunk(3, 1)
-    reset, update = (first[0] + second[0]).sigmoid(), (first[1] + second[1]).sigmoid()
-    value = (first[2] + reset * second[2]).tanh()
-    return (hx - value) * update + value, hidden_gates
-
-
 def _overload(name: str) -> Any:
     packet, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
@@ -321,6 +299,9 @@ def register() -> None:
             f"the fake torch_npu needs a PyTorch with devices written in Python, and this is {torch.__version__}",
             hint="install torch 2.13 or newer",
         ) from None
+    # The modules that add operators of torch_npu.
+    from ascend_dump.fakes.torch_npu import _attention, _matmul, _moe, _normalization  # noqa: F401
+
     name = torch._C._get_privateuse1_backend_name()
     if name not in (NAME, "privateuseone"):
         raise NotSupported(
@@ -340,9 +321,9 @@ def register() -> None:
     for name in _COMPOSED.read_text(encoding="ascii").split():
         if name not in kernels and torch._C._dispatch_has_kernel(f"aten::{name}"):
             aten.impl(name, functools.partial(_run, _overload(name)), "PrivateUse1")
-    for name, cell in (("_thnn_fused_lstm_cell", _lstm_cell), ("_thnn_fused_gru_cell", _gru_cell)):
-        for key in ("AutogradPrivateUse1", "PrivateUse1"):
-            aten.impl(name, cell, key)
+    for name, (with_gradients, plain) in composed_operators(_run).items():
+        aten.impl(name, with_gradients, "AutogradPrivateUse1")
+        aten.impl(name, plain, "PrivateUse1")
     _keep(register_operators(_run))
     others.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     for name, rule in _autocast.kernels().items():

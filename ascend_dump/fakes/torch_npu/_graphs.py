@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 if TYPE_CHECKING:
     from ascend_dump.fakes.device.npu import Npu
 
-__all__ = ["CaptureCode", "CapturedCall", "CapturedKernels", "Captures", "captures_of", "make_graphs"]
+__all__ = ["CaptureCode", "CapturedKernels", "CapturedOperator", "Captures", "captures_of", "make_graphs"]
 
 #: Operators that `NPUGraph.update` gives other arguments.
 _UPDATED = ("npu::npu_fused_infer_attention_score", "npu::npu_fused_infer_attention_score_v2")
@@ -26,7 +26,7 @@ class CaptureCode:
     INVALIDATED = 507903
 
 
-class CapturedCall:
+class CapturedOperator:
     """One operator of a graph, with the host tensors of its arguments. replay: runs it in the same memory."""
 
     def __init__(
@@ -35,9 +35,11 @@ class CapturedCall:
         args: Any,
         kwargs: dict[str, Any],
         operands: Sequence[Any],
-        replay: Callable[[CapturedCall], None],
+        result: Any,
+        replay: Callable[[CapturedOperator], None],
     ) -> None:
         self.func, self.args, self.kwargs, self.operands = func, args, kwargs, operands
+        self.result = result
         self._replay = replay
 
     def replay(self) -> None:
@@ -49,7 +51,7 @@ class CapturedKernels:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.calls: list[CapturedCall] = []
+        self.calls: list[CapturedOperator] = []
 
 
 class Captures:
@@ -62,7 +64,7 @@ class Captures:
 
     def __init__(self) -> None:
         self.current: Optional[CapturedKernels] = None
-        self.updated: Optional[Iterator[CapturedCall]] = None
+        self.updated: Optional[Iterator[CapturedOperator]] = None
         self.broken = False
         self._numbers = itertools.count(1)
         self._group_start = 0
@@ -83,22 +85,26 @@ class Captures:
     def begin_group(self, stream: Any = None) -> None:
         self._group_start = len(self._capturing("graph_task_group_begin").calls)
 
-    def end_group(self, stream: Any = None) -> list[CapturedCall]:
+    def end_group(self, stream: Any = None) -> list[CapturedOperator]:
         return self._capturing("graph_task_group_end").calls[self._group_start :]
 
-    def begin_update(self, stream: Any, handle: list[CapturedCall]) -> None:
+    def begin_update(self, stream: Any, handle: list[CapturedOperator]) -> None:
         self.updated = iter(handle)
 
     def end_update(self, stream: Any = None) -> None:
         self.updated = None
 
-    def update(self, func: Any, args: Any, kwargs: dict[str, Any], operands: Sequence[Any]) -> None:
-        """Give the next call of the group other arguments. Raises RuntimeError for another operator."""
+    def update(self, func: Any, args: Any, kwargs: dict[str, Any], operands: Sequence[Any]) -> Any:
+        """Give the next operator of the group other arguments, and return its results.
+
+        Raises RuntimeError for another operator.
+        """
         call = next(self.updated or iter(()), None)
         if call is None or call.func._schema.name != func._schema.name:
             captured = "the end of the group" if call is None else call.func._schema.name
             raise RuntimeError(f"NPU graph task update: {func} does not update {captured}")
         call.args, call.kwargs, call.operands = args, kwargs, operands
+        return call.result
 
     def _capturing(self, call: str) -> CapturedKernels:
         if self.current is None:

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_iter
 
 from ascend_dump.fakes.device.npu import ApiCall, Kernel
 from ascend_dump.fakes.torch_npu._apis import api_of, generated_type, kernel_of
-from ascend_dump.fakes.torch_npu._graphs import CapturedCall, captures_of
+from ascend_dump.fakes.torch_npu._graphs import CapturedOperator, captures_of
 
 if TYPE_CHECKING:
     from ascend_dump.fakes.device.npu import Npu
@@ -174,7 +174,7 @@ class KernelLauncher:
         outputs = _outputs(schema, args, kwargs, result)
         report = self._operators.capture(_name(schema), self._operators.read(operands), outputs, stream=stream)
 
-        def replay(call: CapturedCall) -> None:
+        def replay(call: CapturedOperator) -> None:
             inputs = self._operators.read(call.operands, copy=schema.is_mutable)
             computed = _outputs(schema, call.args, call.kwargs, call.func(*call.args, **call.kwargs))
             for tensor, value in zip(outputs, computed):
@@ -182,7 +182,7 @@ class KernelLauncher:
                     tensor.copy_(value)
             report(inputs, outputs)
 
-        graph.calls.append(CapturedCall(func, args, kwargs, operands, replay))
+        graph.calls.append(CapturedOperator(func, args, kwargs, operands, result, replay))
         return result
 
 

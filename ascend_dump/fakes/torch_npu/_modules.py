@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 from collections.abc import Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 import torch
 
 from ascend_dump import NotSupported
+from ascend_dump.fakes._importing import Fill
 from ascend_dump.fakes.torch_npu._graphs import make_graphs
 from ascend_dump.fakes.torch_npu._interface import (
     NpuInterface,
@@ -26,6 +28,7 @@ from ascend_dump.fakes.torch_npu._process import TorchNpuRuntime
 from ascend_dump.fakes.torch_npu._profiler import make_mstx, make_profiler
 from ascend_dump.fakes.torch_npu._streams import make_streams
 from ascend_dump.fakes.torch_npu._training import make_amp, make_autocast, make_optimizers
+from ascend_dump.fakes.torch_npu._transfer import transferred
 from ascend_dump.fakes.torch_npu._types import make_tensor_types
 
 if TYPE_CHECKING:
@@ -52,6 +55,8 @@ class Process:
     def __init__(self, npu: Npu) -> None:
         self.runtime = TorchNpuRuntime(npu)
         self.memory: dict[int, AllocatedMemory] = {}
+        #: Undoes what modules changed when the program imported them.
+        self.imported = contextlib.ExitStack()
 
     def memory_of(self, device: Any = None) -> AllocatedMemory:
         """Return the memory of a device that a program names, of the current one for None."""
@@ -59,7 +64,7 @@ class Process:
         return self.memory.setdefault(self.runtime.current if index < 0 else index, AllocatedMemory())
 
 
-def make(process: Process) -> Mapping[str, ModuleType]:
+def make(process: Process) -> dict[str, Union[ModuleType, Fill]]:
     runtime = process.runtime
     interface = NpuInterface(runtime).members()
     streams = make_streams(interface["current_device"])
@@ -77,6 +82,7 @@ def make(process: Process) -> Mapping[str, ModuleType]:
             **_formats(),
         },
         "torch_npu._C": _native(runtime),
+        "torch_npu.contrib": {},
         "torch_npu.npu": {**npu, "mstx": make_mstx()},
         "torch_npu.npu.amp": amp,
         "torch_npu.npu.amp.autocast_mode": amp,
@@ -91,7 +97,13 @@ def make(process: Process) -> Mapping[str, ModuleType]:
         "torch_npu.utils": {},
         "torch_npu.utils._error_code": _error_codes(),
     }
-    return {name: _module(name, members) for name, members in members.items()}
+    modules: dict[str, Union[ModuleType, Fill]] = {name: _module(name, members) for name, members in members.items()}
+    torch_npu = modules["torch_npu"]
+
+    def transfer(module: ModuleType) -> None:
+        process.imported.enter_context(transferred(torch_npu))
+
+    return {**modules, "torch_npu.contrib.transfer_to_npu": transfer}
 
 
 def missing(path: str) -> Any:
@@ -106,7 +118,7 @@ def missing(path: str) -> Any:
 
 def _module(name: str, members: Mapping[str, Any]) -> ModuleType:
     module = ModuleType(name)
-    if name in ("torch_npu", "torch_npu.npu", "torch_npu.npu.amp", "torch_npu.utils"):
+    if name in ("torch_npu", "torch_npu.contrib", "torch_npu.npu", "torch_npu.npu.amp", "torch_npu.utils"):
         module.__path__ = []
     for key, value in members.items():
         setattr(module, key, value)

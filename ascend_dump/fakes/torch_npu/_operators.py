@@ -28,14 +28,14 @@ _SCALAR_TYPES = {
 }
 
 
-class _Gradient(NamedTuple):
+class _BackwardPass(NamedTuple):
     save: Callable[..., None]
     backward: Callable[..., Any]
 
 
 #: Schema -> function of host tensors.
 _COMPUTE: dict[str, Callable[..., Any]] = {}
-_GRADIENTS: dict[str, _Gradient] = {}
+_BACKWARD_PASSES: dict[str, _BackwardPass] = {}
 
 
 class HostOperator:
@@ -69,8 +69,13 @@ def gradient(name: str, save: Callable[..., None]) -> Callable[[Callable[..., An
     save: stores in a context what the pass needs, from the inputs, the keyword inputs and the output.
     """
 
+    def setup(ctx: Any, *inputs: Any, **keywords: Any) -> None:
+        # The operators do not read zeros for outputs without a gradient.
+        ctx.set_materialize_grads(False)
+        save(ctx, *inputs, **keywords)
+
     def add(backward: Callable[..., Any]) -> Callable[..., Any]:
-        _GRADIENTS[name] = _Gradient(save, backward)
+        _BACKWARD_PASSES[name] = _BackwardPass(setup, backward)
         return backward
 
     return add
@@ -78,8 +83,6 @@ def gradient(name: str, save: Callable[..., None]) -> Callable[[Callable[..., An
 
 def register_operators(run: Callable[..., Any]) -> torch.library.Library:
     """Define the operators, which `run` computes on the device. Returns their library, to be kept."""
-    from ascend_dump.fakes.torch_npu import _attention, _matmul, _moe, _normalization  # noqa: F401  (they add operators)
-
     library = torch.library.Library("npu", "FRAGMENT")
     for schema, compute in _COMPUTE.items():
         library.define(schema)
@@ -88,7 +91,7 @@ def register_operators(run: Callable[..., Any]) -> torch.library.Library:
         target = HostOperator(getattr(getattr(torch.ops.npu, packet), overload or "default"), compute)
         library.impl(name, functools.partial(run, target), "PrivateUse1")
         library.impl(name, compute, "Meta")
-    for name, rule in _GRADIENTS.items():
+    for name, rule in _BACKWARD_PASSES.items():
         torch.library.register_autograd(f"npu::{name}", rule.backward, setup_context=rule.save, lib=library)
     return library
 

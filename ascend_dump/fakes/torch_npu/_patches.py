@@ -13,14 +13,14 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ascend_dump.fakes.torch_npu import _backend
 from ascend_dump.fakes.torch_npu._distributed import register_hccl
 from ascend_dump.fakes.torch_npu._kernels import KernelLauncher
+from ascend_dump.fakes.torch_npu._replace import replace
 from ascend_dump.fakes.torch_npu._types import Generator
 
 if TYPE_CHECKING:
     from ascend_dump.fakes.torch_npu._modules import Process
 
-__all__ = ["patched", "replace"]
+__all__ = ["patched"]
 
-_ABSENT = object()
 #: Functions of `torch.accelerator` that PyTorch cannot run for a device written in Python.
 _ACCELERATOR = (
     *("synchronize", "empty_cache", "memory_allocated", "max_memory_allocated"),
@@ -60,10 +60,10 @@ class _Devices:
 
 
 @contextlib.contextmanager
-def patched(torch_npu_npu: Any) -> Iterator[None]:
-    """Register the device as torch_npu does, and run its operators as kernels of `npu`."""
+def patched(process: Process, torch_npu_npu: Any) -> Iterator[None]:
+    """Register the device as torch_npu does, and run its operators as kernels of the process's device."""
     register_hccl()
-    devices = _Devices(torch_npu_npu._ascend_dump_process, torch_npu_npu.current_stream)
+    devices = _Devices(process, torch_npu_npu.current_stream)
     names = (name for name in _ACCELERATOR if hasattr(torch.accelerator, name))
     with contextlib.ExitStack() as undo:
         undo.callback(torch._C._set_multithreading_enabled, torch._C._is_multithreading_enabled())
@@ -75,6 +75,7 @@ def patched(torch_npu_npu: Any) -> Iterator[None]:
         undo.enter_context(_pinned_memory())
         _backend.installations.append(devices)
         undo.callback(_backend.installations.remove, devices)
+        undo.push(process.imported)
         yield
 
 
@@ -96,28 +97,12 @@ def _pinned_memory() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replace(*attributes: tuple[Any, str, Any]) -> Iterator[None]:
-    """Set attributes, given as owner, name and value, for the duration of the block."""
-    with contextlib.ExitStack() as undo:
-        for owner, name, value in attributes:
-            undo.callback(_put, owner, name, owner.__dict__.get(name, _ABSENT))
-            setattr(owner, name, value)
-        yield
-
-
-def _put(owner: Any, name: str, value: Any) -> None:
-    if value is not _ABSENT:
-        setattr(owner, name, value)
-    elif name in owner.__dict__:
-        delattr(owner, name)
-
-
-@contextlib.contextmanager
 def _methods() -> Iterator[None]:
     """Give tensors, modules and storages their methods for the device."""
     before = {owner: dict(vars(owner)) for owner in _OWNERS}
     try:
-        torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+        if not hasattr(torch.Tensor, "is_npu"):  # of an installation around this one
+            torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
         with replace(
             (torch.UntypedStorage, "__new__", _new_storage),
             (torch.UntypedStorage, "resize_", _resize_storage),

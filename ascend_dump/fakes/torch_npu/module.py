@@ -39,17 +39,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Union
 
 from ascend_dump import FrameworkMissing
 
 if TYPE_CHECKING:
+    from ascend_dump.fakes._importing import Fill
     from ascend_dump.fakes.device.npu import Npu
 
 __all__ = ["modules", "patches"]
 
+#: The attribute of `torch_npu.npu` with the state of the process.
+_PROCESS = "_ascend_dump_process"
 
-def modules(npu: Npu) -> Mapping[str, ModuleType]:
+
+def modules(npu: Npu) -> Mapping[str, Union[ModuleType, Fill]]:
     """Return the modules of one process with torch_npu, bound to `npu`. Raises FrameworkMissing without PyTorch."""
     try:
         import torch  # noqa: F401  (the modules below need it)
@@ -61,7 +65,7 @@ def modules(npu: Npu) -> Mapping[str, ModuleType]:
     register()
     process = Process(npu)
     made = make(process)
-    made["torch_npu.npu"]._ascend_dump_process = process
+    setattr(made["torch_npu.npu"], _PROCESS, process)
     return made
 
 
@@ -70,5 +74,6 @@ def patches(npu: Npu, modules: Mapping[str, ModuleType]) -> Iterator[None]:
     """Install `torch.npu`, `Tensor.npu` and the like, and the kernels of eager operators."""
     from ascend_dump.fakes.torch_npu._patches import patched
 
-    with patched(modules["torch_npu.npu"]):
+    npu_module = modules["torch_npu.npu"]
+    with patched(getattr(npu_module, _PROCESS), npu_module):
         yield

@@ -144,7 +144,7 @@ def test_only_operators_on_the_device_are_kernels(npu):
     host @ host
     (there @ there).t().relu_()
     assert [(one.op_type, one.name) for one in npu.executed] == [
-        ("aclnnMm", "MatMulCommon"),
+        ("aclnnMatmul", "MatMulCommon"),
         ("aclnnInplaceRelu", "TransposeAiCore"),
         ("aclnnInplaceRelu", "Relu"),
     ]
