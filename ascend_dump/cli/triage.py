@@ -61,6 +61,7 @@ _LANGUAGE_OF = {
 )
 @click.option("--path", metavar="DIRECTORY", help='With --run: the directory of the dumps, "triage" by default.')
 @click.option("--max-bytes", metavar="BYTES", help="With --run: size limit of all dumps together, such as 20GB.")
+@click.option("--verbose", is_flag=True, help="With --run: print how the cause was found, and all that is known of it.")
 @click.option("--run-out", is_flag=True, help="With --run: let COMMAND run to its end each time.")
 @executor_options
 @json_option
@@ -78,6 +79,7 @@ def triage(
     as_json: bool,
     step: Optional[str],
     rank: Optional[str],
+    verbose: bool,
     **flags: bool,
 ) -> Union[Exit, int]:
     """Find the suspects in DUMP, or with REFERENCE the origins of the differences.
@@ -106,8 +108,14 @@ def triage(
 
         settings = {"path": path or "triage", "max_bytes": max_bytes, **flags}
         result = run_command(arguments, reference, selectors, as_json=as_json, **settings)
-        return _finish(result, file, framework, None if as_json else partial(show_run, result), exit_of_run(result))
-    _refuse(arguments, reference=reference, path=path, max_bytes=max_bytes, **flags)
+        return _finish(
+            result,
+            file,
+            framework,
+            None if as_json else partial(show_run, result, verbose=verbose),
+            exit_of_run(result),
+        )
+    _refuse(arguments, reference=reference, path=path, max_bytes=max_bytes, verbose=verbose, **flags)
     from ascend_dump.analysis.triage import triage as triage_dump
 
     compared = "records read and compared" if workers is None and dask is None else "ranks compared"

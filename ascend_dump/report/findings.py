@@ -5,6 +5,7 @@ Analyses build a `Finding` of plain values. Labels, meanings, titles and sentenc
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional, Protocol
@@ -21,6 +22,7 @@ __all__ = [
     "Finding",
     "HasNotes",
     "agreement",
+    "brief_lines",
     "comparison_notes",
     "nothing_wrong",
     "rank_text",
@@ -112,6 +114,7 @@ class Finding:
     again         number of later runs of the operator that show the same
     others        number of other operators of this type with the same changed arguments
     confirmation  the result of a run with the correct value
+    when          the step as trainers count it
     commands      shell commands that show more; settings: those of the capture to run next, if there are no commands
     """
 
@@ -137,6 +140,7 @@ class Finding:
     again: int = 0
     others: int = 0
     confirmation: str = ""
+    when: str = ""
     commands: Sequence[str] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -144,7 +148,17 @@ class Finding:
     def title(self) -> str:
         """The operator and its position in the program: `fc/addmm_0 (aten::addmm), step 0, rank 1`."""
         step = "" if self.step is None else f", step {self.step}"
-        return f"{named(self.op_name, self.op_type)}{step}{f', rank {self.rank}' if self.rank else ''}"
+        rank = f", rank {self.rank}" if self.rank else ""
+        return f"{named(self.op_name, self.op_type)}{step}{rank}{f', {self.when}' if self.when else ''}"
+
+    @property
+    def call_site(self) -> str:
+        """The line of the operator; for one in an installed package the line of the program that led there too."""
+        source = self.source or ""
+        if not _is_installed(source):
+            return source
+        own = next((frame.partition(" in ")[0] for frame in self.stack if not _is_installed(frame)), "")
+        return f"{source}, called from {own}" if own else source
 
     @property
     def sentence(self) -> str:
@@ -194,6 +208,11 @@ class Finding:
         return [f"ascend_dump.capture(..., {', '.join(f'{name}={value!r}' for name, value in self.settings.items())})"]
 
 
+def _is_installed(path: str) -> bool:
+    """Return True for a file of an installed package."""
+    return any(f"{os.sep}{name}{os.sep}" in path for name in ("site-packages", "dist-packages"))
+
+
 def rank_text(rank: Optional[int], several_ranks: bool) -> str:
     """Return the rank of a finding as text; "" for the only rank of a dump, if it is rank 0."""
     return str(rank) if rank is not None and (several_ranks or rank > 0) else ""
@@ -204,6 +223,14 @@ def text_lines(finding: Finding, number: Optional[int] = None) -> Iterator[str]:
     title = finding.title if number is None else f"{number}. {finding.title}"
     for label, text in ((finding.role, title), *finding.lines()):
         yield f"{label:<12}{escape(text)}"
+
+
+def brief_lines(finding: Finding, why: str) -> Iterator[str]:
+    """Yield a finding in three lines: its operator and step, its call site, and why."""
+    texts = [(finding.role, finding.title), ("source", finding.call_site), ("why", why)]
+    for label, text in texts:
+        if text:
+            yield f"{label:<12}{escape(text)}"
 
 
 def agreement(verdict: str, counts: Mapping[str, int]) -> str:
