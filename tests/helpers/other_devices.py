@@ -13,7 +13,14 @@ from ascend_dump.fakes.device.npu import Npu
 from ascend_dump.native.cann import dtypes, names
 from ascend_dump.native.cann.config import ge
 
-__all__ = ["OTHER_ACL", "OTHER_DUMPS", "at_step_0", "capture_every_dump", "write_empty_operators"]
+__all__ = [
+    "OTHER_ACL",
+    "OTHER_DUMPS",
+    "at_step_0",
+    "capture_every_dump",
+    "name_failure_by_kernel",
+    "write_empty_operators",
+]
 
 
 def keep_a_gap(model: Any, node: Any, inputs: list[Any], outputs: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -31,7 +38,7 @@ def of_own_task(service: Any, call: Any, folder: str, model: Any, producers: Any
 
 at_step = _model.LoadedModel.at_step
 capture, operator_file = _api_calls.ApiReports.capture, _service.operator_file
-write_producers = _service.DumpService._write_producers
+write_producers, report_failure = _service.DumpService._write_producers, _service.DumpService.report_failure
 select, absolute, judge_ge = _model.select, _arming._absolute, _arming.judge_ge
 detects, is_watched = _model.LoadedModel.detects, _model.LoadedModel.is_watched
 
@@ -80,6 +87,11 @@ def write_empty_operators(disk: Any, folder: str, name: Any, header_name: str, t
     operator_file(disk, folder, name, header_name, tensors, **others)
     if not any(tensor.size for tensor, _ in tensors):
         disk.write_text(f"{folder}/{name.op_type}.{name.op_name}.0.0.{name.timestamp}", "empty")
+
+
+def name_failure_by_kernel(service: Any, call: Any, exception: Any) -> None:
+    """An exception names a kernel without its API call."""
+    report_failure(service, call._replace(node=call.node._replace(type=call.node.name)), exception)
 
 
 def capture_every_dump(calls: Any, call: Any, arming: Any, *, stream: int) -> Any:

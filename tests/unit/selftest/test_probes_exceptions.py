@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any, Callable
 
 import pytest
+from other_devices import name_failure_by_kernel
 
 from ascend_dump import fakes
-
-# Private: a probe has to refute a device that is otherwise.
-from ascend_dump.fakes.device._service import DumpService
 from ascend_dump.fakes.device.npu import Npu
 from ascend_dump.native.cann.names import DumpName
 from ascend_dump.selftest import probes_exceptions, program
@@ -119,13 +117,7 @@ def own_file_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel is named without its API call."""
-    real = DumpService.report_failure
-
-    def report(self: DumpService, call: Any, exception: Any) -> None:
-        real(self, call._replace(node=call.node._replace(type=call.node.name)), exception)
-
-    monkeypatch.setattr(DumpService, "report_failure", report)
+    monkeypatch.setattr("ascend_dump.fakes.device._service.DumpService.report_failure", name_failure_by_kernel)
 
 
 @pytest.mark.parametrize(
