@@ -262,7 +262,7 @@ def _show_brief(result: Triage, written: Optional[Path]) -> None:
     elif findings:
         answer = counted(len(findings), "suspect")
     else:
-        answer = nothing_wrong(is_complete=not result.reasons) if result.cause is None else "a cause"
+        answer = nothing_wrong(is_complete=not result.reasons) if result.cause is None else "the cause was found"
     first = result.cause_finding() if result.rounds else next(iter(findings), None)
     next_steps = [result.advice]
     if written is not None:
