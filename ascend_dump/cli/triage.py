@@ -63,6 +63,7 @@ _LANGUAGE_OF = {
 )
 @click.option("--path", metavar="DIRECTORY", help='With --run: the directory of the dumps, "triage" by default.')
 @click.option("--max-bytes", metavar="BYTES", help="With --run: size limit of all dumps together, such as 20GB.")
+@click.option("--verbose", is_flag=True, help="With --run: print how the cause was found, and all that is known of it.")
 @click.option("--run-out", is_flag=True, help="With --run: let COMMAND run to its end each time.")
 @executor_options
 @brief_option
@@ -82,6 +83,7 @@ def triage(
     as_json: bool,
     step: Optional[str],
     rank: Optional[str],
+    verbose: bool,
     **flags: bool,
 ) -> Union[Exit, int]:
     """Find the suspects in DUMP, or with REFERENCE the origins of the differences.
@@ -110,9 +112,9 @@ def triage(
 
         settings = {"path": path or "triage", "max_bytes": max_bytes, **flags}
         result = run_command(arguments, reference, selectors, to_stdout=not (as_json or brief), **settings)
-        show, code = None if as_json else partial(show_run, result), exit_of_run(result)
-        return _finish(result, file, framework, show, code, brief=brief)
-    _refuse(arguments, reference=reference, path=path, max_bytes=max_bytes, **flags)
+        show = None if as_json else partial(show_run, result, verbose=verbose)
+        return _finish(result, file, framework, show, exit_of_run(result), brief=brief)
+    _refuse(arguments, reference=reference, path=path, max_bytes=max_bytes, verbose=verbose, **flags)
     from ascend_dump.analysis.triage import triage as triage_dump
 
     compared = "records read and compared" if workers is None and dask is None else "ranks compared"

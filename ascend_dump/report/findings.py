@@ -5,6 +5,7 @@ Analyses build a `Finding` of plain values. Labels, meanings, titles and sentenc
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional, Protocol
@@ -23,6 +24,7 @@ __all__ = [
     "agreement",
     "brief_text",
     "comparison_notes",
+    "leading_lines",
     "nothing_wrong",
     "rank_text",
     "sentence_case",
@@ -119,6 +121,7 @@ class Finding:
     again         number of later runs of the operator with the same finding
     others        number of other operators of this type with the same changed arguments
     confirmation  the result of a run with the correct value
+    when          the step as trainers count it
     commands      shell commands that show more
     settings      arguments of the capture to run next, printed if there are no commands
     """
@@ -145,6 +148,7 @@ class Finding:
     again: int = 0
     others: int = 0
     confirmation: str = ""
+    when: str = ""
     commands: Sequence[str] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -152,7 +156,17 @@ class Finding:
     def title(self) -> str:
         """The operator and its position in the program: `fc/addmm_0 (aten::addmm), step 0, rank 1`."""
         step = "" if self.step is None else f", step {self.step}"
-        return f"{named(self.op_name, self.op_type)}{step}{f', rank {self.rank}' if self.rank else ''}"
+        rank = f", rank {self.rank}" if self.rank else ""
+        return f"{named(self.op_name, self.op_type)}{step}{rank}{f', {self.when}' if self.when else ''}"
+
+    @property
+    def call_site(self) -> str:
+        """The line of the operator; for one in an installed package the line of the program that led there too."""
+        source = self.source or ""
+        if not _is_installed(source):
+            return source
+        own = next((frame.partition(" in ")[0] for frame in self.stack if not _is_installed(frame)), "")
+        return f"{source}, called from {own}" if own else source
 
     @property
     def sentence(self) -> str:
@@ -206,6 +220,11 @@ class Finding:
         return [f"ascend_dump.capture(..., {', '.join(f'{name}={value!r}' for name, value in self.settings.items())})"]
 
 
+def _is_installed(path: str) -> bool:
+    """Return True for a file of an installed package."""
+    return any(f"{os.sep}{name}{os.sep}" in path for name in ("site-packages", "dist-packages"))
+
+
 def rank_text(rank: Optional[int], several_ranks: bool) -> str:
     """Return the rank of a finding as text; "" for the only rank of a dump, if it is rank 0."""
     return str(rank) if rank is not None and (several_ranks or rank > 0) else ""
@@ -254,6 +273,14 @@ def brief_text(
 def _cut(line: str, size: int) -> str:
     encoded = line.encode(errors="replace")
     return line if len(encoded) <= size else f"{encoded[:size].decode(errors='ignore')}…"
+
+
+def leading_lines(finding: Finding, why: str) -> Iterator[str]:
+    """Yield a finding in three lines: its operator and step, its call site, and why."""
+    texts = [(finding.role, finding.title), ("source", finding.call_site), ("why", why)]
+    for label, text in texts:
+        if text:
+            yield f"{label:<12}{escape(text)}"
 
 
 def agreement(verdict: str, counts: Mapping[str, int]) -> str:
