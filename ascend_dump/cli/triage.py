@@ -272,7 +272,8 @@ def _show_brief(result: Triage, written: Optional[Path]) -> None:
     elif result.next is not None:
         next_steps.append(f"ASCEND_DUMP={shlex.quote(result.next.to_text())} python …")
     others = [f"{counted(len(findings) - 1, 'more finding')}, listed without --brief"] if len(findings) > 1 else []
-    notes = [*others, *result.notes]
+    reasons = [f"why: {result.why}"] if result.why else []
+    notes = [*reasons, *(f"harmless: {text}" for text in result.harmless), *others, *result.notes]
     click.echo(brief_text(answer, first, next_steps=next_steps, not_checked=result.reasons, notes=notes))
 
 
