@@ -10,8 +10,9 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Optional
 
-from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
+from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber, flips_in
 from ascend_dump.analysis.numerics.float_types import float_kind
+from ascend_dump.analysis.numerics.measure import Measure
 from ascend_dump.analysis.numerics.tensor_pair import Difference, identity_of, type_of
 from ascend_dump.analysis.operators.operator import storage_of
 from ascend_dump.reading import Record
@@ -108,16 +109,24 @@ class KnownDifferences:
         dtype: str,
         causes: frozenset[OriginNumber],
         input_noise: Collection[InputNoise] = (),
+        size: int = 0,
     ) -> InputNoise:
-        """Note a difference within rounding, and return it as noise of later inputs."""
-        assert difference.measure is not None
-        kind = float_kind(dtype)
+        """Note a difference within rounding, and return it as noise of later inputs.
+
+        size: the number of elements, if flips of rounding changed even the shape, so that nothing could be measured
+        """
+        kind, measure = float_kind(dtype), difference.measure or Measure(count=size, unequal=size, rel_l2=1.0)
         unit = max([kind.unit if kind is not None else 0.0, *(noise.unit for noise in input_noise)])
-        error = difference.measure.rel_l2
+        error = measure.rel_l2
+        flips = flips_in(input_noise)
+        if kind is None:
+            flips = max(flips, measure.unequal, 1)
+        elif error <= math.sqrt(unit) and not difference.bounds:
+            flips = 0  # their effect is no larger than rounding
         if difference.bounds:
             # The error is not known: assume the largest that is noise.
             error = max(error, math.sqrt(unit))
-        noise = InputNoise(difference.measure, error, unit, causes, difference.bounds)
+        noise = InputNoise(measure, error, unit, causes, difference.bounds, flips)
         if difference.contents is not None:
             self._noise[difference.contents] = noise
             for side, content in zip(self._one_sided_noise, difference.contents):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Optional
@@ -17,7 +18,7 @@ from ascend_dump.analysis.explaining.rank_state import (
     RankState,
 )
 from ascend_dump.analysis.explaining.results import Pair
-from ascend_dump.analysis.judging.input_noise import InputNoise, OriginNumber
+from ascend_dump.analysis.judging.input_noise import FOLLOWS_FLIPS, InputNoise, OriginNumber, flips_in
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.measure import Measure
 from ascend_dump.analysis.numerics.tensor_pair import Difference, identity_of, type_of
@@ -82,6 +83,11 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
         pair = _judge_values(state, operators, a, b, difference, difference.measure, pair)
         if pair.verdict != "different":
             return pair
+    elif flips_in(operators.noise) and not operators.causes and a.dtype == b.dtype:
+        # The number of elements may follow from flags: those of a mask that are true, for example.
+        size = math.prod(b.shape or ())
+        state.known.add_noise(difference, type_of(a, b), operators.noise_causes, operators.noise, size)
+        return replace(pair, verdict="noise", explained=True, reason=FOLLOWS_FLIPS, undefined=FOLLOWS_FLIPS)
     operators.causes |= state.modules.of_output(b)
     causes = frozenset(operators.causes or operators.noise_causes)
     if causes:
@@ -127,13 +133,16 @@ def _judge_values(
         unit = kind.unit if kind is not None else 0.0
         roundings = 4 if causes else 1
         noise = [*noise, InputNoise(measure, roundings * unit, unit, frozenset(causes))]
-    equal = operators.has_equal_inputs
-    verdict, reason = state.judge.of_output(match, a, b, difference, noise, clean=not causes, equal=equal)
+    equal, clean = operators.has_equal_inputs, not causes or state.drafts.are_undefined(causes)
+    verdict, reason = state.judge.of_output(match, a, b, difference, noise, clean=clean, equal=equal)
     if verdict == "noise" and operators.is_replaced:
         reason = f"{match.actual.op_type} in place of {match.reference.op_type}, {reason}"
+    undefined = ""
     if verdict != "different":
-        state.known.add_noise(difference, type_of(a, b), operators.noise_causes | causes, noise)
-    return replace(pair, verdict=verdict, reason=reason)
+        added = state.known.add_noise(difference, type_of(a, b), operators.noise_causes | causes, noise)
+        if added.flips and flips_in(noise):
+            undefined = FOLLOWS_FLIPS
+    return replace(pair, verdict=verdict, reason=reason, undefined=undefined)
 
 
 def _add_origin(state: RankState, operators: OperatorPair, pair: Pair) -> OriginNumber:
