@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ascend_dump.adapter import Adapter, AdapterInfo, adapters
     from ascend_dump.analysis.compare import Comparison, compare
+    from ascend_dump.analysis.overflow import find_overflows as overflow
     from ascend_dump.analysis.replay import Replay, replay
     from ascend_dump.analysis.triage import Triage, triage
     from ascend_dump.capturing.capture import Capture
@@ -78,6 +79,7 @@ __all__ = [
     "capture",
     "compare",
     "open",
+    "overflow",
     "push",
     "replay",
     "triage",
@@ -119,6 +121,7 @@ _HOMES: dict[str, tuple[str, str]] = {
     for name in names
 }
 _HOMES["open"] = ("reading", "open_dump")
+_HOMES["overflow"] = ("analysis.overflow", "find_overflows")
 
 
 def __getattr__(name: str) -> object:

@@ -1,8 +1,7 @@
-"""The step language `0|3-5|10|0-10000:1000|4000-`: one class to read it, test it and write it in each dialect.
+"""The step language `0|3-5|10|0-10000:1000|4000-`: a class to parse it, to test steps and to write it.
 
-Sources of the dialects' limits: CANN dump JSON and GE options, `dump_step` (at most 100
-intervals; GE refuses a range whose ends are equal); torchair hands its text to GE unchanged;
-MindSpore `iteration` takes no spaces and the word `all`.
+Sources of the limits: `dump_step` of CANN's dump JSON and of GE's options (at most 100 intervals; GE refuses a range
+with equal ends). torchair hands the text to GE unchanged. `iteration` of MindSpore takes the word `all`, and no spaces.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ StepsLike = Union[None, str, int, range, Iterable[int], "Steps"]
 _MAX_INTERVALS = 100
 _INT32_MAX = 2**31 - 1
 _MAX_DIGITS = 18
-#: A stride is written out for those who know none, into no more steps than this.
-_MAX_WRITTEN_OUT = 10_000
+#: For frameworks without strides, a stride is expanded into at most this many steps.
+_MAX_EXPANDED = 10_000
 
 _Ranges = tuple[tuple[int, int], ...]
 
@@ -43,14 +42,14 @@ class _Stride(NamedTuple):
         return f"{self.low}-{end}" if self.stride == 1 else f"{self.low}-{end}:{self.stride}"
 
     def steps(self) -> range:
-        assert self.high is not None, "it has no end"
+        assert self.high is not None, "the range has no end"
         return range(self.low, self.high + 1, self.stride)
 
 
 class Steps:
     """An immutable set of step numbers, possibly all of them.
 
-    Made from `"0|3-5|10"`, `"all"`, an int, a range, an iterable of ints, or None (all). Ranges include both ends.
+    Built from `"0|3-5|10"`, `"all"`, an int, a range, an iterable of ints, or None (all). Ranges include both ends.
     `"0-10000:1000"` is every 1000th step from 0 to 10000, `"4000-"` has no end. CANN, GE, torchair and MindSpore
     support neither: for them strides are expanded as far as their limits allow, and open ends are refused. Raises
     ConfigError with the offending part marked.
@@ -63,11 +62,12 @@ class Steps:
 
     def __init__(self, value: StepsLike = None, *, name: str = "steps") -> None:
         self._name = name
-        #: Those that run through, in their order and apart; None: all steps. And those with strides or open ends.
+        #: Ranges of consecutive steps, sorted and with gaps between them, or None for all steps; and the parts of the
+        #: text with strides or open ends.
         self._ranges: Optional[_Ranges]
         self._strides: tuple[_Stride, ...]
         self._ranges, self._strides = _parse(value, name)
-        #: The highest selected step, None if there is no end. No property, because each step of a program reads it.
+        #: The highest selected step, None if there is no end. Not a property, because each step of a program reads it.
         self.last = _last(self._ranges, self._strides)
 
     @property
@@ -127,9 +127,9 @@ class Steps:
 
     def to_mindspore(self) -> str:
         """Return the text for `iteration` of MindSpore's dump JSON, with the word `all` for all steps."""
-        return "all" if self._ranges is None else _join(self._written_out("MindSpore's iteration"))
+        return "all" if self._ranges is None else _join(self._expanded("MindSpore's iteration"))
 
-    def _written_out(self, who: str) -> _Ranges:
+    def _expanded(self, consumer: str) -> _Ranges:
         """Return the ranges with all strides expanded."""
         ranges = self._ranges or ()
         steps: list[tuple[int, int]] = []
@@ -137,24 +137,25 @@ class Steps:
             low = stride.low
             if stride.high is None:
                 raise ConfigError(
-                    f"{self._name}={str(self)!r}: {who} has no ranges without an end",
-                    hint=f"write the last step too, such as {low}-{low + 999}, or leave it out for all steps",
+                    f"{self._name}={str(self)!r}: {consumer} has no ranges without an end",
+                    hint=f"write the last step too, such as {low}-{low + 999}, or leave out {self._name} for all steps",
                     code="AD102",
                 )
-            if len(stride.steps()) > _MAX_WRITTEN_OUT:
+            if len(stride.steps()) > _MAX_EXPANDED:
                 raise ConfigError(
-                    f"{self._name}={str(self)!r}: no strides in {who}; {stride} stands for {len(stride.steps())} steps",
+                    f"{self._name}={str(self)!r}: {consumer} has no strides, "
+                    f"and {stride} stands for {len(stride.steps())} steps",
                     hint="give a larger stride, or ranges such as 0-99",
                     code="AD102",
                 )
             steps += [(step, step) for step in stride.steps()]
         return _merge([*ranges, *steps], self._name, str(self)) if steps else ranges
 
-    def _limited(self, who: str) -> _Ranges:
-        ranges = self._written_out(who)
+    def _limited(self, consumer: str) -> _Ranges:
+        ranges = self._expanded(consumer)
         if len(ranges) > _MAX_INTERVALS:
             raise ConfigError(
-                f"{self._name}: {len(ranges)} intervals, but {who} takes at most {_MAX_INTERVALS}",
+                f"{self._name}: {len(ranges)} intervals, but {consumer} takes at most {_MAX_INTERVALS}",
                 hint="join neighbouring steps into ranges such as 0-99, or use several captures",
                 code="AD102",
             )
@@ -218,7 +219,7 @@ def _from_text(text: str, name: str) -> tuple[Optional[_Ranges], tuple[_Stride, 
             # str.isdigit accepts digits of other scripts, which no framework reads.
             if not (piece.isascii() and piece.isdigit()):
                 raise _marked(name, text, position, len(part), f"{part.strip()!r} is neither a number nor a range")
-            # Beyond int64 nothing counts steps, and beyond 4300 digits int() itself refuses.
+            # No framework counts steps beyond int64, and int() itself refuses more than 4300 digits.
             if len(piece) > _MAX_DIGITS:
                 raise _marked(name, text, position, len(part), f"a number of {len(piece)} digits")
         first, stride = int(low), int(stride_text) if colon else 1
@@ -231,14 +232,14 @@ def _from_text(text: str, name: str) -> tuple[Optional[_Ranges], tuple[_Stride, 
             last = first + (last - first) // stride * stride
         if last is None or (stride > 1 and last > first + stride):
             strides.add(_Stride(first, last, stride))
-        else:  # one step, two of them, or all in between
+        else:  # one step, two steps, or consecutive steps
             ranges += [(first, last)] if stride == 1 else [(first, first), (last, last)]
         position += len(part) + 1
-    return _without_end(_merge(ranges, name, text) if ranges else (), strides)
+    return _without_covered(_merge(ranges, name, text) if ranges else (), strides)
 
 
-def _without_end(ranges: _Ranges, strides: set[_Stride]) -> tuple[Optional[_Ranges], tuple[_Stride, ...]]:
-    """Return the ranges and strides without parts that an open range covers."""
+def _without_covered(ranges: _Ranges, strides: set[_Stride]) -> tuple[Optional[_Ranges], tuple[_Stride, ...]]:
+    """Return the ranges and strides without those that an open range covers, which is extended to adjacent ranges."""
     open_ends = [stride.low for stride in strides if stride.high is None and stride.stride == 1]
     if open_ends:
         low = min(open_ends)
@@ -271,7 +272,7 @@ def _merge(ranges: list[tuple[int, int]], name: str, value: object) -> _Ranges:
 def _bad(name: str, value: object, reason: str) -> ConfigError:
     try:
         shown = repr(value)
-    except ValueError:  # an int of more digits than Python writes
+    except ValueError:  # an int with more digits than Python converts to text
         shown = f"<{type(value).__name__}>"
     return ConfigError(
         f"{name}={shown}: {reason}",
@@ -282,7 +283,7 @@ def _bad(name: str, value: object, reason: str) -> ConfigError:
 
 def _marked(name: str, text: str, start: int, length: int, reason: str) -> ConfigError:
     lead = f"{name}="
-    # An empty part at the end has no place of its own: point at the bar before it.
+    # An empty part at the end has no character to point at: point at the bar before it.
     start = min(start, max(len(text) - 1, 0))
     shown = len(repr(text[start : start + length])) - 2
     pointer = " " * (len(lead) + len(repr(text[:start])) - 1) + "^" * max(shown, 1)

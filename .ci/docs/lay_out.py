@@ -11,6 +11,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from ascend_dump.cli.shared.help_texts import topics
+
 REPOSITORY = Path(__file__).parents[2]
 
 #: The public modules of `ascend-dump help interface`. A name that several of them have is described with the first.
@@ -73,7 +75,7 @@ def main(out: Path) -> None:
     for name in MODULES:
         (out / "api" / f"{name}.md").write_text(reference(name, known))
     trees = {
-        "What to do": [f"topics/{page.stem}" for page in sorted((pages / "topics").iterdir())],
+        "What to do": [f"topics/{topic.code}" for topic in topics()],
         "Examples": [f"examples/{page.parent.name}/README" for page in sorted(examples.rglob("README.md"))],
         "Python": [f"api/{name}" for name in MODULES],
         "More": ["errors", "CHANGELOG", "CONTRIBUTING", "SECURITY"],

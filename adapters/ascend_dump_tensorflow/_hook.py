@@ -1,6 +1,6 @@
 """Intercept the creation of TensorFlow sessions, as npu_bridge does.
 
-While there are watchers, one wrapper of `BaseSession.__init__` passes each configuration to them.
+While there are watchers, a wrapper of `BaseSession.__init__` passes them the configuration of each new session.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ __all__ = ["Watcher", "session_class", "unwatch", "watch"]
 
 class Watcher(Protocol):
     def configure(self, config: Any) -> Any:
-        """Return the configuration for a new session. config: that of the program, or None."""
+        """Return the configuration for a new session. config: the configuration of the program, or None."""
 
     def created(self, session: Any) -> None:
-        """Note that a session was created with that configuration."""
+        """Note that a session was created with the returned configuration."""
 
 
 log = logging.getLogger("ascend_dump")
 
 _watchers: list[Watcher] = []
-#: The class whose `__init__` is wrapped, the original, and the wrapper.
+#: The class whose `__init__` is wrapped, the original `__init__`, and the wrapper.
 _wrapped: Optional[tuple[Any, Callable[..., None], Callable[..., None]]] = None
 
 
@@ -37,43 +37,43 @@ def session_class() -> Any:
 
 
 def watch(watcher: Watcher) -> None:
-    """Add a watcher. A second call only makes sure that the wrapper is installed."""
+    """Add a watcher. A second call with it only makes sure that the wrapper is installed."""
     if watcher not in _watchers:
         _watchers.append(watcher)
     _install()
 
 
 def unwatch(watcher: Watcher) -> None:
-    """Remove a watcher; with the last one the wrapper is removed, unless it was wrapped by something else."""
+    """Remove a watcher. With the last watcher the wrapper is removed too, unless something else wraps it by now."""
     global _wrapped
     if watcher in _watchers:
         _watchers.remove(watcher)
     if _watchers or _wrapped is None:
         return
-    where, before, wrapper = _wrapped
-    if where.__dict__.get("__init__") is wrapper:
-        where.__init__ = before
+    session_type, original, wrapper = _wrapped
+    if session_type.__dict__.get("__init__") is wrapper:
+        session_type.__init__ = original
         _wrapped = None
 
 
 def _install() -> None:
     global _wrapped
-    where = session_class()
-    if _wrapped is not None and _wrapped[0] is where and _leads_to(where.__init__, _wrapped[2]):
+    session_type = session_class()
+    if _wrapped is not None and _wrapped[0] is session_type and _leads_to(session_type.__init__, _wrapped[2]):
         return
-    before = where.__init__
+    original = session_type.__init__
 
-    @functools.wraps(before)
+    @functools.wraps(original)
     def wrapper(self: Any, target: Any = "", graph: Any = None, config: Any = None) -> None:
-        # Not a copy of the list, because the launcher's watcher may add one for this session.
+        # Iterate over the list itself: the launcher's watcher may append another one, for this session too.
         for watcher in _watchers:
             config = _guarded(watcher.configure, config, otherwise=config)
-        before(self, target, graph, config)
+        original(self, target, graph, config)
         for watcher in tuple(_watchers):
             _guarded(watcher.created, self)
 
-    where.__init__ = wrapper
-    _wrapped = (where, before, wrapper)
+    session_type.__init__ = wrapper
+    _wrapped = (session_type, original, wrapper)
 
 
 def _guarded(function: Callable[[Any], Any], argument: Any, otherwise: Any = None) -> Any:

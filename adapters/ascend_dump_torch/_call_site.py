@@ -6,12 +6,14 @@ import inspect
 import json
 import os
 import sys
+import warnings
 import weakref
 from types import CodeType
 from typing import Any, Optional
 
 import msgspec
 import torch
+import typing_extensions
 
 import ascend_dump
 from ascend_dump.dump_format import encodable
@@ -22,6 +24,9 @@ _LIBRARIES = (
     os.path.dirname(torch.__file__) + os.sep,
     os.path.dirname(ascend_dump.__file__) + os.sep,
     os.path.dirname(__file__) + os.sep,
+    # Their wrapper of deprecated functions, such as those of torch.distributed.
+    typing_extensions.__file__,
+    warnings.__file__,
     "<",  # frozen modules and generated code
 )
 #: Python's own library, such as the queues of multiprocessing; installed packages may be in a directory below.

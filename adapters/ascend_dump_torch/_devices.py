@@ -11,7 +11,7 @@ __all__ = ["BACKENDS", "Devices", "find_devices", "privateuse1"]
 
 
 def privateuse1() -> str:
-    """Return the device type registered by another package: "npu" after torch_npu is imported."""
+    """Return the device type that another package registered: "npu" after torch_npu is imported."""
     name: str = torch._C._get_privateuse1_backend_name()
     return name
 
@@ -32,7 +32,7 @@ class Devices:
         ]
 
     def graph(self) -> str:
-        """Return the type of a device that captures a graph, or "": reading a tensor would break such a capture."""
+        """Return the type of a device that is capturing a graph, else "". Reading a tensor would break the capture."""
         for name, module in self._graphs:
             if _in_use(module) and module.is_current_stream_capturing():
                 return name
@@ -61,7 +61,7 @@ def _accelerators() -> list[str]:
     if accelerator is not None:
         try:
             current = accelerator.current_accelerator()
-        except RuntimeError:  # PyTorch 2.6 raises it if there is none
+        except RuntimeError:  # PyTorch 2.6 raises it without an accelerator
             return []
         return [] if current is None else [current.type]
     # Before PyTorch 2.6.
@@ -70,7 +70,7 @@ def _accelerators() -> list[str]:
 
 
 def _in_use(module: Any) -> bool:
-    """Return True if this process uses the device already: other queries would initialize it."""
+    """Return True if this process uses the device already. Other queries initialize an unused device."""
     return not hasattr(module, "is_initialized") or bool(module.is_initialized())
 
 

@@ -71,10 +71,6 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-#: A view of a storage: its offset, sizes and strides in elements, and its type.
-_View = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
-
-
 class ViewLayout(msgspec.Struct, eq=False, gc=False):
     """The position of a view in its storage. Views of the same position have the same object.
 
@@ -98,8 +94,8 @@ class ViewLayout(msgspec.Struct, eq=False, gc=False):
 
 
 @functools.lru_cache(1 << 14)
-def layout_of(view: _View) -> ViewLayout:
-    first, sizes, stride, dtype = view
+def layout_of(first: int, sizes: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> ViewLayout:
+    """Return the layout of a view by its offset, sizes and strides in elements."""
     shape = tuple(sizes)
     size = dtype.itemsize
     nbytes = math.prod(shape) * size

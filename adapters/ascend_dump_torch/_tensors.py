@@ -40,8 +40,6 @@ _SWEEP = 4
 _expired = torch.UntypedStorage._expired
 _Tensor = torch.Tensor
 _strided = torch.strided
-#: The fields of a `Line` from `dtype` to `version` without those of the operator, its `offset`, and the payload.
-_View = tuple[str, tuple[int, ...], int, str, tuple[int, ...], int, int, int, int, int, int, Payload]
 
 
 class OperatorCall(msgspec.Struct, eq=False, gc=False):
@@ -54,6 +52,23 @@ class OperatorCall(msgspec.Struct, eq=False, gc=False):
     phase: str
     module: str
     source: str
+
+
+class _RecordedView(msgspec.Struct, eq=False, gc=False):
+    """The fields of a `Line` that follow from the tensor alone, and its payload, to record it again."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    device: str
+    stride: tuple[int, ...]
+    first: int
+    storage: int
+    address: int
+    storage_nbytes: int
+    version: int
+    offset: int
+    payload: Payload
 
 
 class _StorageState(msgspec.Struct, eq=False, gc=False):
@@ -78,7 +93,7 @@ class _StorageState(msgspec.Struct, eq=False, gc=False):
     infinite: bool = False
     in_flight: tuple[tuple[int, int], ...] = ()
     ranges: dict[tuple[int, int, str], Payload] = {}
-    views: dict[ViewLayout, _View] = {}
+    views: dict[ViewLayout, _RecordedView] = {}
     pending: list[Payload] = []
 
     def forget_content(self) -> None:
@@ -297,7 +312,7 @@ class Tensors:
             return _not_stored(op, tensor, io, index)
         storage = tensor.untyped_storage()
         version = _version_of(tensor)
-        layout = layout_of((tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype))
+        layout = layout_of(tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
         state = self._states.get(storage._cdata)
         # Most tensors occur again unchanged: the output of one operator is the input of another.
         view = state.views.get(layout) if state is not None and state.version == version else None
@@ -326,32 +341,32 @@ class Tensors:
             return None
         if not storage.resizable():
             return None
-        source = state.views.get(layout_of((tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)))
+        source = state.views.get(layout_of(tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype))
         if source is None or view.untyped_storage()._cdata != state.key or self._is_overwritten(source, storage):
             return None
         self._just_used[state.key] = state
-        layout = layout_of((view.storage_offset(), view.shape, view.stride(), view.dtype))
+        layout = layout_of(view.storage_offset(), view.shape, view.stride(), view.dtype)
         returned = state.views.get(layout)
-        payload = source[-1]
+        payload = source.payload
         if returned is None:
             begin = layout.begin
             if layout.dense is None or state.ranges.get((begin, begin + layout.span, layout.dtype)) is not payload:
                 output = self._look(op, view, storage, state.version, layout, "output", 0, False, None)
                 return [_item_of_view(op, "input", 0, source), output]
             # The same bytes in another shape or order.
-            returned = state.views[layout] = (
-                layout.dtype, layout.shape, layout.nbytes, source[3],
-                layout.stride, layout.first, *source[6:10], 0, payload,
+            returned = state.views[layout] = _RecordedView(
+                layout.dtype, layout.shape, layout.nbytes, source.device, layout.stride, layout.first,
+                source.storage, source.address, source.storage_nbytes, source.version, 0, payload,
             )  # fmt: skip
-        elif returned[-1] is not payload and self._is_overwritten(returned, storage):
+        elif returned.payload is not payload and self._is_overwritten(returned, storage):
             return None
         return [_item_of_view(op, "input", 0, source), _item_of_view(op, "output", 0, returned)]
 
-    def _is_overwritten(self, view: _View, storage: Any) -> bool:
+    def _is_overwritten(self, view: _RecordedView, storage: Any) -> bool:
         """Return True if the memory of a known view was written to unseen; it is read each time from then on."""
-        payload, window = view[-1], view[-1].window
+        payload, window = view.payload, view.payload.window
         if payload.changed or (
-            window is not None and (storage.data_ptr() != view[7] or window.tobytes() != payload.sample)
+            window is not None and (storage.data_ptr() != view.address or window.tobytes() != payload.sample)
         ):
             self.distrust_storage(storage)
             return True
@@ -537,22 +552,22 @@ def _is_sample(payload: Payload, address: int) -> bool:
 def _keep_view(state: _StorageState, layout: ViewLayout, line: Line, payload: Payload) -> Item:
     # The layout does not include conjugation, nor the scale of a quantized tensor.
     if not layout.is_complex and line.quantization is None:
-        state.views[layout] = (
+        state.views[layout] = _RecordedView(
             line.dtype, line.shape, line.nbytes, line.device, line.stride, line.storage_offset, line.storage,
             line.address, line.storage_nbytes, line.version, line.offset, payload,
         )  # fmt: skip
     return Item(line, payload)
 
 
-def _item_of_view(op: OperatorCall, io: str, index: int, view: _View) -> Item:
+def _item_of_view(op: OperatorCall, io: str, index: int, view: _RecordedView) -> Item:
     """Return the record of a tensor that was recorded before."""
-    dtype, shape, nbytes, device, stride, first, number, address, size, version, offset, payload = view
     # Positional arguments in the order of Line are faster, and this runs for every tensor.
     line = Line(
-        op.seq, op.op_type, op.name, io, index, op.time, dtype, shape, nbytes, device,
-        op.phase, op.module, op.source, stride, first, number, address, size, version, offset,
+        op.seq, op.op_type, op.name, io, index, op.time, view.dtype, view.shape, view.nbytes, view.device,
+        op.phase, op.module, op.source, view.stride, view.first, view.storage, view.address, view.storage_nbytes,
+        view.version, view.offset,
     )  # fmt: skip
-    return Item(line, payload)
+    return Item(line, view.payload)
 
 
 def _not_stored(op: OperatorCall, tensor: torch.Tensor, io: str, index: int) -> Item:

@@ -1,11 +1,13 @@
-"""Dumps of eager PyTorch on NPUs, by CANN's own dump service: every kernel that torch_npu launches.
+"""Dumps of eager PyTorch on NPUs, by CANN's own dump service: every API call of torch_npu, with its kernels.
 
     with ascend_dump.capture(model, steps="0|1", path="dumps"):
         train(model)
 
 torch_npu's dump interface has no steps, so it is switched on and off at the boundaries of selected steps. Each of them
-has a directory of its own, `{path}/worldsize{N}_global_rank{R}/{run}/{step}/{time}/{device}`. `record.op_type` and
-`record.op_name` are those of aclnn's kernels.
+has a directory of its own, `{path}/worldsize{N}_global_rank{R}/{run}/{step}/{time}/{device}`. `record.op_type` is the
+API call, such as `aclnnAdd`, and `record.kernel` the kernel, such as `AddAiCore`; None for records of the call itself.
+
+Overflow detection and norm exception dumps are read by CANN at the first operator of the process, and stay.
 """
 
 from __future__ import annotations
@@ -52,10 +54,11 @@ class TorchNpuAdapter(PyTorchAdapter):
         return launch(begin)
 
     def may_attach(self, request: DumpRequest) -> None:
-        if request.scene == "exception":
+        moments = {"exception": "when the NPU is initialised", "overflow": "at the first operator on an NPU"}
+        if request.scene in moments:
             raise NotSupported(
-                "scene='exception' is read when the NPU is initialised, and this program runs already",
-                hint="start the program with `ascend-dump run --scene exception`",
+                f"scene={request.scene!r} is read {moments[request.scene]}, and this program runs already",
+                hint=f"start the program with `ascend-dump run --scene {request.scene}`",
             )
 
     def attach(self, begin: Begin) -> Callable[[], bool]:

@@ -20,6 +20,11 @@ __all__ = ["check"]
 
 _ACL_DUMP_DATA = "ACL_DUMP_DATA"
 _SWITCH = "dump.dump_op_switch"
+#: Variables by which torch_npu chooses the saturation mode.
+_SATURATION = (("INF_NAN_MODE_FORCE_DISABLE", "1"), ("INF_NAN_MODE_ENABLE", "0"))
+_INF_NAN = "in INF_NAN mode each one with Inf or NaN in an output is written, also where it only passes them on"
+_SATURATES = "in saturation mode each one that overflowed is written, with the largest number instead of Inf"
+_MODES = {True: _INF_NAN, False: _SATURATES, None: f"{_INF_NAN}, and {_SATURATES}"}
 
 
 def check(request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
@@ -63,6 +68,8 @@ def _of_scene(request: DumpRequest, situation: Situation) -> Iterator[Problem]:
             "compile the model and capture it with framework='torchair'",
             "scene",
         )
+    if request.scene == "overflow":
+        yield from _of_overflow(situation)
     if request.scene != "exception":
         return
     if situation.exception_on:
@@ -84,6 +91,30 @@ def _of_scene(request: DumpRequest, situation: Situation) -> Iterator[Problem]:
             "torch_npu 2.13 reads that variable; with one that does not, lite_exception stays on",
             "scene",
         )
+
+
+def _of_overflow(situation: Situation) -> Iterator[Problem]:
+    interface = DumpInterface()
+    mode = interface.supports_inf_nan
+    if interface.initialised and not mode:
+        yield Problem(
+            "AD257",
+            "warning",
+            "the NPU is initialised, and CANN reads the switch of overflow detection at the first operator only: if "
+            "one has run, nothing is recorded",
+            "start the capture before anything uses the NPU, or run `ascend-dump run --scene overflow -- ...`",
+            "scene",
+        )
+    if mode is None and any(situation.env.get(name) == value for name, value in _SATURATION):
+        mode = False
+    yield Problem(
+        "AD258",
+        "warning",
+        "from now on every kernel of this process waits for its stream, also outside of selected steps and after the "
+        f"block, and {_MODES[mode]}",
+        "use it in a short run of its own",
+        "scene",
+    )
 
 
 def _of_target(request: DumpRequest, target: Any) -> Iterator[Problem]:
@@ -115,7 +146,7 @@ def _of_eager(request: DumpRequest) -> Iterator[Problem]:
         yield Problem(
             "AD265",
             "silent",
-            "layers=, models= and blacklists choose among operators of models; every eager kernel is dumped",
+            "layers=, models= and blacklists choose among operators of models; every eager operator is dumped",
             "select when reading (dump.select(op=...)), or capture a compiled model with framework='torchair'",
             "layers",
         )
@@ -123,7 +154,7 @@ def _of_eager(request: DumpRequest) -> Iterator[Problem]:
         yield Problem(
             "AD268",
             "silent",
-            "level='op' leaves out the kernels of aclnn, which is what torch_npu launches",
+            "level='op' leaves out the API calls of aclnn and their kernels, which is all that eager operators are",
             "leave level= out, or use 'kernel'",
             "level",
         )

@@ -12,13 +12,13 @@ import importlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Optional
 
 from ascend_dump import AdapterError
 from ascend_dump.adapter.acl_interface import refusal
 from ascend_dump.native.cann.acl_codes import AclError
 
-__all__ = ["DumpInterface"]
+__all__ = ["DumpInterface", "overflow_once"]
 
 _NAMES = ("init_dump", "set_dump", "finalize_dump")
 _CODE = re.compile(r"error code is (\d{6})\b")
@@ -47,6 +47,15 @@ class DumpInterface:
         """
         ask = getattr(self._npu, "is_current_stream_capturing", None)
         return ask is not None and self.initialised and bool(ask())
+
+    @property
+    def supports_inf_nan(self) -> Optional[bool]:
+        """True in INF_NAN mode, False in saturation mode, None where torch_npu does not tell.
+
+        (assumption torch_npu.overflow_mode)
+        """
+        ask = getattr(getattr(self._npu, "utils", None), "is_support_inf_nan", None)
+        return bool(ask()) if ask is not None and self.initialised else None
 
     def begin(self, config: str) -> None:
         """Start dumping, with the settings in the file `config`.
@@ -104,6 +113,14 @@ class DumpInterface:
                 f"the device reports an error of what the program launched: {first}",
                 hint="the program meets it where it waits for the device itself; run it without a capture to see where",
             ) from error
+
+
+def overflow_once() -> None:
+    """Let a kernel of one element overflow, and wait for it."""
+    import torch
+
+    with torch.no_grad():
+        (torch.full((1,), 6e4, dtype=torch.float16, device="npu") * 2).cpu()
 
 
 @contextmanager

@@ -27,14 +27,14 @@ def attach(begin: Begin) -> Callable[[], bool]:
 
 
 class _TorchNpuLaunch:
-    """Starts the capture at the first step; an exception dump earlier, before the NPU is initialised."""
+    """Starts the capture at the first step; in these scenes earlier, because CANN reads their switches only once."""
 
     def __init__(self, begin: Begin) -> None:
         self._begin = begin
         self._session: Optional[TorchNpuSession] = None
         skips = begin.request.options.get(SKIP_WARMUP)
         self._steps = ProcessSteps(self._called, left_out=self._is_warmup if skips else None, ended=begin.done)
-        if begin.request.scene == "exception":
+        if begin.request.scene in ("exception", "overflow"):
             self._open()
 
     def unused(self) -> str:

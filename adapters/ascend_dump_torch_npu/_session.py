@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shutil
 import threading
 import weakref
 from collections import deque
+from multiprocessing import parent_process
+from pathlib import Path
 from typing import Any, Callable, Optional
 
 import torch
@@ -19,7 +22,7 @@ from ascend_dump.adapter.pytorch.calls import Watch
 from ascend_dump.adapter.pytorch.warmup import is_warmup
 from ascend_dump.native.cann.config.of_request import save_config
 from ascend_dump.native.cann.config.parse import read_config
-from ascend_dump_torch_npu._interface import DumpInterface
+from ascend_dump_torch_npu._interface import DumpInterface, overflow_once
 from ascend_dump_torch_npu._settings import (
     INIT_CONFIG,
     SKIP_WARMUP,
@@ -35,6 +38,8 @@ log = logging.getLogger("ascend_dump")
 
 #: The most steps that `keep=` may not have removed yet, because its thread runs from time to time only.
 _LATE = 10_000
+#: The directory of overflows outside of selected steps, which is removed.
+_UNSELECTED = "unselected"
 
 
 class TorchNpuSession(Session):
@@ -63,6 +68,11 @@ class TorchNpuSession(Session):
         self._begun: deque[int] = deque(maxlen=most)
         self._ended: deque[int] = deque(maxlen=most)
         self._on = False
+        #: The open step, if it is dumped.
+        self._open: Optional[int] = None
+        #: Whether the dump has to stay on until an operator has run, see `_watch_overflow`.
+        self._awaits_operator = False
+        self._is_unsure = False
         self._superseded = False
         #: Whether the recording ends with the open step.
         self._ends = False
@@ -75,7 +85,9 @@ class TorchNpuSession(Session):
             self._config = run.beside("torch_npu.json")
             if request.scene == "exception":
                 self._restore = self._set_scene()
-            elif target is not None:
+            elif request.scene == "overflow":
+                self._watch_overflow()
+            if target is not None and request.scene != "exception":
                 self._watch = Watch(target, self._called)
         except BaseException:
             interface.release(self)
@@ -120,18 +132,26 @@ class TorchNpuSession(Session):
         if number is not None:
             self._calls = max(self._calls, number + 1)
         selected = self.selects_step(number)
-        if (self._on or selected) and self._interface.capturing:
-            raise CaptureError(
-                "a step began while a graph (NPUGraph) was being captured, where the dump cannot be switched",
-                hint="capture graphs before the block, or outside selected steps",
-                code="AD269",
-            )
+        if self._on or selected:
+            self._refuse_in_graph("a step")
+        if self._awaits_operator and not selected:
+            self._awaits_operator = False
+            return
+        self._awaits_operator = False
         self._switch_off()
         if selected:
             assert number is not None, "an unselected step is never dumped"
             self._switch_on(number)
         if not selected and self.is_past(number):
             self._stop_watching()
+
+    def _refuse_in_graph(self, what: str) -> None:
+        if self._interface.capturing:
+            raise CaptureError(
+                f"{what} began while a graph (NPUGraph) was being captured, where the dump cannot be switched",
+                hint="capture graphs before the block, or outside selected steps",
+                code="AD269",
+            )
 
     @property
     def is_over(self) -> bool:
@@ -143,19 +163,28 @@ class TorchNpuSession(Session):
 
     def _switch_on(self, number: int) -> None:
         # (assumption torch_npu.step_numbering)
-        path = self.root / str(number)
+        self._begin(self.root / str(number))
+        self._open = number
+        self.dumped += 1
+        self._begun.append(number)
+
+    def _begin(self, path: Path) -> None:
         add_private_directory(path)
         save_config(self._config, build(self.request, path))
         self._interface.begin(os.fspath(self._config))
         self._on = True
-        self.dumped += 1
-        self._begun.append(number)
 
     def _switch_off(self) -> None:
-        if self._on:
-            self._on = False
-            self._ended.append(self._begun[-1])
+        if not self._on:
+            return
+        step, self._on, self._open = self._open, False, None
+        if step is not None:
+            self._ended.append(step)
+        try:
             self._interface.end()
+        finally:
+            if step is None:
+                shutil.rmtree(self.root / _UNSELECTED, ignore_errors=True)
 
     def guard(self, function: Callable[..., Any], *args: Any) -> None:
         """Call a function of this capture; an exception in it ends the dump and is kept in `failure`, not raised."""
@@ -180,6 +209,42 @@ class TorchNpuSession(Session):
                 self.failure.reported = True
                 log.warning("%s", self.failure)
                 log.debug("switching failed", exc_info=True)
+
+    # Overflow.
+
+    def _watch_overflow(self) -> None:
+        """Switch the detection on. CANN reads that at the first operator of the process, and keeps it.
+
+        So it is on from here until an operator has run, which the first step does. If the NPU is initialised, operators
+        may have run: in INF_NAN mode an overflow is made then, which is written if it is on. Not in saturation mode,
+        where it would set the status that scalers of the loss look at. Raises CaptureError AD257 if it is off.
+
+        (assumption torch_npu.overflow_switch)
+        """
+        self._refuse_in_graph("the capture")
+        path = self.root / _UNSELECTED
+        mode = self._interface.supports_inf_nan
+        self._is_unsure = self._interface.initialised and not mode
+        self._begin(path)
+        self._awaits_operator = not mode
+        if not mode:
+            return
+        try:
+            overflow_once()
+        finally:
+            # Its files are complete when the dump has ended.
+            self._on = False
+            self._interface.end()
+            is_detected = any(names for _, _, names in os.walk(path))
+            shutil.rmtree(path, ignore_errors=True)
+        if not is_detected:
+            raise CaptureError(
+                "overflow detection is off in this process: CANN reads its switch at the first operator on an NPU, and "
+                "keeps it; an overflow was made to try it, and left no file",
+                hint="start the capture before the first operator, or run the program with "
+                "`ascend-dump run --scene overflow`, which does so",
+                code="AD257",
+            )
 
     # Exception scenes.
 
@@ -223,6 +288,11 @@ class TorchNpuSession(Session):
             empty = [number for number in ended if number >= first and not self._wrote(number)]
             if any(self._wrote(number) for number in self._begun if number >= first and number not in empty):
                 tell_of_empty("step", len(empty), min(empty, default=None))
+        if self._is_unsure and self.dumped and not any(map(self._wrote, self._begun)):
+            log.warning(
+                "no overflow was recorded: none happened, or the detection was off, because an operator had run on the "
+                "NPU before this capture [AD257]"
+            )
         self._look_for_torchair()
 
     def _wrote(self, step: int) -> bool:
@@ -258,6 +328,8 @@ class TorchNpuSession(Session):
     def reasons(self) -> Optional[list[str]]:
         if self._superseded or self.request.scene == "exception" or (self.request.scene and self.dumped):
             return None
+        if self.launched and self.request.scene and parent_process() is not None and not self._calls:
+            return None  # a worker that runs no model
         reasons = []
         if self._other_threads:
             reasons.append(

@@ -1,4 +1,4 @@
-"""A request as CANN's dump JSON for eager kernels, and the situation of the process that will dump."""
+"""Build CANN's dump JSON for eager kernels from a request, and describe the process that will dump."""
 
 from __future__ import annotations
 
@@ -27,22 +27,24 @@ __all__ = [
 INIT_CONFIG = "TORCH_ACL_INIT_CONFIG_PATH"
 #: The option that leaves out warm-up calls.
 SKIP_WARMUP = "skip_warmup"
-_OF_MODELS = ("optype_blacklist", "opname_blacklist", "opname_range")
-_LAZY_DEVICE = "8.3.RC1"
+#: Options that select operators of models.
+_MODEL_OPTIONS = ("optype_blacklist", "opname_blacklist", "opname_range")
+#: The first version of CANN for which torch_npu requires a default device.
+_DEFAULT_DEVICE_SINCE = "8.3.RC1"
 
 
 def build(request: DumpRequest, path: Path) -> dict[str, Any]:
     """Return the dump JSON for one step. Raises ConfigError and NotSupported.
 
-    It has no steps, because CANN counts executions of models only; the capture switches the dump instead. Models are
-    listed only if the request selects in models.
+    It has no steps, because CANN counts executions of models only; the capture switches the dump on and off instead.
+    Without a scene and the option `op_switch` it dumps no models, and has no selection in models either.
 
     (assumption cann.single_operators)
     """
     all_steps = request.replace(path=path, steps=Steps(None))
     if request.scene is None and "op_switch" not in request.options:
         if selects_in_models(request):
-            options = {name: value for name, value in request.options.items() if name not in _OF_MODELS}
+            options = {name: value for name, value in request.options.items() if name not in _MODEL_OPTIONS}
             all_steps = all_steps.replace(layers=(), models=(), options=options)
         all_steps = all_steps.replace(options={**all_steps.options, "op_switch": "only"})
     return acl_config(all_steps, known_options=OPTIONS)
@@ -50,7 +52,7 @@ def build(request: DumpRequest, path: Path) -> dict[str, Any]:
 
 def selects_in_models(request: DumpRequest) -> bool:
     """Return True if the request selects operators of models; kernels launched by eager PyTorch belong to no model."""
-    return bool(request.layers or request.models or any(name in request.options for name in _OF_MODELS))
+    return bool(request.layers or request.models or any(name in request.options for name in _MODEL_OPTIONS))
 
 
 def build_initial(request: DumpRequest, path: Path) -> dict[str, Any]:
@@ -58,7 +60,7 @@ def build_initial(request: DumpRequest, path: Path) -> dict[str, Any]:
     config = build(request, path)
     torch_npu: Any = sys.modules["torch_npu"]
     at_least = getattr(getattr(torch_npu.npu, "utils", None), "_is_gte_cann_version", None)
-    if at_least is None or at_least(_LAZY_DEVICE, "CANN"):
+    if at_least is None or at_least(_DEFAULT_DEVICE_SINCE, "CANN"):
         config["defaultDevice"] = {"default_device": "0"}
     return config
 
@@ -66,8 +68,8 @@ def build_initial(request: DumpRequest, path: Path) -> dict[str, Any]:
 def look_around() -> Situation:
     """Return the situation of this process.
 
-    torch_npu passes `lite_exception` to aclInit, and CANN keeps the first exception dump. Overflow detection is an
-    option of atc, but nothing is converted in this process.
+    torch_npu passes `lite_exception` to aclInit, and CANN keeps the first exception dump. Overflow detection needs an
+    option of atc only for models that atc converts, and this process converts none.
 
     (assumption torch_npu.initial_config)
     """

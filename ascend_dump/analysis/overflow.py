@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import cmath
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 
 from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.module_calls import NOT_RECORDED, ModuleCalls
@@ -110,13 +111,13 @@ class OverflowReport(NamedTuple):
 
 
 def find_overflows(
-    dump: Dump,
+    dump: Union[Dump, str, os.PathLike[str]],
     *,
     watch: Optional[Callable[[Iterable[Record]], Iterable[Record]]] = None,
     beside: Optional[Callable[[list[Record], Measure], object]] = None,
     executor: Optional[Executor] = None,
 ) -> OverflowReport:
-    """Look through a dump of any scene for the operators that overflowed.
+    """Find the operators of a dump of any scene that overflowed. dump: or its path.
 
     What the device reported is taken as it is. Elsewhere the recorded values or statistics decide, with the operators
     in the order they ran. An Inf that the program fills in by itself, such as the mask of attention, is no overflow.
@@ -126,6 +127,7 @@ def find_overflows(
             measures them, so that no tensor is read twice.
     executor: measures the tensors of several ranks side by side, see `ascend_dump.analysis.ranks.measured`.
     """
+    dump = dump if isinstance(dump, Dump) else open_dump(dump)
     reader = _OverflowReader()
     overflows: list[Overflow] = []
     reported: set[_DeviceKey] = set()

@@ -25,7 +25,7 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
 def help(topic: Optional[str], as_json: bool) -> Exit:  # noqa: A001  (the name of the verb)
     """Print a topic, or the help of a verb; without TOPIC, list all topics."""
     from ascend_dump.cli.shared.group import VERBS
-    from ascend_dump.cli.shared.help_texts import topic_text, topics
+    from ascend_dump.cli.shared.help_texts import TOPICS, topic_text, topics
     from ascend_dump.report.documents import write_document
 
     if topic is not None and any(topic in verbs for verbs in VERBS.values()):
@@ -43,7 +43,8 @@ def help(topic: Optional[str], as_json: bool) -> Exit:  # noqa: A001  (the name 
     elif topic is not None:
         click.echo(texts[0].text.rstrip())
     else:
-        for text in texts:
-            click.echo(f"{text.code:<12}{text.title}")
-        click.echo("\n`ascend-dump help TOPIC` shows one, `ascend-dump VERB --help` the options of a verb")
+        titles = {text.code: text.title for text in texts}
+        for task, names in TOPICS.items():
+            click.echo("\n".join([f"{task}:", *(f"  {name:<12}{titles[name]}" for name in names), ""]))
+        click.echo("`ascend-dump help TOPIC` shows one, `ascend-dump VERB --help` the options of a verb")
     return Exit.OK

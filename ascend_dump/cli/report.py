@@ -1,4 +1,4 @@
-"""`ascend-dump report`: a page of a dump, or of two that are compared."""
+"""`ascend-dump report`: an HTML page about a dump, or about a comparison of two dumps."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def report(
     """
     target = Path(output)
     if target.suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(f"-o {output}: a page is an HTML file", hint="name it page.html")
+        raise ConfigError(f"-o {output}: the page is an HTML file, so its name ends in .html", hint="such as page.html")
     check_target("-o", output)
     if target.exists() and not overwrite:
         raise ConfigError(f"{target} exists already", hint="give -o another name, or --overwrite")

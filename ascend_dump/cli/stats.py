@@ -36,13 +36,14 @@ if TYPE_CHECKING:
     from ascend_dump.report.tables import Column
     from ascend_dump.statistics import Statistics
 
-#: Field of `Statistics` and heading of its column, of those that every dump shows.
+#: Field of `Statistics` -> heading of its column, for columns that are always printed.
 _COLUMNS: dict[str, str] = {"count": "count"}
-#: The same of those that are shown if one of the first rows has them.
+#: The same for columns that are printed if at least one of the first rows has a value.
 _OPTIONAL: dict[str, str] = {}
 for _entry in TABLE:
     if _entry.heading:
         (_OPTIONAL if _entry.is_optional else _COLUMNS)[_entry.name] = _entry.heading
+#: Number of the first rows that decide about the optional columns.
 _SAMPLE = 1000
 
 
@@ -78,10 +79,10 @@ def stats(
 ) -> Exit:
     """Print statistics of the tensors of the dump at PATH (default: dumps).
 
-    They are the recorded ones, or are computed from the values if the dump has none. max and min are taken over the
-    elements that are not NaN. With --origin each operator is shown with its inputs and its first non-finite output.
+    Recorded statistics are printed; if the dump has none, they are computed from the values. max and min ignore NaN.
+    With --origin each operator is shown with its inputs and its first non-finite output.
     Operators that change no values, such as views, are left out unless --all, --op or --op-type selects them; --json
-    has all.
+    lists all.
     """
     from ascend_dump.analysis.operators.nonfinite import is_nonfinite
 
@@ -91,27 +92,27 @@ def stats(
         )
     dump = open_selected(path, selectors)
     unreadable = Unreadable(dump)
-    looked_at = dump
+    searched = dump
     if (nonfinite or (limit and sort not in (None, "op"))) and not origin and dump.is_large:
         from ascend_dump.cli.shared.stats_columns import candidates
 
-        looked_at, unreadable.seen = candidates(dump, nonfinite=nonfinite, sort=sort, limit=limit)
-    # Rows are made as they are written, so it is needed until the end of the verb.
+        searched, unreadable.seen = candidates(dump, nonfinite=nonfinite, sort=sort, limit=limit)
+    # Rows are computed while they are written, so the executor is needed until the verb ends.
     executor = click.get_current_context().with_resource(opened_executor(workers, dask))
-    source: Iterable[Record] = looked_at
+    source: Iterable[Record] = searched
     if executor is not None:
         from ascend_dump.analysis.ranks import measured
 
-        source = measured(looked_at, executor)
+        source = measured(searched, executor)
     records = unreadable.watch(progress(source, "tensors"))
     folding = Folding(show_all or as_json, selectors)
     if not origin and not nonfinite:
         records = folding.unfold(records)
     rows = _origins(records, unreadable) if origin else _measured_rows(records, unreadable)
     if nonfinite:
-        # One that cannot be read may hold some, so it stays.
+        # A record that cannot be read may hold NaN or Inf, so its row stays.
         rows = (row for row in rows if row.error or (row.statistics is not None and is_nonfinite(row.statistics)))
-        # A view may be the only record of a tensor, so those with NaN or Inf are counted.
+        # A view may be the only record of a tensor, so a note counts the hidden views with NaN or Inf.
         rows = rows if origin else folding.unfold(rows, lambda row: row.record)
     if sort:
         rows = iter(sorted(rows, key=lambda row: _sort_key(row, sort)))
@@ -127,7 +128,7 @@ def stats(
     else:
         shown = _write_table(dump, rows)
     if not as_json and not shown and unreadable.seen and not (nonfinite and folding.count):
-        _tell_none(unreadable.seen, nonfinite=nonfinite, origin=origin)
+        _tell_no_results(unreadable.seen, nonfinite=nonfinite, origin=origin)
     for note in () if as_json else folding.notes("tensor", holding="NaN or Inf" if nonfinite else ""):
         print(note, file=sys.stderr)
     code = Exit.OK if unreadable.seen else tell_nothing_matched(path, selectors)
@@ -160,12 +161,12 @@ def _write_table(dump: Dump, rows: Iterable[_Row]) -> int:
     return write_table(_columns(lead, argument, headings.values()), cells, sys.stdout)
 
 
-def _tell_none(count: int, *, nonfinite: bool, origin: bool) -> None:
+def _tell_no_results(count: int, *, nonfinite: bool, origin: bool) -> None:
     """Print a line on stderr about a search without results."""
     if origin:
         print(
             f"no operator in {counted(count, 'record')} made NaN or Inf of recorded finite inputs; "
-            "--nonfinite lists all tensors that hold some",
+            "--nonfinite lists all tensors with NaN or Inf",
             file=sys.stderr,
         )
     elif nonfinite:
@@ -182,13 +183,13 @@ def _origins(records: Iterator[Record], unreadable: Unreadable) -> Iterator[_Row
 
 
 def _cut(rows: Iterable[_Row], limit: int, remaining: Iterable[_Row]) -> Iterator[_Row]:
-    """Yield the first rows, then go through the others: notes are about all records."""
+    """Yield the first rows, then consume the remaining ones, because notes are about all records."""
     yield from islice(rows, limit)
     deque(remaining, maxlen=0)
 
 
 def _unmeasured(records: Iterable[Record], unreadable: Unreadable) -> Iterator[_Row]:
-    """Yield rows of records that are counted and not shown: no tensor is read for them."""
+    """Yield rows of records that are only counted, not printed, so that no tensor is read for them."""
     for record in records:
         yield _Row(record, *unreadable.statistics(record, recorded=record.loader is not None))
 
@@ -203,7 +204,7 @@ def _sort_key(row: _Row, sort: str) -> tuple[Any, ...]:
     value = getattr(row.statistics, sort, None)
     if value is None:
         return (2, 0)
-    # NaN compares with nothing, and is what one looks for.
+    # NaN has no order; rows with NaN come first, because users search for them.
     return (0, 0) if value != value else (1, -value)
 
 

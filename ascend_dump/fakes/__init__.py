@@ -4,11 +4,11 @@
         import acl                                     # the fake, inside the block
         npu.overflow("Add_1")
 
-A fake is a module of this package, listed in `FAKES`, with the function `modules(npu) -> Mapping[str, ModuleType]`:
-new modules for `sys.modules` for each installation, bound to that device. The optional function
-`patches(npu, modules) -> ContextManager` makes other changes, such as attributes of a real framework: entered after
-the modules are installed, left before they are removed. In place of a module, `modules` may return a function
-`fill(module)`, called when the program imports that module.
+A fake is a module of this package, listed in `FAKES`, with the function `modules(npu) -> Mapping[str, ModuleType]`.
+For each installation it returns new modules for `sys.modules`, bound to that device. The optional function
+`patches(npu, modules) -> ContextManager` makes other changes, such as attributes of a real framework: its context is
+entered after the modules are installed, and left before they are removed. In place of a module, `modules` may return a
+function `fill(module)`, which is called when the program imports that module.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def installed_device() -> Npu:
     from ascend_dump import ConfigError
 
     if not _devices:
-        raise ConfigError("no fakes are installed", hint="ask inside `with ascend_dump.fakes.install(...)`")
+        raise ConfigError("no fakes are installed", hint="call it inside `with ascend_dump.fakes.install(...)`")
     return _devices[-1]
 
 
@@ -62,8 +62,8 @@ def installed_device() -> Npu:
 def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **device: Any) -> Iterator[Npu]:
     """Install fakes in `sys.modules` for the duration of a `with` block, and yield their device.
 
-    names: of `FAKES`. npu: the device to use; by default a new `Npu(**device)`.
-    At the end the modules below the fakes' names are removed, and the earlier modules are restored.
+    names: keys of `FAKES`. npu: the device to use; by default a new `Npu(**device)`.
+    At the end the modules with these names and their submodules are removed, and the earlier modules are restored.
     Raises ConfigError for an unknown name, for two fakes of the same module, and if a real module of that name is
     loaded or could be imported, unless `force` is set.
     """
@@ -82,15 +82,15 @@ def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **devic
             hint="pass the arguments to Npu(...)",
         )
     target_device = _make_device(device) if npu is None else npu
-    makers = [import_module(FAKES[name]) for name in dict.fromkeys(names)]
+    fakes = [import_module(FAKES[name]) for name in dict.fromkeys(names)]
     modules: dict[str, Union[ModuleType, Fill]] = {}
-    for maker in makers:
-        more_modules = maker.modules(target_device)
+    for fake in fakes:
+        fake_modules = fake.modules(target_device)
         # Fakes may share a module.
-        twice = {name for name in modules.keys() & more_modules.keys() if modules[name] is not more_modules[name]}
-        if twice:
-            raise ConfigError(f"two of {', '.join(names)} stand in for {min(twice)}", hint="install one of them")
-        modules.update(more_modules)
+        conflicts = {name for name in modules.keys() & fake_modules.keys() if modules[name] is not fake_modules[name]}
+        if conflicts:
+            raise ConfigError(f"two of {', '.join(names)} stand in for {min(conflicts)}", hint="install one of them")
+        modules.update(fake_modules)
     roots = {name for name in modules if not any(parent in modules for parent in _parents(name))}
     for root in sorted(roots):
         if not force and _is_real(root):
@@ -108,9 +108,9 @@ def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **devic
                 _install(name, module)
         importer.insert()
         with contextlib.ExitStack() as patched:
-            for maker in makers:
-                if hasattr(maker, "patches"):
-                    patched.enter_context(maker.patches(target_device, modules))
+            for fake in fakes:
+                if hasattr(fake, "patches"):
+                    patched.enter_context(fake.patches(target_device, modules))
             _run_import_hooks(modules)
             yield target_device
     finally:
@@ -168,7 +168,7 @@ def _install(name: str, module: ModuleType) -> None:
 
 
 def _run_import_hooks(modules: Mapping[str, object]) -> None:
-    """Run the hooks of imports: no finder runs for modules that are added to `sys.modules`."""
+    """Run the import hooks of wrapt: its finder does not run for modules that are added to `sys.modules`."""
     wrapt: Any = sys.modules.get("wrapt")
     for module in modules.values():
         if wrapt is not None and isinstance(module, ModuleType):

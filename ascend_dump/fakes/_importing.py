@@ -1,4 +1,4 @@
-"""Modules of a fake that are filled at the import, as modules of a real framework run at the import."""
+"""Import modules of a fake late: a function fills each module when the program imports it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Callable, Optional
 
 __all__ = ["MARK", "Fill", "Importer", "leave_empty"]
 
-#: The attribute of fake modules.
+#: The attribute that marks a module as fake.
 MARK = "__ascend_dump_fake__"
 
 #: Fills a new module.
@@ -18,14 +18,14 @@ Fill = Callable[[ModuleType], None]
 
 
 def leave_empty(module: ModuleType) -> None:
-    """Fill a package that contains only submodules."""
+    """Add nothing to the module: a package that contains only submodules."""
 
 
 class Importer:
-    """A finder and loader: name -> the function that fills the module.
+    """A finder and loader of fake modules. fills: the function that fills each module, by the name of the module.
 
-    `insert` adds it directly before the finder of files and after the finders of import hooks, so that hooks of a
-    framework's import run for its fake too.
+    `insert` adds it directly before Python's finder of files and after the finders of import hooks, so that hooks for
+    the import of a framework also run for its fake.
     """
 
     def __init__(self, fills: Mapping[str, Fill]) -> None:
@@ -33,7 +33,9 @@ class Importer:
 
     def insert(self) -> None:
         finders = sys.meta_path
-        finders.insert(finders.index(PathFinder) if PathFinder in finders else len(finders), self)
+        # Before those of the installations around this one.
+        later = (index for index, finder in enumerate(finders) if finder is PathFinder or isinstance(finder, Importer))
+        finders.insert(next(later, len(finders)), self)
 
     def remove(self) -> None:
         if self in sys.meta_path:
@@ -45,7 +47,7 @@ class Importer:
         if name not in self._fills:
             return None
         packages = {module_name.rpartition(".")[0] for module_name in self._fills}
-        return ModuleSpec(name, self, is_package=name in packages)  # type: ignore[arg-type]  # a loader by its methods
+        return ModuleSpec(name, self, is_package=name in packages)  # type: ignore[arg-type]  # it has a loader's methods
 
     def create_module(self, spec: ModuleSpec) -> Optional[ModuleType]:
         return None

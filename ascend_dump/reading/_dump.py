@@ -8,14 +8,15 @@ from itertools import groupby, islice
 from pathlib import Path
 from secrets import token_hex
 from time import monotonic
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Optional, Union, overload
 
 from ascend_dump.common.patterns import text_matcher
 from ascend_dump.common.suggest import did_you_mean
+from ascend_dump.common.units import counted
 from ascend_dump.errors import ConfigError, NotSupported, ReadError
 from ascend_dump.native.cann.names import loosen_glob
 from ascend_dump.reading._dialect import Batch, Entry
+from ascend_dump.reading._query import Query
 from ascend_dump.reading._record import FIELDS, Record
 from ascend_dump.reading._runs import Indexed, LostRecords, Run, find_lost_records, read_run, runs_above
 from ascend_dump.reading.sources import Sources
@@ -34,56 +35,10 @@ if TYPE_CHECKING:
 __all__ = ["Dump"]
 
 
+#: The arguments of `select`.
+_OF_SELECT = ("op", "op_type", "step", "rank", "io", "index", "model", "device", "phase", "module", "run")
 #: The texts that a record may have where not every one is possible, those that people ask for first.
 _VALUES = {"io": ("input", "output", "buffer", "space"), "phase": ("forward", "backward", "other")}
-#: Fields that all records of a file share, if its name has them.
-_OF_FILES = ("step", "rank", "device")
-
-
-class _Query(NamedTuple):
-    """One `select`. Tests on names are applied to entries too, so that files that cannot match stay closed."""
-
-    texts: tuple[tuple[str, Callable[[str], bool]], ...]
-    numbers: tuple[tuple[str, Steps], ...]
-    written: Optional[Callable[[str], bool]] = None
-    #: The arguments of `select`, to repeat it in another process.
-    chosen: Mapping[str, Any] = MappingProxyType({})
-
-    def may_match(self, entry: Entry) -> bool:
-        for name, test in self.texts:
-            text = getattr(entry, name, None)
-            if text is not None and not test(text):
-                return False
-        for name, steps in self.numbers:
-            number = getattr(entry, name, None)
-            if number is not None and number not in steps:
-                return False
-        return self.written is None or entry.written_name is None or self.written(entry.written_name)
-
-    def takes_all_of(self, entry: Entry) -> bool:
-        """Return True if the names of an entry's file and directories prove that all its records match."""
-        is_proven = (name in _OF_FILES and getattr(entry, name) is not None for name, _ in self.numbers)
-        return not self.texts and all(is_proven)
-
-    def matches(self, record: Record) -> bool:
-        if record.error is not None:
-            return self._may_be(record)
-        return all(test(getattr(record, name) or "") for name, test in self.texts) and all(
-            getattr(record, name) in steps for name, steps in self.numbers
-        )
-
-    def _may_be(self, broken: Record) -> bool:
-        """Return True if an unreadable record may match: only fields that are known can exclude it."""
-        for name, test in self.texts:
-            text = getattr(broken, name)
-            if text and not test(text):
-                return False
-        for name, steps in self.numbers:
-            number = getattr(broken, name)
-            is_known = number is not None and (name != "index" or broken.io != "")
-            if is_known and number not in steps:
-                return False
-        return True
 
 
 class _Ahead(NamedTuple):
@@ -99,14 +54,16 @@ _SOON = 0.1
 #: The cost of reading, in lines of an index, from which a dump is large: about half a second. Importing polars and
 #: checking a catalog takes half of that.
 _LARGE = 50_000
+#: `repr` reads as much: some 50 ms.
+_QUICK = 5_000
 
 
 class Dump:
     """The records of a dump in the order they ran, read lazily.
 
     Iterating opens files one by one; `select` opens none. A record that cannot be read is still listed: its `error`
-    has the reason, and reading its values raises it. `len()` and `bool()` open files, `root` and `known_values()` do
-    not. A Dump is equal only to itself.
+    has the reason, and reading its values raises it. `len()` and `bool()` open files, and `repr()` those of a
+    small dump; `root` and `known_values()` do not. A Dump is equal only to itself.
 
     >>> for record in ascend_dump.open("dumps").select(op="*conv1*", io="output"):   # doctest: +SKIP
     ...     print(record, record.statistics().max)
@@ -116,7 +73,7 @@ class Dump:
         self,
         root: Path,
         entries: list[Entry],
-        queries: tuple[_Query, ...] = (),
+        queries: tuple[Query, ...] = (),
         marks: Optional[Mapping[str, Mapping[str, Any]]] = None,
         sources: Optional[Sources] = None,
         runs: tuple[Path, ...] = (),
@@ -217,7 +174,7 @@ class Dump:
         self,
         *,
         entries: Optional[list[Entry]] = None,
-        queries: Optional[tuple[_Query, ...]] = None,
+        queries: Optional[tuple[Query, ...]] = None,
         marks: Optional[Mapping[str, Mapping[str, Any]]] = None,
         rows: Optional[tuple[polars.Expr, ...]] = None,
     ) -> Dump:
@@ -359,6 +316,7 @@ class Dump:
         phase: Optional[str] = None,
         module: Optional[str] = None,
         run: Optional[str] = None,
+        **unknown: NoReturn,
     ) -> Dump:
         """Narrow the dump. Texts are globs or `re:` patterns, numbers use the step language.
 
@@ -367,6 +325,10 @@ class Dump:
 
         >>> dump.select(op="*conv1*", step="0|3-5", io="output")   # doctest: +SKIP
         """
+        for name in unknown:
+            names = [*_OF_SELECT]
+            guess = "did you mean op=? " if name in ("op_name", "name") else did_you_mean(name, names)
+            raise TypeError(f"select() has no argument {name}=; {guess}it has {', '.join(names)}")
         texts = {"op_name": op, "op_type": op_type, "io": io, "model": model, "phase": phase}
         texts.update(module=module, run=run)
         for name, values in _VALUES.items():
@@ -377,7 +339,7 @@ class Dump:
                 choices = " or ".join(map(repr, values))
                 raise ConfigError(f"{name}={text!r} matches no value of {name}", hint=f"{guess}expected {choices}")
         numbers = {"step": step, "rank": rank, "index": index, "device": device}
-        query = _Query(
+        query = Query(
             tuple((name, text_matcher(text)) for name, text in texts.items() if text is not None),
             tuple((name, Steps(value, name=name)) for name, value in numbers.items() if value is not None),
             None if op is None or op.startswith("re:") else text_matcher(loosen_glob(op)),
@@ -413,6 +375,30 @@ class Dump:
         if field not in FIELDS and not hasattr(Entry, field):
             raise ConfigError(f"a record has no field {field!r}", hint=f"give one of {', '.join(FIELDS)}")
         return {getattr(entry, field, None) for entry in self._entries}
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps of the records. Opens files only if their names do not tell."""
+        return self._values("step")
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks of the records, as `steps`; empty if the dump names none."""
+        return self._values("rank")
+
+    @property
+    def modules(self) -> list[str]:
+        """The paths of the modules of the records, in alphabetical order. Opens files."""
+        return self._values("module")
+
+    def _values(self, field: str) -> list[Any]:
+        known = self.known_values(field)
+        if None in known or self._rows or not all(map(self._takes_all_of, self._entries)):
+            if self.is_large:
+                known = set(self.catalog().select(field).unique().collect()[field])
+            else:
+                known = {getattr(record, field) for record in self if record.error is None}
+        return sorted(known - {None, ""})
 
     def errors(self) -> list[Record]:
         """Return the records that cannot be read, each with its `error`."""
@@ -519,7 +505,17 @@ class Dump:
         return filtered(frame, self._rows)
 
     def __repr__(self) -> str:
-        return f"<Dump {self.root} ({len(self._entries)} files)>"
+        from ascend_dump.dump_format import ranks_text
+
+        counts = [counted(len(self._entries), "file")]
+        if sum(entry.work for entry in self._entries) < _QUICK:
+            records = list(self)
+            operators = {(record.run, record.rank, record.step, record.execution) for record in records}
+            counts = [counted(len(operators), "operator"), counted(len(records), "record")]
+        values = {"step": self.known_values("step"), "rank": self.known_values("rank")}
+        known = {name: known for name, known in values.items() if None not in known and known}
+        parts = [f"{name}{'s' * (len(known) > 1)} {ranks_text(sorted(known))}" for name, known in known.items()]
+        return f"<Dump {self.root}: {', '.join([*parts, *counts])}>"
 
     def _repr_html_(self) -> str:
         """Return the first records as a small static table, for notebooks."""

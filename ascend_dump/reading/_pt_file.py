@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["PtObject", "PtTensor", "describe_pt", "read_pt_array", "read_pt_items"]
 
-#: Limits for a file with one tensor, whose pickle has some hundred bytes: bytes of the pickle, members of the archive.
+#: Limits for a file with one tensor, with a pickle of a few hundred bytes: bytes of the pickle, members of the archive.
 _LONGEST_PICKLE, _MOST_MEMBERS = 64 * 1024, 64
 #: Limits for a file with many tensors: bytes of the pickle, number of storages.
 _LONGEST_DOCUMENT, _MOST_STORAGES = 1 << 24, 1 << 16
-#: The most opcodes of a pickle; each takes some microseconds.
+#: The most opcodes of a pickle; each takes a few microseconds.
 _MOST_STEPS = 500_000
 #: The most values in a document, and levels of nesting: a short pickle can refer to the same list many times.
 _MOST_ITEMS, _DEEPEST = 100_000, 32
@@ -56,7 +56,7 @@ _DTYPES = {
     "float8_e8m0fnu",
 } - {""}
 _KEY = re.compile(r"[0-9]{1,9}", re.ASCII)
-_MOST = 2**63 - 1
+_MAX_INT64 = 2**63 - 1
 
 
 class PtTensor(NamedTuple):
@@ -148,13 +148,13 @@ def read_pt_array(path: Path, tensor: PtTensor) -> np.ndarray:
     if not math.prod(tensor.shape):
         return np.zeros(tensor.shape, dtype)
     steps = [step * dtype.itemsize for step in tensor.stride]
-    # As a void type, because numpy creates no strided views of types of ml_dtypes.
+    # Viewed as a void type, because numpy creates no strided views of types of ml_dtypes.
     bits = flat.view(f"V{dtype.itemsize}")[tensor.offset :]
     return np.lib.stride_tricks.as_strided(bits, tensor.shape, steps, writeable=False).view(dtype)
 
 
 class _Archive:
-    """The zip archive with limits on its uncompressed members."""
+    """The opened zip archive. It may have at most `most` members, and no compressed ones."""
 
     def __init__(self, path: Path, most: int = _MOST_STORAGES) -> None:
         self._path = path
@@ -174,7 +174,7 @@ class _Archive:
         except OSError as error:
             raise CorruptDump(f"cannot be read: {error.strerror}", path=self._path) from None
         except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-            raise CorruptDump(f"no archive of torch.save: {error}", path=self._path) from None
+            raise CorruptDump(f"not an archive of torch.save: {error}", path=self._path) from None
         members = self._zip.infolist()
         if len(members) > self._most or any(member.compress_type != zipfile.ZIP_STORED for member in members):
             self._opened.close()
@@ -199,20 +199,22 @@ class _Archive:
 
     def tensor(self, value: Any) -> Optional[PtTensor]:
         """Return the tensor that an evaluated pickle describes; None if it is something else. Raises CorruptDump."""
-        described = _tensor(self._path, value)
+        described = _described_tensor(self._path, value)
         if described is None:
             return None
         dtype, key, offset, shape, stride = described
         member = self.storage(key)
         itemsize = dtype_of(dtype).itemsize
-        if math.prod(shape) * itemsize > _MOST:
+        if math.prod(shape) * itemsize > _MAX_INT64:
             raise CorruptDump(f"its shape {shape} is larger than any memory", path=self._path)
         needed = 0
         if math.prod(shape):
             last = offset + sum((size - 1) * step for size, step in zip(shape, stride))
             needed = (last + 1) * itemsize
         if needed > member.file_size:
-            raise CorruptDump(f"its shape needs {needed} bytes, its storage has {member.file_size}", path=self._path)
+            raise CorruptDump(
+                f"its shape needs {needed} bytes, but its storage has {member.file_size}", path=self._path
+            )
         return PtTensor(dtype, shape, stride, offset, member.filename, member.file_size, self.is_little())
 
     def storage(self, key: str) -> zipfile.ZipInfo:
@@ -267,24 +269,24 @@ _Description = tuple[str, str, int, tuple[int, ...], tuple[int, ...]]
 _DICTIONARIES = ("collections.OrderedDict", "collections.defaultdict", "builtins.dict", "__builtin__.dict")
 
 
-class _OtherPickleError(Exception):
-    """The pickle is valid, but creates other objects."""
+class _UninterpretedPickleError(Exception):
+    """The pickle is valid, but creates objects that are not interpreted."""
 
 
 def _evaluated(path: Path, pickle: bytes) -> Any:
     try:
         return _evaluate(pickle)
-    except _OtherPickleError as error:
+    except _UninterpretedPickleError as error:
         raise NotSupported(
-            f"{path} holds other objects than tensors, numbers, texts, lists and dictionaries ({error})",
+            f"{path} holds objects other than tensors, numbers, texts, lists and dictionaries ({error})",
             hint="torch.load(..., weights_only=True) may read it",
         ) from None
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
         raise CorruptDump(f"its pickle is damaged: {error!r}", path=path) from None
 
 
-def _tensor(path: Path, value: Any) -> Optional[_Description]:
-    """(dtype, storage key, offset, shape, stride) of a described tensor; None if it is not a plain tensor."""
+def _described_tensor(path: Path, value: Any) -> Optional[_Description]:
+    """Return (dtype, storage key, offset, shape, stride) of a described tensor; None if it is not a plain tensor."""
     try:
         name = _name_of(value)
         if name == "torch._utils._rebuild_parameter":
@@ -300,7 +302,7 @@ def _tensor(path: Path, value: Any) -> Optional[_Description]:
         numbers = (offset, *shape, *stride)
         if dtype not in _DTYPES or not _KEY.fullmatch(key) or len(shape) != len(stride) or len(shape) > 64:
             return None
-        if not all(type(number) is int and 0 <= number <= _MOST for number in numbers):
+        if not all(type(number) is int and 0 <= number <= _MAX_INT64 for number in numbers):
             return None
         return dtype, key, offset, tuple(shape), tuple(stride)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
@@ -362,8 +364,8 @@ def _evaluate(pickle: bytes) -> Any:
         elif name in ("NEWTRUE", "NEWFALSE", "NONE"):
             stack.append({"NEWTRUE": True, "NEWFALSE": False}.get(name))
         else:
-            raise _OtherPickleError(name)
-    raise ValueError("no end")
+            raise _UninterpretedPickleError(name)
+    raise ValueError("it has no end")
 
 
 _EMPTY = {"EMPTY_TUPLE": tuple, "EMPTY_LIST": list, "EMPTY_DICT": _PickledDict}
@@ -376,7 +378,7 @@ _VALUES = frozenset(
 
 
 def _add(container: Any, values: list[Any]) -> None:
-    """Add values to a list or dictionary; for other objects nothing is done."""
+    """Add values to a list or dictionary, and ignore them for other objects."""
     if isinstance(container, list):
         container += values
     elif isinstance(container, _PickledDict):

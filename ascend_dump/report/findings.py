@@ -22,7 +22,8 @@ __all__ = [
     "Finding",
     "HasNotes",
     "agreement",
-    "brief_lines",
+    "brief_text",
+    "cause_lines",
     "comparison_notes",
     "nothing_wrong",
     "rank_text",
@@ -30,7 +31,7 @@ __all__ = [
     "text_lines",
 ]
 
-#: Meanings of the kinds of origins; "made" and "given" are those of a comparison of indexes.
+#: Meanings of the kinds of origins; only comparisons of indexes have the kinds "made" and "given".
 KINDS = {
     "structure": "an operator, an argument, a type or a shape differs between the programs",
     "input": "data from outside the recorded operators differ",
@@ -46,30 +47,30 @@ KINDS = {
 }
 #: Meanings of the rules that name suspects.
 RULES = {
-    "non-finite": "an operator made NaN or Inf, or received it from outside",
+    "non-finite": "an operator made NaN or Inf, or received them from outside",
     "uninitialised": "an operator read memory that was never written",
-    "disagreement": "the result of a collective operator differs between the ranks of its group, or from the result "
-    "of their inputs",
+    "disagreement": "the result of a collective operator differs between the ranks of its group, or does not follow "
+    "from their inputs",
     "replicas": "a parameter, or a tensor with a replicated placement, differs between ranks",
     "saturated": "an operator reached the largest value of its type, at which the device may clip larger values",
-    "growth": "values are much larger than in all earlier steps, and nothing earlier in the step is",
+    "growth": "values are much larger than in all earlier steps, and no earlier operator of the step has such values",
     "layer-growth": "values are much larger than in the layer before, which has the same structure",
     "dead": "an output has the same value everywhere, and had different values in earlier steps",
-    "zero-gradient": "the gradient of a parameter is zero everywhere, while others are not",
-    "unmoved": "the optimizer writes a parameter and leaves it unchanged, while it changes others",
+    "zero-gradient": "the gradient of a parameter is zero everywhere, while other gradients are not",
+    "unmoved": "the optimizer writes a parameter without changing it, while it changes other parameters",
     "no-gradient": "a trainable parameter is read, and the optimizer never writes it",
     "underflow": "values became zero when they were cast to a narrower type",
 }
-#: Answers to the question for overflows, and their meanings.
+#: Meanings of the answers of `ascend-dump overflow`.
 ANSWERS = {
     "origin": "an operator made NaN or Inf of finite inputs, or the device reported it",
     "nan-made": "an operator made NaN of inputs without NaN: softmax of -Inf, 0*Inf, Inf-Inf",
-    "outside": "it entered by an input, a parameter, a number of the program, another rank or an operator that is not "
-    "recorded",
+    "outside": "NaN or Inf came from an input, a parameter, a number of the program, another rank or an operator that "
+    "is not recorded",
     "none": "everything was checked and nothing was found",
     "unchecked": 'nothing was found, but not everything could be checked; "reasons" say why',
 }
-#: Labels of the lines of a finding by their fields, in the order of the lines.
+#: Field of a finding -> label of its line, in the order of the lines.
 LABELS = {
     "kind": "kind",
     "rule": "rule",
@@ -91,11 +92,16 @@ LABELS = {
 }
 #: Fields that belong to the headline of a page.
 _HEADLINE = ("kind", "rule", "module", "source", "parameter", "confirmation")
-#: Functions of a call stack that are printed, from the innermost.
+#: Fields of a finding in a short answer.
+_BRIEF = ("kind", "rule", "phase", "module", "source", "parameter", "arguments", "evidence", "explains", "first_seen")
+#: The most functions of a call stack that are printed, counted from the innermost.
 _MOST_FRAMES = 8
-#: Pairs and names that a note lists.
+#: The most pairs or names that a note lists.
 _MOST_NAMED = 10
-_FIRST_SEEN = "was not recorded, or not read: the cause may be there"
+#: Bytes of a short answer, and of a line of it; a next step is never cut.
+_MOST_BRIEF = 2000
+_MOST_OF_LINE = 240
+_FIRST_SEEN = "operators were not recorded, or not read: the cause may be among them"
 
 
 @dataclass(frozen=True)
@@ -103,19 +109,21 @@ class Finding:
     """An origin, a suspect, a cause, a changed call or an overflow, as plain values.
 
     role          "origin", "first seen", "suspect", "cause", "changed" or "operator": the label of the title
-    rank          a rank or several ("0-3") as text; "" if the rank is not shown
+    rank          one or several ranks as text, such as "0-3"; "" if the rank is not shown
     tensor        the label of the tensor, as in `Record.label`
-    kind, rule    one of KINDS, of RULES
+    kind, rule    a key of KINDS, a key of RULES; "" if there is none
     stack         the call stack of the call site, innermost function first
-    evidence      the facts that support it, one sentence each
-    order         its order among the suspects of other ranks, in words
+    evidence      the facts that support the finding, one sentence each
+    order         a sentence about the suspects of other ranks that came earlier
     producers     the operators that made its inputs
-    explains      number of later outputs that differ because of it; ranks_after: of ranks that differ after it
-    again         number of later runs of the operator that show the same
+    explains      number of later outputs that differ because of it
+    ranks_after   number of ranks with a first difference after it
+    again         number of later runs of the operator with the same finding
     others        number of other operators of this type with the same changed arguments
     confirmation  the result of a run with the correct value
     when          the step as trainers count it
-    commands      shell commands that show more; settings: those of the capture to run next, if there are no commands
+    commands      shell commands that show more
+    settings      arguments of the capture to run next, printed if there are no commands
     """
 
     role: str
@@ -162,7 +170,7 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """The finding as the first one of its role, in one sentence."""
+        """A sentence that presents the finding as the first suspect, or as the first origin."""
         step = "" if self.step is None else f"Step {self.step}: "
         rank = f" on rank {self.rank}" if self.rank else ""
         role = "suspect" if self.rule else "origin"
@@ -171,7 +179,7 @@ class Finding:
         return f"{step}{named(self.op_name, self.op_type)}{rank} is the first {role}: {reason}{explains}."
 
     def lines(self, fields: Collection[str] = LABELS) -> list[tuple[str, str]]:
-        """Labels and texts of these fields; a field of several lines repeats its label."""
+        """Return a (label, text) pair for each line of these fields; each line of a field has its label."""
         texts: dict[str, Sequence[Optional[str]]] = {
             "kind": [f"{self.kind}: {KINDS[self.kind]}"] if self.kind else [],
             "rule": [f"{self.rule}: {RULES[self.rule]}"] if self.rule else [],
@@ -187,7 +195,7 @@ class Finding:
             "explains": self._explains(),
             "first_seen": [_FIRST_SEEN] if self.role == "first seen" else [],
             "again": [f"in {counted(self.again, 'later run')} of the operator"] if self.again else [],
-            "others": [f"{counted(self.others, 'more operator')} of this type with the same"] if self.others else [],
+            "others": self._others_text(),
             "confirmation": [self.confirmation],
             "next": self._next(),
         }
@@ -201,6 +209,10 @@ class Finding:
         if self.explains:
             return [f"{counted(self.explains, 'later output')} that {'differs' if self.explains == 1 else 'differ'}"]
         return [f"{self.ranks_after} ranks whose first difference comes after it"] if self.ranks_after else []
+
+    def _others_text(self) -> list[str]:
+        count = counted(self.others, "more operator")
+        return [f"{count} of this type with the same changed arguments"] if self.others else []
 
     def _next(self) -> Sequence[str]:
         if self.commands or not self.settings:
@@ -225,12 +237,50 @@ def text_lines(finding: Finding, number: Optional[int] = None) -> Iterator[str]:
         yield f"{label:<12}{escape(text)}"
 
 
-def brief_lines(finding: Finding, why: str) -> Iterator[str]:
+def cause_lines(finding: Finding, why: str) -> Iterator[str]:
     """Yield a finding in three lines: its operator and step, its call site, and why."""
     texts = [(finding.role, finding.title), ("source", finding.call_site), ("why", why)]
     for label, text in texts:
         if text:
             yield f"{label:<12}{escape(text)}"
+
+
+def brief_text(
+    answer: str,
+    finding: Optional[Finding],
+    *,
+    next_steps: Sequence[str] = (),
+    not_checked: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> str:
+    """Return a short answer for an assistant or a script, of at most 2 kB: answer, finding, next step.
+
+    next_steps: those of the finding if empty. Lines without room are counted, not printed: notes and evidence first,
+    the answer last.
+    """
+    lines = [("answer", answer)]
+    if finding is not None:
+        lines += [(finding.role, finding.title), *finding.lines(_BRIEF)]
+        next_steps = next_steps or [text for _, text in finding.lines(("next",))]
+    lines += [*(("not checked", text) for text in not_checked), *(("note", text) for text in notes)]
+    lines += [("next", text) for text in next_steps]
+    order = {"answer": 0, "next": 2, "not checked": 3, **({} if finding is None else {finding.role: 1})}
+    more = "more lines without --brief"
+    room, fitting = _MOST_BRIEF - len(f"{len(lines)} {more}\n"), {}
+    for place, (label, text) in sorted(enumerate(lines), key=lambda item: order.get(item[1][0], 4)):
+        line = f"{label:<12}{escape(text)}"
+        line = line if label == "next" else _cut(line, _MOST_OF_LINE)
+        size = len(line.encode(errors="replace")) + 1
+        if size <= room:
+            room -= size
+            fitting[place] = line
+    hidden = len(lines) - len(fitting)
+    return "\n".join([*(fitting[place] for place in sorted(fitting)), *([f"{hidden} {more}"] if hidden else [])])
+
+
+def _cut(line: str, size: int) -> str:
+    encoded = line.encode(errors="replace")
+    return line if len(encoded) <= size else f"{encoded[:size].decode(errors='ignore')}…"
 
 
 def agreement(verdict: str, counts: Mapping[str, int]) -> str:
@@ -240,7 +290,7 @@ def agreement(verdict: str, counts: Mapping[str, int]) -> str:
         "equal": f"both dumps are the same, bit for bit{allowed}",
         "noise": f"the dumps differ by rounding only{allowed}",
         "undecided": "statistics agree, which proves nothing: dump tensors on both sides",
-        "unmatched": f"what was compared agrees; {counted(counts.get('unmatched', 0), 'record')} without a partner",
+        "unmatched": f"all compared pairs agree; without a partner: {counted(counts.get('unmatched', 0), 'record')}",
         "unreadable": f"{counted(counts.get('unreadable', 0), 'pair')} cannot be read",
     }.get(verdict, "the dumps differ, and no difference has an origin among the compared operators")
 
@@ -256,7 +306,7 @@ def sentence_case(text: str) -> str:
 
 
 class CrossedPair(Protocol):
-    """Two operators that were paired against the order of pairs with stronger evidence. how: the evidence."""
+    """Two operators paired by weak evidence, against the order of pairs with stronger evidence. how: the evidence."""
 
     @property
     def actual(self) -> str: ...
@@ -267,7 +317,7 @@ class CrossedPair(Protocol):
 
 
 class HasNotes(Protocol):
-    """The fields of a comparison that its notes are about."""
+    """The fields of a comparison that `comparison_notes` reads; inside, left_out: numbers of (actual, reference)."""
 
     @property
     def inside(self) -> tuple[int, int]: ...
@@ -286,8 +336,8 @@ def comparison_notes(compared: HasNotes) -> Iterator[str]:
     inside, left_out, unused = compared.inside, compared.left_out, compared.unused
     if any(inside):
         yield (
-            f"two frameworks: {inside[0]} operators of actual and {inside[1]} of the reference are inner operators of "
-            "compared ones, and make tensors that the other side does not have"
+            f"two frameworks: {inside[0]} operators of actual and {inside[1]} of the reference run inside compared "
+            "operators, and are not compared themselves: the other side does not have their tensors"
         )
     if any(left_out):
         yield (
@@ -297,7 +347,7 @@ def comparison_notes(compared: HasNotes) -> Iterator[str]:
     pairs = [f"{pair.actual} with {pair.reference} ({pair.how})" for pair in compared.crossings]
     if pairs:
         further = f" and {len(pairs) - _MOST_NAMED} more" if len(pairs) > _MOST_NAMED else ""
-        yield f"paired by weak evidence, across the order of other pairs: {'; '.join(pairs[:_MOST_NAMED])}{further}"
+        yield f"paired by weak evidence, against the order of other pairs: {'; '.join(pairs[:_MOST_NAMED])}{further}"
     yield from (f"not used: {text}" for text in unused[:_MOST_NAMED])
     if len(unused) > _MOST_NAMED:
         yield f"not used: {len(unused) - _MOST_NAMED} more (--json lists all)"

@@ -1,4 +1,4 @@
-"""The checks of a self-test: promises of a capture, judged by the files and notes of its processes."""
+"""The checks of a self-test: they judge the promises of a capture by the files and notes of its processes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ __all__ = ["CheckResult", "CheckState", "check_runs"]
 
 CheckState = Literal["PASS", "FAIL", "SKIP"]
 
+#: Scenario of a process -> the way to start a capture that it uses.
 _ROADS = {"with": "with", "decorator": "decorator", "launcher-1": "launcher"}
-#: Statistics of CANN are text with six digits.
-_DIGITS = 1e-5
+#: The relative tolerance of statistics, because those of CANN are text with six digits.
+_TOLERANCE = 1e-5
 #: The code of messages about failed writes.
 _NOT_WRITTEN = "[AD501]"
 _NO_MESSAGE = "no message reported it"
 
 
 class CheckResult(NamedTuple):
-    """A line of the table. reason: the deviation, "" if there is none."""
+    """A line of the table. road: the way to start the capture. reason: the deviation, "" if there is none."""
 
     framework: str
     road: str
@@ -44,7 +45,7 @@ def check_runs(subject: Subject, runs: Mapping[str, Ran]) -> Iterator[CheckResul
         return
     for scenario, road in _ROADS.items():
         if scenario in runs:
-            yield from _of_road(subject.name, road, runs[scenario], plain)
+            yield from _road_results(subject.name, road, runs[scenario], plain)
         else:
             yield CheckResult(subject.name, road, "all", "SKIP", subject.without[road])
     if "with" in runs:
@@ -64,13 +65,13 @@ def check_runs(subject: Subject, runs: Mapping[str, Ran]) -> Iterator[CheckResul
         yield _judged(subject.name, "launcher", check, runs["launcher-0"], _no_files)
 
 
-def _of_road(framework: str, road: str, ran: Ran, plain: Ran) -> Iterator[CheckResult]:
+def _road_results(framework: str, road: str, ran: Ran, plain: Ran) -> Iterator[CheckResult]:
     def same(this: Ran) -> str:
         return _same_results(this, plain)
 
     checks: tuple[tuple[str, Callable[[Ran], str]], ...] = (
-        ("only selected steps are there", _steps),
-        ("names and layout are read", _names),
+        ("only the selected steps are in the dump", _steps),
+        ("names and layout can be read", _names),
         ("values are those that the program had", _values),
         ("results are the same without a capture", same),
     )
@@ -90,16 +91,16 @@ def _judged(framework: str, road: str, check: str, ran: Ran, judge: Callable[[Ra
     return CheckResult(framework, road, check, "FAIL" if reason else "PASS", reason)
 
 
-# Each function returns the deviation, "" if there is none.
-
-
 def _dump(ran: Ran) -> Dump:
     return open_dump(ran.dumps)
 
 
+# The functions of the checks return the deviation, "" if there is none.
+
+
 def _steps(ran: Ran) -> str:
     steps = _dump(ran).known_values("step")
-    return "" if steps == set(SELECTED) else f"steps {sorted(map(str, steps))}, selected were {list(SELECTED)}"
+    return "" if steps == set(SELECTED) else f"the dump has steps {sorted(map(str, steps))}, not {list(SELECTED)}"
 
 
 def _names(ran: Ran) -> str:
@@ -161,7 +162,7 @@ def _agree(recorded: Statistics, ours: Statistics) -> bool:
     scale = max(abs(ours.max or 0), abs(ours.min or 0))
 
     def near(a: Optional[float], b: Optional[float]) -> bool:
-        return a is not None and b is not None and math.isclose(a, b, rel_tol=_DIGITS, abs_tol=_DIGITS * scale)
+        return a is not None and b is not None and math.isclose(a, b, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE * scale)
 
     return recorded.count == ours.count and all(
         near(getattr(recorded, name), getattr(ours, name)) for name in ("max", "min", "mean")
@@ -174,7 +175,7 @@ def _overflow(ran: Ran) -> str:
     steps = {overflow.record.step for overflow in find_overflows(_dump(ran)).overflows}
     if steps == {OVERFLOWS}:
         return ""
-    return f"at step {OVERFLOWS} it was planted, reported are {sorted(map(str, steps)) or 'none'}"
+    return f"it was planted at step {OVERFLOWS}, and reported at {sorted(map(str, steps)) or 'none'}"
 
 
 def _reported(ran: Ran) -> str:
@@ -184,7 +185,7 @@ def _reported(ran: Ran) -> str:
 
 
 def _reported_or_unreadable(ran: Ran) -> str:
-    """Return the deviation. A device writes by itself: dropped data are reported when the dump is read."""
+    """Return the deviation. A device writes its files itself, so the reader may be first to report lost data."""
     deviation = _reported(ran)
     if deviation == _NO_MESSAGE and any(record.error is not None for record in _dump(ran)):
         return ""

@@ -25,6 +25,7 @@ __all__ = [
     "judge_fact",
     "outcome",
     "probes",
+    "step_of",
 ]
 
 _TIME_DIGITS = 14
@@ -85,6 +86,12 @@ class Evidence:
     def dumped(self) -> list[DeviceFile]:
         """The dump files of whole tensors."""
         return self.files(self.tensors)
+
+
+def step_of(evidence: Evidence, file: DeviceFile) -> Optional[int]:
+    """Return the step: the last level of graphs, the level above the time of eager operators."""
+    level = file.levels[-1] if not evidence.eager else file.path.parts[-len(file.levels) - 3]
+    return int(level) if level.isdecimal() else None
 
 
 Probe = Callable[[Evidence], Outcome]

@@ -23,7 +23,7 @@ _IR_VERSION, _OPSET = 7, 11
 
 
 class OnnxNode(NamedTuple):
-    """An operator; its output has its name.
+    """An operator; its output has the same name.
 
     >>> OnnxNode("act", "Relu", ("x",)).type
     'Relu'
@@ -40,7 +40,7 @@ def onnx_model(
     nodes: Sequence[OnnxNode],
     outputs: Mapping[str, Sequence[int]],
 ) -> bytes:
-    """Return a file of a float32 network. inputs, outputs: the shape by the name.
+    """Return the content of an ONNX file of a float32 network. inputs, outputs: name -> shape.
 
     >>> onnx_model({"x": (1,)}, {}, [OnnxNode("y", "Relu", ("x",))], {"y": (1,)})[:2].hex()
     '0807'
@@ -70,11 +70,11 @@ def convert_with_atc(model: bytes, om: Path, soc: str) -> None:
     source = om.with_suffix(".onnx")
     source.write_bytes(model)
     files = [f"--model={source}", "--framework=5", f"--output={om.with_suffix('')}", f"--soc_version={soc}"]
-    # By default atc computes in float16, and the values in the dump differ from those of the program.
+    # By default atc computes in float16: the values in the dump would differ from those of the program.
     settings = ["--status_check=1", "--precision_mode=must_keep_origin_dtype"]
-    done = subprocess.run([atc, *files, *settings], cwd=om.parent, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise AdapterError(f"atc failed: {done.stdout[-2000:]}", hint="see its log in ~/ascend/log")
+    completed = subprocess.run([atc, *files, *settings], cwd=om.parent, capture_output=True, text=True, check=False)
+    if completed.returncode:
+        raise AdapterError(f"atc failed: {completed.stdout[-2000:]}", hint="see its log in ~/ascend/log")
 
 
 def _node(node: OnnxNode) -> bytes:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.selftest import (
     probes_captured,
+    probes_eager,
     probes_engine,
     probes_exceptions,
     probes_files,
@@ -26,7 +27,7 @@ __all__ = ["PROBES", "run_probes"]
 
 _MODULES = (
     *(probes_files, probes_overflow, probes_interface, probes_frameworks),
-    *(probes_offline, probes_engine, probes_exceptions, probes_captured),
+    *(probes_offline, probes_engine, probes_exceptions, probes_captured, probes_eager),
 )
 #: A probe reads the evidence only, so it can be run again on the evidence that a user has sent.
 PROBES: Mapping[str, Probe] = MappingProxyType(

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from ascend_dump.native.cann.names import parse_name
+from ascend_dump.native.cann.names import eager_name, parse_name
 from ascend_dump.selftest.assumptions import Outcome
-from ascend_dump.selftest.evidence import Evidence, fact, judge_fact, outcome, probes
+from ascend_dump.selftest.evidence import Evidence, fact, outcome, probes
 
 __all__ = ["PROBES"]
 
 
 def captured_name(evidence: Evidence) -> Outcome:
     """Judge the names of the files of one kernel that was replayed twice."""
-    names = [file["name"] for file in fact(evidence, "captured")]
-    parsed = [parse_name(name) for name in names]
+    files = fact(evidence, "captured")
+    parsed = [(parse_name(file["name"]), file["sides"]) for file in files]
     kernels = {
-        (name.op_type, name.op_name, name.task_id) for name in parsed if name is not None and name.form == "aclgraph"
+        (name.op_type, name.op_name, *sides) for name, sides in parsed if name is not None and name.form == "aclgraph"
     }
-    return outcome(len(kernels) == len(names), ", ".join(names))
+    return outcome(len(kernels) == len(files), ", ".join(file["name"] for file in files))
+
+
+def captured_files(evidence: Evidence) -> Outcome:
+    """Judge the files of one API call in a graph: two of the call and two of each kernel, each with its own number."""
+    parsed = [parse_name(file["name"]) for file in fact(evidence, "captured")]
+    numbers = {name.dump_number for name in parsed if name is not None}
+    eager = [eager_name(name) for name in parsed if name is not None]
+    of_call = sum(name is not None and name.kernel is None for name in eager)
+    good = len(numbers) == len(parsed) > of_call == 2 and None not in eager
+    return outcome(good, f"{len(parsed)} files with the numbers {sorted(map(str, numbers))}, {of_call} of the call")
 
 
 def append(evidence: Evidence) -> Outcome:
@@ -28,14 +38,20 @@ def append(evidence: Evidence) -> Outcome:
 
 def captured_scenes(evidence: Evidence) -> Outcome:
     """Judge the number of files of statistics and of an overflow of the same kernel."""
-    result = judge_fact(evidence, "captured_scenes", {"stats": 0, "overflow": 0})
-    if result.state == "confirmed" and not evidence.facts.get("captured"):
-        return Outcome("unknown", "tensors of a captured kernel are not dumped either")
-    return result
+    if not evidence.facts.get("captured") or not fact(evidence, "detected_early")["files"]:
+        return Outcome(
+            "unknown", "tensors of a captured kernel, or overflows outside of a graph, are not dumped either"
+        )
+    numbers = {
+        "statistics": fact(evidence, "captured_statistics"),
+        "overflow": fact(evidence, "detected_early")["captured"],
+    }
+    return outcome(not any(numbers.values()), f"files of captured kernels: {numbers}")
 
 
 PROBES = probes(
     append,
+    captured_files,
     captured_name,
     captured_scenes,
     # Waiting for the device was refused during a capture.

@@ -9,6 +9,8 @@ __all__ = ["PROBES"]
 
 #: Beginnings of the names of devices with one mode of overflow detection.
 _ONE_MODE = ("Ascend910B", "Ascend910_93")
+#: The status bit of an overflow of a conversion to float16.
+_CONVERSION_BIT = 0x100
 #: The steps, of five, that a device reads from texts that GE's own check refuses.
 _READ_LOOSELY = {"3-1": ["1", "2", "3"], "1||3": ["1", "3"], " 2 ": ["2"]}
 
@@ -42,9 +44,18 @@ def steps_on_the_device(evidence: Evidence) -> Outcome:
     return judge_fact(evidence, "steps_on_the_device", expected)
 
 
+def overflow_of_conversion(evidence: Evidence) -> Outcome:
+    """Judge the status bits of a conversion to float16 that overflowed."""
+    words = fact(evidence, "conversion_status")
+    if not words:
+        return Outcome("unknown", "no overflow of a conversion was recorded")
+    return outcome(any(word & _CONVERSION_BIT for word in words), f"status {', '.join(f'{word:#x}' for word in words)}")
+
+
 PROBES = probes(
     debug_without_mode,
     overflow_modes,
+    overflow_of_conversion,
     steps_on_the_device,
     watch_collective,
     # The directories that got files: of the dump JSON, of the options.

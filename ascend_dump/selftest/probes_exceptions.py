@@ -14,6 +14,8 @@ __all__ = ["PROBES"]
 _DIRECTORY = re.escape("/".join(EXCEPTION_DIRECTORY)) + r"/\d+/"
 _BRIEF = re.compile(_DIRECTORY + r"exception_info\.\d+\.\d+\.\d{17}", re.ASCII)
 _NORM = re.compile(_DIRECTORY + r"(?!exception_info\.)[^./]+\.[^./]+\.\d+\.\d{17}", re.ASCII)
+#: The normal one of an eager operator.
+_KERNEL = re.compile(_DIRECTORY + r"aclnn\w+_\d+_L0\.[^./]+\.\d+\.\d{17}", re.ASCII)
 _NOTHING = Outcome("unknown", "no exception dump was written")
 
 
@@ -30,7 +32,7 @@ def exception_names(evidence: Evidence) -> Outcome:
     brief, norm = fact(evidence, "failed_initial"), fact(evidence, "failed_collected")["named"]
     if not brief or not norm:
         return Outcome("unknown", f"brief: {_listed(brief)}; norm: {_listed(norm)}")
-    return outcome(_has(brief, _BRIEF) and _has(norm, _NORM), f"{_listed(brief)}; {_listed(norm)}")
+    return outcome(_has(brief, _BRIEF) and _has(norm, _KERNEL), f"{_listed(brief)}; {_listed(norm)}")
 
 
 def exception_first(evidence: Evidence) -> Outcome:

@@ -86,7 +86,8 @@ def _is_installed(module: str) -> bool:
 
 _TORCH: Mapping[str, str] = {"torch": ""}
 _NO_FULL_DISK = {"full": "MindSpore itself ends a program whose graph it cannot write"}
-_OF_FAILURES = ("initial", "later", "collected", "scene", "chosen")
+_OF_FAILURES = ("initial", "later", "collected", "scene", "chosen", "norm_early", "norm_late")
+_OF_SWITCHES = ("early", "late", "saturated")
 _OF_MINDSPORE = ("samples", "overflowed", "without_e2e", "graph_engine", "device_statistics", "older_layout")
 SUBJECTS = (
     Subject("torch", "torch", "with_torch.py"),
@@ -104,7 +105,11 @@ SUBJECTS = (
         device=True,
         fakes=("torch_npu",),
         below=_TORCH,
-        interface=("dump_interface.py", "captured_graph.py", *(f"failing_kernel.py {name}" for name in _OF_FAILURES)),
+        interface=(
+            *("dump_interface.py", "captured_graph.py"),
+            *(f"failing_kernel.py {name}" for name in _OF_FAILURES),
+            *(f"overflow_switch.py {name}" for name in _OF_SWITCHES),
+        ),
     ),
     Subject(
         "torchair",

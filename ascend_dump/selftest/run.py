@@ -22,7 +22,7 @@ __all__ = ["SelfTest", "run_selftest"]
 class SelfTest:
     """The state and the result of a self-test.
 
-    results       the checks, one row of the table each
+    results       the results of the checks, each a row of the table
     probed        outcomes by probe
     on_device     a device, real or simulated, was used
     wants_device  at least one of the frameworks needs a device
@@ -39,8 +39,8 @@ class SelfTest:
     @property
     def failed(self) -> bool:
         """True if a check failed, or the simulated device contradicts an assumption."""
-        wrong = self.simulated and any(outcome.state == "refuted" for outcome in self.probed.values())
-        return wrong or any(result.state == "FAIL" for result in self.results)
+        is_refuted = self.simulated and any(outcome.state == "refuted" for outcome in self.probed.values())
+        return is_refuted or any(result.state == "FAIL" for result in self.results)
 
     @property
     def lacks_device(self) -> bool:
@@ -49,7 +49,7 @@ class SelfTest:
     def assumptions(self) -> list[dict[str, Any]]:
         """Return each assumption with its id, state, probe and evidence.
 
-        The simulated device confirms nothing: the state is unknown, and `simulated` is the outcome on it.
+        A simulated device confirms nothing: the state is "unknown", and `simulated` has the outcome on that device.
         """
         return [self._entry(assumption) for assumption in load_assumptions()]
 
@@ -85,7 +85,7 @@ def run_selftest(
         test.wants_device = test.wants_device or subject.device
         interpreter = {} if python is None else {"python": python}
         runner = ScenarioRunner(subject, directory, simulated=simulated, device=device, **interpreter)
-        for result in _of_subject(test, subject, runner):
+        for result in _check_subject(test, subject, runner):
             test.results.append(result)
             tell(result)
         if subject.device and subject.name in test.runs:
@@ -94,7 +94,7 @@ def run_selftest(
     return test
 
 
-def _of_subject(test: SelfTest, subject: Subject, runner: ScenarioRunner) -> list[CheckResult]:
+def _check_subject(test: SelfTest, subject: Subject, runner: ScenarioRunner) -> list[CheckResult]:
     lacking = subject.lacks(simulated=test.simulated)
     if lacking:
         return [CheckResult(subject.name, "-", "all", "SKIP", lacking)]
@@ -107,9 +107,9 @@ def _of_subject(test: SelfTest, subject: Subject, runner: ScenarioRunner) -> lis
 
 
 def _evidence(runs: dict[str, Ran], *, cann: bool) -> Evidence:
-    """Return the evidence of one framework on a device. All scenarios have the same tensors: those of one are used.
+    """Return the evidence of one framework on a device. The tensors are those of one scenario: all have the same.
 
-    cann: CANN writes the dumps; else there are only facts.
+    cann: CANN writes the dumps. If not, the evidence consists of facts only.
     """
     ran = runs.get("with", runs["plain"])
     facts = {"container": _is_container(), **ran.truth.get("facts", {})}
@@ -142,7 +142,7 @@ def _evidence(runs: dict[str, Ran], *, cann: bool) -> Evidence:
 
 
 def _is_container() -> bool:
-    """Return True if this process runs in a container, by the marks of Docker, Podman and Kubernetes."""
+    """Return True if this process runs in a container, by the files and groups of Docker, Podman and Kubernetes."""
     if any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv")):
         return True
     try:

@@ -21,15 +21,15 @@ def test_every_matmul_runs_on_the_device(ascend_dump_fakes, ascend_dump_capture)
     model = Net().npu()
     with ascend_dump_capture(model, steps="1") as cap:
         train(model, 2, "npu")
-    names = [record.op_name for record in cap.dump().select(op_type="MatMul*", io="output")]
+    names = [record.op_name for record in cap.dump().select(op="*/MatMul*", io="output")]
     assert len(names) == 5  # forward, and backward without the gradient of the first input
 
 
 def test_an_overflow_of_the_device_is_found(ascend_dump_fakes, ascend_dump_capture):
     """The simulated device reports an overflow that never happened, to test that a capture finds what is reported."""
     npu = ascend_dump_fakes("torch_npu")
-    npu.overflow("aclnnAddmm_MatMulV2AiCore_MatMulV2")
+    npu.overflow("aclnnAddmm")
     model = Net().npu()
     with ascend_dump_capture(model, scene="overflow") as cap:
         train(model, 1, "npu")
-    assert {record.op_type for record in cap.dump().select(op="*MatMul*")} == {"MatMulV2"}
+    assert {record.op_type for record in cap.dump()} == {"aclnnAddmm"}

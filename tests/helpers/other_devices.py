@@ -7,7 +7,7 @@ from typing import Any
 
 # Private: a probe that has to refute needs a device that is otherwise, which no user has.
 from ascend_dump.fakes.acl.process import AclProcess
-from ascend_dump.fakes.device import _arming, _files, _model, _service
+from ascend_dump.fakes.device import _api_calls, _arming, _files, _model, _service
 from ascend_dump.fakes.device import disk as _disk
 from ascend_dump.fakes.device.npu import Npu
 from ascend_dump.native.cann import dtypes, names
@@ -30,7 +30,7 @@ def of_own_task(service: Any, call: Any, folder: str, model: Any, producers: Any
 
 
 at_step = _model.LoadedModel.at_step
-capture, operator_file = _service.DumpService.capture, _service.operator_file
+capture, operator_file = _api_calls.ApiReports.capture, _service.operator_file
 write_producers = _service.DumpService._write_producers
 select, absolute, judge_ge = _model.select, _arming._absolute, _arming.judge_ge
 detects, is_watched = _model.LoadedModel.detects, _model.LoadedModel.is_watched
@@ -82,8 +82,8 @@ def write_empty_operators(disk: Any, folder: str, name: Any, header_name: str, t
         disk.write_text(f"{folder}/{name.op_type}.{name.op_name}.0.0.{name.timestamp}", "empty")
 
 
-def capture_every_dump(service: Any, node: Any, task: int, stream: int, arming: Any, graph: str) -> None:
-    capture(service, node, task, stream, arming and arming._replace(kernels=True, data="tensor"), graph)
+def capture_every_dump(calls: Any, call: Any, arming: Any, *, stream: int) -> Any:
+    return capture(calls, call, arming and arming._replace(kernels=True, data="tensor"), stream=stream)
 
 
 def loads_before(npu: Npu, config: Any) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Callable
 import pytest
 
 # Private: a probe that has to refute needs an engine that is otherwise, which no user has.
-from ascend_dump.fakes.device import _arming, _model
+from ascend_dump.fakes.device import _arming, _model, _service
 from ascend_dump.fakes.device.npu import Npu
 from ascend_dump.fakes.torchair._engine import TorchairEngine
 from ascend_dump.native.cann.config import keys
@@ -116,12 +116,20 @@ def steps_read_strictly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 #: GE does not look at steps.
 unchecked_steps = with_check(without_steps)
+
+
+def as_any_other_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conversion that overflows has no status bit of its own."""
+    monkeypatch.setattr(_service, "_converts_to_half", lambda call: False)
+
+
 OTHER_ENGINES: list[tuple[str, PatchEngine]] = [
     ("acl_outranks_options", options_first),
     ("data_unchecked", with_options(nearest_kind)),
     ("data_unchecked", with_check(checked_kind)),
     ("debug_without_mode", with_options(guessed)),
     ("overflow_modes", several_modes),
+    ("overflow_of_conversion", as_any_other_operator),
     ("step_range", with_check(single_steps)),
     ("symlink", with_check(followed)),
     ("watch_collective", watches_collectives),

@@ -1,4 +1,4 @@
-"""The calls of a module: its steps, detected without changing the module or its copies."""
+"""Detect the calls of a module, which are its steps, without changing the module or its copies."""
 
 from __future__ import annotations
 
@@ -13,38 +13,40 @@ from torch.jit import _recursive
 __all__ = ["Watch", "is_compiled", "is_root_call", "keep_hooks_quiet"]
 
 _current_node = torch._C._current_autograd_node
-_IMPL = "_compiled_call_impl"
+#: The attribute that `Module.compile()` sets: the function that is called in place of the hooks and `forward`.
+_COMPILED_CALL = "_compiled_call_impl"
 _ABSENT = object()
-_CALL = torch.nn.Module._call_impl.__code__
+#: The code of every call of a module, to find calls on the stack.
+_CALL_CODE = torch.nn.Module._call_impl.__code__
 
 
 class Watch:
     """Calls `called(entered)` at each top-level call of the target.
 
-    entered: True if global module hooks registered now still see this call begin.
+    entered: True if global module hooks that are registered now are still called at the beginning of this call.
     """
 
     def __init__(self, target: torch.nn.Module, called: Callable[[bool], None]) -> None:
         self._target = target
         self._called = called
-        self._calls_instead = getattr(target, _IMPL, None)
-        if self._calls_instead is None and isinstance(target, torch.jit.ScriptModule):
-            self._calls_instead = target._call_impl
-        if self._calls_instead is None:
+        self._replaced_call = getattr(target, _COMPILED_CALL, None)
+        if self._replaced_call is None and isinstance(target, torch.jit.ScriptModule):
+            self._replaced_call = target._call_impl
+        if self._replaced_call is None:
             handle = target.register_forward_pre_hook(_PreHook(self), prepend=True)
-            seen_again = _hide_from_script()
+            show_again = _hide_from_script()
 
             def remove() -> None:
                 handle.remove()
-                seen_again()
+                show_again()
 
             self._remove: Callable[[], None] = remove
         else:
             # `target.compile()` compiles the hooks with the module and does not notice new hooks; script modules
             # support no hooks.
-            self._before = target.__dict__.get(_IMPL, _ABSENT)
-            self._put = self._call
-            target.__dict__[_IMPL] = self._put
+            self._before = target.__dict__.get(_COMPILED_CALL, _ABSENT)
+            self._installed = self._call
+            target.__dict__[_COMPILED_CALL] = self._installed
             self._remove = self._restore
 
     def remove(self) -> None:
@@ -61,16 +63,16 @@ class Watch:
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         self.on_call(self._target, True)
-        return self._calls_instead(*args, **kwargs)  # type: ignore[misc]  # not None where this is installed
+        return self._replaced_call(*args, **kwargs)  # type: ignore[misc]  # not None where this is installed
 
     def _restore(self) -> None:
         attributes = self._target.__dict__
         # If the program compiled it again during the capture, that result is kept.
-        if attributes.get(_IMPL) is self._put:
+        if attributes.get(_COMPILED_CALL) is self._installed:
             if self._before is _ABSENT:
-                del attributes[_IMPL]
+                del attributes[_COMPILED_CALL]
             else:
-                attributes[_IMPL] = self._before
+                attributes[_COMPILED_CALL] = self._before
 
 
 class _PreHook:
@@ -107,36 +109,36 @@ _hiding: list[object] = []
 
 
 def _hide_from_script() -> Callable[[], None]:
-    """Hide hooks of watched modules from `torch.jit.script`: it compiles hooks. Returns a function that ends this."""
+    """Hide hooks of watched modules from `torch.jit.script`: it compiles hooks. Return a function that ends it."""
     if not _hiding:
         _recursive.create_script_module = _without_hooks(_recursive.create_script_module)
     token = object()
     _hiding.append(token)
 
-    def seen_again() -> None:
+    def show_again() -> None:
         _hiding.remove(token)
         if not _hiding:
             _recursive.create_script_module = _recursive.create_script_module.__wrapped__
 
-    return seen_again
+    return show_again
 
 
 def _without_hooks(create: Any) -> Any:
     @functools.wraps(create)
     def created(nn_module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        taken = []
+        hidden = []
         for module in nn_module.modules():
             hooks = module._forward_pre_hooks
             if any(isinstance(hook, (_PreHook, _Copied)) for hook in hooks.values()):
-                taken.append((hooks, dict(hooks)))
+                hidden.append((hooks, dict(hooks)))
         try:
-            for hooks, before in taken:
+            for hooks, before in hidden:
                 for key, hook in before.items():
                     if isinstance(hook, (_PreHook, _Copied)):
                         del hooks[key]
             return create(nn_module, *args, **kwargs)
         finally:
-            for hooks, before in taken:
+            for hooks, before in hidden:
                 hooks.clear()
                 hooks.update(before)
 
@@ -152,7 +154,7 @@ def is_root_call(*, running: bool = True) -> bool:
 
     running: True if the call's own module is on the stack, because one of its hooks calls this function.
     """
-    return _current_node() is None and _calls(None, 1 + running) <= running
+    return _current_node() is None and _count_calls(None, 1 + running) <= running
 
 
 def _is_top_level(module: torch.nn.Module, *, running: bool) -> bool:
@@ -160,10 +162,10 @@ def _is_top_level(module: torch.nn.Module, *, running: bool) -> bool:
 
     running: True if the call itself is on the stack.
     """
-    return _current_node() is None and _calls(module, 1 + running) <= running
+    return _current_node() is None and _count_calls(module, 1 + running) <= running
 
 
-def _calls(module: Optional[torch.nn.Module], enough: int) -> int:
+def _count_calls(module: Optional[torch.nn.Module], enough: int) -> int:
     """Return the number of calls of the module, or of any module, on the stack of this thread, up to `enough`.
 
     The stack is searched instead of counting calls, because PyTorch reports no end of a call that ends with a
@@ -172,7 +174,7 @@ def _calls(module: Optional[torch.nn.Module], enough: int) -> int:
     calls = 0
     frame: Any = sys._getframe(1)
     while frame is not None and calls < enough:
-        if frame.f_code is _CALL and (module is None or frame.f_locals.get("self") is module):
+        if frame.f_code is _CALL_CODE and (module is None or frame.f_locals.get("self") is module):
             calls += 1
         frame = frame.f_back
     return calls
@@ -185,7 +187,8 @@ def is_compiled(target: torch.nn.Module) -> bool:
     from torch._dynamo import OptimizedModule
 
     return any(
-        isinstance(module, OptimizedModule) or getattr(module, _IMPL, None) is not None for module in target.modules()
+        isinstance(module, OptimizedModule) or getattr(module, _COMPILED_CALL, None) is not None
+        for module in target.modules()
     )
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.judging.input_noise import InputNoise
 from ascend_dump.analysis.operators.arguments import tensors_among
-from ascend_dump.analysis.operators.properties import NO_INPUTS, operator_class
+from ascend_dump.analysis.operators.properties import NO_INPUTS
 from ascend_dump.analysis.operators.unread_inputs import is_unread
 from ascend_dump.analysis.pairing.same_framework import Match
 
@@ -89,7 +89,7 @@ def inputs_of(match: Match, pairs: Sequence[Pair], written: Collection[int], noi
     unread = sum(pair.verdict == "unreadable" and pair.record.index not in ignored for pair in pairs) + len(broken)
     recorded = max(len(indices - ignored), compared)
     is_complete = compared == recorded and (recorded > 0 or None not in arguments)
-    has_hidden = recorded == 0 and None in arguments and operator_class(match.reference.op_type) not in NO_INPUTS
+    has_hidden = recorded == 0 and None in arguments and match.reference.function not in NO_INPUTS
     return InputEvidence(recorded, compared, unread, is_complete, has_hidden, noise)
 
 

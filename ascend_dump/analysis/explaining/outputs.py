@@ -25,8 +25,9 @@ from ascend_dump.analysis.operators.arguments import DifferingArgument, differin
 from ascend_dump.analysis.operators.module_calls import NOT_RECORDED
 from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.next_request import is_of_module
-from ascend_dump.analysis.operators.properties import COLLECTIVES, RANDOM, VIEWS, operator_class
+from ascend_dump.analysis.operators.properties import COLLECTIVES, RANDOM, VIEWS
 from ascend_dump.analysis.operators.undefined_outputs import why_undefined
+from ascend_dump.dump_format import UNINITIALISED
 from ascend_dump.reading import Record
 
 __all__ = ["judge_outputs"]
@@ -63,13 +64,18 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
     difference, pair = state.compare(operators.match, a, b)
     if difference.verdict == "equal":
         state.known.forget(difference.contents)
+        if b is not None and b.attrs.get("skipped") == UNINITIALISED:
+            # An operator that writes a part of this memory may read all of it.
+            evidence = [f"{pair.record.label}: {pair.reason}"]
+            origin = state.drafts.add(Draft("uninitialised", pair, evidence, hidden=True))
+            state.remember(pair, None, frozenset({origin}))
     if a is None or b is None or difference.verdict in ("equal", "unreadable"):
         return pair
     if difference.verdict != "structure":
         undefined = _undefined(state, operators, b, difference, pair)
         if undefined is not None:
             return undefined
-    is_view_of_noise = operators.noise and operator_class(operators.match.reference.op_type) in VIEWS
+    is_view_of_noise = operators.noise and operators.match.reference.function in VIEWS
     if is_view_of_noise and state.known.is_noise(difference.contents):
         return replace(pair, verdict="undecided" if difference.bounds else "noise", reason=FOLLOWS_ROUNDING)
     if difference.measure is not None and difference.verdict != "structure":
@@ -96,7 +102,7 @@ def _undefined(
         pair = replace(pair, verdict="noise", reason=f"no defined value: {reason}", undefined=reason, measure=None)
         evidence = [f"{pair.record.label}: {pair.reason}"]
         causes = frozenset({state.drafts.add(Draft("uninitialised", pair, evidence, hidden=True))})
-    elif state.drafts.are_undefined(operators.causes) and _copies_values(operator.op_type):
+    elif state.drafts.are_undefined(operators.causes) and _copies_values(operator.function):
         pair = replace(pair, verdict="noise", explained=True, reason=FOLLOWS_UNDEFINED)
         causes = frozenset(operators.causes)
     else:
@@ -121,7 +127,8 @@ def _judge_values(
         unit = kind.unit if kind is not None else 0.0
         roundings = 4 if causes else 1
         noise = [*noise, InputNoise(measure, roundings * unit, unit, frozenset(causes))]
-    verdict, reason = state.judge.of_output(match, a, b, difference, noise, clean=not causes)
+    equal = operators.has_equal_inputs
+    verdict, reason = state.judge.of_output(match, a, b, difference, noise, clean=not causes, equal=equal)
     if verdict == "noise" and operators.is_replaced:
         reason = f"{match.actual.op_type} in place of {match.reference.op_type}, {reason}"
     if verdict != "different":
@@ -178,7 +185,7 @@ def _origin_kind(operators: OperatorPair, pair: Pair, inputs: InputEvidence, has
     op_type = operators.match.reference.op_type
     if operators.is_replaced or pair.verdict == "structure" or has_arguments:
         return "structure"
-    if operator_class(op_type) in RANDOM:
+    if operators.match.reference.function in RANDOM:
         return "random"
     if op_type.startswith(COLLECTIVES) and not inputs.unread:
         # The inputs of all ranks may be recorded, apart from its outputs; `over_ranks` compares them.
@@ -191,9 +198,9 @@ def _origin_kind(operators: OperatorPair, pair: Pair, inputs: InputEvidence, has
     return "compute"
 
 
-def _copies_values(op_type: str) -> bool:
+def _copies_values(function: str) -> bool:
     """Return True if an operator computes nothing, so that its output has the values of its input."""
-    return is_view(op_type) or operator_class(op_type) == "copy"
+    return is_view(function) or function == "copy"
 
 
 def _extent(measure: Optional[Measure]) -> str:

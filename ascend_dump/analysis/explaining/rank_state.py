@@ -64,6 +64,11 @@ class OperatorPair:
         return NO_ORIGINS.union(*(noise.causes for noise in self.noise))
 
     @property
+    def has_equal_inputs(self) -> bool:
+        """True if all inputs that it reads were compared and are equal."""
+        return all(pair.verdict == "equal" or pair.undefined for pair in self.inputs)
+
+    @property
     def is_blind(self) -> bool:
         """True if no input could be compared, so that each may differ by rounding."""
         return any(self.match.unpaired_inputs) and not any(map(is_compared, self.inputs))

@@ -26,7 +26,7 @@ from ascend_dump.analysis.judging.verdict import Rules
 from ascend_dump.analysis.numerics.tensor_pair import Types, identity_of
 from ascend_dump.analysis.operators.names import without_counterpart
 from ascend_dump.analysis.operators.operator import Operator, storage_of
-from ascend_dump.analysis.operators.properties import COPIES, operator_class
+from ascend_dump.analysis.operators.properties import COPIES
 from ascend_dump.analysis.pairing.same_framework import Match
 from ascend_dump.analysis.replay.rerun import Rerun
 from ascend_dump.reading import Record
@@ -198,7 +198,7 @@ class Divergence:
             [identity_of(record) for record in operator.inputs],
             [identity_of(pair.record) for pair in outputs],
             origin,
-            copied=operator_class(operator.op_type) in COPIES,
+            copied=operator.function in COPIES,
         )
         for record in operator.outputs:
             if _is_write(record, operator):

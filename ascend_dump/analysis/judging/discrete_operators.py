@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Optional
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.arguments import arguments_of, differing_arguments
 from ascend_dump.analysis.operators.operator import Operator
-from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.same_framework import Match
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
@@ -48,8 +47,8 @@ _CHOICES = frozenset(
 
 def why_both_are_right(match: Match, a: Record, b: Record) -> Optional[str]:
     """Return why two outputs that differ are both right for their inputs; None if either is wrong or undecided."""
-    name = operator_class(match.reference.op_type)
-    if operator_class(match.actual.op_type) != name:
+    name = match.reference.function
+    if match.actual.function != name:
         return None
     if not all(argument.is_rounding for argument in differing_arguments(match.actual, match.reference)):
         return None
@@ -76,7 +75,7 @@ def _compares(operator: Operator, output: Record) -> bool:
     import numpy as np
 
     inputs = {record.index: record.numpy() for record in operator.inputs}
-    compare = getattr(np, _COMPARISONS[operator_class(operator.op_type)])
+    compare = getattr(np, _COMPARISONS[operator.function])
     if 0 not in inputs:
         return False
     x, recorded = inputs[0], output.numpy()
@@ -94,7 +93,7 @@ def _remains(operator: Operator, output: Record) -> bool:
     if kind is None or dividend is None:
         return False
     x, recorded = dividend.numpy(), _wide(output.numpy())
-    remainder = getattr(np, _REMAINDERS[operator_class(operator.op_type)])
+    remainder = getattr(np, _REMAINDERS[operator.function])
     results = (remainder(_wide(x), number) for number in _numbers(operator, x.dtype))
     tiny = math.ldexp(1.0, kind.lowest - kind.mantissa)
     return any(np.allclose(recorded, result, rtol=2 * kind.unit, atol=tiny, equal_nan=True) for result in results)

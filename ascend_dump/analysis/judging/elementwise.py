@@ -1,5 +1,6 @@
-"""Compare each element with the rounding of its inputs.
+"""Compare each element of an output with the elements that it was computed from.
 
+The size of a whole tensor says little of an element: a mask is 1e38 times as large as the scores that it is added to.
 An optimizer that divides each gradient by its own size turns rounding noise into full-size updates: these cannot be
 judged. And the relative error of a reciprocal is that of its input: a small input with a large error has a large output
 with a large error.
@@ -8,9 +9,10 @@ with a large error.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Optional
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
+from ascend_dump.analysis.numerics.float_types import FloatKind, float_kind
 from ascend_dump.analysis.numerics.measure import Measure, measure
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
@@ -18,9 +20,14 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["follows_inputs", "measure_without_outliers"]
+__all__ = ["ElementErrors", "element_errors", "measure_without_outliers", "most_roundings"]
 
-_InputPairs = Iterable[tuple[Record, Record]]
+_InputPairs = Collection[tuple[Record, Record]]
+#: The distances of inputs, and their sizes.
+_Read = Sequence[tuple["np.ndarray", "np.ndarray"]]
+#: Roundings of an element that is right, and the most that an implementation may need: of types of at most 16 bits, and
+#: of others, for which devices approximate functions.
+_FEW, _MOST = 8, (16, 512)
 
 
 def measure_without_outliers(a: Record, b: Record, inputs: _InputPairs, unit: float) -> Optional[tuple[Measure, int]]:
@@ -33,7 +40,7 @@ def measure_without_outliers(a: Record, b: Record, inputs: _InputPairs, unit: fl
     try:
         actual, reference = a.numpy(), b.numpy()
         outliers = np.zeros(reference.shape, dtype=bool)
-        for x, y in _arrays((pair for pair in inputs if pair[0].shape == reference.shape), reference.shape):
+        for x, y in _arrays([pair for pair in inputs if pair[0].shape == reference.shape], reference.shape):
             with np.errstate(all="ignore"):
                 outliers |= np.abs(x - y) > math.sqrt(unit) * np.abs(y)
     except (AscendDumpError, TypeError, ValueError):
@@ -43,27 +50,147 @@ def measure_without_outliers(a: Record, b: Record, inputs: _InputPairs, unit: fl
     return measure(actual[~outliers], reference[~outliers]), int(outliers.sum())
 
 
-def follows_inputs(a: Record, b: Record, inputs: _InputPairs, gain: float, unit: float) -> bool:
-    """Return whether the relative error of each element is at most `gain` times that of its inputs, or a few roundings.
+class ElementErrors(NamedTuple):
+    """The elements of an output that are not equal on both sides.
 
-    inputs: those of the shape of the output, or that are broadcast to it.
+    distance  of actual from the reference
+    terms     the size of the numbers that the element is computed from: it is rounded relative to that
+    spread    the distance that the differences of the inputs explain, up to a factor
+    """
+
+    distance: np.ndarray
+    terms: np.ndarray
+    spread: np.ndarray
+
+    def are_right(self, gain: float, unit: float) -> bool:
+        """Return True if each element is a few roundings, or `gain` times its spread, from the reference."""
+        import numpy as np
+
+        with np.errstate(invalid="ignore"):
+            allowed = _FEW * unit * self.terms + gain * self.spread
+            # A larger tolerance would accept any element.
+            return bool((self.distance <= np.minimum(allowed, math.sqrt(unit) * self.terms)).all())
+
+    def judge(self, most: float, gain: float, kind: FloatKind) -> Optional[tuple[str, str]]:
+        """Return the verdict "different" and the reason if neither roundings nor the inputs explain some elements.
+
+        most: the largest error of an implementation, relative to the terms
+        """
+        import numpy as np
+
+        with np.errstate(invalid="ignore"):
+            lost = math.ldexp(1.0, kind.lowest)  # devices may round smaller numbers to zero
+            wrong = self.distance > most * self.terms + gain * self.spread + lost
+        if not wrong.any():
+            return None
+        error = float((self.distance[wrong] / self.terms[wrong]).max())
+        count = int(wrong.sum())
+        return "different", f"{count} elements differ by up to {error:.2g} of the numbers that they are computed from"
+
+
+def most_roundings(kind: FloatKind) -> float:
+    """Return the largest relative error of an implementation of an operator on elements."""
+    return _MOST[kind.mantissa > 10] * kind.unit
+
+
+def element_errors(
+    a: Record, b: Record, inputs: Collection[tuple[Record, Record]], rule: str
+) -> Optional[ElementErrors]:
+    """Return the errors of an output of an operator on elements, by the `element_rule` of the operator.
+
+    None if an element is not computed from those of the inputs at its index.
     """
     import numpy as np
 
     try:
         actual, reference = (_wide(record.numpy()) for record in (a, b))
-        allowed = np.full(reference.shape, 8 * unit)
-        with np.errstate(all="ignore"):
-            for x, y in _arrays(inputs, reference.shape):
-                distances = np.abs(x - y)
-                allowed = allowed + np.where(distances > 0, gain * distances / np.abs(y), 0.0)
-            # A larger tolerance would accept any element.
-            allowed = np.minimum(allowed, math.sqrt(unit))
-            distance = np.abs(actual - reference)
-            inside = (distance <= allowed * np.abs(reference)) | (actual == reference)
+        sides = list(_arrays(inputs, reference.shape))
     except (AscendDumpError, TypeError, ValueError):
-        return False
-    return bool((inside | (np.isnan(actual) & np.isnan(reference))).all())
+        return None
+    if len(sides) < len(inputs):
+        return None
+    with np.errstate(all="ignore"):
+        differ = ~((actual == reference) | (np.isnan(actual) & np.isnan(reference)))
+        size, jumps = np.abs(reference[differ]), np.zeros(int(differ.sum()))
+        read = []
+        for (x, y), (record, _) in zip(sides, inputs):
+            distance, input_size = (np.abs(np.broadcast_to(side, differ.shape)[differ]) for side in (x - y, y))
+            if float_kind(record.dtype or "") is not None:
+                read.append((distance, input_size))
+            else:
+                jumps[distance > 0] = math.inf
+        if not read:
+            return None
+        terms, spread = _RULES[rule](size, read)
+        return ElementErrors(np.abs(actual - reference)[differ], terms, spread + jumps)
+
+
+def _relative(size: np.ndarray, read: _Read) -> tuple[np.ndarray, np.ndarray]:
+    return size, size * _relative_errors(size, read)
+
+
+def _exponential(size: np.ndarray, read: _Read) -> tuple[np.ndarray, np.ndarray]:
+    return size * (1 + _sizes(size, read)), size * _distances(size, read)
+
+
+def _selection(size: np.ndarray, read: _Read) -> tuple[np.ndarray, np.ndarray]:
+    return size, _distances(size, read)
+
+
+def _sum(size: np.ndarray, read: _Read) -> tuple[np.ndarray, np.ndarray]:
+    return size + _sizes(size, read), _distances(size, read)
+
+
+def _update(size: np.ndarray, read: _Read) -> tuple[np.ndarray, np.ndarray]:
+    (distance, input_size), *factors = read
+    # What is added to the first input is at most as large as that and the output together.
+    terms = size + input_size
+    return terms, distance + terms * _relative_errors(size, factors)
+
+
+def _gradient(size: np.ndarray, read: _Read) -> tuple[np.ndarray, np.ndarray]:
+    (distance, input_size), *others = read
+    return size + input_size, distance + input_size * _distances(size, others)
+
+
+def _jump(size: np.ndarray, read: _Read) -> tuple[np.ndarray, np.ndarray]:
+    import numpy as np
+
+    return size + _sizes(size, read), np.where(_distances(size, read) > 0, math.inf, 0.0)
+
+
+def _relative_errors(size: np.ndarray, read: _Read) -> np.ndarray:
+    import numpy as np
+
+    # Nothing differs by nothing, even in an element of zero.
+    return _total([np.where(distance > 0, distance / input_size, 0.0) for distance, input_size in read], size)
+
+
+def _distances(size: np.ndarray, read: _Read) -> np.ndarray:
+    return _total([distance for distance, _ in read], size)
+
+
+def _sizes(size: np.ndarray, read: _Read) -> np.ndarray:
+    return _total([input_size for _, input_size in read], size)
+
+
+def _total(arrays: Sequence[np.ndarray], like: np.ndarray) -> np.ndarray:
+    """Return the sum of some arrays; zeros in the shape of `like` for none."""
+    import numpy as np
+
+    total: np.ndarray = sum(arrays, np.zeros_like(like))
+    return total
+
+
+_RULES = {
+    "relative": _relative,
+    "exponential": _exponential,
+    "selection": _selection,
+    "sum": _sum,
+    "update": _update,
+    "gradient": _gradient,
+    "jump": _jump,
+}
 
 
 def _arrays(inputs: _InputPairs, shape: tuple[int, ...]) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -11,8 +11,13 @@ from functools import partial
 from typing import Optional
 
 from ascend_dump.analysis.judging.discrete_operators import why_both_are_right
-from ascend_dump.analysis.judging.elementwise import follows_inputs, measure_without_outliers
+from ascend_dump.analysis.judging.elementwise import (
+    element_errors,
+    measure_without_outliers,
+    most_roundings,
+)
 from ascend_dump.analysis.judging.input_noise import InputNoise
+from ascend_dump.analysis.judging.moved_elements import why_not_moved
 from ascend_dump.analysis.judging.output_verdict import judge_output, measure_terms, rounding_type
 from ascend_dump.analysis.judging.second_run import Spread
 from ascend_dump.analysis.judging.term_magnitude import natural_scale, score_size
@@ -21,12 +26,12 @@ from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.measure import Measure
 from ascend_dump.analysis.numerics.permutations import IDENTITY
 from ascend_dump.analysis.numerics.tensor_pair import Difference, type_of
+from ascend_dump.analysis.operators.arguments import tensors_among
+from ascend_dump.analysis.operators.names import element_rule, operation
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import (
     EXPONENTIALS,
     input_scale_matters,
-    keeps_relative_errors,
-    operator_class,
     rounds_as_inputs,
 )
 from ascend_dump.analysis.operators.unread_inputs import is_unread
@@ -67,17 +72,26 @@ class NoiseJudge:
         input_noise: Sequence[InputNoise],
         *,
         clean: bool,
+        equal: bool,
     ) -> tuple[str, str]:
-        """Return the verdict on an output, and the reason. clean: no input differs by more than noise."""
+        """Return the verdict on an output, and the reason.
+
+        clean  no input differs by more than noise
+        equal  all inputs that were compared are equal
+        """
         operator = match.reference
         assert difference.measure is not None
-        dtype = rounding_type(operator, b) if rounds_as_inputs(operator.op_type) else type_of(a, b)
+        dtype = rounding_type(operator, b) if rounds_as_inputs(operator.function) else type_of(a, b)
 
         def judged(measured: Measure, scale: float = 0.0, scores: float = 1.0) -> tuple[str, str]:
             noise = _noise_in(operator, input_noise, measured, scale, exact=float_kind(dtype) is None)
             judge_measure = partial(judge_output, operator, b, measured, dtype, self._rules, cast=difference.cast)
             return self._adjusted(difference, judge_measure(noise=noise, scale=scale, scores=scores), b)
 
+        is_exact = equal and clean and not input_noise and not self.of_parts and _has_all_inputs(match)
+        wrong = why_not_moved(operator, a, b, difference) if is_exact else None
+        if wrong is not None:
+            return self._unless_runs_differ(difference, ("different", wrong), b)
         verdict, reason = judged(difference.measure)
         if verdict == "different" and not difference.measure.nonfinite:
             # The tests below read tensors, so they are for differences only.
@@ -86,10 +100,8 @@ class NoiseJudge:
                 verdict, reason = judged(difference.measure, scale, scores)
         # In another layout, or on another rank, an element has its partner at another index.
         elements = clean and not difference.bounds and not self.of_parts and difference.layout == IDENTITY
-        if verdict == "different" and elements:
-            settled = self._settled(match, a, b, dtype, input_noise)
-            if settled is not None:
-                verdict, reason = "noise", settled
+        if elements and math.prod(b.shape or ()) <= _MOST_ELEMENTS:
+            verdict, reason = self._by_element(match, a, b, difference, dtype, input_noise, (verdict, reason))
         # An input with larger differences than rounding is no noise, even if some of its elements are outliers.
         if verdict == "different" and input_noise and elements:
             unit = max(noise.unit for noise in input_noise)
@@ -105,35 +117,47 @@ class NoiseJudge:
                 verdict, reason = "noise", settled
         return verdict, reason
 
-    def _settled(
-        self, match: Match, a: Record, b: Record, dtype: str, input_noise: Sequence[InputNoise]
-    ) -> Optional[str]:
-        """Return why a difference is rounding, decided element by element; None if it is not."""
-        if math.prod(b.shape or ()) > _MOST_ELEMENTS:
-            return None
-        kind = float_kind(dtype)
-        both_right = why_both_are_right(match, a, b) if kind is None or not input_noise else None
-        if kind is None or both_right is not None:
-            return both_right
-        if input_noise and keeps_relative_errors(match.reference.op_type):
-            unit = max(kind.unit, *(noise.unit for noise in input_noise))
-            if follows_inputs(a, b, _input_pairs(match, b), self._rules.gain, unit):
-                return "each element is as far off, relative to its size, as its inputs are"
-        if not input_noise:
-            measured = measure_terms(match.reference, a, b, dtype)
-            if measured is not None:
-                rules = self._rules
-                verdict, reason = judge_output(match.reference, b, measured, dtype, rules, scale=1.0)
-                return f"{reason}, of the terms of each element" if verdict == "noise" else None
-        return None
+    def _by_element(
+        self,
+        match: Match,
+        a: Record,
+        b: Record,
+        difference: Difference,
+        dtype: str,
+        input_noise: Sequence[InputNoise],
+        verdict: tuple[str, str],
+    ) -> tuple[str, str]:
+        """Return the verdict, and the reason, after each element was compared with those that it is computed from."""
+        kind, measured = float_kind(dtype), difference.measure
+        is_different = verdict[0] == "different"
+        if is_different and (kind is None or not input_noise):
+            both_right = why_both_are_right(match, a, b)
+            if both_right is not None:
+                return "noise", both_right
+        if kind is None or measured is None or measured.nonfinite:
+            return verdict
+        rules = self._rules.of(match.reference.op_name, match.reference.op_type)
+        most = most_roundings(kind) * rules.envelope / Rules().envelope
+        rule = element_rule(match.reference.function)
+        if rule is not None and (is_different or measured.max_rel > most):
+            errors = element_errors(a, b, _input_pairs(match, b), rule)
+            unit = max([kind.unit, *(noise.unit for noise in input_noise)])
+            if errors is not None and is_different and errors.are_right(rules.gain, unit):
+                return "noise", "each element is as far off as its inputs are"
+            if errors is not None and not is_different and _has_all_inputs(match):
+                return self._unless_runs_differ(difference, errors.judge(most, rules.gain, kind) or verdict, b)
+        if is_different and not input_noise:
+            terms = measure_terms(match.reference, a, b, dtype)
+            if terms is not None:
+                by_terms, reason = judge_output(match.reference, b, terms, dtype, self._rules, scale=1.0)
+                if by_terms == "noise":
+                    return "noise", f"{reason}, of the terms of each element"
+        return verdict
 
     def _adjusted(self, difference: Difference, verdict: tuple[str, str], reference: Record) -> tuple[str, str]:
         """Adjust the verdict for lower bounds and for a second run of the reference."""
         measured = difference.measure
-        if verdict[0] == "different" and measured is not None and self.spread is not None:
-            reason = self.spread.covers(measured, reference)
-            if reason is not None:
-                verdict = ("noise", reason)
+        verdict = self._unless_runs_differ(difference, verdict, reference)
         if not difference.bounds or measured is None:
             return verdict
         if verdict[0] == "different":
@@ -142,11 +166,33 @@ class NoiseJudge:
             return "different", f"statistics prove that elements differ by {measured.max_abs:.2g} at least"
         return "undecided", "statistics agree, which cannot prove that the tensors do"
 
+    def _unless_runs_differ(
+        self, difference: Difference, verdict: tuple[str, str], reference: Record
+    ) -> tuple[str, str]:
+        """Return the verdict, or "noise" if two runs of the reference differ as much."""
+        if verdict[0] != "different" or difference.measure is None or self.spread is None:
+            return verdict
+        reason = self.spread.covers(difference.measure, reference)
+        return verdict if reason is None else ("noise", reason)
+
+
+def _has_all_inputs(match: Match) -> bool:
+    """Return True if both operators do the same, and each input of either has a partner."""
+    operators = match.actual, match.reference
+    if operation(match.actual.function) != operation(match.reference.function) or any(match.unpaired_inputs):
+        return False
+    if not match.inputs or not all(a is not None and b is not None for a, b in match.inputs):
+        return False
+    if any(record.io == "input" for operator in operators for record in operator.broken):
+        return False
+    recorded = [{record.index for record in operator.inputs} for operator in operators]
+    return all((tensors_among(operator) or set()) <= indices for operator, indices in zip(operators, recorded))
+
 
 def _input_pairs(match: Match, output: Record) -> list[tuple[Record, Record]]:
     """Return the inputs that an output is computed from element by element; for operators on lists at its own index."""
     pairs = [(a, b) for a, b in match.inputs if a is not None and b is not None and not is_unread(b)]
-    if operator_class(match.reference.op_type).startswith("_foreach_"):
+    if match.reference.function.startswith("_foreach_"):
         count = max(len(match.reference.outputs), 1)
         pairs = [(a, b) for a, b in pairs if b.index % count == output.index % count]
     return pairs
@@ -159,9 +205,9 @@ def _noise_in(operator: Operator, noise: Sequence[InputNoise], output: Measure, 
         natural = max(output.rms, scale)
         # If a few elements are much larger than the others, so are their errors, in inputs and outputs.
         most += source.measure.max_abs * (max(1.0, natural / source.measure.rms) if source.measure.rms else 1.0)
-        if operator_class(operator.op_type) in EXPONENTIALS:
+        if operator.function in EXPONENTIALS:
             each += source.measure.max_abs
-        if input_scale_matters(operator.op_type):
+        if input_scale_matters(operator.function):
             # A sum of signed terms: the error stays, the result shrinks.
             share = max(1.0, source.measure.count / max(output.count, 1))
             natural = max(natural, source.measure.rms * math.sqrt(share))

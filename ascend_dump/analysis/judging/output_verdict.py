@@ -14,7 +14,6 @@ from ascend_dump.analysis.operators.arguments import arguments_of
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import (
     holds_constants,
-    operator_class,
     reduction_length,
     rounds_as_inputs,
     rounds_in_between,
@@ -28,7 +27,7 @@ __all__ = ["judge_output", "measure_terms", "rounding_type"]
 
 def rounding_type(operator: Operator, *outputs: Record) -> str:
     """Return the type that an output is rounded to: that of the inputs if the operator computes in it."""
-    return type_of(*outputs, *(operator.inputs if rounds_as_inputs(operator.op_type) else ()))
+    return type_of(*outputs, *(operator.inputs if rounds_as_inputs(operator.function) else ()))
 
 
 def judge_output(
@@ -49,14 +48,14 @@ def judge_output(
     scores      the growth of errors of sums within it, see `score_size`
     """
     transposed = _is_transposed(operator, output)
-    terms = reduction_length(operator.op_type, operator.inputs, output, transposed=transposed)
+    terms = reduction_length(operator.function, operator.inputs, output, transposed=transposed)
     return judge(
         measured,
         dtype,
         rules.of(operator.op_name, operator.op_type),
         # The envelope grows with the root.
         terms=math.ceil(terms * scores**2) if terms is not None else None,
-        own_type=sums_in_own_type(operator.op_type),
+        own_type=sums_in_own_type(operator.function),
         between=_rounds_between(operator, output, transposed),
         noise=noise,
         scale=scale,
@@ -71,9 +70,9 @@ _FEW_TIMES = 3.0
 
 def _rounds_between(operator: Operator, output: Record, transposed: bool) -> float:
     """Return the number of intermediate roundings, relative to other kernels of narrow types."""
-    usual = _FEW_TIMES if transposed or rounds_in_between(operator.op_type) else 1.0
+    usual = _FEW_TIMES if transposed or rounds_in_between(operator.function) else 1.0
     shapes = {record.index: record.shape for record in operator.inputs}
-    backward = operator_class(operator.op_type) == "convolution_backward"
+    backward = operator.function == "convolution_backward"
     weight = shapes.get(2 if backward else 1)
     if not weight or not (transposed or (backward and output.shape == shapes.get(1))):
         return usual
@@ -99,7 +98,7 @@ def measure_terms(operator: Operator, actual: Record, output: Record, dtype: str
 
 def _is_transposed(operator: Operator, output: Record) -> bool:
     """Return whether a convolution is transposed, by its arguments or else by its shapes."""
-    if operator_class(operator.op_type) not in ("convolution", "_convolution"):
+    if operator.function not in ("convolution", "_convolution"):
         return False
     arguments = arguments_of(operator)
     if arguments is not None and "transposed" in arguments.values:
@@ -114,7 +113,7 @@ def _is_transposed(operator: Operator, output: Record) -> bool:
 def _may_round_constant(operator: Operator, dtype: str) -> bool:
     """Return whether an argument is a number that the type cannot represent, so that kernels may round it."""
     kind = float_kind(dtype)
-    if kind is None or kind.mantissa > 10 or not holds_constants(operator.op_type):
+    if kind is None or kind.mantissa > 10 or not holds_constants(operator.function):
         return False
     arguments = arguments_of(operator)
     return arguments is not None and any(_is_finer(value, kind.mantissa) for value in arguments.values.values())

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Optional
 
 from ascend_dump.analysis.operators.operator import Operator
-from ascend_dump.analysis.operators.properties import PRODUCTS, operator_class
+from ascend_dump.analysis.operators.properties import PRODUCTS
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 
@@ -54,7 +54,7 @@ _DEVIATIONS = {
 
 def natural_scale(operator: Operator, output: Record) -> float:
     """Return the root mean square that an output has if its terms do not cancel; 0 if unknown."""
-    name = operator_class(operator.op_type)
+    name = operator.function
     try:
         return _scale(name.removeprefix("_foreach_"), operator, output)
     except (AscendDumpError, ZeroDivisionError, OverflowError):
@@ -66,7 +66,7 @@ def score_size(operator: Operator) -> float:
 
     The weights are exponentials of the scores, so an absolute error of a score becomes a relative error of its weight.
     """
-    name = operator_class(operator.op_type).lower()
+    name = operator.function.lower()
     if "attention" not in name or "backward" in name:
         return 1.0
     inputs = {record.index: record for record in operator.inputs}
@@ -84,7 +84,7 @@ def _scores(query: Optional[Record], key: Optional[Record]) -> float:
 
 def _scale(name: str, operator: Operator, output: Record) -> float:
     inputs = {record.index: record for record in operator.inputs}
-    if operator_class(operator.op_type).startswith("_foreach_"):
+    if operator.function.startswith("_foreach_"):
         # From each list of inputs, the tensor at the position that the output has in its own list.
         count = max(len(operator.outputs), 1)
         position = output.index % count
@@ -158,7 +158,7 @@ def term_sizes(operator: Operator) -> Optional[np.ndarray]:
     """
     import numpy as np
 
-    name = operator_class(operator.op_type)
+    name = operator.function
     inputs = {record.index: record for record in operator.inputs}
     if name in ("sum", "mean") and 0 in inputs and [_count(output) for output in operator.outputs] == [1]:
         largest = _largest_part(inputs[0].numpy()) / (_count(inputs[0]) if name == "mean" else 1)

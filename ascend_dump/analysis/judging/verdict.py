@@ -84,6 +84,8 @@ class Noise(NamedTuple):
 
 
 _NO_NOISE = Noise()
+#: The largest relative error of a sum, however long it is.
+_MOST_SUMMED = 0.25
 #: Units of rounding, of its own size, that each element may differ by if the inputs have noise.
 _LAST_PLACES = 32
 
@@ -124,7 +126,7 @@ def judge(
     length = max(terms if terms is not None else rules.terms, 64)
     roundings = rules.envelope * math.sqrt(length)
     # Term by term, sums of similar terms are rounded to one side.
-    summed = (max(roundings, length) if own_type else roundings) * accumulator
+    summed = min((max(roundings, length) if own_type else roundings) * accumulator, _MOST_SUMMED)
     floor = summed
     narrow = kind.mantissa <= 10
     if narrow:

@@ -49,6 +49,8 @@ class Sums(NamedTuple):
     ab: float
     leaning: float
     total: float
+    differing2: float
+    differing: float
     largest: float
     largest_rel: float
     excess: float
@@ -249,6 +251,8 @@ def _merged(parts: list[tuple[int, Any]]) -> Sums:
         ab=total["ab"],
         leaning=total["leaning"],
         total=total["total"],
+        differing2=total["differing2"],
+        differing=most["differing"],
         largest=most["largest"],
         largest_rel=most["largest_rel"],
         excess=most["excess"],

@@ -33,10 +33,10 @@ _NORMAL = 2.0**-1022
 #: The numbers that `pair` returns beside the counts, in this order.
 SUM_NAMES = (
     *("d2", "b2", "a2", "ab", "leaning", "total", "largest", "largest_rel", "excess", "where", "signed"),
-    *("finite", "nonfinite", "first_nonfinite", "nan_a", "nan_b", "inf_a", "inf_b"),
+    *("finite", "nonfinite", "first_nonfinite", "nan_a", "nan_b", "inf_a", "inf_b", "differing2", "differing"),
 )
 _D2, _B2, _A2, _AB, _LEANING, _TOTAL, _LARGEST, _REL, _EXCESS, _WHERE, _SIGNED = range(11)
-_FINITE, _NONFINITE, _FIRST, _NAN_A, _NAN_B, _INF_A, _INF_B = range(11, 18)
+_FINITE, _NONFINITE, _FIRST, _NAN_A, _NAN_B, _INF_A, _INF_B, _DIFFERING2, _DIFFERING = range(11, 20)
 
 
 @intrinsic
@@ -133,9 +133,10 @@ def _sums_of_equal(words: Any, table: Any) -> Any:
 
 @inner(SUMS)
 def _sums(x: Any, y: Any, table_x: Any, table_y: Any, twice: float, relative: float, heads: Any) -> Any:
-    """Return the sums, the largest difference and excess, and whether a difference exceeds `relative` of its reference.
+    """Return the sums, those of reference^2 over elements that differ, the largest of these, the largest difference and
+    excess, and whether a difference exceeds `relative` of its reference.
 
-    The last three are undefined if an element is not finite. x, y: words; table_x, table_y: see `_as_double`. heads: a
+    The last five are undefined if an element is not finite. x, y: words; table_x, table_y: see `_as_double`. heads: a
     buffer for sign and exponent of each difference and reference.
     """
     d2 = 0.0
@@ -144,6 +145,8 @@ def _sums(x: Any, y: Any, table_x: Any, table_y: Any, twice: float, relative: fl
     ab = 0.0
     leaning = 0.0
     total = 0.0
+    differing2 = 0.0
+    differing = 0.0
     largest = 0.0
     excess = -np.inf
     beyond = 0.0
@@ -159,12 +162,14 @@ def _sums(x: Any, y: Any, table_x: Any, table_y: Any, twice: float, relative: fl
         size = abs(d)
         scale = abs(b)
         total += scale
+        differing2 += b * b if d != 0.0 else 0.0
+        differing = larger(scale if d != 0.0 else 0.0, differing)
         largest = larger(size, largest)
         excess = larger(size - twice * scale, excess)
         beyond = larger(size - relative * scale if b != 0.0 else 0.0, beyond)
         heads[0, i] = float_bits(d) >> 48
         heads[1, i] = float_bits(b) >> 48
-    return d2, b2, a2, ab, leaning, total, largest, excess, beyond > 0.0
+    return d2, b2, a2, ab, leaning, total, differing2, differing, largest, excess, beyond > 0.0
 
 
 @inner()
@@ -309,7 +314,7 @@ def _add(
     if words_a.size == 0:
         return True
     heads, pairs = buffers
-    d2, b2, a2, ab, leaning, total, largest, excess, beyond = _sums(
+    d2, b2, a2, ab, leaning, total, differing2, differing, largest, excess, beyond = _sums(
         words_a, words_b, table_a, table_b, 2.0 * kind[2], sums[_REL], heads
     )
     if indices.size == 0 and not math.isfinite(a2 + b2):
@@ -320,6 +325,8 @@ def _add(
     sums[_AB] += ab
     sums[_LEANING] += leaning
     sums[_TOTAL] += total
+    sums[_DIFFERING2] += differing2
+    sums[_DIFFERING] = max(sums[_DIFFERING], differing)
     sums[_FINITE] += words_a.size
     sums[_EXCESS] = max(sums[_EXCESS], excess)
     x = values[0, : words_a.size]

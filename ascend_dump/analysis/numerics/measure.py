@@ -22,6 +22,10 @@ ULP_BINS = 64
 _BLOCK = 1 << 13
 #: The square of the largest float64, divided by the square of this power of two, leaves room for sums of any length.
 _SHRUNK = 600
+#: Elements that differ are compared with their own size, not with that of all, if at least so many differ and all of
+#: these are so many times smaller than the root mean square: the others are fills, such as those of a mask. Of elements
+#: that happen to be rounded to another neighbour up to half are as small, so that a few of them prove nothing.
+_MANY, _SMALLER = 16, 64
 
 
 class Measure(NamedTuple):
@@ -34,9 +38,10 @@ class Measure(NamedTuple):
     max_abs, at     largest |d| and the coordinates of its element; if several are as large, of one of them
     max_rel         largest |d| / |reference|, over references that are not zero
     rmse            root of the mean of d^2
-    rel_l2          |d| / |reference|, Euclidean norms; Inf if only the reference is all zero
+    rel_l2          |d| / |reference|, Euclidean norms; Inf if only the reference is all zero. Large elements that are
+                    equal on both sides, such as those of a mask, are left out
     cosine          cosine of the angle between both; None if a norm is zero
-    rms             root of the mean of reference^2
+    rms             root of the mean of reference^2, without the same elements
     excess          largest |d| - 2u|reference| with u the unit of rounding of the coarser type; at most 0 if every
                     element is within its last place
     drift           |sum of sign(d) sign(reference)| / sqrt(unequal): about 1 for rounding, large if one side is scaled
@@ -102,7 +107,12 @@ def measure(actual: np.ndarray, reference: np.ndarray, dtype: Optional[str] = No
             where //= 2
         indices = [int(i) for i in np.unravel_index(where, actual.shape)] if shape else []
         coordinates = tuple(indices if order is None else [indices[order.index(axis)] for axis in range(len(indices))])
-    norm, finite = math.sqrt(sums.b2), max(sums.finite, 1)
+    finite = max(sums.finite, 1)
+    scale2, elements, total = sums.b2, finite, sums.total
+    if sums.unequal >= _MANY and sums.b2 > finite * (_SMALLER * sums.differing) ** 2 > 0:
+        scale2, elements = sums.differing2, sums.unequal
+        total = math.sqrt(elements * scale2)  # their sum is at most that
+    norm = math.sqrt(scale2)
     return Measure(
         count=a.size,
         unequal=sums.unequal + sums.nonfinite,
@@ -115,10 +125,10 @@ def measure(actual: np.ndarray, reference: np.ndarray, dtype: Optional[str] = No
         rmse=math.sqrt(sums.d2 / finite) * unit,
         rel_l2=math.sqrt(sums.d2) / norm if norm else (math.inf if sums.d2 else 0.0),
         cosine=sums.ab / (math.sqrt(sums.a2) * math.sqrt(sums.b2)) if sums.a2 > 0 and sums.b2 > 0 else None,
-        rms=math.sqrt(sums.b2 / finite) * unit,
+        rms=math.sqrt(scale2 / elements) * unit,
         excess=sums.excess if sums.finite else 0.0,
         drift=abs(sums.signed) / math.sqrt(sums.unequal) if sums.unequal else 0.0,
-        bias=abs(sums.leaning) / sums.total if sums.total else 0.0,
+        bias=abs(sums.leaning) / total if total else 0.0,
         ulp=tuple(sums.ulp.tolist()),
     )
 
@@ -162,6 +172,7 @@ def _sums(a: np.ndarray, b: np.ndarray, kind: FloatKind, times: Optional[np.ndar
     unequal = nonfinite = signed = finite_count = 0
     nans, infs = [0, 0], [0, 0]
     largest, where, first, largest_rel, excess = 0.0, -1, -1, 0.0, -math.inf
+    differing2 = differing = 0.0
     ulp = np.zeros(ULP_BINS, dtype=np.int64)
     with np.errstate(all="ignore"):
         for start, x, y in _blocks(a, b):
@@ -199,6 +210,8 @@ def _sums(a: np.ndarray, b: np.ndarray, kind: FloatKind, times: Optional[np.ndar
                 largest = float(distances[largest_index])
                 where = start + (largest_index if indices is None else int(indices[largest_index]))
             divisors = scale[changed]
+            differing2 += float((divisors * divisors) @ weights[changed])
+            differing = max(differing, float(divisors.max()))
             nonzero = divisors > 0
             if nonzero.any():
                 largest_rel = max(largest_rel, float((distances[changed][nonzero] / divisors[nonzero]).max()))
@@ -211,6 +224,8 @@ def _sums(a: np.ndarray, b: np.ndarray, kind: FloatKind, times: Optional[np.ndar
         ab=ab,
         leaning=leaning,
         total=total,
+        differing2=differing2,
+        differing=differing,
         largest=largest,
         largest_rel=largest_rel,
         excess=excess,
@@ -232,7 +247,8 @@ def _with_finite_sums(sums: Sums, a: np.ndarray, b: np.ndarray, kind: FloatKind)
 
     a, b = (np.ldexp(side.astype(np.float64), -_SHRUNK) for side in (a, b))
     small = _sums(a, b, kind)
-    return sums._replace(d2=small.d2, b2=small.b2, a2=small.a2, ab=small.ab, leaning=small.leaning, total=small.total)
+    names = ("d2", "b2", "a2", "ab", "leaning", "total", "differing2", "differing")
+    return sums._replace(**{name: getattr(small, name) for name in names})
 
 
 def _in_memory_order(a: np.ndarray, b: np.ndarray) -> Optional[list[int]]:

@@ -9,12 +9,23 @@ from __future__ import annotations
 import functools
 import re
 from pathlib import Path
+from typing import Optional
 
 import msgspec
 
 from ascend_dump.analysis.operators.properties import operator_class
 
-__all__ = ["aten_names", "continues", "is_source", "is_view", "operation", "without_counterpart"]
+__all__ = [
+    "api_names",
+    "aten_names",
+    "continues",
+    "element_rule",
+    "is_source",
+    "is_view",
+    "moves_elements",
+    "operation",
+    "without_counterpart",
+]
 
 _VERSION = re.compile(r"V\d+$")
 
@@ -23,14 +34,18 @@ class _Names(msgspec.Struct, forbid_unknown_fields=True):
     """The file.
 
     views       operations that return the elements of their input in another shape, order, type or memory
+    moves       further operations that compute nothing: each element of the output is one of an input, or a constant
     sources     operations that bring data into a program and compute nothing
+    elements    operations on single elements, by their rule, see `element_rule`
     continues   operations that another framework fuses with the one before
     same        names of one operation
     """
 
     about: str
     views: frozenset[str]
+    moves: frozenset[str]
     sources: frozenset[str]
+    elements: dict[str, frozenset[str]]
     continues: dict[str, frozenset[str]]
     same: dict[str, frozenset[str]]
 
@@ -66,6 +81,22 @@ def aten_names(api: str) -> tuple[str, ...]:
     return tuple((callers.get(api) or callers.get(_VERSION.sub("", api)) or "").split())
 
 
+@functools.lru_cache(maxsize=1)
+def _called() -> dict[str, list[tuple[int, str]]]:
+    called: dict[str, list[tuple[int, str]]] = {}
+    for api, names in _callers().items():
+        for position, name in enumerate(names.split()):
+            called.setdefault(name, []).append((position, api))
+    return called
+
+
+def api_names(aten: str) -> tuple[str, ...]:
+    """Return the APIs that an ATen operator most likely calls on an NPU; () if none is known."""
+    called = _called().get(aten, [])
+    likeliest = min((position for position, _ in called), default=0)
+    return tuple(api for position, api in called if position == likeliest)
+
+
 def without_counterpart(op_type: str) -> str:
     """Return the reason why no host runs an operator, "" if one may."""
     names = aten_names(op_type)
@@ -91,8 +122,31 @@ def is_view(op_type: str) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
+def moves_elements(op_type: str) -> bool:
+    """Return True for an operator that computes nothing, such as a view, a copy or a gather."""
+    return is_view(op_type) or operation(op_type) in _names().moves
+
+
+@functools.lru_cache(maxsize=4096)
 def is_source(op_type: str) -> bool:
     return operator_class(op_type) in _names().sources
+
+
+@functools.lru_cache(maxsize=4096)
+def element_rule(op_type: str) -> Optional[str]:
+    """Return how the error of an element of the output follows from those of the inputs at its index.
+
+    relative     the relative errors add up
+    exponential  its relative error is the error of the input
+    selection    it has about the error of one input, and is exact otherwise
+    sum          the errors add up, and it is rounded at the size of the inputs, too
+    update       a product or quotient of the other inputs is added to the first one
+    gradient     a function of the other inputs, without steep parts, is multiplied by the first one
+    jump         any difference of an input may change it completely
+    None         it is not computed element by element, or this is not known
+    """
+    name = operation(op_type).removeprefix("_foreach_")
+    return next((rule for rule, names in _names().elements.items() if name in names), None)
 
 
 def continues(op_type: str) -> frozenset[str]:

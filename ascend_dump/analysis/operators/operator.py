@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
+from ascend_dump.analysis.operators.next_request import is_of_module
+from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.reading import MadeOf, Record
 
 __all__ = ["Operator", "call_of", "module_of", "operators", "storage_of"]
@@ -49,6 +51,13 @@ class Operator:
     def module_path(self) -> str:
         """Return the module path without wrappers, for matching."""
         return module_of(self.module)
+
+    @functools.cached_property
+    def function(self) -> str:
+        """The name for rules of operators: its `operator_class`; "" for a module, whose class says nothing."""
+        record = next(self.records, None)
+        is_module = record is not None and (is_of_module(record) or record.attrs.get("level") == "module")
+        return "" if is_module else operator_class(self.op_type)
 
     @property
     def label(self) -> str:

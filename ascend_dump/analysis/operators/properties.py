@@ -20,7 +20,6 @@ __all__ = [
     "VIEWS",
     "holds_constants",
     "input_scale_matters",
-    "keeps_relative_errors",
     "operator_class",
     "reduction_length",
     "rounds_as_inputs",
@@ -146,13 +145,6 @@ PRODUCTS = {
     "MatMulV2": 0,
     "BatchMatMul": 0,
 }
-#: Operators whose outputs have about the same relative error as their inputs.
-_RELATIVE = frozenset(
-    {
-        *("div", "mul", "pow", "reciprocal", "rsqrt", "sgn", "sqrt", "square"),
-        *("Div", "Mul", "Pow", "RealDiv", "Reciprocal", "Rsqrt", "Sqrt", "Square"),
-    }
-)
 #: Operators whose kernels may round a constant argument to a narrow type before they use it.
 _WITH_CONSTANTS = frozenset({"add", "addcdiv", "addcmul", "div", "lerp", "mul", "rsub", "sub"})
 #: Sums into indexed elements, by the input that contains the indices; all indices may be equal.
@@ -223,11 +215,6 @@ def rounds_in_between(op_type: str) -> bool:
     name = operator_class(op_type)
     # Attention rounds the weights of the values.
     return name in _ROUGH or name.startswith(_INTERPOLATIONS) or "attention" in name.lower()
-
-
-def keeps_relative_errors(op_type: str) -> bool:
-    """Return True if an output element has about the same relative error as the elements it is computed from."""
-    return operator_class(op_type).removeprefix("_foreach_") in _RELATIVE
 
 
 def holds_constants(op_type: str) -> bool:

@@ -15,7 +15,6 @@ import msgspec
 
 from ascend_dump.analysis.numerics.tensor_pair import identity_of
 from ascend_dump.analysis.operators.operator import Operator
-from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 
@@ -84,14 +83,14 @@ def _rules() -> dict[str, list[_Rule]]:
 
 def written_inputs(operator: Operator) -> frozenset[int]:
     """Return the indices of inputs that are recorded with the values the operator wrote there."""
-    name = operator_class(operator.op_type)
+    name = operator.function
     indices = (rule.inputs for rule in _file().written if name in rule.operators and rule.when.matches(operator))
     return frozenset().union(*indices)
 
 
 def why_undefined(operator: Operator, output: Record) -> Optional[str]:
     """Return why an output is not a value of the program; None if it is one."""
-    for rule in _rules().get(operator_class(operator.op_type), ()):
+    for rule in _rules().get(operator.function, ()):
         if output.index in rule.outputs and rule.when.matches(operator, output):
             return rule.why
     return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ascend_dump.analysis.numerics.float_types import FloatKind, float_kind
@@ -123,9 +123,13 @@ def _recomputed(kind: str, parts: dict[int, CallPart], members: tuple[int, ...])
     for rank, part in parts.items():
         if not part.outputs or (kind == "gather" and rank != root):
             continue
-        expected = _moved(kind, inputs, members, rank, root, len(part.outputs))
-        for record, (array, sender) in zip(part.outputs, expected):
-            findings += _unequal(part, record, array, sender, members)
+        splits = {member: _splits(parts[member]) for member in senders} if kind == "all_to_all" else {}
+        if any(splits.values()) and len(part.outputs) == 1:
+            expected = _split_unevenly(inputs, splits, members, rank)
+        else:
+            expected = _moved(kind, inputs, members, rank, root, len(part.outputs))
+        for record, right in zip(part.outputs, expected):
+            findings += _unequal(part, record, right)
     return findings
 
 
@@ -140,26 +144,45 @@ def _message(parts: dict[int, CallPart]) -> list[RankFinding]:
             raise NotSupported(
                 "no received message equals a sent one: the steps of the two ranks may begin at different messages"
             )
-        findings += _unequal(receiver, received, sent.numpy(), sender.rank)
+        findings += _unequal(receiver, received, _Expected.of({sender.rank: sent.numpy()}))
     return findings
 
 
-def _unequal(
-    part: CallPart, record: Record, expected: np.ndarray, sender: Optional[int], members: Sequence[int] = ()
-) -> list[RankFinding]:
-    """Return the finding of an output that differs. sender: None if the output has a part of each member in order."""
+class _Expected(NamedTuple):
+    """The correct elements of an output, and the ranks that send them: each with its number of elements, in order."""
+
+    values: np.ndarray
+    senders: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, parts: Mapping[int, np.ndarray]) -> _Expected:
+        """Return one part after the other; a single one keeps its shape."""
+        import numpy as np
+
+        arrays = [*parts.values()]
+        joined = arrays[0] if len(arrays) == 1 else np.concatenate([array.reshape(-1) for array in arrays])
+        return cls(joined, tuple((rank, array.size) for rank, array in parts.items()))
+
+    def sender_of(self, element: int) -> int:
+        for rank, size in self.senders:
+            if element < size:
+                return rank
+            element -= size
+        raise NotSupported(f"no rank sends element {element}")
+
+
+def _unequal(part: CallPart, record: Record, expected: _Expected) -> list[RankFinding]:
+    """Return the finding of an output that differs."""
     import numpy as np
 
-    output = record.numpy()
-    if output.size != expected.size:
-        raise NotSupported(f"{record.label} has {output.size} elements of {expected.size}")
-    if np.array_equal(_bits(output), _bits(expected)):
+    output, values = record.numpy(), expected.values
+    if output.size != values.size:
+        raise NotSupported(f"{record.label} has {output.size} elements of {values.size}")
+    if np.array_equal(_bits(output), _bits(values)):
         return []
-    numbers = measure(output, expected.reshape(output.shape))
-    if sender is None:
-        first = int((_bits(output) != _bits(expected)).argmax()) // output.itemsize
-        sender = members[first * len(members) // output.size]
-    text = _numbers(numbers, output, expected)
+    numbers = measure(output, values.reshape(output.shape))
+    sender = expected.sender_of(int((_bits(output) != _bits(values)).argmax()) // output.itemsize)
+    text = _numbers(numbers, output, values)
     reason = f"{record.label} of rank {part.rank} differs from the input of rank {sender}: {text}; {part.named}"
     return [RankFinding(record, reason)]
 
@@ -181,8 +204,8 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 def _moved(
     kind: str, inputs: dict[int, list[np.ndarray]], members: tuple[int, ...], rank: int, root: Optional[int], count: int
-) -> list[tuple[np.ndarray, Optional[int]]]:
-    """Return the correct outputs of a rank with their senders; None as sender: a part of each member in order."""
+) -> list[_Expected]:
+    """Return the correct outputs of a rank."""
     import numpy as np
 
     position = members.index(rank)
@@ -190,25 +213,50 @@ def _moved(
     if kind == "broadcast":
         if root is None:
             raise NotSupported("the dump does not record the rank that broadcasts")
-        return [(array, root) for array in inputs[root]]
+        return [_Expected.of({root: array}) for array in inputs[root]]
     if kind == "scatter":
         if root is None or len(inputs[root]) != size:
             raise NotSupported("the dump does not record the tensors that were scattered")
-        return [(inputs[root][position], root)]
+        return [_Expected.of({root: inputs[root][position]})]
     if kind in ("all_gather", "gather"):
         counts = {len(arrays) for arrays in inputs.values()}
         if counts == {1} and count == size:
-            return [(inputs[member][0], member) for member in members]
+            return [_Expected.of({member: inputs[member][0]}) for member in members]
         if counts == {count}:
-            return [(np.concatenate([inputs[member][i].reshape(-1) for member in members]), None) for i in range(count)]
+            return [_Expected.of({member: inputs[member][i] for member in members}) for i in range(count)]
     if kind == "all_to_all":
         if all(len(arrays) == size for arrays in inputs.values()) and count == size:
-            return [(inputs[member][position], member) for member in members]
+            return [_Expected.of({member: inputs[member][position]}) for member in members]
         sizes = {tuple(array.size for array in arrays) for arrays in inputs.values()}
         if count == len(next(iter(sizes))) == len(sizes) == 1 and next(iter(sizes))[0] % size == 0:
-            chunks = [np.split(inputs[member][0].reshape(-1), size)[position] for member in members]
-            return [(np.concatenate(chunks), None)]
+            chunks = {member: np.split(inputs[member][0].reshape(-1), size)[position] for member in members}
+            return [_Expected.of(chunks)]
     raise NotSupported(f"{kind} of these tensors is not recomputed")
+
+
+def _splits(part: CallPart) -> Sequence[int]:
+    """Return the rows that a rank sends to each member; empty if all get as many, or the dump does not record it."""
+    arguments = part.first.arguments
+    sizes = () if arguments is None else arguments.values.get("input_split_sizes", ())
+    if not isinstance(sizes, (list, tuple)):
+        raise NotSupported(f"the dump has only the beginning of its input_split_sizes: {sizes}")
+    return sizes
+
+
+def _split_unevenly(
+    inputs: dict[int, list[np.ndarray]], splits: dict[int, Sequence[int]], members: tuple[int, ...], rank: int
+) -> list[_Expected]:
+    """Return the correct output of a rank in an all_to_all of one tensor with other numbers of rows for each rank."""
+    position = members.index(rank)
+    chunks = {}
+    for member in members:
+        [array], rows = inputs[member], splits[member]
+        if not rows and len(array) % len(members) == 0:
+            rows = [len(array) // len(members)] * len(members)
+        if len(rows) != len(members) or sum(rows) != len(array):
+            raise NotSupported(f"the parts that rank {member} sends have {sum(rows)} rows of {len(array)}")
+        chunks[member] = array[sum(rows[:position]) : sum(rows[: position + 1])]
+    return [_Expected.of(chunks)]
 
 
 def _reduced(kind: str, parts: dict[int, CallPart], members: tuple[int, ...]) -> list[RankFinding]:

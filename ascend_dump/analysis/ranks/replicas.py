@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.judging.verdict import Rules, judge
 from ascend_dump.analysis.numerics.measure import measure
-from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words, minority
+from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
 from ascend_dump.analysis.ranks.launches import launches
+from ascend_dump.analysis.ranks.synchronised_gradients import SynchronisedGradients
 from ascend_dump.dump_format import Placement
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
@@ -35,16 +36,21 @@ class Replicas:
     def __init__(self) -> None:
         #: By run, tensor and part, of each rank.
         self._copies: dict[tuple[Any, ...], dict[int, _Copy]] = {}
+        self._gradients = SynchronisedGradients()
+        self._exchanges = False
 
     def look_at(self, members: Sequence[Record]) -> None:
         """Add the records of one run of an operator."""
         for record in members:
             if record.error is None and record.rank is not None and record.io in ("input", "output"):
-                placed = Placement.of(record.attrs)
-                of_parameter = record.attrs.get("requires_grad") or (
+                attrs = record.attrs
+                self._gradients.look_at(record, attrs)
+                self._exchanges = self._exchanges or _is_exchange(record, attrs)
+                placed = Placement.of(attrs)
+                is_parameter = attrs.get("requires_grad") or (
                     record.io == "output" and _is_parameter(record.parameter or "")
                 )
-                if placed is None and not of_parameter:
+                if placed is None and not is_parameter:
                     continue
                 part = () if placed is None else _replicated(placed, record.rank)
                 content = None if part is None else content_of_record(record)
@@ -56,31 +62,20 @@ class Replicas:
     def findings(self) -> Iterator[RankFinding]:
         """Yield the first tensor of each rank that differs from the others; later ones follow from it."""
         reported: set[int] = set()
-        equal: set[Hashable] = set()
+        equal: dict[Hashable, bool] = {}
         for key, copies in sorted(self._of_launches().items(), key=lambda item: _moment(item[1])):
-            contents = {rank: copy.content for rank, copy in copies.items()}
             same_in_each_step = key[:2] + key[3:]
-            if len(set(contents.values())) < 2:
-                if len(copies) > 1:
-                    equal.add(same_in_each_step)
+            if len({copy.content for copy in copies.values()}) < 2:
+                if len(copies) > 1 and not equal.get(same_in_each_step):
+                    equal[same_in_each_step] = not _is_constant(next(iter(copies.values())).record)
                 continue
-            is_placed = any(copy.is_placed for copy in copies.values())
-            wrong = [rank for rank in minority(contents) if rank not in reported]
-            if not wrong or not (is_placed or self._are_replicas(copies, wrong, same_in_each_step in equal)):
+            copies, kind = self._replicas_of(copies, equal.get(same_in_each_step))
+            groups = _groups({rank: copy.content for rank, copy in copies.items()})
+            if len(groups) < 2 or not reported.isdisjoint(rank for group in groups[1:] for rank in group):
                 continue
-            right = [rank for rank in copies if contents[rank] != contents[wrong[0]]]
-            for rank in wrong:
-                numbers = _difference(copies[rank].record, copies[right[0]].record)
-                if numbers is None:
-                    continue  # rounding
-                reported.add(rank)
-                record = copies[rank].record
-                doubt = " (of two ranks either may be wrong)" if len(copies) == 2 else ""
-                kind = "replicated by its placement" if is_placed else "a parameter that ranks have in common"
-                yield RankFinding(
-                    record,
-                    f"{record.label} of rank {rank} differs from that of {in_words(right)}, {kind}: {numbers}{doubt}",
-                )
+            findings = list(_findings(copies, groups, kind))
+            reported.update(rank for group in groups[1:] for rank in group if findings)
+            yield from findings
 
     def _of_launches(self) -> dict[tuple[Hashable, ...], dict[int, _Copy]]:
         """Return the copies by launch of the program: its ranks may begin in different seconds."""
@@ -91,15 +86,75 @@ class Replicas:
                 by_launch.setdefault((launch[rank, key[0]], *key[1:]), {}).setdefault(rank, copy)
         return by_launch
 
-    def _are_replicas(self, copies: dict[int, _Copy], wrong: Sequence[int], were_equal: bool) -> bool:
-        """Return True if a parameter is replicated: it was equal before, or most ranks have the same values.
+    def _replicas_of(self, copies: dict[int, _Copy], were_equal: Optional[bool]) -> tuple[dict[int, _Copy], str]:
+        """Return the copies that have to be equal, and the reason; none if they may be parts of a model.
 
-        A constant of an initialisation proves nothing.
+        were_equal  the copies were equal before; False: only constants of an initialisation
         """
+        if any(copy.is_placed for copy in copies.values()):
+            return copies, "replicated by its placement"
+        first = next(iter(copies.values())).record
+        parameter = self._gradients.parameter_of(first)
+        if parameter is not None:
+            runs = [(rank, copy.record.run) for rank, copy in copies.items()]
+            synchronised = {rank for rank, _ in self._gradients.ranks_of(parameter, first.step, runs)}
+            if synchronised:
+                together = {rank: copy for rank, copy in copies.items() if rank in synchronised}
+                return together, f"although the gradient of {parameter} is reduced over these ranks"
+        if self._exchanges:
+            return {}, ""
+        if were_equal is not None and parameter is not None and self._gradients.any_synchronised:
+            return (
+                copies,
+                "a parameter that they had in common before; its gradient is not reduced as those of others are",
+            )
         if were_equal:
-            return True
-        majority = [copy for rank, copy in copies.items() if rank not in wrong]
-        return len(majority) > 1 and not _is_constant(majority[0].record)
+            return copies, "a parameter that they had in common before"
+        largest = _groups({rank: copy.content for rank, copy in copies.items()})[0]
+        has_majority = 2 * len(largest) > len(copies) and len(largest) > 1
+        if has_majority and (were_equal is not None or not _is_constant(copies[largest[0]].record)):
+            return copies, "a parameter that ranks have in common"
+        return {}, ""
+
+
+def _is_exchange(record: Record, attrs: Mapping[str, Any]) -> bool:
+    """Return True for a call by which ranks work on parts of one model: their parameters may be different ones.
+
+    These are messages, all_to_all, and reductions or gathers of activations. A broadcast in forward is that of buffers.
+    """
+    kind = attrs.get("collective", {}).get("kind", "") if "c10d" in record.op_type else ""
+    if kind in ("all_reduce", "all_gather", "reduce_scatter"):
+        return record.phase == "forward"
+    return kind in ("send", "recv", "all_to_all", "scatter", "gather")
+
+
+def _groups(contents: Mapping[int, Hashable]) -> list[list[int]]:
+    """Return the ranks by content, the largest group first."""
+    groups: dict[Hashable, list[int]] = {}
+    for rank, content in sorted(contents.items()):
+        groups.setdefault(content, []).append(rank)
+    return sorted(groups.values(), key=len, reverse=True)
+
+
+def _findings(copies: Mapping[int, _Copy], groups: Sequence[Sequence[int]], kind: str) -> Iterator[RankFinding]:
+    """Yield a finding for each rank that differs from most, or one for all if no content has a majority."""
+    largest, *others = groups
+    wrong = [rank for group in others for rank in group]
+    has_majority = len(largest) > len(wrong)
+    for rank in wrong if has_majority else wrong[:1]:
+        record = copies[rank].record
+        numbers = _difference(record, copies[largest[0]].record)
+        if numbers is None:
+            continue  # rounding
+        if has_majority or len(copies) == 2:
+            doubt = "" if has_majority else " (of two ranks either may be wrong)"
+            text = f"of rank {rank} differs from that of {in_words(largest)}, {kind}: {numbers}{doubt}"
+        elif len(groups) == len(copies):
+            text = f"is another on each of {in_words([*copies])}, {kind}; of ranks {largest[0]} and {rank} {numbers}"
+        else:
+            against = " against ".join(in_words(group) for group in groups)
+            text = f"has {len(groups)} values, {against}, {kind}: {numbers}"
+        yield RankFinding(record, f"{record.label} {text}")
 
 
 def _replicated(placement: Placement, rank: int) -> Optional[tuple[Any, ...]]:

@@ -1,7 +1,7 @@
 """The order of events of several ranks, by vector clocks (Lamport 1978, Mattern 1989).
 
 Events of one rank are ordered by their positions. The input of a rank to a call (its part of an all_reduce, the message
-of a send) comes before the outputs of all its ranks.
+of a send) comes before the outputs of all ranks of the call.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ class Point(NamedTuple):
 
 
 class Join(NamedTuple):
-    """The part of one rank in a call of several.
+    """The part of one rank in a call of several ranks.
 
     key         the same for all parts of one call
-    begin, end  positions of the rank: it sends at `begin`, and has received from the others after `end`
-    gives       the rank sends; takes: it receives
+    begin, end  positions of the rank: it sends at `begin`, and has received from the other ranks at `end`
+    gives       the rank sends
+    takes       the rank receives
     """
 
     key: Hashable
@@ -41,9 +42,9 @@ class Join(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """The last position of each rank that comes before a point for certain, -1 for none.
+    """The last position of each rank that certainly comes before a point; -1 if there is none.
 
-    columns: by rank, its index in `seen`.
+    columns: rank -> its index in `seen`.
     """
 
     point: Point
@@ -65,10 +66,10 @@ class _Waiting(NamedTuple):
 
 
 def clocks(joins: Iterable[Join], points: Iterable[Point]) -> dict[Point, Clock]:
-    """Return the clocks of points, of ranks that are joined by calls.
+    """Return the clocks of points on ranks that exchange data in calls.
 
-    A call without the part of a rank joins the other ranks. If parts wait for each other in a circle, which is
-    impossible in a run, the one with the smallest position continues.
+    If the part of a rank in a call is missing, the call joins the other ranks. If parts wait for each other in a
+    circle, which is impossible in a run, the part with the smallest position continues.
 
     >>> joins = [Join("sum", 0, begin=4, end=5), Join("sum", 1, begin=8, end=9)]
     >>> known = clocks(joins, [Point(0, 3), Point(1, 20)])
@@ -78,21 +79,21 @@ def clocks(joins: Iterable[Join], points: Iterable[Point]) -> dict[Point, Clock]
     import numpy as np
 
     events: dict[int, list[_Waiting]] = defaultdict(list)
-    open_parts: dict[Hashable, int] = defaultdict(int)
-    takers: dict[Hashable, int] = defaultdict(int)
+    pending_senders: dict[Hashable, int] = defaultdict(int)
+    pending_takers: dict[Hashable, int] = defaultdict(int)
     for join in joins:
         if join.gives:
-            open_parts[join.key] += 1
+            pending_senders[join.key] += 1
             events[join.rank].append(_Waiting(join.begin, 0, join))
         if join.takes:
-            takers[join.key] += 1
+            pending_takers[join.key] += 1
             events[join.rank].append(_Waiting(join.end, 1, join))
     unique = set(points)
     for point in unique:
         events[point.rank].append(_Waiting(point.position, 2, Join(None, point.rank, point.position, point.position)))
     columns = {rank: column for column, rank in enumerate(sorted(events))}
-    for row in events.values():
-        row.sort(key=lambda event: (event.position, event.kind), reverse=True)
+    for queue in events.values():
+        queue.sort(key=lambda event: (event.position, event.kind), reverse=True)
     current = {rank: np.full(len(columns), -1, dtype=np.int64) for rank in columns}
     sent: dict[Hashable, np.ndarray] = {}
     waiting: dict[Hashable, list[int]] = defaultdict(list)
@@ -100,18 +101,19 @@ def clocks(joins: Iterable[Join], points: Iterable[Point]) -> dict[Point, Clock]
 
     def run(rank: int, *, forced: bool = False) -> None:
         """Continue with a rank until it waits for others."""
-        clock, column, row = current[rank], columns[rank], events[rank]
-        while row:
-            position, kind, join = row[-1]
-            if kind == 1 and open_parts[join.key] > 0 and not forced:
+        clock, column, queue = current[rank], columns[rank], events[rank]
+        while queue:
+            position, kind, join = queue[-1]
+            if kind == 1 and pending_senders[join.key] > 0 and not forced:
                 waiting[join.key].append(rank)
                 return
             forced = False
-            row.pop()
+            queue.pop()
             if kind == 1:
-                takers[join.key] -= 1
-                # Many ranks have many calls and long clocks.
-                received = sent.get(join.key) if takers[join.key] or open_parts[join.key] else sent.pop(join.key, None)
+                pending_takers[join.key] -= 1
+                # Drop the clock after the last part: many ranks have many calls and long clocks.
+                is_open = pending_takers[join.key] or pending_senders[join.key]
+                received = sent.get(join.key) if is_open else sent.pop(join.key, None)
                 if received is not None:
                     np.maximum(clock, received, out=clock)
             clock[column] = max(clock[column], position)
@@ -120,8 +122,8 @@ def clocks(joins: Iterable[Join], points: Iterable[Point]) -> dict[Point, Clock]
             elif kind == 0:
                 received = sent.get(join.key)
                 sent[join.key] = clock.copy() if received is None else np.maximum(received, clock)
-                open_parts[join.key] -= 1
-                if not open_parts[join.key]:
+                pending_senders[join.key] -= 1
+                if not pending_senders[join.key]:
                     ready.extend(waiting.pop(join.key, ()))
 
     ready = list(columns)

@@ -70,7 +70,7 @@ RULES: dict[str, SuspectRule] = {
         _values.UNDERFLOW,
     )
 }
-#: Rules by certainty: suspects are ranked by it, then in execution order.
+#: Rules by certainty, the most certain first: suspects are sorted by certainty, then in execution order.
 _TIERS = (
     {"non-finite", "uninitialised", "disagreement", "replicas", "saturated", "growth"},
     {"layer-growth", "dead"},
@@ -112,7 +112,7 @@ def find_suspects(
     finders = [(rule, rule.finder(rule.threshold)) for rule in RULES.values() if rule.finder is not None]
     suspects_by_key: dict[Any, Suspect] = {}
     order: dict[Any, tuple[float, ...]] = {}
-    makers = _Makers()
+    moments = _Moments()
     several = len(dump.known_values("rank")) > 1
 
     def note(rule: str, sightings: Iterable[tuple[Record, str]]) -> None:
@@ -120,13 +120,14 @@ def find_suspects(
             key = (rule, record.run, record.rank, record.model, record.op_name or record.op_type)
             first = suspects_by_key.get(key)
             if first is None:
-                moment = makers.of(record)
+                moment = moments.of(record)
                 suspects_by_key[key] = Suspect(rule, record, reason, producers=moment.producers)
                 tier = _tier(rule)
-                # Ranks are read one after the other. The result of a collective comes from another rank.
-                brought = several and rule == _NON_FINITE.name and record.op_type.startswith(COLLECTIVES)
+                # Ranks are read one after the other, so steps are sorted first. A collective may have received NaN or
+                # Inf from another rank, so it comes last in its step.
+                is_received = several and rule == _NON_FINITE.name and record.op_type.startswith(COLLECTIVES)
                 step = -1 if record.step is None else record.step
-                order[key] = (tier, *((step, brought) if several else ()), moment.position)
+                order[key] = (tier, *((step, is_received) if several else ()), moment.position)
             else:
                 suspects_by_key[key] = first._replace(again=first.again + 1)
 
@@ -134,7 +135,7 @@ def find_suspects(
 
     def look_at(members: list[Record], measure: Measure) -> None:
         run = OperatorRun(members, measure)
-        makers.look_at(run)
+        moments.look_at(run)
         book.look_at(members)
         for rule, finder in finders:
             note(rule.name, finder.look_at(run))
@@ -142,18 +143,19 @@ def find_suspects(
     report = find_overflows(dump, watch=watch, beside=look_at, executor=executor)
     for rule, finder in finders:
         note(rule.name, finder.end())
-    note(_NON_FINITE.name, ((one.record, _words(one)) for one in report.overflows))
+    note(_NON_FINITE.name, ((overflow.record, _overflow_text(overflow)) for overflow in report.overflows))
     suspects = {key: suspects_by_key[key] for key in sorted(suspects_by_key, key=order.__getitem__)}
     book.end()
     ranked = in_order_of_ranks(suspects.values(), book, _tier) if several else suspects.values()
     missing, left_out = _absent_ranks(book, dump)
-    reasons = (*report.reasons, *_unchecked("the dump has nothing of {ranks}", missing, book))
+    reasons = (*report.reasons, *_unchecked("the dump has no records of {ranks}", missing, book))
     notes = tuple(_unchecked("the capture was asked to leave out {ranks}", left_out, book))
     return SuspectReport(tuple(ranked), report.operators, reasons, report.errors, notes)
 
 
 def _absent_ranks(book: CallBook, dump: Dump) -> tuple[set[int], set[int]]:
-    """Return the ranks in recorded collectives that the dump has no records of: requested ones, and ranks left out.
+    """Return the ranks of recorded collectives without records in the dump: first those that the capture was asked to
+    record, then those that it was asked to leave out.
 
     Both sets are empty if only a part or a selection of the dump was opened.
     """
@@ -166,11 +168,11 @@ def _absent_ranks(book: CallBook, dump: Dump) -> tuple[set[int], set[int]]:
     return missing, absent - missing
 
 
-def _unchecked(what: str, ranks: set[int], book: CallBook) -> Iterator[str]:
-    """Yield the sentence about calls without the part of some ranks. what: its beginning, with `{ranks}`."""
+def _unchecked(beginning: str, ranks: set[int], book: CallBook) -> Iterator[str]:
+    """Yield the sentence about calls without these ranks. beginning: its first words, with `{ranks}`."""
     if ranks:
         count = sum(not ranks.isdisjoint(parts[0].involved) for parts in book.calls.values())
-        sentence = what.format(ranks=in_words([*ranks]))
+        sentence = beginning.format(ranks=in_words([*ranks]))
         yield f"{sentence}: {counted(count, 'collective call')} could not be checked as a whole"
 
 
@@ -185,28 +187,28 @@ class _Moment(NamedTuple):
     producers: tuple[str, ...]
 
 
-class _Makers:
-    """The producers of the inputs of the current operator, and of operators with NaN or Inf."""
+class _Moments:
+    """The moments of the current operator, and of earlier operators with NaN or Inf."""
 
     def __init__(self) -> None:
         self._writers = Writers()
         self._moment = _Moment(-1, ())
         self._members: set[int] = set()
-        self._kept: dict[int, _Moment] = {}
+        self._nonfinite: dict[int, _Moment] = {}
 
     def look_at(self, run: OperatorRun) -> None:
         self._moment = _Moment(self._moment.position + 1, self._writers.look_at(run.records))
         self._members = {id(record) for record in run.records}
         if any(is_nonfinite(statistics) for _, statistics in (*run.inputs, *run.outputs)):
             # Their suspects are only known at the end.
-            self._kept.update((id(record), self._moment) for record in run.records)
+            self._nonfinite.update((id(record), self._moment) for record in run.records)
 
     def of(self, record: Record) -> _Moment:
-        """Return the moment of a record; the end for earlier operators without NaN or Inf."""
+        """Return the moment of a record's operator; an infinite position for earlier operators without NaN or Inf."""
         if id(record) in self._members:
             return self._moment
-        return self._kept.get(id(record), _Moment(float("inf"), ()))
+        return self._nonfinite.get(id(record), _Moment(float("inf"), ()))
 
 
-def _words(overflow: Overflow) -> str:
+def _overflow_text(overflow: Overflow) -> str:
     return f"{overflow.record.label}: {'; '.join(overflow.words)}"

@@ -26,6 +26,7 @@ class Row(NamedTuple):
     skipped: str = ""
     rank: int = 0
     requires_grad: bool = False
+    parameter: str = ""
 
 
 def values(

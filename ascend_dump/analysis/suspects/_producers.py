@@ -14,11 +14,11 @@ __all__ = ["Writers", "gives_view", "producers_of"]
 
 
 class Writers:
-    """The last writer of each memory, updated operator by operator in execution order."""
+    """The last writer of each storage, updated operator by operator in execution order."""
 
     def __init__(self) -> None:
         self._step: Any = None
-        #: By the number of a storage, the operator that wrote it last in this step.
+        #: Number of a storage -> the operator that wrote it last in this step.
         self._writers: dict[int, str] = {}
 
     def look_at(self, records: Sequence[Record]) -> tuple[str, ...]:
@@ -38,7 +38,7 @@ class Writers:
 
 
 def producers_of(dump: Dump, names: Collection[str]) -> list[str]:
-    """Return the operators that made the inputs of these, in execution order, as far as they are recorded."""
+    """Return the recorded operators that made the inputs of the named operators, in execution order."""
     writers = Writers()
     producers: dict[str, None] = {}
     for records in executions(dump):
@@ -49,7 +49,7 @@ def producers_of(dump: Dump, names: Collection[str]) -> list[str]:
 
 
 def gives_view(records: Sequence[Record]) -> bool:
-    """Return True if the output of an operator is a view of its input, as for `t`, by its records."""
+    """Return True if the records of an operator show that its output is a view of its input, as for `t`."""
     if operator_class(records[0].op_type) not in VIEWS:
         return False
     read, written = (

@@ -189,6 +189,7 @@ class _NoGradientFinder(_ParameterFinder):
     def __init__(self, threshold: float) -> None:
         super().__init__(threshold)
         self._unwritten: dict[Any, _Parameter] = {}
+        #: Written by an optimizer, or by what runs between the steps: an activation received from another rank.
         self._written: set[Any] = set()
         self._steps = 0
 
@@ -198,7 +199,9 @@ class _NoGradientFinder(_ParameterFinder):
             if parameter.after:
                 self._written.add(parameter.key)
             elif parameter.record.attrs.get("requires_grad"):
-                self._unwritten.setdefault(parameter.key, parameter)
+                first = self._unwritten.setdefault(parameter.key, parameter)
+                if first.before != parameter.before:
+                    self._written.add(parameter.key)
         return iter(())
 
     def end(self) -> Iterator[tuple[Record, str]]:

@@ -1,4 +1,4 @@
-"""Exit codes, and the code of each error."""
+"""Exit codes of the command line, and the code of each error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Exit", "exit_code", "missing_package"]
 
 
 class Exit(IntEnum):
-    """Exit codes of the verbs. `meaning` is the text of `--help`."""
+    """Exit codes of the verbs, such as `ascend-dump ls`. `meaning` is the text of `--help`."""
 
     OK = 0
     DIFFERENT = 1
@@ -35,7 +35,7 @@ class Exit(IntEnum):
 
 
 _MEANINGS = {
-    Exit.OK: "done; compared things are equal",
+    Exit.OK: "done; everything that was compared is equal",
     Exit.DIFFERENT: "a difference was found",
     Exit.USAGE: "wrong usage or configuration",
     Exit.UNREADABLE: "a dump, or a part of it, cannot be read",
@@ -45,8 +45,8 @@ _MEANINGS = {
     Exit.PIPE_CLOSED: "the reader of the output closed it, as `| head` does",
 }
 
-#: The first class that fits decides.
-_OF_ERROR: tuple[tuple[type[AscendDumpError], Exit], ...] = (
+#: The first class that matches the error decides.
+_CODES: tuple[tuple[type[AscendDumpError], Exit], ...] = (
     (ConfigError, Exit.USAGE),
     (CaptureError, Exit.USAGE),
     (WriteError, Exit.USAGE),
@@ -58,13 +58,13 @@ _OF_ERROR: tuple[tuple[type[AscendDumpError], Exit], ...] = (
 
 def exit_code(error: BaseException) -> Exit:
     """Return the code of an error: INTERNAL unless it is an AscendDumpError or a missing package."""
-    for kind, code in _OF_ERROR:
+    for kind, code in _CODES:
         if isinstance(error, kind):
             return code
     return Exit.UNAVAILABLE if missing_package(error) else Exit.INTERNAL
 
 
 def missing_package(error: BaseException) -> str:
-    """Return the package that the environment lacks, if that is the error."""
+    """Return the package that the environment lacks; "" if the error has another reason."""
     name = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
     return "" if name.startswith("ascend_dump") else name.partition(".")[0]

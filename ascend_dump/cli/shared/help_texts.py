@@ -11,9 +11,18 @@ from ascend_dump.errors import ConfigError
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
-__all__ = ["HelpText", "explanation", "explanations", "topic_text", "topics"]
+__all__ = ["TOPICS", "HelpText", "explanation", "explanations", "topic_text", "topics"]
 
 _TOPICS = "topics"
+#: Every topic, by task: `pages/topics/<topic>.md`.
+TOPICS = {
+    "Find a fault": ("nan", "different", "suspects", "ranks"),
+    "Capture": ("frameworks", "pytorch", "trainers", "serving", "settings", "options"),
+    "Read": ("reading", "page", "files", "storage"),
+    "On an NPU, and without one": ("operator", "test", "converters"),
+    "Before you use it": ("costs", "startup", "versions"),
+    "Extend it": ("interface", "extend"),
+}
 
 
 class HelpText(NamedTuple):
@@ -40,13 +49,13 @@ def explanation(code: str) -> HelpText:
 
 
 def topics() -> list[HelpText]:
-    """Return all topics, sorted by name."""
-    return [_read(name, _TOPICS) for name in _codes(_TOPICS)]
+    """Return all topics in the order of TOPICS."""
+    return [_read(name, _TOPICS) for names in TOPICS.values() for name in names]
 
 
 def topic_text(topic: str) -> HelpText:
     """Return the text of a topic. Raises ConfigError naming the nearest topic."""
-    name, names = topic.strip().lower(), _codes(_TOPICS)
+    name, names = topic.strip().lower(), [name for names in TOPICS.values() for name in names]
     if name not in names:
         guess = did_you_mean(name, names, cutoff=0.5)
         raise ConfigError(f"there is no topic {topic!r}", hint=f"{guess}topics: {', '.join(names)}")
@@ -59,8 +68,8 @@ def _read(code: str, *subdirectory: str) -> HelpText:
     return HelpText(code, title, text)
 
 
-def _codes(*subdirectory: str) -> list[str]:
-    names = (entry.name for entry in _directory(*subdirectory).iterdir())
+def _codes() -> list[str]:
+    names = (entry.name for entry in _directory().iterdir())
     return sorted(name[: -len(".md")] for name in names if name.endswith(".md"))
 
 

@@ -13,16 +13,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Measured", "ModuleSums", "by_module", "write_modules"]
 
-#: The fields that distinguish modules of one name.
-_PLACE = ("run", "rank", "model", "step", "module")
+#: The fields that identify a module: one name may occur in several runs, ranks, models and steps.
+_IDENTITY = ("run", "rank", "model", "step", "module")
 
 
 class ModuleSums:
     """Sums over the tensors of one module.
 
     first  its first record
-    nan, inf, largest  numbers of NaN and of Inf, and the largest magnitude among the elements that are finite
-    worst  the tensor with the most NaN and Inf, where there are none the one with the largest element
+    nan, inf  numbers of NaN and of Inf
+    largest  the largest magnitude of a finite element
+    worst  the tensor with the most NaN and Inf; if there are none, the tensor with the largest magnitude
     """
 
     def __init__(self, first: Record) -> None:
@@ -51,7 +52,7 @@ class ModuleSums:
             self.worst, self._badness = record, badness
 
     def cells(self, lead: list[Column], *, measured: bool) -> list[str]:
-        """Return the cells of a line of `write_modules`. measured: with the columns of statistics."""
+        """Return the cells of a line of `write_modules`. lead: its first columns. measured: it has statistics."""
         from ascend_dump.cli.shared.reading import leading_cells
         from ascend_dump.report.tables import number
 
@@ -66,7 +67,7 @@ class ModuleSums:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for a JSON document."""
         return {
-            **{name: getattr(self.first, name) for name in _PLACE},
+            **{name: getattr(self.first, name) for name in _IDENTITY},
             "operators": len(self.operators),
             "tensors": self.tensors,
             "bytes": self.bytes,
@@ -88,7 +89,7 @@ def by_module(measured: Iterable[Measured]) -> list[ModuleSums]:
     """Return the modules in the order of first execution, separately for each step."""
     sums: dict[Any, ModuleSums] = {}
     for record, statistics in measured:
-        key = tuple(getattr(record, name) for name in _PLACE)
+        key = tuple(getattr(record, name) for name in _IDENTITY)
         module = sums.get(key)
         if module is None:
             module = sums[key] = ModuleSums(record)
@@ -99,7 +100,7 @@ def by_module(measured: Iterable[Measured]) -> list[ModuleSums]:
 def write_modules(
     dump: Dump, path: str, modules: Sequence[ModuleSums], verb: str, *, as_json: bool, measured: bool = True
 ) -> None:
-    """Write one line per module to stdout, or one document of this verb."""
+    """Write a line for each module to stdout, or a JSON document of this verb."""
     if as_json:
         from ascend_dump.report.documents import write_document
 

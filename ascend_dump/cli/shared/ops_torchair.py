@@ -18,7 +18,10 @@ __all__ = ["list_operators"]
 def list_operators(
     path: Path, op_type: Optional[str], name: Optional[str], dumped: Optional[bool], as_json: bool
 ) -> Exit:
-    """Print the operators of torchair's graph that pass the tests, then the error of a damaged graph."""
+    """Print the selected operators of torchair's graph, then the error if the graph is damaged.
+
+    dumped: True for operators that may be dumped, False for those that cannot be, None for all.
+    """
     operators, error = _read(path, op_type, name, dumped)
     return show(
         path,
@@ -43,7 +46,7 @@ def _read(
     operators = []
     try:
         for operator in read_torchair_graph(path):
-            # A node without an operator of its own, such as a view, has nothing to select.
+            # A node of PyTorch without an operator of GE, such as a view, is not listed.
             if not operator.node.type or not of_type(operator.node.type):
                 continue
             if (of_name(operator.node.name) or of_name(operator.fx)) and dumped in (None, _may_be_dumped(operator)):

@@ -40,7 +40,7 @@ class Arming(NamedTuple):
 
     root        text of `<dump path>/<time>`, absolute
     ge          GE's settings for models; None if GE refused the configuration or takes no part
-    kernels     True to dump kernels that are called outside of models
+    kernels     True to dump eager operators, as the watcher also does (adump dump_config_converter.cpp:964)
     single_ops  True to dump single-operator calls
     overflow    True if single operators report overflow
     by_options  True for settings from session options
@@ -113,7 +113,7 @@ def _arming(
 ) -> Arming:
     overflow = verdict.dump_type == _OP_OVERFLOW
     watcher = dump.get("dump_scene") == "watcher"
-    operator = verdict.dump_type == _OPERATOR and not watcher
+    operator = verdict.dump_type == _OPERATOR
     return Arming(
         root=f"{_absolute(settings.path, cwd)}/{time}",
         ge=ge,
@@ -121,7 +121,10 @@ def _arming(
         data="tensor" if overflow else settings.data or "tensor",
         stats=settings.stats,
         kernels=operator and bool(settings.switch & _KERNEL_LEVEL),
-        single_ops=operator and bool(settings.switch & _OP_LEVEL) and dump.get("dump_op_switch") == "on",
+        single_ops=operator
+        and not watcher
+        and bool(settings.switch & _OP_LEVEL)
+        and dump.get("dump_op_switch") == "on",
         overflow=overflow,
         watcher=watcher,
     )

@@ -13,7 +13,10 @@ __all__ = ["Faults"]
 
 
 class Faults:
-    """The faults of one device. A fault stays set until it is reset."""
+    """The faults of one device. A fault stays set until it is reset.
+
+    op_name: the operator of a model, or the API or the kernel of an eager operator, such as aclnnAdd or AddAiCore.
+    """
 
     def __init__(self, service: DumpService) -> None:
         self._service = service
@@ -21,7 +24,10 @@ class Faults:
         self._counts_steps = True
 
     def overflow(self, op_name: str, *, status: int = 0x20, acc_type: str = "AIC") -> None:
-        """Make an operator overflow in all executions; status as in the documents, acc_type AIC, AIV, AICPU, SDMA."""
+        """Make an operator overflow in all executions; status as in the documents, acc_type AIC, AIV, AICPU, SDMA.
+
+        Eager operators have no status and no unit.
+        """
         self._service.overflows[op_name] = (status, acc_type)
 
     def overflows_in(self, op_name: str) -> bool:

@@ -54,8 +54,7 @@ class DumpService:
         self.device_id = device_id
         self._soc = soc
         self._clock = clock
-        self._addresses = Addresses()
-        self._captured: dict[tuple[object, ...], Optional[tuple[str, str, DumpName]]] = {}
+        self.addresses = Addresses()
 
     def run_in_model(
         self, call: KernelCall, model: LoadedModel, step: Optional[int], producers: Producers, *, on: bool
@@ -65,7 +64,7 @@ class DumpService:
         self._remember(call, model)
         if arming is None or arming.ge is None or not on:
             return
-        folder = "/".join((self._base(arming), *model.folder(step)))
+        folder = "/".join((self.base(arming), *model.folder(step)))
         if model.dumps(node, step):
             inputs, outputs = self._sides(call, arming.mode)
             inputs, outputs = model.leave_out(node, inputs, outputs)
@@ -92,14 +91,14 @@ class DumpService:
     def _watch(self, call: KernelCall, model: LoadedModel, step: Optional[int], folder: str, arming: Arming) -> None:
         # (assumption cann.watch_name)
         if model.is_watched(call.node, step):
-            self._write(call, folder, tensors_of(call, "output", self._addresses), arming)
+            self._write(call, folder, tensors_of(call, "output", self.addresses), arming)
         if not model.is_suspect(call.node):
             return
         for name, watched in model.memory.items():
             if name == call.node.name or not model.is_watched(watched.node, step):
                 continue
             copy = watched._replace(task=call.task, stream=call.stream)
-            tensors = tensors_of(copy, "output", self._addresses)
+            tensors = tensors_of(copy, "output", self.addresses)
             self._write(copy, folder, tensors, arming, name=watch_name(call.node.name, name))
 
     def _write_producers(
@@ -120,48 +119,17 @@ class DumpService:
             if producer is not None and producer.type == _DATA:
                 node = producer.node() if isinstance(producer, NodeInfo) else producer
                 data = KernelCall(node, (), (array,), call.task, call.stream, call.model_id)
-                self._write(data, folder, tensors_of(data, "output", self._addresses), arming)
+                self._write(data, folder, tensors_of(data, "output", self.addresses), arming)
 
-    def run_single(self, call: KernelCall, arming: Optional[Arming], *, kernel: bool) -> None:
-        """Dump or check an operator outside of models.
-
-        (assumption cann.single_operators)
-        (assumption torch_npu.no_model_levels)
-        """
+    def run_single(self, call: KernelCall, arming: Optional[Arming]) -> None:
+        """Dump or check an operator outside of models. (assumption cann.single_operators)"""
         if arming is None:
             return
         if arming.overflow:
-            self._report_overflow(call, self._base(arming), arming)
-        elif arming.kernels if kernel else arming.single_ops:
+            self._report_overflow(call, self.base(arming), arming)
+        elif arming.single_ops:
             inputs, outputs = self._sides(call, arming.mode)
-            self._write(call, self._base(arming), [*inputs, *outputs], arming)
-
-    def capture(self, node: Node, task: int, stream: int, arming: Optional[Arming], graph: str) -> None:
-        """Fix the file of replays of an operator in a captured stream, by the current settings.
-
-        The host writes the file; overflow and statistics are skipped.
-
-        (assumption cann.captured_name)
-        (assumption cann.captured_characters)
-        (assumption cann.captured_scenes)
-        """
-        target = None
-        if arming is not None and arming.kernels and arming.data != "stats":
-            name = DumpName("aclgraph", node.type, node.name, self._now(), task, stream)
-            number = sum(settled is not None for settled in self._captured.values())
-            target = self._base(arming).rstrip("/"), arming.mode, name._replace(dump_number=number)
-        self._captured[(graph, stream, task, node.name)] = target
-
-    def run_captured(self, call: KernelCall, arming: Optional[Arming], graph: str) -> None:
-        """Dump an operator in a captured stream. All replays append to the same file."""
-        key = (graph, call.stream, call.task, call.node.name)
-        if key not in self._captured:
-            self.capture(call.node, call.task, call.stream, arming, graph)
-        target = self._captured[key]
-        if arming is not None and target is not None:
-            folder, mode, name = target
-            inputs, outputs = self._sides(call, mode)
-            operator_file(self.disk, folder, name, call.node.name, [*inputs, *outputs])
+            self._write(call, self.base(arming), [*inputs, *outputs], arming)
 
     def _report_overflow(self, call: KernelCall, folder: str, arming: Arming) -> None:
         # (assumption cann.overflow_operator)
@@ -172,23 +140,23 @@ class DumpService:
             return
         inputs, outputs = self._sides(call, "all")
         self._write(call, folder, [*inputs, *outputs], arming)
-        address = self._addresses.find(0, call.model_id, "overflow buffer")
+        address = self.addresses.find(0, call.model_id, "overflow buffer")
         opdebug_file(
-            self.disk, folder, call, address, status=overflow[0], unit=overflow[1], soc=self._soc, stamp=self._now()
+            self.disk, folder, call, address, status=overflow[0], unit=overflow[1], soc=self._soc, stamp=self.now()
         )
 
     def report_failure(self, call: KernelCall, exception: Optional[ExceptionDump]) -> None:
         """Write the exception dump of a failed operator."""
         if exception is None:
             return
-        exception_file(self.disk, exception.path, self.device_id, exception.kind, call, self._addresses, self._clock())
+        exception_file(self.disk, exception.path, self.device_id, exception.kind, call, self.addresses, self._clock())
 
     def _write(self, call: KernelCall, folder: str, tensors: Sequence[Any], arming: Arming, *, name: str = "") -> None:
         written = name or call.node.name
         operator_file(
             self.disk,
             folder,
-            DumpName("device", call.node.type, written, self._now(), call.task, call.stream),
+            DumpName("device", call.node.type, written, self.now(), call.task, call.stream),
             written,
             tensors,
             data=arming.data,
@@ -197,16 +165,16 @@ class DumpService:
         )
 
     def _sides(self, call: KernelCall, mode: str) -> tuple[list[Any], list[Any]]:
-        inputs = tensors_of(call, "input", self._addresses) if mode != "output" else []
-        outputs = tensors_of(call, "output", self._addresses) if mode != "input" else []
+        inputs = tensors_of(call, "input", self.addresses) if mode != "output" else []
+        outputs = tensors_of(call, "output", self.addresses) if mode != "input" else []
         return inputs, outputs
 
-    def _base(self, arming: Arming) -> str:
+    def base(self, arming: Arming) -> str:
         # The device appends to a path that ends in a slash: the doubled slash counts in the hash of a long name.
         # (assumption cann.device_directory)
         return f"{arming.root}/{self.device_id}/"
 
-    def _now(self) -> int:
+    def now(self) -> int:
         # (assumption cann.timestamp)
         return int(self._clock() * 1e6)
 

@@ -17,6 +17,9 @@ Differences from a device:
 - An operator overflows if `overflow` is set for it, or if its inputs are finite and an output is not.
   The payload's addresses and core numbers are 0, its file is named after task 0.
   (assumption cann.overflow_condition) (assumption cann.overflow_task)
+- API calls of eager operators are a second road, see `_api_calls`. A captured one neither overflows nor is registered
+  for exceptions, and executors are not reused: one call is one number of the counter. A plain dump and overflow
+  detection exclude each other, and the detection writes tensors, also after a dump of statistics in the same process.
 - Kernels print nothing: `dump_kernel_data` has no effect. The scene `aic_err_detail_dump` fails as on a
   platform without it.
 - An empty configuration leaves an earlier one in force; the device's behaviour is unknown. Steps, models and layers
@@ -37,6 +40,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 import numpy as np
 
 from ascend_dump import ConfigError
+from ascend_dump.fakes.device._api_calls import ApiCall, ApiReports, CapturedCall, Kernel
 from ascend_dump.fakes.device._arming import (
     Answer,
     Arming,
@@ -60,7 +64,7 @@ if TYPE_CHECKING:
 
     _Array = np.ndarray[Any, Any]
 
-__all__ = ["Executed", "NodeInfo", "Npu", "OperatorFailed"]
+__all__ = ["ApiCall", "CapturedCall", "Executed", "Kernel", "NodeInfo", "Npu", "OperatorFailed"]
 
 #: The files store ids of 16 bits.
 _ID_MASK = 0xFFFF
@@ -69,7 +73,10 @@ _Node = Union[NodeInfo, Node]
 
 
 class Executed(NamedTuple):
-    """One operator that ran. model_id and step are None for a single operator."""
+    """One operator or kernel that ran; op_type is the API for the kernel of an API call.
+
+    model_id and step are None for a single operator.
+    """
 
     op_type: str
     name: str
@@ -114,8 +121,11 @@ class Npu(Faults):
         #: acl's state of the process, for the fakes that share this device. The first of them creates it.
         self.process: Any = None
         self.executed: list[Executed] = []
+        #: True in saturation mode: results out of range are the largest finite number. The process sets it.
+        self.saturates = False
         self._clock = clock or time.time
         super().__init__(DumpService(device_id, soc, self._clock, Disk(disk)))
+        self._reports = ApiReports(self._service)
         self._environ = environ
         self._cwd = cwd
         self._acl: Optional[Arming] = None
@@ -317,18 +327,14 @@ class Npu(Faults):
         original_names: Sequence[str] = (),
         attrs: Mapping[str, Any] = {},
         producers: Producers = None,
-        kernel: bool = True,
-        captured: str = "",
         fails: str = "",
     ) -> None:
-        """Report one executed operator to the device: of a model, or a single operator if model_id is None.
+        """Report one executed operator to the device: of a model, or of a single-operator model if model_id is None.
 
         step: by default the model's counter. task: by default the operator's index in its model.
         formats, original_shapes: by position ("input0", "output1"); by default ND and the array's shape. attrs:
         `_no_task` is read, `_sgt_json_info` is written. producers: the operators that produced the inputs, by default
-        those of the model. kernel: True for a kernel (aclnn), False for a single-operator model.
-        captured: the graph (aclgraph) of a captured single operator; without `capture_op` its first execution counts
-        as the capture. fails: the reason of a failure. Raises OperatorFailed for a failure here or by `fail`.
+        those of the model. fails: the reason of a failure. Raises OperatorFailed for a failure here or by `fail`.
         """
         model = None if model_id is None else self._model(model_id)
         if model is None:
@@ -347,24 +353,46 @@ class Npu(Faults):
         if name in self._failing or fails:
             self._service.report_failure(call, self._exception_dump())
             raise OperatorFailed(f"{op_type} {name!r} failed on the simulated device{fails and f': {fails}'}")
-        if model is None and captured:
-            self._service.run_captured(call, self._acl, captured)
-        elif model is None:
-            self._service.run_single(call, self._acl, kernel=kernel)
+        if model is None:
+            self._service.run_single(call, self._acl)
         else:
             by_options = model.arming is not None and model.arming.by_options
             # Settings stay with the model, but the dump server stops when the dump is ended.
             on = (self._ge.get(model.session) if by_options else self._acl) is not None
             self._service.run_in_model(call, model, current_step, producers, on=on)
 
-    def capture_op(self, op_type: str, name: str, *, captured: str, stream: int = 0) -> int:
-        """Capture a single operator in a graph (aclgraph), and return its task.
+    def run_api(self, call: ApiCall, *, stream: int = 0, fails: str = "") -> None:
+        """Report one call of an API of aclnn, as eager PyTorch makes them. Raises OperatorFailed for a failed kernel.
 
-        `run_op` replays it, with the same `captured` and that task. The current settings apply to its replays.
+        fails: the reason of a failure of its last kernel.
         """
-        task = next(self._tasks) & _ID_MASK
-        self._service.capture(Node(name, op_type, (), ""), task, stream & _ID_MASK, self._acl, captured)
-        return task
+        stream &= _ID_MASK
+        last = call.kernels[-1].name if call.kernels else ""
+        kernels = self._reports.run(
+            call,
+            self._acl,
+            self._exception_dump(),
+            stream=stream,
+            saturates=self.saturates,
+            fails=lambda name: bool({name, call.api} & self._failing) or bool(fails and name == last),
+        )
+        for name, task, failed in kernels:
+            self.executed.append(Executed(call.api, name, None, None, task, stream))
+            if failed:
+                reason = fails and f": {fails}"
+                raise OperatorFailed(f"{call.api} ({name}) failed on the simulated device{reason}")
+
+    def capture_api(self, call: ApiCall, *, stream: int = 0) -> CapturedCall:
+        """Capture an API call in a graph (aclgraph). The current settings apply to its replays."""
+        return self._reports.capture(call, self._acl, stream=stream & _ID_MASK)
+
+    def replay_api(self, captured: CapturedCall, call: ApiCall, *, stream: int = 0) -> None:
+        """Report a replay of a captured API call, with the tensors of this replay."""
+        for kernel, task in zip(call.kernels, captured.tasks):
+            self.executed.append(Executed(call.api, kernel.name, None, None, task, stream & _ID_MASK))
+            if {kernel.name, call.api} & self._failing:
+                raise OperatorFailed(f"{call.api} ({kernel.name}) failed on the simulated device")
+        self._reports.replay(captured, call, self._acl)
 
     def execute_graph(
         self, graph: OfflineModel, feeds: Mapping[str, _Array], *, model_id: Optional[int] = None, step: int = 0

@@ -1,4 +1,4 @@
-"""The types that operations of the stand-in for TensorFlow accept and mix when the graph is built."""
+"""Check the types of the inputs of operations in the fake of TensorFlow, when the graph is built."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ _NUMBERS = frozenset(
     )
 )
 _BOOLS = frozenset(("LogicalAnd", "LogicalNot"))
-#: Operations with inputs of one type.
+#: Operations that need inputs of equal types.
 _SAME = frozenset((*_ARITHMETIC, *_PRODUCTS, "Equal", "Greater", "Less", "SoftmaxCrossEntropyWithLogits"))
 
 
 def check_types(op_type: str, inputs: Sequence[Tensor]) -> None:
     """Check the inputs' types. Raises TypeError, as TensorFlow does when the graph is built."""
-    kinds = [tensor.dtype.base_dtype for tensor in inputs]
+    dtypes = [tensor.dtype.base_dtype for tensor in inputs]
     if op_type in _SAME or op_type == "ConcatV2":
-        alike = kinds[:-1] if op_type == "ConcatV2" else kinds
-        if len(set(alike)) > 1:
-            raise TypeError(f"Inputs of {op_type} have types {[kind.name for kind in alike]} that do not all match.")
-    if not kinds:
+        checked = dtypes[:-1] if op_type == "ConcatV2" else dtypes
+        if len(set(checked)) > 1:
+            raise TypeError(
+                f"Inputs of {op_type} have types {[dtype.name for dtype in checked]} that do not all match."
+            )
+    if not dtypes:
         return
-    first = kinds[0]
+    first = dtypes[0]
     is_refused = (
-        (op_type in _BOOLS and any(kind.name != "bool" for kind in kinds))
+        (op_type in _BOOLS and any(dtype.name != "bool" for dtype in dtypes))
         or (op_type in _FLOATS and not first.is_floating)
         or (op_type in _NUMBERS and first.name == "bool")
     )

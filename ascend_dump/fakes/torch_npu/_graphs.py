@@ -5,13 +5,18 @@ Sources: torch_npu 2.13, npu/graphs.py; document of aclmdlRICaptureBegin; rt_err
 
 from __future__ import annotations
 
+import itertools
 import weakref
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 if TYPE_CHECKING:
     from ascend_dump.fakes.device.npu import Npu
 
-__all__ = ["CaptureCode", "Captures", "captures_of", "make_graphs"]
+__all__ = ["CaptureCode", "CapturedKernels", "CapturedOperator", "Captures", "captures_of", "make_graphs"]
+
+#: Operators that `NPUGraph.update` gives other arguments.
+_UPDATED = ("npu::npu_fused_infer_attention_score", "npu::npu_fused_infer_attention_score_v2")
 
 
 class CaptureCode:
@@ -21,21 +26,51 @@ class CaptureCode:
     INVALIDATED = 507903
 
 
+class CapturedOperator:
+    """One operator of a graph, with the host tensors of its arguments. replay: runs it in the same memory."""
+
+    def __init__(
+        self,
+        func: Any,
+        args: Any,
+        kwargs: dict[str, Any],
+        operands: Sequence[Any],
+        result: Any,
+        replay: Callable[[CapturedOperator], None],
+    ) -> None:
+        self.func, self.args, self.kwargs, self.operands = func, args, kwargs, operands
+        self.result = result
+        self._replay = replay
+
+    def replay(self) -> None:
+        self._replay(self)
+
+
+class CapturedKernels:
+    """The operators of a graph, in order, and the name by which the device identifies it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.calls: list[CapturedOperator] = []
+
+
 class Captures:
     """The graphs of one process.
 
     current   the graph in capture, None while kernels run
+    updated   the captured calls that the next operators replace the arguments of, None while kernels run
     broken    True after an operation that a capture forbids: `end` fails
     """
 
     def __init__(self) -> None:
         self.current: Optional[CapturedKernels] = None
+        self.updated: Optional[Iterator[CapturedOperator]] = None
         self.broken = False
-        self._number = 0
+        self._numbers = itertools.count(1)
+        self._group_start = 0
 
     def begin(self) -> CapturedKernels:
-        self._number += 1
-        self.current, self.broken = CapturedKernels(f"graph_{self._number}"), False
+        self.current, self.broken = CapturedKernels(f"graph_{next(self._numbers)}"), False
         return self.current
 
     def end(self) -> None:
@@ -45,13 +80,36 @@ class Captures:
             code = CaptureCode.INVALIDATED
             raise RuntimeError(f"NPU function error: aclmdlRICaptureEnd, error code is {code}\nthe capture is invalid")
 
+    # Groups of tasks that are updated between replays.
 
-class CapturedKernels:
-    """The replays of a graph, in order, and the name by which the device identifies it."""
+    def begin_group(self, stream: Any = None) -> None:
+        self._group_start = len(self._capturing("graph_task_group_begin").calls)
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.replays: list[Callable[[], None]] = []
+    def end_group(self, stream: Any = None) -> list[CapturedOperator]:
+        return self._capturing("graph_task_group_end").calls[self._group_start :]
+
+    def begin_update(self, stream: Any, handle: list[CapturedOperator]) -> None:
+        self.updated = iter(handle)
+
+    def end_update(self, stream: Any = None) -> None:
+        self.updated = None
+
+    def update(self, func: Any, args: Any, kwargs: dict[str, Any], operands: Sequence[Any]) -> Any:
+        """Give the next operator of the group other arguments, and return its results.
+
+        Raises RuntimeError for another operator.
+        """
+        call = next(self.updated or iter(()), None)
+        if call is None or call.func._schema.name != func._schema.name:
+            captured = "the end of the group" if call is None else call.func._schema.name
+            raise RuntimeError(f"NPU graph task update: {func} does not update {captured}")
+        call.args, call.kwargs, call.operands = args, kwargs, operands
+        return call.result
+
+    def _capturing(self, call: str) -> CapturedKernels:
+        if self.current is None:
+            raise RuntimeError(f"{call}: no graph is being captured")
+        return self.current
 
 
 _captures: weakref.WeakKeyDictionary[Npu, Captures] = weakref.WeakKeyDictionary()
@@ -62,40 +120,87 @@ def captures_of(npu: Npu) -> Captures:
     return _captures.setdefault(npu, Captures())
 
 
-def make_graphs(npu: Npu, synchronize: Callable[[], None]) -> dict[str, Any]:
-    """Return `NPUGraph`, `graph` and `is_current_stream_capturing` of `torch_npu.npu`."""
+def make_graphs(npu: Npu, interface: dict[str, Any]) -> dict[str, Any]:
+    """Return the functions and classes about graphs in `torch_npu.npu`. interface: its other members."""
     captures = captures_of(npu)
+    pools = itertools.count(1)
+
+    def graph_pool_handle() -> tuple[int, int]:
+        return next(pools), 0
 
     class NPUGraph:
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
+        def __init__(self) -> None:
             self._captured: Optional[CapturedKernels] = None
+            self._pool: Optional[tuple[int, int]] = None
+            self.auto_dispatch_capture = False
 
-        def capture_begin(self, *args: Any, **kwargs: Any) -> None:
+        def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+            if captures.current is not None:
+                raise RuntimeError("an NPU graph is being captured already: a capture cannot begin in another one")
+            self._pool = pool or graph_pool_handle()
             self._captured = captures.begin()
 
         def capture_end(self) -> None:
             captures.end()
 
         def replay(self) -> None:
-            for replay in self._captured.replays if self._captured is not None else ():
-                replay()
+            for call in self._captured.calls if self._captured is not None else ():
+                call.replay()
 
         def reset(self) -> None:
             self._captured = None
 
+        def pool(self) -> Any:
+            return self._pool
+
+        def update(self, cpu_update_input: Any) -> None:
+            """Give the attention operators of the graph other keyword arguments, one mapping for each."""
+            if not self.auto_dispatch_capture:
+                raise RuntimeError("the graph supports no update: capture it with auto_dispatch_capture=True")
+            calls = self._captured.calls if self._captured is not None else []
+            updated = [call for call in calls if call.func._schema.name in _UPDATED]
+            values = list(cpu_update_input) * (len(updated) if len(cpu_update_input) == 1 else 1)
+            if len(values) != len(updated):
+                raise RuntimeError(f"the graph has {len(updated)} operators to update, and {len(values)} are given")
+            for call, keywords in zip(updated, values):
+                call.kwargs = {name: keywords.get(name, value) for name, value in call.kwargs.items()}
+
+        def debug_dump(self, debug_path: str) -> None:
+            return None
+
     class GraphCapture:
-        def __init__(self, npu_graph: Any, *args: Any, **kwargs: Any) -> None:
+        """`with torch.npu.graph(g):`"""
+
+        def __init__(
+            self,
+            npu_graph: Any,
+            pool: Any = None,
+            stream: Any = None,
+            capture_error_mode: str = "global",
+            auto_dispatch_capture: bool = False,
+            **options: Any,
+        ) -> None:
             self._graph = npu_graph
+            self._arguments = (pool, capture_error_mode)
+            npu_graph.auto_dispatch_capture = auto_dispatch_capture
+            self._stream = interface["stream"](stream or interface["Stream"]())
 
         def __enter__(self) -> None:
-            synchronize()
-            self._graph.capture_begin()
+            interface["synchronize"]()
+            self._stream.__enter__()
+            self._graph.capture_begin(*self._arguments)
 
         def __exit__(self, *error: object) -> None:
+            self._stream.__exit__(*error)
             self._graph.capture_end()
 
     return {
         "NPUGraph": NPUGraph,
         "graph": GraphCapture,
+        "graph_pool_handle": graph_pool_handle,
+        "graph_task_group_begin": captures.begin_group,
+        "graph_task_group_end": captures.end_group,
+        "graph_task_update_begin": captures.begin_update,
+        "graph_task_update_end": captures.end_update,
         "is_current_stream_capturing": lambda: captures.current is not None,
     }

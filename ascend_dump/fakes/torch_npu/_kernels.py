@@ -1,113 +1,149 @@
-"""Eager operators of PyTorch as kernels of the simulated NPU.
+"""Eager operators of PyTorch as API calls of the simulated NPU.
 
-On a device each ATen operator calls one function of the aclnn libraries, which launches one or more kernels. Here it
-is one kernel: its type is GE's name of the operator where there is one, and its name is formed as those in profiles,
-`aclnn{Function}_{Kernel}AiCore_{Kernel}`.
+An operator calls one API of aclnn, which launches one kernel; another one before it brings an operand in order that is
+a view in other memory order. `EagerOperators` is the border between PyTorch and the device.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from ascend_dump.fakes.torch_npu._graphs import captures_of
-from ascend_dump.fakes.torch_npu._memory import DeviceMemory
+from ascend_dump.fakes.device.npu import ApiCall, Kernel
+from ascend_dump.fakes.torch_npu._apis import api_of, generated_type, kernel_of
+from ascend_dump.fakes.torch_npu._graphs import CapturedOperator, captures_of
 
 if TYPE_CHECKING:
     from ascend_dump.fakes.device.npu import Npu
     from ascend_dump.fakes.torch_npu._graphs import CapturedKernels
 
-__all__ = ["KernelMode", "kernel_of"]
+    _Array = np.ndarray[Any, Any]
 
-#: ATen's name -> GE's type.
-_TYPES = {
-    "_log_softmax": "LogSoftmaxV2",
-    "_log_softmax_backward_data": "LogSoftmaxGrad",
-    "_softmax": "SoftmaxV2",
-    "_softmax_backward_data": "SoftmaxGrad",
-    "_to_copy": "Cast",
-    "addmm": "MatMulV2",
-    "baddbmm": "BatchMatMulV2",
-    "bmm": "BatchMatMulV2",
-    "cat": "ConcatD",
-    "clone": "TensorMove",
-    "convolution": "Conv2D",
-    "copy": "TensorMove",
-    "div": "RealDiv",
-    "embedding": "GatherV2",
-    "index_select": "GatherV2",
-    "mean": "ReduceMean",
-    "mm": "MatMulV2",
-    "native_batch_norm": "BNInfer",
-    "native_layer_norm": "LayerNorm",
-    "nll_loss_backward": "NLLLossGrad",
-    "nll_loss_forward": "NLLLoss",
-    "silu": "Swish",
-    "sum": "ReduceSum",
-    "threshold_backward": "ReluGrad",
-    "where": "SelectV2",
-    "zero": "ZerosLike",
-}
+__all__ = ["DeviceTensor", "EagerOperators", "KernelLauncher"]
+
 #: Operators that only allocate memory or only read a value.
 _NO_KERNEL = frozenset(
     ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_local_scalar_dense", "resize")
 )
 #: Operators that do not check their indices on a device: the kernel reads invalid memory with a wrong one, and fails.
 _READ_BY_INDEX = frozenset(("aten::embedding",))
+#: The kernels of these APIs read transposed operands as they are in memory.
+_MATRIX_PRODUCTS = frozenset(("aclnnMm", "aclnnMatmul", "aclnnAddmm", "aclnnBatchMatMul", "aclnnBaddbmm"))
 
 
-def kernel_of(operator: str) -> tuple[str, str]:
-    """Return the type and the name of the kernel of an ATen operator, such as `aten::add_.Tensor`.
+class DeviceTensor(NamedTuple):
+    """A tensor of the device: its storage as an array of one dimension, and its view of it.
 
-    (assumption torch_npu.kernel_names)
+    An API call reports the storage (op_plugin/utils/op_api_common.cpp:256), without the offset of the view (opbase,
+    op_dfx.cpp:792), and a kernel the elements of the view. (assumption torch_npu.levels)
     """
-    base = operator.partition("::")[2].partition(".")[0]
-    inplace = base.endswith("_") and not base.endswith("__")
-    plain = base.rstrip("_")
-    camel = "".join(part[:1].upper() + part[1:] for part in plain.split("_"))
-    kind = _TYPES.get(plain, camel)
-    return kind, f"aclnn{'Inplace' if inplace else ''}{camel}_{kind}AiCore_{kind}"
+
+    storage: _Array
+    view: _Array
+
+    def is_in_order(self) -> bool:
+        return bool(self.view.flags.c_contiguous)
+
+    def memory_order(self) -> _Array:
+        """Return the dimensions in their order in memory: a transposed matrix as the one it was made of."""
+        order = sorted(range(self.view.ndim), key=lambda axis: -self.view.strides[axis])
+        transposed: _Array = self.view.transpose(order)
+        return transposed
 
 
-class KernelMode(TorchDispatchMode):
-    """Report each operator on NPU memory to the device. (assumption torch_npu.kernels_per_operator)"""
+class EagerOperators:
+    """Reports ATen operators to the device. Tensors are host tensors whose memory is the device's."""
 
-    def __init__(self, npu: Npu, memory: DeviceMemory) -> None:
-        super().__init__()
+    def __init__(self, npu: Npu) -> None:
         self._npu = npu
-        self._memory = memory
+
+    def read(self, tensors: Sequence[torch.Tensor], *, copy: bool = False) -> list[DeviceTensor]:
+        """Return operands, before an operator runs; copy: it overwrites some of them."""
+        read = (_device_tensor(tensor, copy=copy) for tensor in tensors)
+        return [tensor for tensor in read if tensor is not None]
+
+    def run(
+        self,
+        operator: str,
+        inputs: Sequence[DeviceTensor],
+        outputs: Sequence[torch.Tensor],
+        *,
+        stream: int = 0,
+        fails: str = "",
+    ) -> None:
+        """Report an operator such as `aten::add_.Tensor` that ran. fails: the reason of its failure on the device.
+
+        In saturation mode, results out of range become the largest number of their type. Raises OperatorFailed.
+        """
+        overflowed = [_saturate(output) for output in outputs] if self._npu.saturates else []
+        call = _api_call(operator, inputs, self.read(outputs))
+        self._npu.run_api(call._replace(overflowed=any(overflowed)), stream=stream, fails=fails)
+
+    def capture(
+        self, operator: str, inputs: Sequence[DeviceTensor], outputs: Sequence[torch.Tensor], *, stream: int = 0
+    ) -> Callable[[Sequence[DeviceTensor], Sequence[torch.Tensor]], None]:
+        """Report an operator that a graph captures. Returns the function that reports a replay."""
+        captured = self._npu.capture_api(_api_call(operator, inputs, self.read(outputs)), stream=stream)
+
+        def replay(inputs: Sequence[DeviceTensor], outputs: Sequence[torch.Tensor]) -> None:
+            if self._npu.saturates:
+                for output in outputs:
+                    _saturate(output)
+            self._npu.replay_api(captured, _api_call(operator, inputs, self.read(outputs)), stream=stream)
+
+        return replay
+
+
+def _api_call(operator: str, inputs: Sequence[DeviceTensor], outputs: Sequence[DeviceTensor]) -> ApiCall:
+    # (assumption torch_npu.kernels_per_operator)
+    api = api_of(operator, len(inputs))
+    generated = generated_type(api)
+    kernels, operands = [], []
+    for tensor in inputs:
+        operand = tensor.view
+        if not tensor.is_in_order():
+            memory = tensor.memory_order()
+            if api in _MATRIX_PRODUCTS and memory.flags.c_contiguous:
+                operand = memory
+            else:
+                operand = np.ascontiguousarray(tensor.view)
+                name = "TransposeAiCore" if memory.flags.c_contiguous else "AsStridedAiCore"
+                kernels.append(Kernel(name, [memory if memory.flags.c_contiguous else tensor.storage], [operand]))
+        operands.append(operand)
+    results = [np.ascontiguousarray(tensor.view) for tensor in outputs]
+    if generated:  # op-plugin makes the operands of these contiguous itself
+        kernels.clear()
+    kernels.append(Kernel(generated or kernel_of(api), operands, results))
+    storages = [[tensor.storage for tensor in side] for side in (inputs, outputs)]
+    return ApiCall(api, storages[0], storages[1], kernels, bool(generated))
+
+
+class KernelLauncher:
+    """Runs operators on host tensors with the memory of the device, and reports each to it."""
+
+    def __init__(self, npu: Npu) -> None:
+        self._npu = npu
+        self._operators = EagerOperators(npu)
         self._captures = captures_of(npu)
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        # torch.compile would run everything eagerly under a mode that answers False.
-        return True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        memory = self._memory
-        operands = _tensors((args, kwargs))
-        if memory.copying or not (memory.creating or any(map(memory.holds, operands))):
-            return func(*args, **kwargs)
+    def __call__(self, func: Any, args: Any, kwargs: Any, operands: Sequence[torch.Tensor], *, stream: int) -> Any:
+        """Run an operator. operands: the inputs on the device. stream: the number of the stream of its kernels."""
         if self._npu.in_model:
             # A graph is computed with PyTorch's operators here, but the device records the operators of the graph.
-            result = func(*args, **kwargs)
-            for tensor in tree_iter(result):
-                memory.mark(tensor)
-            return result
-        if self._captures.current is not None:
-            return self._capture(self._captures.current, func, args, kwargs)
+            return func(*args, **kwargs)
+        if self._captures.updated is not None:
+            return self._captures.update(func, args, kwargs, operands)
         schema = func._schema
+        if not _is_kernel(schema):
+            return func(*args, **kwargs)
+        if self._captures.current is not None:
+            return self._capture(self._captures.current, func, args, kwargs, operands, stream)
         # An in-place operator overwrites its inputs: they are copied before it runs.
-        inputs = _arrays(operands, copy=schema.is_mutable)
+        inputs = self._operators.read(operands, copy=schema.is_mutable)
         result, fails = None, ""
         try:
             result = func(*args, **kwargs)
@@ -115,43 +151,38 @@ class KernelMode(TorchDispatchMode):
             if schema.name not in _READ_BY_INDEX:
                 raise
             fails = str(error)
-        outputs = _tensors(result)
-        for tensor in outputs:
-            memory.mark(tensor)
-        if _is_kernel(schema):
-            kind, name = kernel_of(schema.name)
-            self._npu.run_op(kind, name, inputs, _arrays(outputs), fails=fails)
+        outputs = _outputs(schema, args, kwargs, result)
+        self._operators.run(_name(schema), inputs, outputs, stream=stream, fails=fails)
         return result
 
-    def _capture(self, graph: CapturedKernels, func: Any, args: Any, kwargs: Any) -> Any:
+    def _capture(
+        self,
+        graph: CapturedKernels,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        operands: Sequence[torch.Tensor],
+        stream: int,
+    ) -> Any:
         """Add an operator to a graph. The device computes nothing before a replay; here only its outputs are sized."""
         schema = func._schema
-        operands = _tensors((args, kwargs))
-        values = [tensor.clone() for tensor in operands] if schema.is_mutable else []
+        overwritten = _tensors((args, kwargs)) if schema.is_mutable else []
+        values = [tensor.clone() for tensor in overwritten]
         result = func(*args, **kwargs)
-        for tensor, value in zip(operands, values):
+        for tensor, value in zip(overwritten, values):
             tensor.copy_(value)
-        outputs = _tensors(result)
-        for tensor in outputs:
-            self._memory.mark(tensor)
-        if not _is_kernel(schema):
-            return result
-        kind, name = kernel_of(schema.name)
-        task = self._npu.capture_op(kind, name, captured=graph.name)
+        outputs = _outputs(schema, args, kwargs, result)
+        report = self._operators.capture(_name(schema), self._operators.read(operands), outputs, stream=stream)
 
-        def replay() -> None:
-            # Outside of an operator the function modes would see this, too.
-            functions = torch._C.DisableTorchFunction()
-            with torch.utils._python_dispatch._disable_current_modes(), functions, torch.no_grad():
-                inputs = _arrays(operands, copy=schema.is_mutable)
-                computed = _tensors(func(*args, **kwargs))
-                for tensor, value in zip(outputs, computed):
-                    if tensor is not value:
-                        tensor.copy_(value)
-                arrays = _arrays(outputs)
-            self._npu.run_op(kind, name, inputs, arrays, task=task, captured=graph.name)
+        def replay(call: CapturedOperator) -> None:
+            inputs = self._operators.read(call.operands, copy=schema.is_mutable)
+            computed = _outputs(schema, call.args, call.kwargs, call.func(*call.args, **call.kwargs))
+            for tensor, value in zip(outputs, computed):
+                if tensor is not value:
+                    tensor.copy_(value)
+            report(inputs, outputs)
 
-        graph.replays.append(replay)
+        graph.calls.append(CapturedOperator(func, args, kwargs, operands, result, replay))
         return result
 
 
@@ -164,22 +195,44 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_iter(tree) if isinstance(leaf, torch.Tensor)]
 
 
-def _arrays(tensors: list[torch.Tensor], *, copy: bool = False) -> list[Any]:
-    arrays = (_array(tensor, copy=copy) for tensor in tensors)
-    return [array for array in arrays if array is not None]
+def _outputs(schema: Any, args: Any, kwargs: Any, result: Any) -> list[torch.Tensor]:
+    """Return the results and the overwritten operands, each once."""
+    named = dict(zip((argument.name for argument in schema.arguments), args), **kwargs)
+    written = [
+        named.get(argument.name)
+        for argument in schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    return list({id(tensor): tensor for tensor in _tensors((result, written))}.values())
 
 
-def _array(tensor: torch.Tensor, *, copy: bool = False) -> Any:
-    """Return the tensor's values as a numpy array of its type; None for a sparse or meta tensor or a subclass."""
+def _name(schema: Any) -> str:
+    return f"{schema.name}.{schema.overload_name}"
+
+
+def _device_tensor(tensor: torch.Tensor, *, copy: bool) -> Optional[DeviceTensor]:
+    """Return the tensor as arrays of its memory; None for a sparse or meta tensor or a subclass."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided or tensor.is_meta:
         return None
-    with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
-        plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-        if copy and plain.data_ptr() == tensor.data_ptr():
-            plain = plain.clone()
-        kind = _dtype(tensor.dtype)
-        raw = plain.reshape(-1).view(torch.uint8).numpy()
-        return raw.view(kind).reshape(tuple(tensor.shape))
+    kind = _dtype(tensor.dtype)
+    raw = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
+    storage = raw[: raw.size // kind.itemsize * kind.itemsize].view(kind)
+    if copy:
+        storage = storage.copy()
+    strides = [stride * kind.itemsize for stride in tensor.stride()]
+    start = storage[tensor.storage_offset() :]
+    return DeviceTensor(storage, np.lib.stride_tricks.as_strided(start, tuple(tensor.shape), strides))
+
+
+def _saturate(tensor: torch.Tensor) -> bool:
+    """Replace infinities by the largest number of the type. Returns True if there are any."""
+    if not tensor.is_floating_point() or _device_tensor(tensor, copy=False) is None:
+        return False
+    overflowed = bool(tensor.isinf().any())
+    if overflowed:
+        largest = torch.finfo(tensor.dtype).max
+        tensor.clamp_(-largest, largest)
+    return overflowed
 
 
 def _dtype(dtype: torch.dtype) -> np.dtype[Any]:

@@ -1,135 +1,103 @@
-"""Marks of the tensors on the simulated NPU, whose bytes stay on the host.
-
-A storage is marked when a tensor is moved or created there, and when it is the output of an operator on marked ones.
-Views, parameters and the tensors that autograd saves share storages, so they need no marks of their own.
-"""
+"""Memory statistics of the simulated NPU: the bytes of the storages that exist. No memory is cached."""
 
 from __future__ import annotations
 
-import contextlib
-import re
-from collections.abc import Iterator
-from typing import Any, Callable, Optional
+from collections import OrderedDict
+from typing import Any, Callable
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_iter
 
-__all__ = ["DeviceMemory", "DeviceMode", "is_npu"]
+__all__ = ["TOTAL_MEMORY", "AllocatedMemory", "make_memory"]
 
-_NPU = re.compile(r"npu(?::(\d{1,3}))?", re.ASCII)
-#: Marks of freed storages are dropped after so many new marks.
-_PURGE = 4096
+TOTAL_MEMORY = 64 << 30
 
 
-def is_npu(device: Any) -> bool:
-    """Return True for a `device=` argument that means the NPU."""
-    return isinstance(device, str) and _NPU.fullmatch(device) is not None
+class AllocatedMemory:
+    """The storages of one device.
 
-
-class DeviceMemory:
-    """The marks of one installation."""
+    The sum is computed anew only if it could exceed the highest one so far: PyTorch does not report freed storages.
+    """
 
     def __init__(self) -> None:
-        # The weak reference keeps the handle's address from being used again.
-        self._marked: dict[int, StorageWeakRef] = {}
-        self._purge_at = _PURGE
-        #: Operators without tensor inputs create their outputs on the NPU.
-        self.creating = False
-        #: Operators are copies between host and NPU, no kernels.
-        self.copying = False
+        self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._bound = 0
+        self.peak = 0
 
-    def holds(self, tensor: Any) -> bool:
-        storage = _storage(tensor)
-        mark = None if storage is None else self._marked.get(storage._cdata)
-        return mark is not None and not mark.expired()
+    def add(self, storage: torch.UntypedStorage) -> None:
+        """Count a new storage, or one with a new size."""
+        size = storage.nbytes()
+        self._storages[storage._cdata] = (StorageWeakRef(storage), size)
+        self._bound += size
+        if self._bound > self.peak:
+            self.peak = max(self.peak, self.current())
 
-    def mark(self, tensor: Any) -> None:
-        storage = _storage(tensor)
-        if storage is None:
-            return
-        self._marked[storage._cdata] = StorageWeakRef(storage)
-        if len(self._marked) > self._purge_at:
-            self._marked = {cdata: ref for cdata, ref in self._marked.items() if not ref.expired()}
-            self._purge_at = len(self._marked) + _PURGE
+    def current(self) -> int:
+        """Return the bytes of the storages that exist."""
+        self._storages = {key: value for key, value in self._storages.items() if not value[0].expired()}
+        self._bound = sum(size for _, size in self._storages.values())
+        return self._bound
 
-    def to_npu(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a copy on the NPU, or the tensor itself if it is there already."""
-        if self.holds(tensor):
-            return tensor
-        with self.copies():
-            copied = tensor.clone()
-        self.mark(copied)
-        return copied
-
-    def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a copy on the host."""
-        with self.copies():
-            return tensor.clone() if self.holds(tensor) else tensor
-
-    @contextlib.contextmanager
-    def copies(self) -> Iterator[None]:
-        before, self.copying = self.copying, True
-        try:
-            yield
-        finally:
-            self.copying = before
+    def reset_peak(self) -> None:
+        self.peak = self.current()
 
 
-class DeviceMode(TorchFunctionMode):
-    """Handle `device="npu:0"`, `.to("npu")`, `.cpu()` and functions that accept host tensors only."""
+def make_memory(memory: Callable[[Any], AllocatedMemory]) -> dict[str, Any]:
+    """Return the functions about memory in `torch_npu.npu`. memory: of a device that a program names."""
 
-    def __init__(self, memory: DeviceMemory, lazy_init: Callable[[], None]) -> None:
-        super().__init__()
-        self._memory = memory
-        self._lazy_init = lazy_init
+    def memory_allocated(device: Any = None) -> int:
+        return memory(device).current()
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        memory = self._memory
-        name = getattr(func, "__name__", "")
-        if name in ("numpy", "__array__") and args and memory.holds(args[0]):
-            raise TypeError(
-                "can't convert npu:0 device type tensor to numpy. "
-                "Use Tensor.cpu() to copy the tensor to host memory first."
-            )
-        if name == "cpu" and args and isinstance(args[0], torch.Tensor):
-            return memory.to_host(func(*args, **kwargs))
-        device = kwargs.get("device")
-        if name in ("to", "new_tensor") and device is None and len(args) > 1:
-            device = args[1]
-        if is_npu(device):
-            self._lazy_init()
-            kwargs = {key: "cpu" if is_npu(value) else value for key, value in kwargs.items()}
-            args = tuple("cpu" if is_npu(value) else value for value in args)
-            if name == "to":
-                return memory.to_npu(func(*args, **kwargs))
-            return self._create(func, args, kwargs)
-        if name == "to" and _is_host(device) and args and memory.holds(args[0]):
-            return memory.to_host(func(*args, **kwargs))
-        return func(*args, **kwargs)
+    def max_memory_allocated(device: Any = None) -> int:
+        return memory(device).peak
 
-    def _create(self, func: Any, args: Any, kwargs: Any) -> Any:
-        memory = self._memory
-        before, memory.creating = memory.creating, True
-        try:
-            created = func(*args, **kwargs)
-        finally:
-            memory.creating = before
-        for tensor in tree_iter(created):
-            memory.mark(tensor)
-        return created
+    def reset_peak_memory_stats(device: Any = None) -> None:
+        memory(device).reset_peak()
 
+    def mem_get_info(device: Any = None) -> tuple[int, int]:
+        return TOTAL_MEMORY - memory_allocated(device), TOTAL_MEMORY
 
-def _is_host(device: Any) -> bool:
-    return device == "cpu" or (isinstance(device, torch.device) and device.type == "cpu")
+    def memory_stats(device: Any = None) -> OrderedDict[str, int]:
+        values = {"current": memory_allocated(device), "peak": max_memory_allocated(device)}
+        kinds = ("active_bytes", "allocated_bytes", "reserved_bytes", "requested_bytes")
+        stats = {f"{kind}.all.{name}": value for kind in kinds for name, value in values.items()}
+        return OrderedDict(sorted({**stats, "num_alloc_retries": 0, "num_ooms": 0}.items()))
 
+    def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
+        nested: dict[str, Any] = {}
+        for key, value in memory_stats(device).items():
+            *path, last = key.split(".")
+            level = nested
+            for part in path:
+                level = level.setdefault(part, {})
+            level[last] = value
+        return nested
 
-def _storage(tensor: Any) -> Optional[Any]:
-    if not isinstance(tensor, torch.Tensor):
+    def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+        return "\n".join(f"{name:32}{value:>20}" for name, value in memory_stats(device).items())
+
+    def nothing(*args: Any, **kwargs: Any) -> None:
         return None
-    try:
-        return tensor.untyped_storage()
-    except (NotImplementedError, RuntimeError):  # sparse, or a subclass that wraps others
-        return None
+
+    def set_fraction(fraction: float, device: Any = None) -> None:
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"Invalid fraction value:{fraction}. Allowed range: 0~1")
+        fractions[device] = fraction
+
+    fractions: dict[Any, float] = {}
+    peak_resets = ("reset_max_memory_allocated", "reset_max_memory_cached", "reset_peak_memory_stats")
+    caches = ("empty_cache", "empty_virt_addr_cache", "host_empty_cache", "ipc_collect")
+    counts = ("accumulated_memory_stats", "accumulated_host_memory_stats", "peak_host_memory_stats")
+    host = {"host_memory_stats": OrderedDict, "host_memory_stats_as_nested_dict": dict}
+    return {
+        **dict.fromkeys(("memory_allocated", "memory_reserved", "memory_cached"), memory_allocated),
+        **dict.fromkeys(("max_memory_allocated", "max_memory_reserved", "max_memory_cached"), max_memory_allocated),
+        **dict.fromkeys(peak_resets, reset_peak_memory_stats),
+        **dict.fromkeys((*caches, *(f"reset_{count}" for count in counts)), nothing),
+        **{function.__name__: function for function in (mem_get_info, memory_stats, memory_stats_as_nested_dict)},
+        **host,
+        "memory_summary": memory_summary,
+        "set_per_process_memory_fraction": set_fraction,
+        "get_per_process_memory_fraction": lambda device=None: fractions.get(device, 1.0),
+        "get_allocator_backend": lambda: "native",
+    }

@@ -1,104 +1,144 @@
-"""The modules of the fake `torch_npu`, with the functions that training scripts call before a capture."""
+"""The modules of the fake `torch_npu`."""
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 from collections.abc import Mapping
-from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, Optional
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Union
 
 import torch
 
+from ascend_dump import NotSupported
+from ascend_dump.fakes._importing import Fill
 from ascend_dump.fakes.torch_npu._graphs import make_graphs
+from ascend_dump.fakes.torch_npu._interface import (
+    NpuInterface,
+    checked_dump,
+    device_index,
+    dropping_dump,
+    make_seeds,
+    make_settings,
+)
+from ascend_dump.fakes.torch_npu._memory import AllocatedMemory, make_memory
+from ascend_dump.fakes.torch_npu._operators import npu_operators
 from ascend_dump.fakes.torch_npu._process import TorchNpuRuntime
+from ascend_dump.fakes.torch_npu._profiler import make_mstx, make_profiler
+from ascend_dump.fakes.torch_npu._streams import make_streams
+from ascend_dump.fakes.torch_npu._training import make_amp, make_autocast, make_optimizers
+from ascend_dump.fakes.torch_npu._transfer import transferred
+from ascend_dump.fakes.torch_npu._types import make_tensor_types
 
 if TYPE_CHECKING:
     from ascend_dump.fakes.device.npu import Npu
 
-__all__ = ["make"]
+__all__ = ["Process", "make"]
 
-_MEMORY = 64 << 30
 #: ACL_FORMAT_ND.
 _ND = 2
+#: Public names of `torch_npu.npu` that raise.
+_MISSING = (
+    *("MemPool", "NPUPluggableAllocator", "NpuGraphOpHandler", "register_npu_graph_handler", "npurt"),
+    *("caching_allocator_alloc", "caching_allocator_delete", "change_current_allocator", "use_mem_pool"),
+    *("check_uce_in_memory", "current_blas_handle", "make_graphed_callables", "memory_snapshot", "stress_detect"),
+    *("obfuscation_calculate", "obfuscation_finalize", "obfuscation_initialize", "restart_device", "stop_device"),
+    *("get_device_limit", "set_device_limit", "get_stream_limit", "set_stream_limit", "reset_stream_limit"),
+    *("super_kernel_scope_begin", "super_kernel_scope_end"),
+)
 
 
-def make(npu: Npu) -> Mapping[str, ModuleType]:
-    runtime = TorchNpuRuntime(npu)
-    checked, dropping = _checked_dump(runtime), _dropping_dump(runtime)
-    device = _NpuInterface(runtime)
-    graphs = make_graphs(npu, device.synchronize)
+class Process:
+    """The state of torch_npu in one process, around a device."""
+
+    def __init__(self, npu: Npu) -> None:
+        self.runtime = TorchNpuRuntime(npu)
+        self.memory: dict[int, AllocatedMemory] = {}
+        #: Undoes what modules changed when the program imported them.
+        self.imported = contextlib.ExitStack()
+
+    def memory_of(self, device: Any = None) -> AllocatedMemory:
+        """Return the memory of a device that a program names, of the current one for None."""
+        index = device_index(device)
+        return self.memory.setdefault(self.runtime.current if index < 0 else index, AllocatedMemory())
+
+
+def make(process: Process) -> dict[str, Union[ModuleType, Fill]]:
+    runtime = process.runtime
+    interface = NpuInterface(runtime).members()
+    streams = make_streams(interface["current_device"])
+    base = {**interface, **streams}
+    graphs = make_graphs(runtime.npu, base)
+    seeds, settings, memory = make_seeds(runtime), make_settings(runtime), make_memory(process.memory_of)
+    amp = make_amp()
+    known = {**base, **graphs, **seeds, **settings, **memory, **make_autocast(), **make_tensor_types()}
+    names = {f"torch_npu.npu.{name}": name for name in _MISSING}
+    npu = {**{name: missing(path) for path, name in names.items()}, **known, **dropping_dump(runtime)}
     members = {
         "torch_npu": {
             "__version__": "2.13.0",
-            "get_npu_format": lambda tensor: _ND,
-            "get_storage_size": lambda tensor: tensor.untyped_storage().nbytes() // tensor.element_size(),
-            "npu_format_cast": lambda tensor, acl_format: tensor,
+            **npu_operators(lambda name: missing(f"torch_npu.{name}")),
+            **_formats(),
         },
-        "torch_npu._C": _native(runtime, device),
-        "torch_npu.npu": {**_members(device), **graphs, **dropping, **_seeds(), **_memory(), **_surroundings()},
-        "torch_npu.npu.utils": {**_members(device), **checked, "_is_gte_cann_version": lambda version, module="": True},
-        "torch_npu.npu.npu_config": {**dropping},
+        "torch_npu._C": _native(runtime),
+        "torch_npu.contrib": {},
+        "torch_npu.npu": {**npu, "mstx": make_mstx()},
+        "torch_npu.npu.amp": amp,
+        "torch_npu.npu.amp.autocast_mode": amp,
+        "torch_npu.npu.amp.grad_scaler": amp,
+        "torch_npu.npu.memory": memory,
+        "torch_npu.npu.npu_config": dropping_dump(runtime),
+        "torch_npu.npu.random": seeds,
+        "torch_npu.npu.streams": streams,
+        "torch_npu.npu.utils": {**base, **checked_dump(runtime), **_utils(runtime)},
+        "torch_npu.optim": make_optimizers(),
+        "torch_npu.profiler": make_profiler(),
         "torch_npu.utils": {},
         "torch_npu.utils._error_code": _error_codes(),
     }
-    return {name: _module(name, members) for name, members in members.items()}
+    modules: dict[str, Union[ModuleType, Fill]] = {name: _module(name, members) for name, members in members.items()}
+    torch_npu = modules["torch_npu"]
+
+    def transfer(module: ModuleType) -> None:
+        process.imported.enter_context(transferred(torch_npu))
+
+    return {**modules, "torch_npu.contrib.transfer_to_npu": transfer}
+
+
+def missing(path: str) -> Any:
+    """Return a function that raises NotSupported for a name of torch_npu that the fake lacks."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        raise NotSupported(f"the fake torch_npu has no {path}", hint="leave it out where the fake runs")
+
+    call.__name__ = path.rpartition(".")[2]
+    return call
 
 
 def _module(name: str, members: Mapping[str, Any]) -> ModuleType:
     module = ModuleType(name)
-    if name in ("torch_npu", "torch_npu.npu", "torch_npu.utils"):
+    if name in ("torch_npu", "torch_npu.contrib", "torch_npu.npu", "torch_npu.npu.amp", "torch_npu.utils"):
         module.__path__ = []
     for key, value in members.items():
         setattr(module, key, value)
     return module
 
 
-def _checked_dump(runtime: TorchNpuRuntime) -> dict[str, Any]:
-    """Return the dump functions of `npu/utils.py`."""
+def _formats() -> dict[str, Any]:
+    """Return the functions about formats: memory is in ND."""
 
-    def init_dump() -> None:
-        runtime.lazy_init()
-        runtime.init_dump()
+    def get_storage_size(tensor: torch.Tensor) -> int:
+        return tensor.untyped_storage().nbytes() // tensor.element_size()
 
-    def set_dump(cfg_file: Any) -> None:
-        runtime.lazy_init()
-        runtime.set_dump(os.path.realpath(cfg_file))
-
-    def finalize_dump() -> None:
-        runtime.lazy_init()
-        runtime.finalize_dump()
-
-    return {"init_dump": init_dump, "set_dump": set_dump, "finalize_dump": finalize_dump}
+    return {
+        "get_npu_format": lambda tensor: _ND,
+        "get_storage_size": get_storage_size,
+        **dict.fromkeys(("npu_format_cast", "npu_format_cast_"), lambda tensor, acl_format, **dtypes: tensor),
+    }
 
 
-def _dropping_dump(runtime: TorchNpuRuntime) -> dict[str, Any]:
-    """Return the dump functions of `npu/npu_config.py`."""
-
-    def init_dump() -> None:
-        runtime.set_option({"mdldumpswitch": "enable"})
-
-    def set_dump(cfg_file: Any) -> None:
-        if not os.path.exists(cfg_file):
-            raise AssertionError(f"cfg_file {cfg_file} path does not exists.")
-        runtime.set_option({"mdldumpconfigpath": os.path.realpath(cfg_file)})
-
-    def finalize_dump() -> None:
-        runtime.set_option({"mdldumpswitch": "disable"})
-
-    def set_option(option: Any) -> None:
-        if not isinstance(option, dict):
-            raise TypeError("npu option must be a dict.")
-        runtime.set_option({name: str(value) for name, value in option.items()})
-
-    def set_compile_mode(jit_compile: bool = False) -> None:
-        runtime.set_option({"jitCompile": "enable" if jit_compile else "disable"})
-
-    dump = {"init_dump": init_dump, "set_dump": set_dump, "finalize_dump": finalize_dump}
-    return {**dump, "set_option": set_option, "set_compile_mode": set_compile_mode}
-
-
-def _native(runtime: TorchNpuRuntime, device: _NpuInterface) -> dict[str, Any]:
+def _native(runtime: TorchNpuRuntime) -> dict[str, Any]:
     return {
         "_npu_initDump": runtime.init_dump,
         "_npu_setDump": runtime.set_dump,
@@ -106,164 +146,23 @@ def _native(runtime: TorchNpuRuntime, device: _NpuInterface) -> dict[str, Any]:
         "_npu_setOption": runtime.set_option,
         "_npu_synchronize": runtime.synchronize,
         "_npu_setDevice": runtime.set_device,
-        "_npu_getDeviceCount": device.device_count,
+        "_npu_getDeviceCount": runtime.device_count,
     }
 
 
-class _NpuInterface:
-    """The functions of `torch_npu.npu` about devices and streams."""
+def _utils(runtime: TorchNpuRuntime) -> dict[str, Any]:
+    def is_support_inf_nan() -> bool:
+        runtime.lazy_init()
+        return runtime.supports_inf_nan()
 
-    def __init__(self, runtime: TorchNpuRuntime) -> None:
-        self._runtime = runtime
+    def npu_check_overflow(grad: Any) -> bool:
+        total = float(grad if isinstance(grad, float) else grad.float().sum())
+        return total != total or total in (float("inf"), -float("inf"))
 
-    def is_available(self) -> bool:
-        return True
-
-    def is_initialized(self) -> bool:
-        return self._runtime.initialised
-
-    def init(self) -> None:
-        self._runtime.lazy_init()
-
-    def _lazy_init(self) -> None:
-        self._runtime.lazy_init()
-
-    def device_count(self) -> int:
-        return self._runtime.npu.device_id + 1
-
-    def current_device(self) -> int:
-        self._runtime.lazy_init()
-        return self._runtime.npu.device_id
-
-    def set_device(self, device: Any) -> None:
-        index = _index(device)
-        if index >= 0:
-            self._runtime.set_device(index)
-
-    def synchronize(self, device: Any = None) -> None:
-        self._runtime.lazy_init()
-        self._runtime.synchronize()
-
-    def get_device_name(self, device_name: Any = None) -> str:
-        return self._runtime.npu.soc
-
-    def get_device_properties(self, device_name: Any = None) -> Any:
-        return SimpleNamespace(name=self._runtime.npu.soc, total_memory=_MEMORY)
-
-    def current_stream(self, device: Any = None) -> _Stream:
-        return _Stream()
-
-    default_stream = current_stream
-
-
-def _members(part: object) -> dict[str, Any]:
-    names = [name for name in dir(part) if not name.startswith("_") or name == "_lazy_init"]
-    functions = {name: getattr(part, name) for name in names}
-    return {**functions, "device": _DeviceContext, "stream": _DeviceContext, "Stream": _Stream, "Event": _Event}
-
-
-def _index(device: Any) -> int:
-    """Return the device number in an integer or a name such as `npu:1`; -1 for None."""
-    if device is None:
-        return -1
-    if isinstance(device, int):
-        return device
-    if isinstance(device, str) and device.startswith("npu"):
-        return int(device.partition(":")[2] or 0)
-    raise ValueError(f"Expected a npu device, but got: {device}")
-
-
-class _DeviceContext:
-    """`with torch_npu.npu.device(0):` and `with torch_npu.npu.stream(s):`, for the only device and stream."""
-
-    def __init__(self, which: Any = None) -> None:
-        self.which = which
-
-    def __enter__(self) -> _DeviceContext:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
-
-
-class _Stream:
-    """The only stream. Work is done when it is requested, so there is nothing to wait for."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.npu_stream = 0
-
-    def synchronize(self) -> None:
-        return None
-
-    def wait_stream(self, stream: Any) -> None:
-        return None
-
-    def wait_event(self, event: Any) -> None:
-        return None
-
-    def record_event(self, event: Optional[Any] = None) -> Any:
-        return event or _Event()
-
-    def query(self) -> bool:
-        return True
-
-
-class _Event:
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._recorded = False
-
-    def record(self, stream: Any = None) -> None:
-        self._recorded = True
-
-    def wait(self, stream: Any = None) -> None:
-        return None
-
-    def synchronize(self) -> None:
-        return None
-
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, end: Any) -> float:
-        return 0.0
-
-
-def _seeds() -> dict[str, Any]:
-    """Return the functions of the only random generator, the host's."""
     return {
-        "manual_seed": torch.manual_seed,
-        "manual_seed_all": torch.manual_seed,
-        "get_rng_state": lambda device="npu": torch.get_rng_state(),
-        "set_rng_state": lambda new_state, device="npu": torch.set_rng_state(new_state),
-        "initial_seed": torch.initial_seed,
-    }
-
-
-def _memory() -> dict[str, Any]:
-    """Return the memory statistics: nothing is allocated on the device."""
-
-    def nothing(device: Any = None) -> int:
-        return 0
-
-    def empty_cache() -> None:
-        return None
-
-    names = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
-    return {
-        **dict.fromkeys(names, nothing),
-        "reset_peak_memory_stats": lambda device=None: None,
-        "mem_get_info": lambda device=None: (_MEMORY, _MEMORY),
-        "empty_cache": empty_cache,
-    }
-
-
-def _surroundings() -> dict[str, Any]:
-    return {
-        "config": SimpleNamespace(allow_internal_format=False),
-        "matmul": SimpleNamespace(allow_hf32=False),
-        "conv": SimpleNamespace(allow_hf32=True),
-        "is_bf16_supported": lambda: True,
-        "_get_deterministic_level": lambda: 0,
+        "_is_gte_cann_version": lambda version, module="": True,
+        "is_support_inf_nan": is_support_inf_nan,
+        "npu_check_overflow": npu_check_overflow,
     }
 
 
@@ -279,7 +178,8 @@ class _ErrorCode(enum.IntEnum):
 
 
 def _error_codes() -> dict[str, Any]:
-    def make(area: str) -> Any:
+    def make_suffix(area: str) -> Any:
         return lambda code: f"\n[ERROR] (PID:{os.getpid()}, Device:-1, RankID:-1) ERR {area}"
 
-    return {"ErrCode": _ErrorCode, "pta_error": make("PTA"), "graph_error": make("GRAPH"), "dist_error": make("DIST")}
+    areas = {"pta_error": "PTA", "graph_error": "GRAPH", "dist_error": "DIST"}
+    return {"ErrCode": _ErrorCode, **{name: make_suffix(area) for name, area in areas.items()}}

@@ -3,122 +3,130 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Iterator
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Callable
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from ascend_dump.fakes.torch_npu._kernels import KernelMode
-from ascend_dump.fakes.torch_npu._memory import DeviceMemory, DeviceMode, is_npu
+from ascend_dump.fakes.torch_npu import _backend
+from ascend_dump.fakes.torch_npu._distributed import register_hccl
+from ascend_dump.fakes.torch_npu._kernels import KernelLauncher
+from ascend_dump.fakes.torch_npu._replace import replace
+from ascend_dump.fakes.torch_npu._types import Generator
 
 if TYPE_CHECKING:
-    from ascend_dump.fakes.device.npu import Npu
+    from ascend_dump.fakes.torch_npu._modules import Process
 
 __all__ = ["patched"]
 
-_ABSENT = object()
+#: Functions of `torch.accelerator` that PyTorch cannot run for a device written in Python.
+_ACCELERATOR = (
+    *("synchronize", "empty_cache", "memory_allocated", "max_memory_allocated"),
+    *("memory_reserved", "max_memory_reserved", "memory_stats", "reset_peak_memory_stats"),
+)
+#: The classes of PyTorch that get methods such as `npu` and `is_npu`.
+_OWNERS = (
+    *(torch.Tensor, torch.nn.Module, torch.nn.utils.rnn.PackedSequence),
+    *(torch.storage._StorageBase, torch.UntypedStorage, torch.TypedStorage),
+)
+
+
+class _Devices:
+    """The devices of a process: each is the one simulated device, under its number."""
+
+    def __init__(self, process: Process, current_stream: Callable[[int], Any]) -> None:
+        self._npu = process.runtime.npu
+        self._process = process
+        self._launcher = KernelLauncher(self._npu)
+        self._current_stream = current_stream
+
+    def use(self, index: Optional[int]) -> int:
+        runtime = self._process.runtime
+        runtime.lazy_init()
+        # PyTorch fills in 0 for a device without a number: it is the current one then.
+        number = index or runtime.current
+        runtime.check_device(number)
+        return number
+
+    def allocated(self, tensor: torch.Tensor) -> None:
+        self._process.memory_of(tensor.device).add(tensor.untyped_storage())
+
+    def launch(self, index: int, operands: Sequence[torch.Tensor], func: Any, args: Any, kwargs: Any) -> Any:
+        if self._npu.device_id != index:
+            self._npu.use_device(index)
+        return self._launcher(func, args, kwargs, operands, stream=self._current_stream(index).stream_id)
 
 
 @contextlib.contextmanager
-def patched(npu: Npu, torch_npu_npu: ModuleType) -> Iterator[None]:
-    """Register the backend as torch_npu does, and enter the modes that report operators to the device."""
-    memory = DeviceMemory()
-    lazy_init: Callable[[], None] = torch_npu_npu._lazy_init
+def patched(process: Process, torch_npu_npu: Any) -> Iterator[None]:
+    """Register the device as torch_npu does, and run its operators as kernels of the process's device."""
+    register_hccl()
+    devices = _Devices(process, torch_npu_npu.current_stream)
+    names = (name for name in _ACCELERATOR if hasattr(torch.accelerator, name))
     with contextlib.ExitStack() as undo:
-        for owner, name, value in (
-            (torch, "npu", torch_npu_npu),
-            (torch.Tensor, "is_npu", property(memory.holds)),
-            (torch.Tensor, "npu", _to_npu(memory, lazy_init)),
-            (torch.nn.Module, "npu", _module_to_npu(memory, lazy_init)),
-            (torch.nn.Module, "to", _module_to(memory, lazy_init)),
-            (torch.nn.Module, "cpu", _module_to_host(memory)),
-        ):
-            undo.callback(_put, owner, name, owner.__dict__.get(name, _ABSENT))
-            setattr(owner, name, value)
-        _rename_hccl(undo)
-        undo.enter_context(DeviceMode(memory, lazy_init))
-        undo.enter_context(KernelMode(npu, memory))
+        undo.callback(torch._C._set_multithreading_enabled, torch._C._is_multithreading_enabled())
+        undo.enter_context(replace((torch, "npu", torch_npu_npu), (torch, "Generator", Generator)))
+        undo.enter_context(replace(*((torch.accelerator, name, getattr(torch_npu_npu, name)) for name in names)))
+        sys.modules["torch.npu"] = torch_npu_npu
+        undo.callback(sys.modules.pop, "torch.npu", None)
+        undo.enter_context(_methods())
+        undo.enter_context(_pinned_memory())
+        _backend.installations.append(devices)
+        undo.callback(_backend.installations.remove, devices)
+        undo.push(process.imported)
         yield
 
 
-def _put(owner: Any, name: str, value: Any) -> None:
-    if value is _ABSENT:
-        delattr(owner, name)
-    else:
-        setattr(owner, name, value)
+@contextlib.contextmanager
+def _pinned_memory() -> Iterator[None]:
+    """Take pinned memory from the host's own: PyTorch has no allocator for a device in Python."""
+    pinned = WeakTensorKeyDictionary()
+
+    def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
+        copied = self if self in pinned else self.clone()
+        pinned[copied] = True
+        return copied
+
+    def is_pinned(self: torch.Tensor, device: Any = None) -> bool:
+        return self in pinned
+
+    with replace((torch.Tensor, "pin_memory", pin_memory), (torch.Tensor, "is_pinned", is_pinned)):
+        yield
 
 
-def _to_npu(memory: DeviceMemory, lazy_init: Callable[[], None]) -> Any:
-    def npu(self: torch.Tensor, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> torch.Tensor:
-        """Return a copy on the NPU."""
-        lazy_init()
-        return memory.to_npu(self)
-
-    return npu
-
-
-def _module_to_npu(memory: DeviceMemory, lazy_init: Callable[[], None]) -> Any:
-    def npu(self: torch.nn.Module, device: Any = None) -> torch.nn.Module:
-        """Move parameters and buffers to the NPU."""
-        lazy_init()
-        return self._apply(memory.to_npu)
-
-    return npu
-
-
-def _module_to(memory: DeviceMemory, lazy_init: Callable[[], None]) -> Any:
-    plain = torch.nn.Module.to
-
-    @functools.wraps(plain)
-    def to(self: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
-        device = kwargs.get("device", args[0] if args else None)
-        options = args[1:] if args and args[0] is device else args
-        keywords = {name: value for name, value in kwargs.items() if name != "device"}
-        if is_npu(device):
-            lazy_init()
-            if options or keywords:
-                plain(self, *options, **keywords)
-            return self._apply(memory.to_npu)
-        plain(self, *args, **kwargs)
-        if device is not None and str(device) == "cpu":
-            self._apply(memory.to_host)
-        return self
-
-    return to
+@contextlib.contextmanager
+def _methods() -> Iterator[None]:
+    """Give tensors, modules and storages their methods for the device."""
+    before = {owner: dict(vars(owner)) for owner in _OWNERS}
+    try:
+        if not hasattr(torch.Tensor, "is_npu"):  # of an installation around this one
+            torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+        with replace(
+            (torch.UntypedStorage, "__new__", _new_storage),
+            (torch.UntypedStorage, "resize_", _resize_storage),
+            (torch.UntypedStorage, "resizable", lambda self: True),
+        ):
+            yield
+    finally:
+        for owner, names in before.items():
+            for name in vars(owner).keys() - names:
+                delattr(owner, name)
 
 
-def _module_to_host(memory: DeviceMemory) -> Any:
-    def cpu(self: torch.nn.Module) -> torch.nn.Module:
-        return self._apply(memory.to_host)
-
-    return cpu
+_plain_resize = torch.UntypedStorage.resize_
+_plain_new = torch.UntypedStorage.__new__
 
 
-def _rename_hccl(undo: contextlib.ExitStack) -> None:
-    """Let torch.distributed accept "hccl" for "gloo"."""
-    import torch.distributed as distributed
-
-    if not distributed.is_available():
-        return
-    for name in ("init_process_group", "new_group"):
-        plain = getattr(distributed, name)
-        undo.callback(setattr, distributed, name, plain)
-        setattr(distributed, name, _with_gloo(plain))
+def _new_storage(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+    """Return a storage on the device, for which PyTorch has no allocator if the device is written in Python."""
+    if device is None or torch.device(device).type != "npu":
+        return _plain_new(cls, *args, **kwargs, **({} if device is None else {"device": device}))
+    size = args[0] if args else kwargs.get("size", 0)
+    bytes_ = torch.empty(size, dtype=torch.uint8) if isinstance(size, int) else torch.tensor(size, dtype=torch.uint8)
+    return bytes_.to(device).untyped_storage()
 
 
-def _with_gloo(plain: Any) -> Any:
-    @functools.wraps(plain)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        args = tuple(_gloo(value) for value in args)
-        kwargs = {name: _gloo(value) for name, value in kwargs.items() if not (name == "device_id" and is_npu(value))}
-        return plain(*args, **kwargs)
-
-    return call
-
-
-def _gloo(value: Any) -> Any:
-    if isinstance(value, str) and value.lower() in ("hccl", "npu:hccl", "cpu:gloo,npu:hccl"):
-        return "gloo"
-    return value
+def _resize_storage(self: torch.UntypedStorage, size: int) -> Any:
+    return _backend.resize_storage(self, size) if self.device.type == "npu" else _plain_resize(self, size)

@@ -2,7 +2,7 @@
 
 Sources: torch_npu 2.13, npu_sys_ctrl.cpp (initialisation, acl_default.json), Module.cpp (`_npu_initDump` and the other
 two raise what acl refuses), EnvVariables.cpp and OptionRegister.cpp (`mdldumpswitch` and `mdldumpconfigpath` wait for
-the initialisation, and drop acl's return codes).
+the initialisation, and drop acl's return codes); Ascend/pytorch 9e73e708, csrc/core/npu (the overflow mode).
 """
 
 from __future__ import annotations
@@ -27,6 +27,13 @@ __all__ = ["TorchNpuRuntime"]
 INIT_CONFIG = "TORCH_ACL_INIT_CONFIG_PATH"
 _OWN_CONFIG = Path(__file__).with_name("_acl_default.json")
 _ACL_DUMP_DATA = "ACL_DUMP_DATA"
+#: ACL_ERROR_RT_INVALID_DEVICEID.
+_INVALID_DEVICEID = 107001
+#: Names the devices that a process sees.
+VISIBLE_DEVICES = "ASCEND_RT_VISIBLE_DEVICES"
+
+#: Beginnings of the names of devices that have the mode of Inf and NaN.
+_INF_NAN_SOCS = ("Ascend910B", "Ascend910_93")
 
 _WORDS = {
     AclError.INVALID_PARAM: "The input parameter is invalid.",
@@ -45,6 +52,8 @@ class TorchNpuRuntime:
     def __init__(self, npu: Npu) -> None:
         self.npu = npu
         self.initialised = False
+        #: The number of the current device.
+        self.current = self._own = npu.device_id
         self._acl = process_of(npu)
         self._captures = captures_of(npu)
         self._waiting: list[Callable[[], object]] = []
@@ -65,7 +74,25 @@ class TorchNpuRuntime:
         for option in self._waiting:
             option()
         self._waiting.clear()
+        self.npu.saturates = not self.supports_inf_nan()
         self.initialised = True
+
+    def supports_inf_nan(self) -> bool:
+        """Return True if results out of range are Inf and NaN, and False in saturation mode.
+
+        (NpuVariables.cpp:75, npu_sys_ctrl.cpp:264)
+        (assumption torch_npu.overflow_mode)
+        """
+        soc, env = self.npu.soc, self.npu.environ
+        if soc.startswith("Ascend950"):
+            return True
+        disabled = env.get("INF_NAN_MODE_FORCE_DISABLE") == "1"
+        if env.get("INF_NAN_MODE_ENABLE", "1") == "0" and soc.startswith(_INF_NAN_SOCS) and not disabled:
+            raise RuntimeError(
+                "INF_NAN_MODE_ENABLE shouldn't be set to 0 on the current device. If you want to disable inf-nan mode, "
+                "please export INF_NAN_MODE_FORCE_DISABLE=1"
+            )
+        return soc.startswith(_INF_NAN_SOCS) and not disabled
 
     def _init_config(self) -> str:
         # (assumption torch_npu.initial_config)
@@ -101,11 +128,12 @@ class TorchNpuRuntime:
         # (assumption torch_npu.waiting_interface)
         for name, value in options.items():
             if name == "mdldumpswitch":
-                self._when_initialised(self._acl.init_dump if value == "enable" else self._acl.finalize_dump)
+                self.when_initialised(self._acl.init_dump if value == "enable" else self._acl.finalize_dump)
             elif name == "mdldumpconfigpath":
-                self._when_initialised(functools.partial(self._acl.set_dump, value))
+                self.when_initialised(functools.partial(self._acl.set_dump, value))
 
-    def _when_initialised(self, call: Callable[[], object]) -> None:
+    def when_initialised(self, call: Callable[[], object]) -> None:
+        """Make a call at the initialisation, at once after it."""
         if self.initialised:
             call()
         else:
@@ -113,9 +141,25 @@ class TorchNpuRuntime:
 
     # Device.
 
+    def device_count(self) -> int:
+        """Return the number of visible devices, which CANN reads from the environment; at least one for each process.
+
+        Without that variable there are as many as torchrun starts processes here.
+        """
+        visible = self.npu.environ.get(VISIBLE_DEVICES)
+        if visible is not None:
+            return len([number for number in visible.split(",") if number.strip()])
+        return max(self._own + 1, int(self.npu.environ.get("LOCAL_WORLD_SIZE", "1")))
+
     def set_device(self, device: int) -> None:
         self.lazy_init()
-        self._check(self._acl.set_device(device), "aclrtSetDevice")
+        self.check_device(device)
+        self.current = device
+
+    def check_device(self, device: int) -> None:
+        """Raise RuntimeError for a device that does not exist."""
+        if not 0 <= device < self.device_count():
+            self._check(_INVALID_DEVICEID, "aclrtSetDevice")
 
     def synchronize(self) -> None:
         # (assumption torch_npu.capturing)

@@ -1,32 +1,37 @@
-"""A stand-in for `torch_npu` in eager mode: devices, the dump interface, and kernels on the simulated NPU.
+"""A stand-in for `torch_npu`: devices, streams, graphs, the dump interface, and kernels on the simulated NPU.
 
     with ascend_dump.fakes.install("torch_npu") as npu:
         import torch_npu
-        model = Net().npu()
-        model(x.npu())                      # on the CPU; npu.executed lists the kernels
+        model = Net().to("npu:0")
+        model(x.to("npu:0"))                # on the CPU; npu.executed lists the kernels
 
-It needs the real PyTorch. Tensors that are moved to the NPU stay in the host's memory and are marked; the
-simulated device records each operator that touches one as a kernel launched by aclnn. Sources: torch_npu 2.13,
-`npu/__init__.py`, `npu/utils.py`, `npu/npu_config.py` (whose `init_dump`, `set_dump` and `finalize_dump`
-are the ones that `torch_npu.npu` shows: it imports them last), `_init/registry`, and those named in
-`_torch_npu_process`.
+It needs PyTorch 2.13 or newer. `torch.device("npu")` is real: PyTorch's private device type under the name npu, with
+kernels in Python (`_backend`). So autograd, views, autocast, DDP, FSDP, pickles and torch.compile are PyTorch's own, as
+they are on a device; marks on host tensors would leave `.device`, `torch.autocast` and every check of devices wrong.
+PyTorch never renames that device type back: after the installation `torch.device("npu")` still exists in the process,
+and operators on its tensors raise NotSupported until the next installation. All else is restored.
+
+Sources: torch_npu 2.13, `npu/__init__.py`, `npu/utils.py`, `npu/npu_config.py` (its `init_dump`, `set_dump` and
+`finalize_dump` are the ones in `torch_npu.npu`, which imports them last), `_init/registry`,
+`npu_native_functions.yaml`; op-plugin's `op_plugin_functions.yaml`; and those named in `_process`.
 
 Differences from the real one:
 
-- `Tensor.device` is `cpu`; use `Tensor.is_npu`. `torch.device("npu")` raises as in a PyTorch without torch_npu, because
-  its private device type could not be renamed back: use text, `"npu:0"`, or `.npu()`.
-- Mixing tensors of host and NPU in one operator is not refused. Operators run at once, on one stream.
-- One operator is one kernel with the operator's tensors; a device may run several, or a fused one.
+- One operator is one API call with one kernel, and one more for each operand in another memory order; a device may
+  run several. The names are those of op-plugin and of CANN's operators, see `_apis`.
   (assumption torch_npu.kernels_per_operator)
 - An index out of range makes `embedding` fail on the device, at once and without harm to later operators. Other
   operators raise PyTorch's error of the host.
-- Only operators of the thread that installed the fake, and of its backward passes, are kernels.
+- Operators run at once, and backward passes in the thread that starts them. Streams only number kernels.
 - Operators inside a model's step, as those of a graph that another fake runs, are no kernels.
-- The backend "hccl" of torch.distributed is "gloo", with that name.
-- Only the simulated device exists: devices with a lower number are counted and cannot be set.
-- Graphs are `NPUGraph` and `graph`, without pools, updates and `make_graphed_callables`. A capture only refuses
-  to wait for the device; on a device it also refuses a copy to the host.
-- There are no profiler, contrib or optimizers of torch_npu, and no `torch_npu.npu_*` operators.
+- The backend "hccl" of torch.distributed runs on gloo, and its collectives are no kernels.
+- A process has the devices that ASCEND_RT_VISIBLE_DEVICES lists; without it one, or LOCAL_WORLD_SIZE. They are one
+  simulated device under several numbers. Without a number a device is the current one, and so is `npu:0`.
+- The only random generator is the host's. No memory is cached or pinned, and formats are ND.
+- A capture only refuses to wait for the device; on a device it also refuses a copy to the host.
+- Autocast makes the half-precision copy of a weight anew for each use. Sparse tensors raise NotSupported.
+- The profiler writes nothing, and optimizers of `torch_npu.optim` compute for each parameter.
+- Names that are not there raise NotSupported when they are called.
 """
 
 from __future__ import annotations
@@ -34,25 +39,34 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Union
 
 from ascend_dump import FrameworkMissing
 
 if TYPE_CHECKING:
+    from ascend_dump.fakes._importing import Fill
     from ascend_dump.fakes.device.npu import Npu
 
 __all__ = ["modules", "patches"]
 
+#: The attribute of `torch_npu.npu` with the state of the process.
+_PROCESS = "_ascend_dump_process"
 
-def modules(npu: Npu) -> Mapping[str, ModuleType]:
+
+def modules(npu: Npu) -> Mapping[str, Union[ModuleType, Fill]]:
     """Return the modules of one process with torch_npu, bound to `npu`. Raises FrameworkMissing without PyTorch."""
     try:
         import torch  # noqa: F401  (the modules below need it)
     except ImportError as error:
         raise FrameworkMissing(f"the fake torch_npu runs on PyTorch: {error}", hint="install torch") from None
-    from ascend_dump.fakes.torch_npu._modules import make
+    from ascend_dump.fakes.torch_npu._backend import register
+    from ascend_dump.fakes.torch_npu._modules import Process, make
 
-    return make(npu)
+    register()
+    process = Process(npu)
+    made = make(process)
+    setattr(made["torch_npu.npu"], _PROCESS, process)
+    return made
 
 
 @contextlib.contextmanager
@@ -60,5 +74,6 @@ def patches(npu: Npu, modules: Mapping[str, ModuleType]) -> Iterator[None]:
     """Install `torch.npu`, `Tensor.npu` and the like, and the kernels of eager operators."""
     from ascend_dump.fakes.torch_npu._patches import patched
 
-    with patched(npu, modules["torch_npu.npu"]):
+    npu_module = modules["torch_npu.npu"]
+    with patched(getattr(npu_module, _PROCESS), npu_module):
         yield

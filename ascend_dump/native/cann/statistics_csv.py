@@ -132,7 +132,8 @@ def format_statistics(array: np.ndarray) -> tuple[str, ...]:
     """Return the texts of max, min, avg, count, nan, neginf, posinf as the device's CPU prints them.
 
     Max and min begin with the first element and compare with > and <: a NaN in front stays, others are passed
-    over. The mean is -inf or inf as soon as infinities of one sign occur, whatever else there is.
+    over. The mean is a running one (aicpu_schedule dump_task.h, UpdateAvgValue), and -inf or inf as soon as infinities
+    of one sign occur, whatever else there is.
 
     (assumption cann.stats_numbers)
     """
@@ -141,7 +142,7 @@ def format_statistics(array: np.ndarray) -> tuple[str, ...]:
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype.kind != "f":
         numbers = (int(flat.max()), int(flat.min()))
-        return (*map(str, numbers), f"{float(flat.mean(dtype='f8')):g}", str(flat.size), "0", "0", "0")
+        return (*map(str, numbers), _running_mean(flat.astype("f8")), str(flat.size), "0", "0", "0")
     wide = flat.astype("f8")
     nan = np.isnan(wide)
     nans, posinf, neginf = int(nan.sum()), int((wide == math.inf).sum()), int((wide == -math.inf).sum())
@@ -300,9 +301,15 @@ def _mean(wide: np.ndarray, nan: np.ndarray, posinf: int, neginf: int) -> str:
         return "inf" if posinf else "-inf"
     if nan.any():
         return _print(wide[np.argmax(nan)])
-    with np.errstate(over="ignore"):
-        total = float(wide.sum())
-    return f"{total / wide.size if math.isfinite(total) else float((wide / wide.size).sum()):g}"
+    return _running_mean(wide)
+
+
+def _running_mean(wide: np.ndarray) -> str:
+    """Return the text of the mean with the rounding of the device, which adds one element after another."""
+    average = 0.0
+    for count, value in enumerate(wide.tolist(), 1):
+        average += (value - average) / count
+    return f"{average:g}"
 
 
 def _print(value: np.floating) -> str:

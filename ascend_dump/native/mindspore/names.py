@@ -5,9 +5,9 @@
     {path}/rank_{R}/graphs/ms_output_trace_code_graph_{graph_id}.{ir,pb}
     {path}/rank_{R}/execution_order/ms_execution_order_graph_{graph_id}.csv
 
-The type of the elements is there in MindSpore 2.10 and missing in the documents' CPU and GPU chapter; its case
-differs (`Float32`, `float16`). In `op_name` a slash of the full name has become `_`, which cannot be undone
-without the graph.
+MindSpore 2.10 writes the `dtype`; the names in the documentation for CPU and GPU have none. It is written in different
+cases (`Float32`, `float16`). In `op_name` the slashes of the full name are replaced by `_`; only the graph has the full
+name.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ AUXILIARY = re.compile(
 )
 #: The path of the directory of one iteration of a graph below a dump path; the group is its number.
 STEP_DIRECTORY = re.compile(r"rank_\d{1,9}/[^/]+/\d{1,18}/(\d{1,18})", re.ASCII)
+#: The directory with the settings of a dump, beside the directories of graphs.
 METADATA_DIRECTORY = ".dump_metadata"
-#: Names of long file names, which jit_level O2 has in common with CANN.
+#: The file with the long names of files, written by jit_level O2 as by CANN.
 _MAPPING = "mapping.csv"
 _OVERFLOW_JSON = re.compile(r"opdebug\.node_opdebug\..*\.json", re.ASCII | re.IGNORECASE)
 
-_WRITTEN = str.maketrans(dict.fromkeys("/. \\", "_"))
+_REPLACED_CHARACTERS = str.maketrans(dict.fromkeys("/. \\", "_"))
 _DIGITS = re.compile(r"\d{1,18}", re.ASCII)
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
 _RANK = re.compile(r"rank_(\d{1,9})", re.ASCII)
@@ -80,8 +81,10 @@ class MindsporeLevels(NamedTuple):
 
 
 def parse_name(name: str) -> Optional[NpyName]:
-    """Return the parts of a file name; None if it is not MindSpore's. Parsed from the right, because names may have
-    dots."""
+    """Return the parts of a file name; None if it is not a name by MindSpore.
+
+    It is parsed from the right, because operator names may contain dots.
+    """
     if not name.endswith(".npy"):
         return None
     fields = name[:-4].split(".")
@@ -104,7 +107,7 @@ def parse_name(name: str) -> Optional[NpyName]:
 
 
 def build_name(name: NpyName) -> str:
-    """Return the file name of these parts."""
+    """Return the file name with these parts."""
     fields = [str(part) for part in name if part is not None]
     return ".".join([*fields, "npy"])
 
@@ -113,8 +116,9 @@ def holds_record(name: str) -> bool:
     """Return True if a file of this name, in a directory that MindSpore wrote, holds a tensor, statistics or an
     overflow.
 
-    Files of CANN's own format (`file_format` bin, jit_level O2) have no suffix, and long names become numbers, so what
-    holds no record is listed: texts of graphs, copies of the configuration, arguments of operators, name mappings.
+    Files of CANN's own format (`file_format` bin, jit_level O2) have no suffix, and long names become numbers. So
+    the files without a record are recognized instead: texts of graphs, copies of the configuration, arguments of
+    operators, and the mapping of names.
     """
     if AUXILIARY.fullmatch(name) or name == _MAPPING:
         return False
@@ -123,7 +127,7 @@ def holds_record(name: str) -> bool:
 
 def written(full_name: str) -> str:
     """Return a full name as written in file names: slashes, dots, blanks and backslashes become `_`."""
-    return full_name.translate(_WRITTEN)
+    return full_name.translate(_REPLACED_CHARACTERS)
 
 
 def parse_levels(parts: Sequence[str]) -> MindsporeLevels:

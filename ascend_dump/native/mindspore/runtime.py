@@ -1,4 +1,4 @@
-"""Where a dump runs: the device, how its graphs are executed, and MindSpore's version."""
+"""Runtimes of MindSpore: the device and the mode of execution of graphs; and versions of MindSpore."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ascend_dump.errors import ConfigError
 
 __all__ = ["JIT_LEVELS", "RUNTIMES", "Runtime", "parse_version"]
 
-#: The names of the runtimes -> what they mean.
+#: Name of a runtime -> its meaning.
 RUNTIMES = {
     "ascend": "Ascend, jit_level O0 or O1",
     "ascend-o2": "Ascend, jit_level O2, up to MindSpore 2.5",
@@ -17,14 +17,16 @@ RUNTIMES = {
     "gpu": "GPU",
     "cpu": "CPU",
 }
-#: MindSpore's names of the levels on Ascend, which may be given in place of a runtime.
+#: jit_level of MindSpore on Ascend -> the runtime that it stands for.
 JIT_LEVELS = {"O0": "ascend", "O1": "ascend", "O2": "ascend-o2"}
 
 
 class Runtime(NamedTuple):
-    """device is "Ascend", "GPU" or "CPU"; ge tells jit_level O2 (the GE backend) from O0 and O1.
+    """A runtime of MindSpore.
 
-    old_ge: GE still reads MINDSPORE_DUMP_CONFIG, as it did up to 2.5.
+    device  "Ascend", "GPU" or "CPU"
+    ge      True for jit_level O2 (the GE backend), False for O0 and O1
+    old_ge  GE still reads MINDSPORE_DUMP_CONFIG, as it did up to MindSpore 2.5
     """
 
     device: str = "Ascend"
@@ -33,7 +35,7 @@ class Runtime(NamedTuple):
 
     @classmethod
     def named(cls, name: str) -> Runtime:
-        """One of `RUNTIMES` or `JIT_LEVELS`. Raises ConfigError for another name."""
+        """Return the runtime with a name of `RUNTIMES` or `JIT_LEVELS`. Raises ConfigError for another name."""
         name = JIT_LEVELS.get(name.upper(), name)
         if name not in RUNTIMES:
             raise ConfigError(
@@ -58,6 +60,6 @@ class Runtime(NamedTuple):
 
 
 def parse_version(text: object) -> Optional[tuple[int, int]]:
-    """Major and minor version of a text; None if it is not a version."""
+    """Return the major and minor version at the beginning of a text; None if there is none."""
     match = re.match(r"(\d{1,4})\.(\d{1,4})", text) if isinstance(text, str) else None
     return (int(match[1]), int(match[2])) if match else None

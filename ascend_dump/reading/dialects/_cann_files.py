@@ -23,14 +23,14 @@ __all__ = ["UNKNOWN_NAME", "CannDirectory", "CannEntry", "is_hash"]
 
 log = logging.getLogger("ascend_dump")
 
-#: The digits of a 64-bit hash, which replaces a name that is too long.
+#: The fewest and the most digits of a 64-bit hash, which replaces a file name that is too long.
 _SHORTEST_HASH, _LONGEST_HASH = 10, 20
-#: The name of a file that has a hash for a name, without a mapping.
+#: The fields of a file name that is a hash, if no mapping explains the hash.
 UNKNOWN_NAME = DumpName("device", "", "", 0)
 
 
 def is_hash(name: str) -> bool:
-    """Return True if a dump file whose name was too long may have this name on disk."""
+    """Return True if this name may be the hash that replaces a longer file name."""
     return _SHORTEST_HASH <= len(name) <= _LONGEST_HASH and name.isdecimal()
 
 
@@ -45,17 +45,17 @@ class CannDirectory:
         self.path = directory.path
         self.text = os.fspath(directory.path) + os.sep
         self.levels = levels
-        # The training step, if there is one; GE's own counter counts executions within it.
+        # The training step if the path has one, within which GE's counter counts executions; else GE's counter.
         self.step = levels.data_index if levels.outer_step is None else levels.outer_step
         self.files: Sequence[CannEntry] = ()
-        # Captured streams keep slashes in names of operators: their files are some levels below.
+        # Operator names of captured streams contain slashes, so that their files are in nested directories.
         self._prefix = "/".join((*levels.inner, "")) if levels.inner and "." in levels.inner[0] else ""
         self._names: Optional[set[tuple[str, str]]] = None
-        #: The files of each operator run by the id of its task, once it was needed; see `_overflow_fields`.
+        #: Task id -> the files of its operator runs; None until `_overflow_fields` needs it.
         self.tasks: Optional[Mapping[int, Mapping[DumpName, list[Path]]]] = None
 
     def parse(self, name: str) -> Optional[tuple[str, DumpName]]:
-        """Return the full name of a dump file in this directory, and its fields; None if it is not the name of one."""
+        """Return the full name of a dump file in this directory, and its fields; None for the name of another file."""
         text = self._prefix + name
         parsed = parse_name(text)
         if self._prefix and (parsed is None or parsed.form != "aclgraph"):
@@ -66,13 +66,13 @@ class CannDirectory:
         return text, parsed
 
     def as_exception(self, name: Optional[DumpName]) -> Optional[DumpName]:
-        """Return the name of an exception file of older CANN, with microseconds, as that of a newer one."""
+        """Return the name; its form becomes "normal" if it is of an exception file of older CANN, with microseconds."""
         if name is not None and name.form == "old" and self.levels.exception:
             return name._replace(form="normal")
         return name
 
     def long_names(self) -> dict[str, str]:
-        """Return the long name by the name on disk, from `mapping.csv`; empty if it cannot be read."""
+        """Return a mapping from names on disk to long names, from `mapping.csv`; empty if it cannot be read."""
         try:
             mapping = read_mapping(self.path / MAPPING)
         except ReadError as error:
@@ -83,9 +83,10 @@ class CannDirectory:
         return mapping.names
 
     def watched(self, name: DumpName) -> Optional[tuple[str, str]]:
-        """Return the (layer, watched) pair of a watcher's file, None for an operator that is only named so.
+        """Return the (layer, watched) pair of a watcher's file, None for an operator with a similar name.
 
-        The watcher dumps the output of the watched operator too; a directory of pairs alone is a copied part.
+        The watcher dumps the output of the watched operator too, so that its file has to be in the directory. Only a
+        copied part of a dump may have nothing but files of watchers.
         """
         pairs = list(watch_pairs(name.op_name))
         if not pairs:
@@ -99,7 +100,7 @@ class CannDirectory:
 
 
 class CannEntry(Entry):
-    """One file that is a dump file or was made of one. Small, because a dump may have millions of them.
+    """A dump file, or a file that was converted from one. Small, because a dump may have millions of them.
 
     on_disk  the name of the file
     text     the name of the dump file
@@ -107,7 +108,7 @@ class CannEntry(Entry):
     """
 
     __slots__ = ("_directory", "_on_disk", "_text", "calls")
-    #: Of eager operators only, see `EagerEntry`.
+    #: Only for eager operators, see `EagerEntry`.
     calls: Any
 
     def __init__(self, directory: CannDirectory, on_disk: str, text: str, name: DumpName) -> None:
@@ -150,7 +151,7 @@ class CannEntry(Entry):
         return self.records_of_file()
 
     def shared_fields(self, path: Path) -> dict[str, Any]:
-        """Return the fields of its records in the name and the directory."""
+        """Return the fields of its records that the name and the directory contain."""
         levels, name = self._directory.levels, self.name
         return {
             "path": path,
@@ -167,7 +168,7 @@ class CannEntry(Entry):
         }
 
     def attrs(self) -> dict[str, Any]:
-        """Return the attributes of its records in the name and the directory."""
+        """Return the attributes of its records that the name and the directory contain."""
         name, levels = self.name, self._directory.levels
         attrs: dict[str, Any] = {}
         if name.overflow:

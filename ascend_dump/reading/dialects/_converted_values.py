@@ -1,4 +1,4 @@
-"""Read the tensors in converted files: of numpy, PyTorch, bytes and text."""
+"""Read the tensors in converted files: npy, npz and pt files, raw bytes, and text."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = ["ARRAYS", "StoredArray", "WithoutValues", "of_archive", "of_file", "o
 
 _Shape = tuple[int, ...]
 
-_MOST = 2**63 - 1
+_MAX_INT64 = 2**63 - 1
 #: CANN's types by their names in lower case.
-_CANN_TYPES = {found.name.lower(): found for found in map(data_type, range(43))}
+_CANN_TYPES = {cann_type.name.lower(): cann_type for cann_type in map(data_type, range(43))}
 #: The first line of a text file of `ascend-dump convert`.
 _TEXT_HEAD = re.compile(rb"# ([a-z]\w*) \[((?:\d{1,19}(?:, \d{1,19})*)?)\] (\w+)\n", re.ASCII)
 _LONGEST_HEAD = 4096
@@ -43,13 +43,13 @@ class StoredArray(NamedTuple):
 
 
 class _Arrays:
-    """Reads `record.key`, a StoredArray."""
+    """Loads records with a StoredArray as their key."""
 
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
         if format not in (None, record.format):
             raise NotSupported(
                 f"{record} was converted already, its layout cannot be converted again",
-                hint="leave format away, or read the dump file that it was made of",
+                hint="leave format out, or read the dump file that it was made of",
             )
         stored: StoredArray = record.key
         return stored.load()
@@ -62,7 +62,7 @@ ARRAYS = _Arrays()
 
 
 class WithoutValues:
-    """A file that can be listed, but has no readable values."""
+    """Loads records of a file that can be listed, but has no readable values."""
 
     def __init__(self, error: NotSupported) -> None:
         self._error = error
@@ -86,18 +86,18 @@ def of_file(path: Path, name: ConvertedName) -> StoredArray:
 
 
 def of_archive(path: Path) -> Iterator[tuple[str, int, StoredArray]]:
-    """(io, index, tensor) for each member of an npz file. Raises CorruptDump."""
+    """Yield (io, index, tensor) for each member of an npz file. Raises CorruptDump."""
     headers = read_npz_headers(path)
     for member, header in headers.items():
         match = ARCHIVE_MEMBER.fullmatch(member)
         if match is None:
-            raise CorruptDump(f"it has a member {member[:80]!r}, which is no input and no output", path=path)
+            raise CorruptDump(f"it has a member {member[:80]!r}, which is neither an input nor an output", path=path)
         io = "buffer" if match[1] == "l1buffer" else match[1]
         yield io, int(match[2]), _of_npy(path, header)
 
 
 def of_overflow(document: dict[str, Any]) -> StoredArray:
-    """Return the bytes of an overflow record with a tested document."""
+    """Return the bytes of an overflow record. document: its JSON, checked already."""
     from ascend_dump.native.cann.overflow import PAYLOAD_SIZE, encode_overflow
 
     def load() -> np.ndarray:
@@ -125,7 +125,7 @@ def _of_bytes(path: Path, name: ConvertedName) -> StoredArray:
     label = name.dtype or "uint8"
     shape = (size,) if name.shape is None else name.shape
     count = math.prod(shape)
-    if count > _MOST:
+    if count > _MAX_INT64:
         raise CorruptDump(f"its name has the shape {shape}, which is larger than any memory", path=path)
     kind = _CANN_TYPES.get(label)
     if kind is not None and kind.storage == "raw":
@@ -140,7 +140,8 @@ def _of_bytes(path: Path, name: ConvertedName) -> StoredArray:
         dtype = dtype_of("float32")  # msaccucmp widens the values and keeps the name
     if dtype.hasobject or size != count * dtype.itemsize:
         raise CorruptDump(
-            f"it has {size} bytes, {label} of the shape {shape} in its name needs {count * dtype.itemsize}", path=path
+            f"it has {size} bytes, but {label} of the shape {shape}, as in its name, needs {count * dtype.itemsize}",
+            path=path,
         )
     return StoredArray(dtype.name, shape, size, lambda: _bytes(path, size).view(dtype).reshape(shape))
 
@@ -187,14 +188,14 @@ def _of_text(path: Path, name: ConvertedName) -> StoredArray:
     if label is None or shape is None:
         raise NotSupported(
             f"{path} is text without the type and shape of its tensor",
-            hint="convert to npy, or with --names ours, which writes both into the name",
+            hint="convert to npy, or use --names ours, which writes both into the file name",
         )
     try:
         dtype = dtype_of(label)
     except TypeError:
         raise CorruptDump(f"its values have the type {label!r}, which numpy does not know", path=path) from None
     count = math.prod(shape)
-    # Each value takes a digit and a separator.
+    # Each value needs at least a digit and a separator.
     if dtype.hasobject or 2 * count > size - start + 1:
         raise CorruptDump(f"its shape {shape} has {count} values, which {size} bytes cannot hold", path=path)
     separator = "," if name.type == "csv" else None

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["npy_record", "statistics_record"]
 
-#: Column of statistic.csv -> field of Statistics. MindSpore's counts of negative and positive zeros differ in meaning.
+#: Column of statistic.csv -> field of Statistics. The columns of negative and positive zeros have no field, because
+#: they count the elements below and above zero.
 _COLUMNS = {
     "count": "count",
     "max value": "max",
@@ -33,16 +34,17 @@ _COLUMNS = {
 
 
 class _NpyKey(NamedTuple):
+    """The header of an npy file, and a function that returns its line of statistics."""
+
     header: NpyHeader
     row: Callable[[], Optional[MindsporeStatisticsRow]]
 
 
 class _NpyLoader:
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
-
         if format not in (None, "ND", record.format):
             raise NotSupported(
-                f"{record} is laid out as {record.format}, there is nothing to convert", hint="leave format away"
+                f"{record} has the layout {record.format}, which cannot be converted", hint="leave format out"
             )
         header: NpyHeader = record.key.header
         return read_array(record.path, header)
@@ -91,12 +93,12 @@ def npy_record(
 
 
 def statistics_record(row: MindsporeStatisticsRow, attrs: dict[str, Any], common: dict[str, Any]) -> Record:
-    statistics = {name: value for name, value in row.values if name not in _COLUMNS}
+    other_columns = {name: value for name, value in row.values if name not in _COLUMNS}
     extra = dict(attrs)
     if row.dtype:
         extra["data_type"] = row.dtype
-    if statistics:
-        extra["statistics"] = statistics
+    if other_columns:
+        extra["statistics"] = other_columns
     return Record(
         _ROW,
         key=row,
@@ -107,7 +109,7 @@ def statistics_record(row: MindsporeStatisticsRow, attrs: dict[str, Any], common
         task_id=row.task_id,
         stream_id=row.stream_id,
         timestamp=row.timestamp,
-        dtype=_named(row.dtype),
+        dtype=_numpy_name(row.dtype),
         shape=row.shape,
         nbytes=row.size,
         **common,
@@ -129,13 +131,13 @@ def _statistics(row: MindsporeStatisticsRow, record: Record) -> Statistics:
     if not isinstance(fields.get("count"), int):
         fields["count"] = math.prod(record.shape or ())
     if "l2norm" in fields:
-        # The device gives the element of a tensor without axes as its norm.
+        # For a tensor without axes the device writes its element as the norm, with its sign.
         fields["l2norm"] = abs(fields["l2norm"])
     return Statistics(**fields)
 
 
-def _named(label: Optional[str]) -> Optional[str]:
-    """Return the name in numpy of a type that MindSpore writes as Float32, float32, Bool, BFloat16 or Int64."""
+def _numpy_name(label: Optional[str]) -> Optional[str]:
+    """Return numpy's name of a type, None if unknown. label: by MindSpore, such as Float32, float32 or BFloat16."""
     import numpy as np
 
     low = (label or "").lower()

@@ -10,8 +10,7 @@ from typing import Any, Callable
 
 import torch
 
-from ascend_dump.native.cann.dump_file import payload, read_header
-from ascend_dump.native.cann.overflow import decode_overflow
+from ascend_dump.native.cann.dump_file import read_header
 from ascend_dump.selftest.program import ask_each
 from ascend_dump.selftest.programs.kernel_dumps import KernelDumps
 
@@ -58,8 +57,8 @@ def ask(directory: Path) -> dict[str, Any]:
     facts["kernel_level"] = {
         level: bool(interface.files_of(f"level_{level}", dump_level=level)) for level in ("op", "kernel")
     }
-    questions = {"empty_operator": empty_operator, "conversion_status": conversion_status}
-    asked = {name: partial(question, interface) for name, question in questions.items()}
+    questions = (empty_operator, sides_of_modes, generated_names)
+    asked = {question.__name__: partial(question, interface) for question in questions}
     return {**facts, **ask_each(directory, asked)}
 
 
@@ -76,14 +75,20 @@ def add_one(size: int) -> None:
     (torch.ones(size).npu() + 1).cpu()
 
 
-def conversion_status(interface: KernelDumps) -> list[int]:
-    """Return the status words in the records of an overflow of a conversion to float16."""
-    x = torch.full((64,), 1e30).npu()
-    settings: dict[str, Any] = {"dump_debug": "on", "dump_mode": None, "dump_op_switch": None, "dump_list": None}
-    files = interface.files_of("conversion", launch=lambda: x.half().cpu(), **settings)
-    headers = [read_header(path) for path in files if "opdebug" in path.name.lower()]
-    records = [decode_overflow(bytes(payload(header, header.outputs[0]))) for header in headers]
-    return sorted({word for record in records for unit in record.units for word in unit.status if word})
+def sides_of_modes(interface: KernelDumps) -> dict[str, list[str]]:
+    """Return by mode the sides of the tensors of each file."""
+    found = {}
+    for mode in ("input", "output"):
+        headers = [read_header(path) for path in interface.files_of(f"mode_{mode}", dump_mode=mode)]
+        found[mode] = sorted({"+".join(sorted({tensor.io for tensor in header.tensors})) for header in headers})
+    return found
+
+
+def generated_names(interface: KernelDumps) -> list[str]:
+    """Return the files of an operator whose API has no source in CANN's operator repositories."""
+    x = torch.ones(4).npu()
+    files = interface.files_of("generated", launch=lambda: torch._foreach_abs([x])[0].cpu())
+    return [path.name for path in files]
 
 
 if __name__ == "__main__":

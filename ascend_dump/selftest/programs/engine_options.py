@@ -15,6 +15,8 @@ from torch import distributed
 from torch.distributed._functional_collectives import all_reduce
 
 from ascend_dump.native.cann.config import keys
+from ascend_dump.native.cann.dump_file import payload, read_header
+from ascend_dump.native.cann.overflow import decode_overflow
 from ascend_dump.selftest.program import ask_each
 from ascend_dump.selftest.programs.graph_engine import GraphEngine, files, some_files
 
@@ -101,6 +103,22 @@ def detected(directory: Path) -> dict[str, int]:
     if records["all"] <= 0:
         raise LookupError("the overflow is not recorded with the mode all either")
     return records
+
+
+class Halved(torch.nn.Module):  # type: ignore[misc, unused-ignore]  # as above
+    """A conversion to float16."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.half()
+
+
+def conversion_status(directory: Path) -> list[int]:
+    """Return the status words in the records of an overflow of a conversion to float16."""
+    root = new_directory(directory, "conversion")
+    run({keys.ENABLE_DEBUG: "1", keys.DEBUG_MODE: "all", keys.DUMP_PATH: str(root)}, 1e30, model=Halved)
+    headers = [read_header(file.path) for file in files(root) if file.parsed.overflow]
+    records = [decode_overflow(bytes(payload(header, header.outputs[0]))) for header in headers]
+    return sorted({word for record in records for unit in record.units for word in unit.status if word})
 
 
 def soc() -> str:
@@ -209,7 +227,7 @@ def steps_on_the_device(directory: Path) -> dict[str, list[str]]:
 
 def ask(directory: Path) -> dict[str, Any]:
     questions = (
-        *(data_unchecked, detected, acl_outranks_options, watch_static),
+        *(data_unchecked, detected, conversion_status, acl_outranks_options, watch_static),
         *(symlink, step_range, steps_on_the_device, watch_collective),
     )
     asked = {question.__name__: partial(question, directory) for question in questions}

@@ -97,10 +97,37 @@ def chosen(directory: Path) -> dict[str, list[str]]:
     return by_variables(directory, TORCH_ACL_INIT_CONFIG_PATH=str(config))
 
 
+def norm_early(directory: Path) -> list[str]:
+    """Set a norm exception dump before the first operator, where aclInit sets none."""
+    return by_set_dump(directory, operators=0)
+
+
+def norm_late(directory: Path) -> list[str]:
+    """Set it after the first operator."""
+    return by_set_dump(directory, operators=1)
+
+
+def by_set_dump(directory: Path, *, operators: int) -> list[str]:
+    root, initial, config = new_directory(directory, "set"), directory / "initial.json", directory / "norm.json"
+    initial.write_text(json.dumps({"defaultDevice": {"default_device": "0"}}))
+    config.write_text(json.dumps({"dump": {"dump_scene": "aic_err_norm_dump", "dump_path": str(root)}}))
+    os.environ["TORCH_ACL_INIT_CONFIG_PATH"] = str(initial)
+
+    def set_dump(torch_npu: Any) -> None:
+        x = torch.ones(1).npu()
+        for _ in range(operators):
+            (x + 1).cpu()
+        torch_npu.npu.utils.init_dump()
+        torch_npu.npu.utils.set_dump(str(config))
+
+    fail(set_dump)
+    return dump_files(root)
+
+
 def ask(question: str, directory: Path) -> dict[str, Any]:
     for name in VARIABLES:
         os.environ.pop(name, None)
-    questions = (initial, later, collected, scene, chosen)
+    questions = (initial, later, collected, scene, chosen, norm_early, norm_late)
     asked = {
         answer.__name__: partial(answer, directory.resolve()) for answer in questions if answer.__name__ == question
     }

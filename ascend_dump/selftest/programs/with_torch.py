@@ -21,8 +21,10 @@ if ON_NPU:
     if not torch_npu.npu.is_available():
         print("torch_npu sees no device")
         sys.exit(4)
-#: Kernels of matrix products in one step: x @ w + b, twice.
+#: Matrix products in one step: x @ w + b, twice.
 PRODUCTS = 2
+#: APIs that op-plugin calls for the operators of the network.
+APIS = ("aclnnMuls", "aclnnAddmm", "aclnnRelu")
 
 
 class Gain(torch.nn.Module):  # type: ignore[misc, unused-ignore]  # where torch is not installed
@@ -54,7 +56,8 @@ def facts(directory: Path) -> dict[str, Any]:
     if not ON_NPU:
         return {}
     name = torch_npu.npu.get_device_name(0)
-    return {"eager": True, "products": PRODUCTS, "soc": name, "device": torch_npu.npu.current_device()}
+    facts = {"eager": True, "products": PRODUCTS, "apis": APIS, "soc": name}
+    return {**facts, "device": torch_npu.npu.current_device()}
 
 
 if __name__ == "__main__":

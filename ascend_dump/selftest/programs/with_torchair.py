@@ -48,7 +48,7 @@ def step(net: CompiledNetwork, number: int, overflow: bool) -> StepSeen:
 
 
 def facts(directory: Path) -> dict[str, Any]:
-    """Make a second capture in this process: torchair keeps the settings of the first one until GE is closed."""
+    """Return facts of a second capture in this process: torchair keeps the first settings until GE is closed."""
     import ascend_dump
 
     network = make()

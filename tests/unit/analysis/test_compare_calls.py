@@ -96,7 +96,7 @@ class TestBehindADifference:
         out = capsys.readouterr().out
         assert "\nchanged     layers.1.norm/native_layer_norm_0 (aten::native_layer_norm), step 0\n" in out
         assert "\narguments   eps: 0.001 here, 1e-05 in the reference\n" in out
-        assert "\nothers      1 more operator of this type with the same\n" in out
+        assert "\nothers      1 more operator of this type with the same changed arguments\n" in out
         html = page.read_text(encoding="utf-8")
         assert "Called with other arguments" in html
         assert "eps: 0.001 here, 1e-05 in the reference" in html

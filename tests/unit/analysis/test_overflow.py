@@ -166,7 +166,7 @@ def test_a_run_without_a_record(tmp_path: Path, state: str, pid: int, answer: st
         "host": socket.gethostname(),
     }  # fmt: skip
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    report = find_overflows(ascend_dump.open(tmp_path))
+    report = ascend_dump.overflow(tmp_path)
     assert report.answer == answer
     assert bool(report.reasons) is (answer == "unchecked")
 

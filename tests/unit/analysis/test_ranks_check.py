@@ -193,6 +193,36 @@ def test_a_sum_beyond_its_type_is_inf(tmp_path: Path) -> None:
     assert findings(write(tmp_path / "d", calls("all_reduce", 2, reduce="sum"), [[one] for one in given_], got)) == []
 
 
+def exchanged(root: Path, outputs: list[np.ndarray]) -> Path:
+    """An all_to_all_single of two ranks: rank 0 keeps one row and sends five, rank 1 sends four and keeps two."""
+    splits, received = ([1, 5], [4, 2]), ([1, 4], [5, 2])
+    for rank, output in enumerate(outputs):
+        folder = root / f"worldsize2_global_rank{rank}" / f"2026010101010{rank}" / "0" / "Model" / "0"
+        folder.mkdir(parents=True)
+        writer = HostWriter(folder, metadata={})
+        writer.begin_step(0)
+        args = {"output_split_sizes": received[rank], "input_split_sizes": splits[rank]}
+        more: dict[str, Any] = {"op_type": "c10d::alltoall_base_", "collective": calls("all_to_all", 2)[0], "seq": 3}
+        sent = item("op_0", np.arange(24.0).reshape(6, 4) + 100 * rank, io="input", index=1, **more)
+        sent.line.call = msgspec.Raw(msgspec.json.encode({"op": "c10d.alltoall_base_.default", "args": args}))
+        put(writer, sent)
+        put(writer, item("op_0", output, io="output", **more))
+        writer.end_step()
+        writer.close()
+    return root
+
+
+def test_an_exchange_of_unequal_parts_is_recomputed(tmp_path: Path) -> None:
+    sent = [np.arange(24.0).reshape(6, 4) + 100 * rank for rank in range(2)]
+    right = [np.concatenate([sent[0][:1], sent[1][:4]]), np.concatenate([sent[0][1:], sent[1][4:]])]
+    assert findings(exchanged(tmp_path / "right", right)) == []
+    wrong = right[0].copy()
+    wrong[1, 2] = 7
+    [(rank, reason)] = findings(exchanged(tmp_path / "wrong", [wrong, right[1]]))
+    assert rank == 0
+    assert "differs from the input of rank 1: 1 of 20 elements differ, most at [1, 2]: 7.0 instead of 102.0" in reason
+
+
 def test_statistics_alone_show_that_ranks_disagree(tmp_path: Path) -> None:
     given_ = parts_of(0, 4, 50, ml_dtypes.bfloat16)
     made = one_after_the_other(given_, "sum")
@@ -264,11 +294,11 @@ def test_triage_says_of_which_ranks_a_dump_has_nothing(tmp_path: Path) -> None:
     root = write(tmp_path / "d", calls("all_reduce", 3), arrays, [arrays[0]] * 3)
     shutil.rmtree(root / "worldsize3_global_rank1")
     [reason] = ascend_dump.triage(root).reasons
-    assert reason == "the dump has nothing of rank 1: 1 collective call could not be checked as a whole"
+    assert reason == "the dump has no records of rank 1: 1 collective call could not be checked as a whole"
     assert not ascend_dump.triage(ascend_dump.open(root).select(rank="0|2")).reasons
     shutil.rmtree(root / "worldsize3_global_rank2")
     [reason] = ascend_dump.triage(root).reasons
-    assert reason == "the dump has nothing of ranks 1-2: 1 collective call could not be checked as a whole"
+    assert reason == "the dump has no records of ranks 1-2: 1 collective call could not be checked as a whole"
     assert not ascend_dump.triage(root / "worldsize3_global_rank0").reasons
 
 
@@ -279,7 +309,7 @@ def test_a_message_lacks_nothing_of_the_rest_of_its_group(tmp_path: Path) -> Non
     assert ascend_dump.triage(root).reasons == ()
     shutil.rmtree(root / "worldsize2_global_rank1")
     [reason] = ascend_dump.triage(root).reasons
-    assert reason == "the dump has nothing of rank 1: 1 collective call could not be checked as a whole"
+    assert reason == "the dump has no records of rank 1: 1 collective call could not be checked as a whole"
 
 
 @pytest.mark.parametrize(("ranks", "code"), [("0|2", 0), ("0-1", 3), ("all", 3), ("x", 3), (7, 3)])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Optional
 
 import pytest
 from suspect_dumps import write_rows
@@ -38,7 +40,73 @@ def test_of_two_ranks_that_differ_from_the_start_only_their_comparison_tells(tmp
     ranks = [tmp_path / f"worldsize4_global_rank{rank}" for rank in range(2)]
     assert [one.op_name for one in ascend_dump.compare(*ranks).origins] == ["fc/t_0"]
     (told,) = (page.text for page in topics() if page.code == "ranks")
-    assert "If the weights of two ranks differ from the start, the dump does" in told
+    assert "the weights of two ranks differ from the start, `triage` reports nothing wrong" in told
+
+
+def trained(step: int, weights: Sequence[str], gradients: Sequence[str], name: str = "fc.weight") -> list[Row]:
+    """A step of each rank: backward writes a gradient of its own, the optimizer reads this one and the weight."""
+    rows = []
+    for rank, (weight, gradient) in enumerate(zip(weights, gradients)):
+        storage = 100 * (name != "fc.weight")
+        module, local = name.partition(".")[0], f"{name}{step}{rank}"
+        row = Row("aten::add_", "", "input", sized(1), step, storage=storage, rank=rank)
+        read = row._replace(index=1, storage=storage + 1)
+        rows += [
+            row._replace(op_type="aten::mm", op_name=f"{module}/mm_0", hash=weight, requires_grad=True),
+            row._replace(op_name=f"{module}/mm_1", io="output", phase="backward", storage=storage + 1, hash=local),
+            row._replace(op_name=f"{name}/add__0", phase="other", hash=weight, parameter=name),
+            read._replace(op_name=f"{name}/add__0", phase="other", hash=gradient, parameter=f"{name}.grad"),
+        ]
+    return rows
+
+
+def replicas(root: Path, *rows: Row) -> list[tuple[str, Optional[int], str]]:
+    suspects = find_suspects(write_rows(root, rows)).suspects
+    assert {suspect.rule for suspect in suspects} <= {"replicas"}
+    return [(suspect.op_name, suspect.rank, suspect.reason) for suspect in suspects]
+
+
+class TestReplicas:
+    def test_a_parameter_with_a_reduced_gradient_is_equal_from_the_first_step(self, tmp_path: Path) -> None:
+        assert replicas(tmp_path / "a", *trained(0, "wwww", "gggg")) == []
+        [(name, rank, reason)] = replicas(tmp_path / "b", *trained(0, "abcd", "gggg"))
+        assert (name, rank) == ("fc/mm_0", 1)
+        assert "is another on each of ranks 0-3, although the gradient of fc.weight is reduced" in reason
+        [(name, rank, reason)] = replicas(tmp_path / "c", *trained(0, "aabb", "gggg"))
+        assert (name, rank) == ("fc/mm_0", 2)
+        assert "has 2 values, ranks 0-1 against ranks 2-3" in reason
+
+    def test_shards_that_begin_equal_are_none(self, tmp_path: Path) -> None:
+        reduced = [*trained(0, "nnnn", "gggg", "norm.weight"), *trained(1, "mmmm", "hhhh", "norm.weight")]
+        message = [Row("c10d::send", "send_0", "input", sized(1), rank=rank) for rank in range(4)]
+        write_rows(tmp_path, [*trained(0, "aaaa", "wxyz"), *trained(1, "abcd", "stuv"), *reduced, *message])
+        assert len(find_suspects(ascend_dump.open(tmp_path)).suspects) == 1
+        for index in tmp_path.rglob("index.jsonl"):
+            lines = [json.loads(line) for line in index.read_text().splitlines()]
+            for line in lines:
+                if line["op_type"] == "c10d::send":
+                    line["collective"] = {"kind": "send", "group": "0", "ranks": "0-3"}
+            index.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        assert find_suspects(ascend_dump.open(tmp_path)).suspects == ()
+
+    def test_a_missing_reduction_is_named_on_any_number_of_ranks(self, tmp_path: Path) -> None:
+        for ranks in (2, 4):
+            rows = [*trained(0, "aaaa"[:ranks], "wxyz"), *trained(1, "abcd"[:ranks], "stuv")]
+            [(name, rank, reason)] = replicas(tmp_path / str(ranks), *rows)
+            assert (name, rank) == ("fc/mm_0", 1)
+            assert "a parameter that they had in common before" in reason
+        reduced = [*trained(0, "nnnn", "gggg", "norm.weight"), *trained(1, "mmmm", "hhhh", "norm.weight")]
+        rows = [*trained(0, "aaaa", "wxyz"), *trained(1, "abcd", "stuv"), *reduced]
+        [(_, _, reason)] = replicas(tmp_path / "one", *rows)
+        assert "its gradient is not reduced as those of others are" in reason
+
+
+def test_an_activation_that_arrives_between_the_steps_is_no_parameter(tmp_path: Path) -> None:
+    rows = [
+        row._replace(hash=f"{row.hash}{row.step}") if row.hash and row.module == "first" else row
+        for row in RULES["no-gradient"].trips
+    ]
+    assert find_suspects(write_rows(tmp_path, rows)).suspects == ()
 
 
 def test_what_a_rank_was_brought_comes_behind_what_another_one_made(tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ import json
 import shlex
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 
 import pytest
 
+import ascend_dump
 from ascend_dump.cli import Exit, main
-from ascend_dump.cli.shared.help_texts import topics
+from ascend_dump.cli.shared.help_texts import TOPICS, topics
 
 
 def shell(*words: str) -> tuple[int, str, str]:
@@ -29,6 +31,15 @@ def test_topics_are_listed_and_shown() -> None:
         assert shell("help", one.code) == (Exit.OK, one.text.rstrip() + "\n", "")
     pages = json.loads(shell("help", "--json")[1])["pages"]
     assert [page["code"] for page in pages] == [one.code for one in topics()]
+
+
+def test_topics_are_listed_by_task() -> None:
+    lines = shell("help")[1].splitlines()
+    listed = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert listed == [name for names in TOPICS.values() for name in names]
+    assert [line.rstrip(":") for line in lines if line.endswith(":")] == list(TOPICS)
+    pages = Path(ascend_dump.__file__).parent / "pages" / "topics"
+    assert sorted(listed) == sorted(page.stem for page in pages.glob("*.md"))
 
 
 def test_a_verb_has_its_own_help() -> None:

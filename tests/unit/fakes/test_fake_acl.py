@@ -361,7 +361,7 @@ def test_the_document_s_dump_of_single_operators(acl, npu, tmp_path, om):
     config = configure(tmp_path, dump_path="output", dump_list=[], dump_op_switch="on", dump_data="tensor")
     assert acl.init(config) == 0
     value = np.arange(3, dtype=np.float32)
-    npu.run_op("Relu", "relu_1", [value], [value], kernel=False)
+    npu.run_op("Relu", "relu_1", [value], [value])
     dump = ascend_dump.open(tmp_path / "output")
     [record] = dump
     assert (record.op_name, record.model, record.step, record.numpy().tolist()) == ("relu_1", None, None, [0, 1, 2])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import ascend_dump
 from ascend_dump import ConfigError
-from ascend_dump.fakes.device.npu import NodeInfo, Npu, OperatorFailed
+from ascend_dump.fakes.device.npu import ApiCall, Kernel, NodeInfo, Npu, OperatorFailed
 
 # Private: the device's reading of steps by itself, with any text.
 from ascend_dump.fakes.device.select import parse_steps
@@ -267,7 +267,7 @@ def test_a_range_of_operators_follows_the_order_of_execution(npu, arm, begin, en
 
 
 def test_single_operators_have_no_model_level(npu, arm):
-    path = arm(dump_mode="all")
+    path = arm(dump_mode="all", dump_op_switch="on")
     npu.run_op("Add", "alone/add", [X, X], [Y], stream=7, task=65537)
     (file,) = npu.files
     assert file.parent == npu.dump_root / "3"
@@ -278,26 +278,30 @@ def test_single_operators_have_no_model_level(npu, arm):
 
 
 @pytest.mark.parametrize(
-    ("level", "switch", "kernel", "written"),
+    ("level", "switch", "kernel", "single"),
     [
-        ("kernel", "off", True, True),
-        ("all", "off", True, True),
-        ("op", "on", True, False),
+        ("kernel", "off", True, False),
+        ("all", "off", True, False),
         ("op", "on", False, True),
         ("op", "off", False, False),
-        ("kernel", "on", False, False),
+        ("kernel", "on", True, False),
+        ("all", "on", True, True),
     ],
 )
-def test_kernels_and_single_operator_models_follow_the_level(npu, arm, level, switch, kernel, written):
+def test_kernels_and_single_operator_models_follow_the_level(npu, arm, level, switch, kernel, single):
     arm(dump_level=level, dump_op_switch=switch, dump_list=[{}])
-    npu.run_op("Add", "alone", [X], [Y], kernel=kernel)
-    assert bool(npu.files) is written
+    npu.run_op("Add", "alone", [X], [Y])
+    assert bool(npu.files) is single
+    npu.files.clear()
+    npu.run_api(ApiCall("aclnnAbs", [X], [Y], [Kernel("AbsAiCore", [X], [Y])]))
+    assert bool(npu.files) is kernel
 
 
 def test_session_options_dump_models_but_no_kernels(npu, tmp_path):
     assert npu.arm_ge({"ge.exec.enableDump": "1", "ge.exec.dumpPath": str(tmp_path), "ge.exec.dumpLayer": "fc"}) == 0
     run_model(npu)
     npu.run_op("Add", "alone", [X], [Y])
+    npu.run_api(ApiCall("aclnnAbs", [X], [Y], [Kernel("AbsAiCore", [X], [Y])]))
     assert names(npu) == ["fc"]
     assert npu.dump_root.parent == tmp_path
 
@@ -333,7 +337,7 @@ def test_the_detailed_exception_dump_is_refused_as_on_other_platforms(npu, arm):
 
 def test_files_of_equal_names_are_appended_to(tmp_path):
     npu = Npu(environ={}, cwd=tmp_path, clock=lambda: 1_700_000_000.0)
-    (tmp_path / "acl.json").write_text(json.dumps({"dump": {"dump_path": str(tmp_path), "dump_list": [{}]}}))
+    (tmp_path / "acl.json").write_text(json.dumps({"dump": {"dump_path": str(tmp_path), "dump_op_switch": "on"}}))
     for value in (X, Y):
         # Armed twice within a second: one directory.
         npu.arm_acl("acl.json")
@@ -346,7 +350,7 @@ def test_files_of_equal_names_are_appended_to(tmp_path):
 
 
 def test_a_name_that_is_too_long_is_mapped(npu, arm):
-    path = arm()
+    path = arm(dump_op_switch="on")
     long_name = "scope/" * 60 + "add"
     npu.run_op("Add", long_name, [], [Y])
     (file,) = npu.files
@@ -373,7 +377,7 @@ def test_statistics_are_printed_as_the_device_does(npu, arm):
 
 
 def test_chosen_statistics_have_their_own_columns(npu, arm):
-    path = arm(dump_data="stats", dump_stats=["L2norm", "Max", "Nan"], dump_list=[{}])
+    path = arm(dump_data="stats", dump_stats=["L2norm", "Max", "Nan"], dump_op_switch="on")
     npu.run_op("Add", "alone", [], [np.float32([3, 4]), np.complex64([1])])
     (file,) = npu.files
     assert file.read_text().splitlines() == [
@@ -385,7 +389,7 @@ def test_chosen_statistics_have_their_own_columns(npu, arm):
 
 
 def test_operators_without_a_byte_leave_no_file(npu, arm):
-    arm()
+    arm(dump_op_switch="on")
     npu.run_op("Add", "empty", [X], [np.empty((0, 3), "f4")])
     assert npu.files == []
     assert len(npu.executed) == 1
@@ -466,25 +470,6 @@ def test_the_environment_alone_turns_an_exception_dump_on(tmp_path):
     assert npu.files[0].is_relative_to(tmp_path / "new")
 
 
-def test_a_captured_operator_is_written_by_the_host_and_replays_append(npu, arm):
-    path = arm()
-    for _ in range(2):
-        npu.run_op("Add", "block/add.1", [], [Y], captured="graph", task=4)
-        npu.run_op("Mul", "mul", [], [Y], captured="graph", task=5)
-    first, second = dict.fromkeys(npu.files)
-    assert len(npu.files) == 4
-    assert first.relative_to(npu.dump_root).parts[:2] == ("3", "Add.block")
-    assert parse_name(second.name).dump_number == 1
-    assert {record.op_name for record in ascend_dump.open(path)} == {"block/add.1", "mul"}
-
-
-def test_what_was_captured_without_a_dump_is_never_dumped(npu, arm):
-    npu.run_op("Add", "add", [], [Y], captured="graph", task=4)
-    arm()
-    npu.run_op("Add", "add", [], [Y], captured="graph", task=4)
-    assert npu.files == []
-
-
 def test_ending_one_dump_leaves_the_other(npu, arm, tmp_path):
     assert npu.arm_ge({"ge.exec.enableDump": "1", "ge.exec.dumpPath": str(tmp_path)}) == 0
     by_options = npu.load_model("options", ops=OPS)
@@ -500,7 +485,7 @@ def test_ending_one_dump_leaves_the_other(npu, arm, tmp_path):
 
 
 def test_a_full_disk_drops_files_without_an_error(npu, arm):
-    path = arm()
+    path = arm(dump_op_switch="on")
     big = np.zeros(3 << 18, "f4")
     npu.fill_disk(6 << 20)
     for _ in range(3):
@@ -514,7 +499,7 @@ def test_a_full_disk_drops_files_without_an_error(npu, arm):
 
 
 def test_truncated_files_are_told_when_they_are_read(npu, arm):
-    path = arm()
+    path = arm(dump_op_switch="on")
     npu.truncate_files(40)
     npu.run_op("Add", "cut", [], [Y])
     npu.truncate_files(None)
@@ -527,7 +512,7 @@ def test_truncated_files_are_told_when_they_are_read(npu, arm):
 
 
 def test_a_directory_that_cannot_be_made_is_only_logged(npu, arm, tmp_path):
-    path = arm()
+    path = arm(dump_op_switch="on")
     (path / npu.dump_root.name).write_text("in the way")
     npu.run_op("Add", "alone", [], [Y])
     assert npu.files == []

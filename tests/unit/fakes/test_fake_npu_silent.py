@@ -13,7 +13,7 @@ import places
 import pytest
 
 import ascend_dump
-from ascend_dump.fakes.device.npu import NodeInfo, Npu, OperatorFailed
+from ascend_dump.fakes.device.npu import ApiCall, Kernel, NodeInfo, Npu, OperatorFailed
 from ascend_dump.native.cann.config import SILENT, SILENT_OPTIONS
 from ascend_dump.native.cann.statistics_csv import read_statistics
 
@@ -89,9 +89,12 @@ def _run(npu, facts, *, single, exception):
                     npu.run_op(node.type, node.name, arrays, arrays, model_id=loaded)
             npu.end_step(loaded)
     if facts.get("captured"):
-        npu.run_op("Add", "add", arrays, arrays, captured="graph")
-    if single:
-        npu.run_op("Mul", "alone", arrays, arrays, kernel=single == "kernel")
+        call = ApiCall("aclnnAdd", arrays, arrays, [Kernel("AddAiCore", arrays, arrays)])
+        npu.replay_api(npu.capture_api(call), call)
+    if single == "kernel":
+        npu.run_api(ApiCall("aclnnMul", arrays, arrays, [Kernel("MulAiCore", arrays, arrays)]))
+    elif single:
+        npu.run_op("Mul", "alone", arrays, arrays)
     if exception:
         npu.fail("broken")
         with contextlib.suppress(OperatorFailed):

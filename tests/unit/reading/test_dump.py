@@ -73,8 +73,10 @@ def test_records_come_rank_by_rank_and_step_by_step(root: Path) -> None:
     assert places == sorted(places)
     assert len(dump) == len(places) == 13
     assert {record.run for record in dump} == {"a"}
-    assert str(root) in repr(dump)
-    assert "13 files" in repr(dump)
+    assert repr(dump) == f"<Dump {root}: steps 0-1, ranks 0-1, 9 operators, 13 records>"
+    assert (dump.steps, dump.ranks, dump.modules) == ([0, 1], [0, 1], ["layer"])
+    assert dump.select(op="sum").errors()
+    assert dump.select(op="layer/act", rank="1").ranks == [1]
 
 
 def test_a_list_reads_each_file_once(root: Path, opens: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,6 +271,12 @@ def test_a_selection_that_cannot_be_understood(root: Path, selection: dict[str, 
         ascend_dump.open(root).select(**selection)
     assert caught.value.code == code
     assert next(iter(selection)) in str(caught.value) or "re:(" in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "guess"), [("op_name", "did you mean op="), ("ranks", "did you mean 'rank'")])
+def test_an_argument_that_select_lacks(root: Path, name: str, guess: str) -> None:
+    with pytest.raises(TypeError, match=f"select\\(\\) has no argument {name}=; {guess}"):
+        ascend_dump.open(root).select(**{name: "x"})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("selection", [{"io": "outputs"}, {"phase": "fwd"}, {"io": "re:^out$"}, {"io": "IN*"}], ids=str)

@@ -275,9 +275,9 @@ HEAD = f"Add.a.1.7.{STAMP}.output.0"
     ("name", "content", "reason"),
     [
         (f"{HEAD}.npy", b"\x93NUMPY", "begin as an npy"),
-        (f"{HEAD}.2_3.float32.ND.bin", b"\0" * 23, "23 bytes, float32"),
+        (f"{HEAD}.2_3.float32.ND.bin", b"\0" * 23, "23 bytes, but float32"),
         (f"{HEAD}.9999999999999999999_9.float32.ND.bin", b"", "larger than any memory"),
-        (f"{HEAD}.2_3.object.ND.bin", b"\0" * 48, "48 bytes, object"),
+        (f"{HEAD}.2_3.object.ND.bin", b"\0" * 48, "48 bytes, but object"),
         (f"{HEAD}.2_3.nothing.ND.bin", b"\0" * 48, "numpy does not know"),
         (f"{HEAD}.float32.2x3.ND.csv", b"1,2\n3,x\n,1,1,1,1", "not float32"),
         (f"{HEAD}.float32.2x300.ND.csv", b"1,2,3", "cannot hold"),

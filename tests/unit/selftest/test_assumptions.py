@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
+import time
 from functools import cache
 from pathlib import Path
 from typing import Optional
 
 import pytest
-from places import REPOSITORY
+from places import DATA, REPOSITORY
 
 from ascend_dump.selftest.assumptions import Assumption, Outcome, load_assumptions, merge_outcomes
+from ascend_dump.selftest.evidence import Evidence
 from ascend_dump.selftest.probes import PROBES
 
 REFERENCE = re.compile(r"\(assumption ([a-z0-9_]+\.[a-z0-9_]+)\)")
@@ -110,3 +112,45 @@ def test_what_one_framework_refutes_is_refuted() -> None:
     assert merge_outcomes([{"p": unknown}, {"p": confirmed}])["p"] is confirmed
     assert merge_outcomes([{"p": refuted}, {"p": confirmed}])["p"] is refuted
     assert merge_outcomes([{"p": unknown}, {}])["p"] is unknown
+
+
+# What public logs of devices confirm.
+
+
+def test_a_real_listing_confirms_names_and_levels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dump of ResNet-50 on an Ascend 310, from a public repository; the files are empty here."""
+    paths = (DATA / "cann" / "real_listing_resnet50_20210331.txt").read_text().splitlines()
+    for path in paths:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    stamps = [int(path.rpartition(".")[2]) / 1e6 for path in paths]
+    monkeypatch.setenv("TZ", "Asia/Shanghai")
+    time.tzset()
+    try:
+        # The host made the directory by its own clock, which is two seconds ahead of the device's.
+        evidence = Evidence(device=0, began=min(stamps), ended=max(stamps) + 2, tensors=tmp_path)
+        probes = ("file_names", "time_directory", "device_directory", "graph_levels")
+        found = {probe: PROBES[probe](evidence).state for probe in probes}
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert found == dict.fromkeys(probes, "confirmed")
+
+
+def test_real_names_confirm_those_of_exceptions() -> None:
+    names = [
+        name for name in (DATA / "cann" / "real_names.txt").read_text().splitlines() if re.search(r"\.\d{17}$", name)
+    ]
+    paths = [f"extra-info/data-dump/0/{name}" for name in names]
+    brief, norm = ([path for path in paths if ("exception_info" in path) is kind] for kind in (True, False))
+    facts = {"failed_initial": brief, "failed_collected": {"named": norm, "working": []}}
+    found = PROBES["exception_names"](Evidence(device=0, began=0, ended=1, facts=facts))
+    assert (found.state, len(brief), len(norm)) == ("confirmed", 3, 4)
+
+
+def test_nothing_else_is_confirmed() -> None:
+    confirmed = {assumption.id for assumption in ALL if assumption.confirmed}
+    assert confirmed == {
+        *("cann.file_name", "cann.time_directory", "cann.device_directory", "torchair.levels"),
+        "cann.exception_names",
+    }

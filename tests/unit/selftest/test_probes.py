@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
-import runpy
 import shutil
 import time
 from collections.abc import Iterator
@@ -13,13 +13,21 @@ from typing import Any, Callable
 
 import numpy as np
 import pytest
-from other_devices import write_empty_operators
 from test_probes_offline import OF_DUMPS, OF_INIT
 
 import ascend_dump
 from ascend_dump import fakes
-from ascend_dump.native.cann.dump_file import tensor_of, write
-from ascend_dump.selftest import probes_captured, probes_engine, probes_exceptions, probes_frameworks, program
+from ascend_dump.fakes.device.npu import NodeInfo, Npu
+from ascend_dump.native.cann.dump_file import payload, read_header, tensor_of, write
+from ascend_dump.native.cann.statistics_csv import HEADER, format_statistics
+from ascend_dump.selftest import (
+    probes_captured,
+    probes_eager,
+    probes_engine,
+    probes_exceptions,
+    probes_frameworks,
+    program,
+)
 from ascend_dump.selftest.assumptions import Outcome
 from ascend_dump.selftest.evidence import Evidence
 from ascend_dump.selftest.probes import PROBES, run_probes
@@ -35,15 +43,14 @@ OF_FILES = [
     "header_time",
     "header_version",
     "payload_order",
-    "one_header_in_a_file",
     "dtype_numbers",
     "file_modes",
     "statistics_header",
     "statistics_numbers",
-    "kernel_names",
-    "kernels_per_operator",
-    "no_model_levels",
     "kernels_in_their_step",
+]
+OF_MODELS = [
+    "one_header_in_a_file",
     "overflow_file",
     "overflow_task",
     "overflow_payload",
@@ -90,31 +97,58 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evidence]:
                     y = model(x.npu()).detach().cpu()
                     inputs[step], outputs[step] = [x.numpy()], [y.numpy()]
             roots[data] = cap.path
-        with ascend_dump.capture(path=root / "overflow", scene="overflow") as cap:
-            torch.full((4,), 1e30).npu() * 1e30
         yield Evidence(
             device=npu.device_id,
             began=began,
             ended=time.time(),
             tensors=roots["tensor"],
             statistics=roots["stats"],
-            overflow=cap.path,
             eager=True,
             steps=(0, 2),
             inputs=inputs,
             outputs=outputs,
-            facts={"soc": npu.soc, "products": 1, **OF_FACTS},
+            facts={"soc": npu.soc, **OF_FACTS},
         )
+
+
+def run_model(root: Path, **settings: Any) -> tuple[Npu, Path]:
+    """Dump a model of one operator that overflows, in two steps."""
+    root.mkdir(parents=True)
+    npu = Npu(environ={}, cwd=root)
+    (root / "acl.json").write_text(json.dumps({"dump": {"dump_path": str(root), **settings}}))
+    assert npu.arm_acl("acl.json") == 0
+    npu.overflow("mul", status=0x20)
+    model = npu.load_model("net", ops=[NodeInfo("mul", "Mul")])
+    for step in range(2):
+        npu.begin_step(model, step)
+        npu.run_op("Mul", "mul", [np.float32([3e38])], [np.float32([np.inf])], model_id=model)
+        npu.end_step(model)
+    (root / "acl.json").unlink()
+    return npu, root
+
+
+@pytest.fixture(scope="module")
+def of_models(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
+    root = tmp_path_factory.mktemp("models")
+    npu, tensors = run_model(root / "tensors", dump_mode="all", dump_list=[{}])
+    _, overflow = run_model(root / "overflow", dump_debug="on")
+    return Evidence(device=0, began=0, ended=1, tensors=tensors, overflow=overflow, facts={"soc": npu.soc})
+
+
+def copy(evidence: Evidence, directory: Path) -> Evidence:
+    """Return the same, to be spoilt."""
+    roots = {}
+    for name in ("tensors", "statistics", "overflow"):
+        root = getattr(evidence, name)
+        if root is not None:
+            roots[name] = directory / name
+            shutil.copytree(root, roots[name])
+    return dataclasses.replace(evidence, **roots)
 
 
 @pytest.fixture
 def copied(recorded: Evidence, tmp_path: Path) -> Evidence:
-    """The same, to be spoilt."""
-    roots = {}
-    for name in ("tensors", "statistics", "overflow"):
-        roots[name] = tmp_path / name
-        shutil.copytree(getattr(recorded, name), roots[name])
-    return dataclasses.replace(recorded, **roots)
+    return copy(recorded, tmp_path)
 
 
 @pytest.mark.parametrize("name", [*OF_FILES, *OF_FACTS])
@@ -123,13 +157,23 @@ def test_the_simulated_device_is_as_assumed(recorded: Evidence, name: str) -> No
     assert found.state == "confirmed", found
 
 
+@pytest.mark.parametrize("name", OF_MODELS)
+def test_the_simulated_device_runs_models_as_assumed(of_models: Evidence, name: str) -> None:
+    found = PROBES[name](of_models)
+    assert found.state == "confirmed", found
+
+
+def test_eager_operators_tell_nothing_of_models(recorded: Evidence) -> None:
+    eager = dataclasses.replace(recorded, overflow=recorded.tensors)
+    assert {PROBES[name](eager).state for name in OF_MODELS} == {"unknown"}
+
+
 def test_every_probe_is_tried_here_or_with_its_framework() -> None:
     others = {*OF_DUMPS, *OF_INIT}
-    for module in (probes_captured, probes_engine, probes_exceptions, probes_frameworks):
+    for module in (probes_captured, probes_eager, probes_engine, probes_exceptions, probes_frameworks):
         others |= set(module.PROBES)
     others |= {"container", "disk_reserve", "never_dumped", "no_step_counter", "null_address"}
-    others.add("overflow_of_conversion")
-    assert set(PROBES) == {*OF_FILES, *OF_FACTS, *OF_GRAPHS, *others}
+    assert set(PROBES) == {*OF_FILES, *OF_MODELS, *OF_FACTS, *OF_GRAPHS, *others}
 
 
 def test_without_evidence_nothing_is_known() -> None:
@@ -158,10 +202,7 @@ def rename(pattern: str, new: Callable[[Path], Path]) -> Callable[[Evidence], No
 
 
 def each(evidence: Evidence, change: Callable[[bytes], bytes], pattern: str = "*") -> None:
-    assert evidence.tensors is not None
-    assert evidence.statistics is not None
-    assert evidence.overflow is not None
-    for root in (evidence.tensors, evidence.statistics, evidence.overflow):
+    for root in filter(None, (evidence.tensors, evidence.statistics, evidence.overflow)):
         for path in sorted(root.rglob(pattern)):
             if path.is_file():
                 path.write_bytes(change(path.read_bytes()))
@@ -180,29 +221,49 @@ def restamp(path: Path) -> Path:
     return path.with_name(".".join([*fields[:-1], str(int(fields[-1]) + 1)]))
 
 
+def add_a_file(evidence: Evidence) -> None:
+    """The outputs of an operator in a file of their own."""
+    path = first(evidence, "Mul.*")
+    fields = path.name.split(".")
+    shutil.copy(path, path.with_name(".".join([*fields[:-1], str(int(fields[-1]) + 1)])))
+
+
+def keep_outputs(evidence: Evidence) -> None:
+    for path in sorted(evidence.tensors.rglob("Mul.*") if evidence.tensors else ()):
+        write_one_side(path)
+
+
+def write_one_side(path: Path) -> None:
+    header = read_header(path)
+    tensors = [(tensor, bytes(payload(header, tensor))) for tensor in header.outputs]
+    write(path, tensors, op_name=header.op_name, dump_time=header.dump_time)
+
+
 SPOILT: dict[str, Callable[[Evidence], None]] = {
     "file_names": rename("*MatMul*", lambda path: path.with_name("x")),
     "time_directory": rename("*MatMul*", lambda path: path.parents[1].with_name("20010101000000") / "0" / path.name),
     "device_directory": rename("*MatMul*", lambda path: path.parent.with_name("7") / path.name),
-    "no_model_levels": rename("*MatMul*", lambda path: path.parent / "graph_1" / path.name),
     "header_time": rename("*MatMul*", restamp),
     "header_version": swap(b"2.0", b"3.0"),
-    "payload_order": lambda evidence: each(evidence, negate_last_byte, "*MatMul*"),
-    "one_header_in_a_file": lambda evidence: each(evidence, lambda data: data + data, "*MatMul*"),
+    "payload_order": lambda evidence: each(evidence, negate_last_byte),
     "file_modes": lambda evidence: os.chmod(first(evidence, "*MatMul*"), 0o644),
     "statistics_header": swap(b"Nan Count", b"NaN Count"),
     "statistics_numbers": swap(b",0,0,0\n", b",0,0,1\n"),
-    "kernel_names": rename("*MatMul*", lambda path: path.with_name(path.name.replace("aclnn", "acl"))),
-    "kernels_per_operator": lambda evidence: first(evidence, "*MatMul*").unlink(),
-    "kernels_in_their_step": lambda evidence: each(evidence, negate_last_byte, "*MatMul*"),
-    "overflow_file": rename("Opdebug*", lambda path: path.with_name(path.name.replace("Opdebug", "OpDebug"))),
-    "overflow_task": rename(
-        "Opdebug*", lambda path: path.with_name(path.name.replace("DumpDebug", "").replace(".0.", ".9.", 1))
-    ),
-    "overflow_found": lambda evidence: first(evidence, "Opdebug*").unlink(),
-    "overflow_operator": lambda evidence: first(evidence, "Mul.*").unlink(),
-    "overflow_payload": swap(b"\x5a\x5a\x5a\x5a", b"\x5b\x5a\x5a\x5a"),
+    "kernels_in_their_step": lambda evidence: each(evidence, negate_last_byte),
 }
+SPOILT_MODELS: list[tuple[str, Callable[[Evidence], None]]] = [
+    ("one_header_in_a_file", lambda evidence: each(evidence, lambda data: data + data, "Mul.*")),
+    ("one_header_in_a_file", add_a_file),
+    ("one_header_in_a_file", keep_outputs),
+    ("overflow_file", rename("Opdebug*", lambda path: path.with_name(path.name.replace("Opdebug", "OpDebug")))),
+    (
+        "overflow_task",
+        rename("Opdebug*", lambda path: path.with_name(path.name.replace("DumpDebug", "").replace(".0.", ".9.", 1))),
+    ),
+    ("overflow_found", lambda evidence: [path.unlink() for path in evidence.overflow.rglob("Opdebug*")]),
+    ("overflow_operator", lambda evidence: [path.unlink() for path in evidence.overflow.rglob("Mul.*")]),
+    ("overflow_payload", swap(b"\x5a\x5a\x5a\x5a", b"\x5b\x5a\x5a\x5a")),
+]
 
 
 @pytest.mark.parametrize("name", SPOILT)
@@ -211,6 +272,30 @@ def test_another_behaviour_refutes(copied: Evidence, name: str) -> None:
     SPOILT[name](copied)
     found = PROBES[name](copied)
     assert found.state == "refuted", found
+
+
+@pytest.mark.parametrize(("name", "spoil"), SPOILT_MODELS)
+def test_another_behaviour_of_models_refutes(of_models: Evidence, tmp_path: Path, name: str, spoil: Any) -> None:
+    copied = copy(of_models, tmp_path)
+    assert PROBES[name](copied).state == "confirmed"
+    spoil(copied)
+    found = PROBES[name](copied)
+    assert found.state == "refuted", found
+
+
+@pytest.mark.parametrize(("change", "state"), [(1e-6, "confirmed"), (1e-3, "refuted")])
+def test_the_last_digit_of_an_average_and_the_sign_of_nan_may_differ(tmp_path: Path, change: float, state: str) -> None:
+    array = np.float32([50.9687, 50.9688])
+    texts = [list(format_statistics(values)) for values in (array, np.float32([np.nan, 1]))]
+    texts[0][2] = f"{float(texts[0][2]) * (1 + change):g}"
+    texts[1] = [text.replace("nan", "-nan") for text in texts[1]]
+    root = tmp_path / "20260101000000" / "0"
+    root.mkdir(parents=True)
+    rows = [f"Output,{index},8,DT_FLOAT,ND,2,{','.join(text)}\n" for index, text in enumerate(texts)]
+    (root / "Add.add.1.0.1700000000000000.csv").write_text("".join([f"{HEADER}\n", *rows]))
+    outputs = {0: [array, np.float32([np.nan, 1])]}
+    found = Evidence(device=0, began=0, ended=1, statistics=tmp_path, steps=(0,), outputs=outputs)
+    assert PROBES["statistics_numbers"](found).state == state
 
 
 def test_a_type_by_another_number_refutes(recorded: Evidence) -> None:
@@ -226,11 +311,12 @@ def test_a_type_by_another_number_refutes(recorded: Evidence) -> None:
     [(0x20, "confirmed"), (0x420, "confirmed"), (0x400, "unknown"), (0x8, "refuted"), (0x100, "refuted")],
 )
 def test_the_status_of_an_overflow_of_floating_point(tmp_path: Path, status: int, state: str) -> None:
-    with fakes.install("torch_npu", environ={}) as npu:
-        npu.overflow("aclnnMul_MulAiCore_Mul", status=status)
-        with ascend_dump.capture(path=tmp_path / "dumps", scene="overflow") as cap:
-            torch.full((4,), 1e30).npu() * 1e30
-    found = PROBES["overflow_status"](Evidence(device=0, began=0, ended=1, overflow=cap.path))
+    npu = Npu(environ={}, cwd=tmp_path)
+    (tmp_path / "acl.json").write_text(json.dumps({"dump": {"dump_path": str(tmp_path), "dump_debug": "on"}}))
+    assert npu.arm_acl("acl.json") == 0
+    npu.overflow("mul", status=status)
+    npu.run_op("Mul", "mul", [np.ones(4, "f4")], [np.ones(4, "f4")])
+    found = PROBES["overflow_status"](Evidence(device=0, began=0, ended=1, overflow=tmp_path))
     assert found.state == state, found
 
 
@@ -257,38 +343,6 @@ def test_a_tensor_without_an_address_has_no_bytes(tmp_path: Path) -> None:
 def test_kernels_without_any_file_tell_nothing_of_empty_ones() -> None:
     nothing = Evidence(device=0, began=0, ended=1, facts={"empty_operator": {"empty": False, "other": False}})
     assert PROBES["empty_operator"](nothing).state == "unknown"
-
-
-@pytest.fixture
-def dumped_kernels(tmp_path: Path) -> Callable[[], dict[str, Any]]:
-    """What the program notes of kernels without elements and of a conversion that overflows."""
-
-    def ask() -> dict[str, Any]:
-        with fakes.install("torch_npu", environ={}):
-            module = runpy.run_path(str(PROGRAMS / "dump_interface.py"))
-            dumps = module["KernelDumps"](module["torch_npu"], tmp_path)
-            return {name: module[name](dumps) for name in ("empty_operator", "conversion_status")}
-
-    return ask
-
-
-OF_KERNELS = ("empty_operator", "overflow_of_conversion")
-
-
-def test_the_simulated_kernels_are_as_assumed(dumped_kernels: Callable[[], dict[str, Any]]) -> None:
-    evidence = Evidence(device=0, began=0, ended=1, facts=dumped_kernels())
-    assert [PROBES[name](evidence).state for name in OF_KERNELS] == ["confirmed", "confirmed"]
-
-
-def test_kernels_that_are_otherwise_refute(
-    monkeypatch: pytest.MonkeyPatch, dumped_kernels: Callable[[], dict[str, Any]]
-) -> None:
-    monkeypatch.setattr("ascend_dump.fakes.device._service.operator_file", write_empty_operators)
-    monkeypatch.setattr("ascend_dump.fakes.device._service._converts_to_half", lambda call: False)
-    evidence = Evidence(device=0, began=0, ended=1, facts=dumped_kernels())
-    assert [PROBES[name](evidence).state for name in OF_KERNELS] == ["refuted", "refuted"]
-    nothing = dataclasses.replace(evidence, facts={"conversion_status": []})
-    assert PROBES["overflow_of_conversion"](nothing).state == "unknown"
 
 
 def test_graphs_stand_below_their_levels(tmp_path: Path) -> None:

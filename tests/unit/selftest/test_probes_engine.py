@@ -21,7 +21,11 @@ pytest.importorskip("torch")
 PROGRAM = Path(program.__file__).with_name("programs") / "engine_options.py"
 NAMES = set(probes_engine.PROBES)
 #: The question that answers a probe, where it is not of its name.
-QUESTIONS = {"debug_without_mode": "detected", "overflow_modes": "detected"}
+QUESTIONS = {
+    "debug_without_mode": "detected",
+    "overflow_modes": "detected",
+    "overflow_of_conversion": "conversion_status",
+}
 
 
 def states(facts: dict[str, Any]) -> dict[str, str]:
@@ -77,6 +81,10 @@ def test_an_engine_that_does_not_check_steps_shows_how_the_device_reads_them(
 def test_a_device_that_may_have_other_modes_tells_nothing_of_them(soc: object) -> None:
     facts = {"detected": {"all": 1, "": 0, "aicore_overflow": 1, "atomic_overflow": 0}, "soc": soc}
     assert states(facts) == {"debug_without_mode": "confirmed"}
+
+
+def test_a_conversion_without_a_record_tells_nothing() -> None:
+    assert states({"conversion_status": []}) == {}
 
 
 def test_an_engine_that_cannot_be_opened_again_answers_nothing(

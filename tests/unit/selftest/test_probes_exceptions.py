@@ -9,6 +9,9 @@ from typing import Any, Callable
 import pytest
 
 from ascend_dump import fakes
+
+# Private: a probe has to refute a device that is otherwise.
+from ascend_dump.fakes.device._service import DumpService
 from ascend_dump.fakes.device.npu import Npu
 from ascend_dump.native.cann.names import DumpName
 from ascend_dump.selftest import probes_exceptions, program
@@ -115,10 +118,21 @@ def own_file_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ascend_dump.fakes.torch_npu._process.INIT_CONFIG", "ANOTHER_VARIABLE")
 
 
+def by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel is named without its API call."""
+    real = DumpService.report_failure
+
+    def report(self: DumpService, call: Any, exception: Any) -> None:
+        real(self, call._replace(node=call.node._replace(type=call.node.name)), exception)
+
+    monkeypatch.setattr(DumpService, "report_failure", report)
+
+
 @pytest.mark.parametrize(
     ("name", "otherwise"),
     [
         ("exception_names", as_a_normal_one),
+        ("exception_names", by_the_kernel),
         ("exception_names", milliseconds_apart),
         ("exception_names", elsewhere),
         ("exception_first", last_wins),

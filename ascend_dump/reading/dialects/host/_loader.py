@@ -36,18 +36,17 @@ __all__ = [
 ]
 
 #: The number of unused shards that stay mapped; each takes a file descriptor.
-_KEPT = 32
-#: Tensors of at most so many bytes are copied, which takes little beside making the array, so that they outlive their
-#: file: using a view of a file that was cut off ends the process (SIGBUS).
+_MOST_MAPPED = 32
+#: Tensors of at most this many bytes are copied, so that they outlive their file: using a view of a file that was cut
+#: off kills the process (SIGBUS). The copy takes little time beside the creation of the array.
 MOST_COPIED = 4096
-_TEXTS = ("nan", "inf", "-inf")
+_NONFINITE_TEXTS = ("nan", "inf", "-inf")
 #: The bytes of a shard, mapped or read part by part.
 Shard = Union[mmap.mmap, "StoredShard"]
 
 
 def why_removed(step: Path) -> Optional[ReadError]:
-    """Return the error for a missing file of a step that a capture with `keep=` has removed; None if that is not the
-    reason.
+    """Return the error for a file that is missing because a capture with `keep=` removed its step, else None.
 
     step: the directory of the step
     """
@@ -80,7 +79,7 @@ class ShardRegion(NamedTuple):
 
 
 class StoredShard:
-    """A shard in an object store; requested parts of it are read."""
+    """A shard in an object store, of which only the requested parts are read."""
 
     def __init__(self, path: StoredPath) -> None:
         self._path = path
@@ -101,7 +100,8 @@ class Shards:
 
     def __init__(self) -> None:
         self._maps: OrderedDict[tuple[int, int], mmap.mmap] = OrderedDict()
-        self._inside: set[Path] = set()
+        #: Shards in directories that are not links.
+        self._checked: set[Path] = set()
         self._lock = threading.Lock()
 
     @classmethod
@@ -120,10 +120,10 @@ class Shards:
         try:
             if isinstance(path, StoredPath):
                 return StoredShard(path)
-            if path not in self._inside:
+            if path not in self._checked:
                 if stat.S_ISLNK(os.lstat(path.parent).st_mode):
                     raise CorruptDump("its directory is a link, which could lead out of the dump", path=path)
-                self._inside.add(path)
+                self._checked.add(path)
             status = regular_status(path, follow_links=False)
             # As long as it is mapped, its inode number is not reused.
             key = (status.st_dev, status.st_ino)
@@ -132,7 +132,7 @@ class Shards:
                 # Access to mapped memory beyond the end of the file would kill the process.
                 if mapped is None or len(mapped) != status.st_size:
                     mapped = self._maps[key] = _map_file(path)
-                    while len(self._maps) > _KEPT:
+                    while len(self._maps) > _MOST_MAPPED:
                         self._maps.popitem(last=False)
                 self._maps.move_to_end(key)
             return mapped
@@ -150,12 +150,12 @@ class Shards:
             raise ReadError(
                 f"the shard cannot be mapped: {error.strerror}",
                 path=path,
-                hint="check its permissions; if too many files are open, keep copies of arrays instead of arrays",
+                hint="check its permissions; if too many files are open, keep copies of arrays, not the arrays",
             ) from None
 
 
 def _map_file(path: Path) -> mmap.mmap:
-    # Another file may have replaced it in the meantime.
+    # A link may have replaced the shard since its status was read.
     fd = open_descriptor(path, follow_links=False)
     try:
         return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
@@ -192,7 +192,7 @@ def read_array(mapped: Optional[Shard], region: ShardRegion, record: Record) -> 
             )
         if last > end:
             raise CorruptDump(
-                f"{record.label} reaches to byte {last}, its data ends at {end}",
+                f"{record.label} reaches to byte {last}, but its data ends at {end}",
                 path=record.path,
                 offset=region.offset,
                 hint="the file was cut off or the index does not belong to it",
@@ -218,7 +218,7 @@ def read_array(mapped: Optional[Shard], region: ShardRegion, record: Record) -> 
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides in elements of a contiguous tensor."""
+    """Return the strides, in elements, of a contiguous tensor."""
     strides = [1]
     for size in reversed(shape[1:]):
         strides.insert(0, strides[0] * size)
@@ -234,7 +234,7 @@ def refuse_format(record: Record, format: Optional[str]) -> None:
 
 
 class LineLoader:
-    """Reads the tensors to which the lines of an index refer."""
+    """Loads the tensors to which the lines of an index refer."""
 
     def __init__(self, root: Path, shards: Shards) -> None:
         # Lines may refer to shards of earlier steps, so paths are limited to the directory of the steps.
@@ -281,7 +281,7 @@ class LineLoader:
             if line.unmeasured:
                 raise NotSupported(
                     f"{record.label} has no statistics: {line.unmeasured[:500]}",
-                    hint="numpy() gives its values, where the dump holds them",
+                    hint="numpy() gives its values, if the dump holds them",
                 )
             return None
         values: list[Any] = [_number(value, record) for value in line.stats]
@@ -307,6 +307,6 @@ def _refuse_packed(record: Record) -> None:
 def _number(value: Any, record: Record) -> Any:
     if not isinstance(value, str):
         return value
-    if value not in _TEXTS:
+    if value not in _NONFINITE_TEXTS:
         raise CorruptDump(f"{record.label} has statistics with {value[:40]!r} in them", path=record.path)
     return float(value)

@@ -5,19 +5,21 @@
                                            dump_tensor_data/{record}.{input|output|parameters}.{path}.pt | .npy
 
 Sources: dumps of mindstudio-probe 26.2.0 (PyTorch, tasks statistics, tensor and structure, levels L0, L1, mix and
-debug); its `core/dump` and `pytorch/dump` for what those do not show. For readers:
+debug), and its code in `core/dump` and `pytorch/dump` for everything that those dumps do not show. Fields of a record:
 
-- `op_name` is the name of the record as it stands in the file, `Functional.linear.0.forward`, so `Record.label` is the
-  row that msprobe's own tables have, as long as no argument is a list of tensors. Records follow each other as in the
-  file: in the order of execution, a module after its calls.
-- `index` counts the arguments; each tensor of a list counts. `attrs["argument"]` is msprobe's path: "0", "1.2", "mask",
-  "parameters.weight". Parameters of a module are inputs of it, parameters_grad are outputs.
-- `module` is the module that ran the API: levels L0 and mix record that. `stack` is what stack.json has of it,
-  `source` its innermost line outside PyTorch, MindSpore and msprobe.
-- `max` and `min` of a tensor with NaN are unknown: msprobe gives NaN there. Its "md5" is the CRC-32 of the bytes, as
-  `attrs["hash"]`. The 64 bits of the mode `xor` do not depend on the order of the values: `attrs["xor"]`.
-- `proc{PID}` names a process without a process group: it has no rank. `run` tells several of one step apart.
-- Of a file that is cut off, what is whole is read. If the index is missing, the tensors are read by their names.
+- `op_name` is the name of the record in the file, such as `Functional.linear.0.forward`. Unless an argument is a list
+  of tensors, `Record.label` is therefore the name of the row in msprobe's own tables. Records have the order of the
+  file, which is the order of execution: a module comes after its calls.
+- `index` numbers the arguments; each tensor of a list has its own number. `attrs["argument"]` is msprobe's path: "0",
+  "1.2", "mask", "parameters.weight". Parameters of a module are its inputs, parameters_grad are its outputs.
+- `module` is the module that called the API; only the levels L0 and mix record it. `stack` is the call stack in
+  stack.json, `source` its innermost line outside PyTorch, MindSpore and msprobe.
+- `max` and `min` of a tensor with NaN are unknown, because msprobe writes NaN for them. Its "md5" is the CRC-32 of the
+  bytes: `attrs["hash"]`. The 64 bits of the mode `xor` do not depend on the order of the values: `attrs["xor"]`.
+- `proc{PID}` stands for a process without a process group, which has no rank. If several of them wrote into one step,
+  `run` is the name of the directory.
+- If a file is cut off, its complete records are read. If the index is missing, the fields come from the names of the
+  tensor files.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ class _MsprobeDialect:
         if directory.parts[-1:] == (_TENSORS,):
             return _tensor_files(directory)
         names = set(directory.names)
-        # Others write files of these names too.
+        # Other programs write files of these names too.
         if not (_PROCESS.fullmatch((directory.parts or ("",))[-1]) or {_STACK, _MODULES} <= names):
             return [], set()
         indexes = [name for name in _INDEXES if name in names]
@@ -81,7 +83,10 @@ DIALECT = _MsprobeDialect()
 
 
 def _tensor_files(directory: Directory) -> tuple[list[Entry], set[str]]:
-    """The index one level above lists these files, unless it is missing or they were opened by themselves."""
+    """Return entries for the files of dump_tensor_data, and the names of the files.
+
+    There are no entries if the index one level above lists the files, unless this directory was opened by itself.
+    """
     files = [file for file in map(_TensorFile.of, directory.names) if file is not None]
     names = {file.name for file in files}
     if not names:
@@ -115,30 +120,30 @@ def _has_siblings(directory: Directory, level: str) -> bool:
 
 
 class _StepIndex(Entry):
-    """dump.json or debug.json: all tensors of one step of one process."""
+    """dump.json or debug.json: all tensors of one step of one process. only: the tensor files to list, None for all."""
 
-    __slots__ = ("_only", "_place")
+    __slots__ = ("_only", "_folder")
 
     def __init__(self, directory: Directory, name: str, *, only: Optional[set[str]] = None) -> None:
         super().__init__(directory.path / name, **_levels(directory))
-        self._place = directory.path
+        self._folder = directory.path
         self._only = only
 
     @property
     def tensors_below(self) -> Path:
-        return self._place
+        return self._folder
 
     @property
     def work(self) -> int:
-        # One line for each tensor; the text of one takes about 200 bytes.
+        # The approximate number of tensors: the text of each takes about 200 bytes.
         try:
             return 10 + self.path.stat().st_size // 200
         except OSError:
             return 10
 
     def records(self) -> Iterator[Record]:
-        modules = self._beside(_MODULES)
-        stacks = _stacks(self._beside(_STACK))
+        modules = self._read_beside(_MODULES)
+        stacks = _stacks(self._read_beside(_STACK))
         number = -1
         try:
             for number, (name, value) in enumerate(items_of_data(self.path)):
@@ -154,11 +159,11 @@ class _StepIndex(Entry):
                 attrs = {"skipped": skipped, "no_tensor": True, **_stack_of(name, stacks)}
                 yield Record(None, path=self.path, attrs=attrs, **fields)
 
-    def _beside(self, name: str) -> Mapping[str, Any]:
-        """Return the content of a file with more facts about the records; they can be read without it."""
+    def _read_beside(self, name: str) -> Mapping[str, Any]:
+        """Return the readable content of a file beside the index; the records can be read without it."""
         content: dict[str, Any] = {}
         with contextlib.suppress(CorruptDump):
-            for key, value in items_of(self._place / name):
+            for key, value in items_of(self._folder / name):
                 content[key] = value
         return content
 
@@ -194,13 +199,13 @@ class _StepIndex(Entry):
                 )
 
     def _stored(self, tensor: MsprobeTensor) -> tuple[StoredTensor, dict[str, Any]]:
-        """Return the file of the values, and the fields in the entry of a tensor."""
+        """Return the location of the values of a tensor, and the fields of its record."""
         entry = tensor.entry
         shape = _shape(entry["shape"])
         dtype = entry["dtype"].rpartition(".")[2].lower()
         crc, xor = content_hash(entry)
         file = entry.get("data_name")
-        path = self._place / _TENSORS / file if isinstance(file, str) and _is_plain(file) else None
+        path = self._folder / _TENSORS / file if isinstance(file, str) and _is_plain(file) else None
         attrs: dict[str, Any] = {"argument": tensor.path} if tensor.path else {}
         attrs.update({"hash": f"crc32:{crc}"} if crc else {"xor": xor} if xor else {})
         attrs.update({key: entry[key] for key in ("requires_grad", "device_mesh", "placements") if key in entry})
@@ -212,13 +217,13 @@ _LOADER = TensorLoader()
 
 
 def _is_plain(name: str) -> bool:
-    """Return True if a path from inside a file stays in its directory."""
+    """Return True if a name that an index contains is that of a file in the directory itself."""
     return name not in ("", ".", "..") and not {"/", "\\", "\0"} & set(name)
 
 
 def _shape(sizes: list[Any]) -> Optional[tuple[int, ...]]:
-    sound = len(sizes) <= 64 and all(type(size) is int and 0 <= size < 2**63 for size in sizes)
-    return tuple(sizes) if sound else None
+    is_valid = len(sizes) <= 64 and all(type(size) is int and 0 <= size < 2**63 for size in sizes)
+    return tuple(sizes) if is_valid else None
 
 
 def _nbytes(dtype: str, shape: Optional[tuple[int, ...]]) -> Optional[int]:
@@ -248,7 +253,7 @@ def _stacks(document: Mapping[str, Any]) -> dict[str, _Stack]:
         if len(value) == 2 and all(isinstance(part, list) for part in value):
             stack = _Stack.of(value[1])
             stacks.update((name, stack) for name in value[0] if isinstance(name, str))
-        else:  # of older versions: the lines by record
+        else:  # older versions have the lines of each record
             stacks[key] = _Stack.of(value)
     return stacks
 
@@ -318,7 +323,7 @@ class _TensorFile(NamedTuple):
 
 
 def _unlisted(directory: Directory, files: list[_TensorFile]) -> Iterator[_UnlistedTensor]:
-    """Yield the files with the numbers that an index would have: by position, then the arguments with names."""
+    """Yield an entry for each file, numbered as in an index: arguments by position, then the arguments with names."""
     before, number = ("", ""), -1
     for file in sorted(files, key=_order):
         side = (file.record, file.io)

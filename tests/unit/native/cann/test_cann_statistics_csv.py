@@ -59,6 +59,12 @@ def test_mean_of_infinities(values, mean):
     assert format_statistics(np.array(values))[2] == mean
 
 
+def test_the_mean_is_rounded_as_a_running_one():
+    values = [101.34375, 95.0, 110.03125, 96.875, 101.9375, 98.28125, 110.28125, 100.46875, 104.53125, 94.625]
+    assert f"{sum(values) / len(values):g}" == "101.338"
+    assert format_statistics(np.array(values, "f4"))[2] == "101.337"
+
+
 def rows(*lines, header=HEADER):
     return list(parse_statistics([header + "\n", *(line + "\n" for line in lines)]))
 

@@ -1,0 +1,339 @@
+"""PyTorch's private device type under the name `npu`: tensors in host memory, and kernels that run on the host.
+
+An operator on such tensors gets host tensors of the same memory, and its results become tensors of the device without
+a copy. PyTorch renames its private device type once in a process and never back, so the backend is registered at the
+first installation; without an installation its operators raise NotSupported.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Callable, Optional, Protocol
+
+import torch
+
+from ascend_dump import FrameworkMissing, NotSupported
+from ascend_dump.fakes.torch_npu import _autocast
+from ascend_dump.fakes.torch_npu._composed import composed_operators
+from ascend_dump.fakes.torch_npu._operators import register_operators
+
+__all__ = ["NAME", "Device", "Operands", "host_alias", "installations", "is_npu", "npu_alias", "register"]
+
+NAME = "npu"
+#: The names of ATen's operators that torch_npu registers and that PyTorch would compose of others for a new device.
+_COMPOSED = Path(__file__).with_name("aten_operators.txt")
+
+
+class Device(Protocol):
+    """The devices of one installation."""
+
+    def use(self, index: Optional[int]) -> int:
+        """Initialise the device of this number, the current one for None, and return its number."""
+
+    def allocated(self, tensor: torch.Tensor) -> None:
+        """Count the new memory of a tensor."""
+
+    def launch(
+        self, index: int, operands: Sequence[torch.Tensor], func: Any, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run an operator with host tensors on a device, and return its results. operands: those of the device."""
+
+
+#: The devices of the active installations, newest last.
+installations: list[Device] = []
+
+#: Operators that only describe memory: the host's kernels do that for the memory of any device.
+_DESCRIBE = (
+    *("view", "as_strided", "unfold", "_reshape_alias", "view_as_complex", "view_as_real", "is_set_to"),
+    *("set_", "set_.source_Storage", "set_.source_Storage_storage_offset", "set_.source_Tensor"),
+)
+#: Operators that accept indices on the host.
+_HOST_INDICES = frozenset(("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"))
+
+#: In DLPack's DLTensor the device follows the pointer to the data.
+_DEVICE_OFFSET = ctypes.sizeof(ctypes.c_void_p)
+_DL_CPU, _DL_EXTENSION = 1, 12
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype = ctypes.c_void_p
+_capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+
+
+def is_npu(value: Any) -> bool:
+    """Return True for a tensor of the device."""
+    return isinstance(value, torch.Tensor) and value.device.type == NAME
+
+
+def host_alias(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a host tensor with the storage of a tensor of the device."""
+    size = tensor.element_size()
+    stored = tensor.untyped_storage().nbytes()
+    if tensor.numel() * size == stored and not tensor.storage_offset():
+        return _with_device(tensor, _DL_CPU, 0)
+    # DLPack describes the elements of a view only.
+    whole = _with_device(tensor.as_strided((stored // size,), (1,), 0), _DL_CPU, 0)
+    return whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def npu_alias(tensor: torch.Tensor, index: int) -> torch.Tensor:
+    """Return a tensor of the device of this number with the memory of a host tensor."""
+    return _with_device(tensor, _DL_EXTENSION, index)
+
+
+def _with_device(tensor: torch.Tensor, kind: int, index: int) -> torch.Tensor:
+    capsule = torch._C._to_dlpack(tensor)
+    address = _capsule_pointer(capsule, b"dltensor") + _DEVICE_OFFSET
+    (ctypes.c_int32 * 2).from_address(address)[:] = (kind, index)
+    return torch._C._from_dlpack(capsule)
+
+
+class Operands:
+    """The tensors of one call: those of the device with their aliases, and those of the host."""
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.host: list[torch.Tensor] = []
+        #: The number of the device, None if no argument has one.
+        self.index: Optional[int] = None
+
+    def lower(self, value: Any) -> Any:
+        """Return an argument with host tensors in place of tensors of the device."""
+        if isinstance(value, torch.Tensor):
+            if value.device.type != NAME:
+                self.host.append(value)
+                return value
+            alias = host_alias(value)
+            self.pairs.append((value, alias))
+            self.index = value.device.index
+            return alias
+        if isinstance(value, (list, tuple)):
+            return [self.lower(item) for item in value]
+        if isinstance(value, torch.device) and value.type == NAME:
+            if self.index is None:
+                self.index = value.index
+            return torch.device("cpu")
+        return value
+
+    def lift(self, value: Any, index: int) -> Any:
+        """Return a result with tensors of the device of this number in place of host tensors."""
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.lift(item, index) for item in value)
+        if not isinstance(value, torch.Tensor) or any(value is tensor for tensor in self.host):
+            return value
+        if value.layout != torch.strided:
+            raise NotSupported(f"the fake torch_npu has no {value.layout} tensors", hint="use dense ones")
+        storage = value.untyped_storage()._cdata
+        for tensor, alias in self.pairs:
+            if value is alias:
+                return tensor
+            if alias.untyped_storage()._cdata == storage:
+                return tensor.as_strided(value.shape, value.stride(), value.storage_offset())
+        return _allocate(value, index)
+
+
+def _allocate(values: torch.Tensor, index: int) -> torch.Tensor:
+    tensor = npu_alias(values, index)
+    if installations:
+        installations[-1].allocated(tensor)
+    return tensor
+
+
+def _device(operator: Any) -> Device:
+    if installations:
+        return installations[-1]
+    raise NotSupported(
+        f"{operator} runs on a tensor of the device {NAME!r}, and no fake torch_npu is installed",
+        hint="use such tensors inside `with ascend_dump.fakes.install('torch_npu')`",
+    )
+
+
+def _run(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run any operator that creates no view."""
+    device = _device(func)
+    # A backward pass then runs in the thread that starts it: PyTorch has threads for devices only if they were
+    # registered before the first backward pass of the process.
+    torch._C._set_multithreading_enabled(False)
+    # Where C++ calls an operator, in a backward pass, function modes would see the calls below.
+    with torch._C.DisableTorchFunction():
+        operands = Operands()
+        names = [argument.name for argument in func._schema.arguments if argument.is_out]
+        given = {name: kwargs.pop(name) for name in names if name in kwargs}
+        lowered = [operands.lower(value) for value in args]
+        keywords = {name: operands.lower(value) for name, value in kwargs.items()}
+        inputs = [alias for _, alias in operands.pairs]
+        memory = {name: operands.lower(value) for name, value in given.items()}
+        _check_devices(func, operands)
+        index = device.use(operands.index)
+        launch = functools.partial(device.launch, index, inputs, func, lowered)
+        if given:
+            return _run_with_outputs(launch, keywords, given, memory)
+        return operands.lift(launch(keywords), index)
+
+
+def _check_devices(func: Any, operands: Operands) -> None:
+    if func._schema.name in _HOST_INDICES or not operands.pairs:
+        return
+    devices = {str(tensor.device) for tensor, _ in operands.pairs}
+    devices |= {str(tensor.device) for tensor in operands.host if tensor.dim()}
+    if len(devices) > 1:
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            f"{' and '.join(sorted(devices, reverse=True))}! (when checking arguments of {func})"
+        )
+
+
+def _run_with_outputs(run: Any, kwargs: Any, given: dict[str, Any], memory: dict[str, Any]) -> Any:
+    """Run an operator with `out=`: in these tensors if they have the size of the result, else in memory of its own."""
+    computed = memory
+    try:
+        run({**kwargs, **memory})
+    except RuntimeError as error:
+        if "not resizable" not in str(error):
+            raise
+        computed = {
+            name: [alias.new_empty(0) for alias in value] if isinstance(value, list) else value.new_empty(0)
+            for name, value in memory.items()
+        }
+        run({**kwargs, **computed})
+    for name, value in given.items():
+        for tensor, result in zip(_list(value), _list(computed[name])):
+            if tensor.shape != result.shape:
+                _resize(tensor, result.shape)
+            if computed is not memory:
+                host_alias(tensor).copy_(result)
+    returned = tuple(given.values())
+    return returned if len(returned) != 1 else returned[0]
+
+
+def _list(value: Any) -> list[torch.Tensor]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """Copy within the device by a kernel, and between host and device without one."""
+    if is_npu(target) and target.device == source.device:
+        return _run(torch.ops.aten.copy_.default, target, source, non_blocking)
+    with torch._C.DisableTorchFunction():
+        (host_alias(target) if is_npu(target) else target).copy_(host_alias(source) if is_npu(source) else source)
+    return target
+
+
+def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    return _copy(target, source, non_blocking)
+
+
+def _to_copy(tensor: torch.Tensor, *, device: Optional[torch.device] = None, **options: Any) -> torch.Tensor:
+    copy = torch.ops.aten._to_copy.default
+    options.pop("pin_memory", None)
+    target = tensor.device if device is None else device
+    if target.type == NAME:
+        index = _device(copy).use(target.index)
+        if not is_npu(tensor) or tensor.device.index != target.index:
+            values = host_alias(tensor) if is_npu(tensor) else tensor
+            return _allocate(copy(values, device=torch.device("cpu"), **options), index)
+        return _run(copy, tensor, **options)
+    return copy(host_alias(tensor), device=device, **options)
+
+
+def _resize(tensor: torch.Tensor, size: Sequence[int], memory_format: Any = None) -> torch.Tensor:
+    like = torch.empty(size, dtype=tensor.dtype, device="meta", memory_format=memory_format or torch.contiguous_format)
+    needed = like.untyped_storage().nbytes() + tensor.storage_offset() * tensor.element_size()
+    storage = tensor.untyped_storage()
+    if needed > storage.nbytes():
+        resize_storage(storage, needed)
+    return tensor.set_(storage, tensor.storage_offset(), like.shape, like.stride())  # type: ignore[call-overload]
+
+
+def resize_storage(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+    """Give a storage of the device another size, with the bytes that fit."""
+    index = storage.device.index
+    memory = torch.empty(size, dtype=torch.uint8)
+    kept = min(size, storage.nbytes())
+    memory[:kept] = host_alias(as_bytes(storage))[:kept]
+    storage._swap_data_ptr_(npu_alias(memory, index).untyped_storage())
+    _device("resize_").allocated(as_bytes(storage))
+    return storage
+
+
+def as_bytes(storage: torch.UntypedStorage) -> torch.Tensor:
+    """Return a tensor of the bytes of a storage of the device."""
+    return npu_alias(torch.empty(0, dtype=torch.uint8), storage.device.index).set_(storage)  # type: ignore[call-overload]
+
+
+def _implementations() -> dict[str, Callable[..., Any]]:
+    """Return the kernels of ATen's operators that differ from `_run`, by name."""
+    kernels: dict[str, Callable[..., Any]] = {
+        "copy_": _copy,
+        "_copy_from": _copy_from,
+        "_copy_from_and_resize": _copy_from,
+        "_to_copy": _to_copy,
+        "resize_": _resize,
+        "record_stream": lambda tensor, stream: None,
+    }
+    for name in _DESCRIBE:
+        host_kernel = functools.partial(_overload(name)._op_dk, torch._C.DispatchKey.CPU)
+        kernels[name] = host_kernel
+    return kernels
+
+
+def _overload(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+@functools.cache
+def register() -> None:
+    """Rename PyTorch's private device type and register its kernels, once in a process.
+
+    Raises FrameworkMissing for a PyTorch without backends in Python, NotSupported if another package has renamed it.
+    """
+    try:
+        from torch.utils.backend_registration import (  # type: ignore[attr-defined]
+            _DummyDeviceGuard,
+            _DummyPrivateUse1Hook,
+        )
+    except ImportError:
+        raise FrameworkMissing(
+            f"the fake torch_npu needs a PyTorch with devices written in Python, and this is {torch.__version__}",
+            hint="install torch 2.13 or newer",
+        ) from None
+    # The modules that add operators of torch_npu.
+    from ascend_dump.fakes.torch_npu import _attention, _matmul, _moe, _normalization  # noqa: F401
+
+    name = torch._C._get_privateuse1_backend_name()
+    if name not in (NAME, "privateuseone"):
+        raise NotSupported(
+            f"PyTorch's private device is {name!r} in this process already", hint="install the fake in another process"
+        )
+    # Starts PyTorch's threads for backward passes without one for this device: a process with such threads could
+    # not run a backward pass in a forked child.
+    torch.ones((), requires_grad=True).backward()
+    torch.utils.rename_privateuse1_backend(NAME)
+    torch._C._acc.register_python_privateuseone_hook(_keep(_DummyPrivateUse1Hook()))
+    torch._C._acc.register_python_privateuseone_device_guard(_keep(_DummyDeviceGuard()))
+    aten, others = _keep(torch.library.Library("aten", "IMPL")), _keep(torch.library.Library("_", "IMPL"))
+    others.fallback(_run, "PrivateUse1")
+    kernels = _implementations()
+    for name, kernel in kernels.items():
+        aten.impl(name, kernel, "PrivateUse1")
+    for name in _COMPOSED.read_text(encoding="ascii").split():
+        if name not in kernels and torch._C._dispatch_has_kernel(f"aten::{name}"):
+            aten.impl(name, functools.partial(_run, _overload(name)), "PrivateUse1")
+    for name, (with_gradients, plain) in composed_operators(_run).items():
+        aten.impl(name, with_gradients, "AutogradPrivateUse1")
+        aten.impl(name, plain, "PrivateUse1")
+    _keep(register_operators(_run))
+    others.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    for name, rule in _autocast.kernels().items():
+        aten.impl(name, rule(_overload(name)), "AutocastPrivateUse1")
+
+
+_kept: list[Any] = []
+
+
+def _keep(value: Any) -> Any:
+    """Keep an object for the life of the process, as PyTorch's C++ side expects."""
+    _kept.append(value)
+    return value

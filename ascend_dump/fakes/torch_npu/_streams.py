@@ -1,0 +1,154 @@
+"""Streams and events of the simulated NPU: work is done when it is requested, so there is nothing to wait for."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from typing import Any, Callable, Optional
+
+import torch
+
+__all__ = ["make_streams"]
+
+_NPU = torch._C._autograd.DeviceType.PrivateUse1.value
+
+
+class Stream(torch.Stream):
+    """A stream of one device. The stream with the number 0 is the default one."""
+
+    _numbers = itertools.count(1)
+
+    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
+        index = torch.device(device).index if device is not None and not isinstance(device, int) else device
+        number = kwargs.get("stream_id", next(cls._numbers) if not kwargs else 0)
+        device_index = kwargs.get("device_index", torch.npu.current_device() if index is None else index)  # type: ignore[attr-defined]
+        return super().__new__(cls, stream_id=number, device_index=device_index, device_type=_NPU)
+
+    @property
+    def npu_stream(self) -> int:
+        """The address of the stream, here its number."""
+        return int(self.stream_id)
+
+    def synchronize(self) -> None:
+        torch.npu.synchronize()  # type: ignore[attr-defined]
+
+    def wait_stream(self, stream: Any) -> None:
+        return None
+
+    def wait_event(self, event: Any) -> None:
+        return None
+
+    def record_event(self, event: Any = None) -> Any:
+        recorded = Event() if event is None else event
+        recorded.record(self)
+        return recorded
+
+    def query(self) -> bool:
+        return True
+
+    def set_data_preprocess_stream(self, is_data_preprocess_stream: bool = False) -> None:
+        return None
+
+    def __enter__(self) -> Any:
+        self._context = torch.npu.stream(self)  # type: ignore[attr-defined]
+        return self._context.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._context.__exit__(*error)
+
+
+class ExternalStream(Stream):
+    """A stream that the program created with acl."""
+
+    def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> Any:
+        return super().__new__(cls, device, stream_id=stream_ptr)
+
+
+class SyncLaunchStream(Stream):
+    """A stream without a queue of tasks on the host."""
+
+
+class Event:
+    """A point in a stream; the time between two of them is the host's."""
+
+    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
+        self._timed = enable_timing
+        self._recorded: Optional[float] = None
+
+    def record(self, stream: Any = None) -> None:
+        self._recorded = time.perf_counter()
+
+    def wait(self, stream: Any = None) -> None:
+        return None
+
+    def reset(self, stream: Any = None) -> None:
+        self._recorded = None
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        return None
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Return the milliseconds to another event. Raises RuntimeError for events without times."""
+        if not self._timed or not end_event._timed or self._recorded is None or end_event._recorded is None:
+            raise RuntimeError("Both events must be recorded, and created with enable_timing=True")
+        return (end_event._recorded - self._recorded) * 1000
+
+    def recorded_time(self) -> float:
+        """Return the milliseconds at which it was recorded, since an unspecified point in time."""
+        return (self._recorded or 0.0) * 1000
+
+
+class ExternalEvent(Event):
+    """An event that a captured graph waits for."""
+
+
+class _CurrentStreams(threading.local):
+    """The current streams of one thread by the number of the device."""
+
+    def __init__(self) -> None:
+        self.by_device: dict[int, Stream] = {}
+
+
+def make_streams(current_device: Callable[[], int]) -> dict[str, Any]:
+    """Return the classes of streams and events in `torch_npu.npu`, and the functions about the current stream."""
+    streams = _CurrentStreams()
+
+    def default_stream(device: Any = None) -> Stream:
+        stream: Stream = Stream(stream_id=0, device_index=_index(device))
+        return stream
+
+    def current_stream(device: Any = None) -> Stream:
+        index = _index(device)
+        return streams.by_device.get(index) or default_stream(index)
+
+    def set_stream(stream: Optional[Stream]) -> None:
+        if stream is not None:
+            streams.by_device[stream.device_index] = stream
+
+    def _index(device: Any) -> int:
+        index = device if device is None or isinstance(device, int) else torch.device(device).index
+        return current_device() if index is None else index
+
+    class StreamContext:
+        """`with torch.npu.stream(s):`; it does nothing for None."""
+
+        def __init__(self, stream_ctx: Optional[Stream]) -> None:
+            self.stream = stream_ctx
+
+        def __enter__(self) -> Any:
+            if self.stream is not None:
+                self.src_prev_stream = current_stream(self.stream.device_index)
+                set_stream(self.stream)
+            return self.stream
+
+        def __exit__(self, *error: object) -> None:
+            if self.stream is not None:
+                set_stream(self.src_prev_stream)
+
+    classes = (Stream, ExternalStream, SyncLaunchStream, Event, ExternalEvent, StreamContext)
+    functions = (default_stream, current_stream, set_stream)
+    return {**{each.__name__: each for each in (*classes, *functions)}, "stream": StreamContext}
