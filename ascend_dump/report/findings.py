@@ -23,8 +23,8 @@ __all__ = [
     "HasNotes",
     "agreement",
     "brief_text",
+    "cause_lines",
     "comparison_notes",
-    "leading_lines",
     "nothing_wrong",
     "rank_text",
     "sentence_case",
@@ -237,6 +237,14 @@ def text_lines(finding: Finding, number: Optional[int] = None) -> Iterator[str]:
         yield f"{label:<12}{escape(text)}"
 
 
+def cause_lines(finding: Finding, why: str) -> Iterator[str]:
+    """Yield a finding in three lines: its operator and step, its call site, and why."""
+    texts = [(finding.role, finding.title), ("source", finding.call_site), ("why", why)]
+    for label, text in texts:
+        if text:
+            yield f"{label:<12}{escape(text)}"
+
+
 def brief_text(
     answer: str,
     finding: Optional[Finding],
@@ -273,14 +281,6 @@ def brief_text(
 def _cut(line: str, size: int) -> str:
     encoded = line.encode(errors="replace")
     return line if len(encoded) <= size else f"{encoded[:size].decode(errors='ignore')}…"
-
-
-def leading_lines(finding: Finding, why: str) -> Iterator[str]:
-    """Yield a finding in three lines: its operator and step, its call site, and why."""
-    texts = [(finding.role, finding.title), ("source", finding.call_site), ("why", why)]
-    for label, text in texts:
-        if text:
-            yield f"{label:<12}{escape(text)}"
 
 
 def agreement(verdict: str, counts: Mapping[str, int]) -> str:
