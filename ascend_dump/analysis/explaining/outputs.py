@@ -27,6 +27,7 @@ from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.properties import COLLECTIVES, RANDOM, VIEWS
 from ascend_dump.analysis.operators.undefined_outputs import why_undefined
+from ascend_dump.dump_format import UNINITIALISED
 from ascend_dump.reading import Record
 
 __all__ = ["judge_outputs"]
@@ -63,6 +64,11 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
     difference, pair = state.compare(operators.match, a, b)
     if difference.verdict == "equal":
         state.known.forget(difference.contents)
+        if b is not None and b.attrs.get("skipped") == UNINITIALISED:
+            # An operator that writes a part of this memory may read all of it.
+            evidence = [f"{pair.record.label}: {pair.reason}"]
+            origin = state.drafts.add(Draft("uninitialised", pair, evidence, hidden=True))
+            state.remember(pair, None, frozenset({origin}))
     if a is None or b is None or difference.verdict in ("equal", "unreadable"):
         return pair
     if difference.verdict != "structure":
