@@ -28,6 +28,7 @@ from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import COLLECTIVES, RANDOM, VIEWS, operator_class, writes
 from ascend_dump.analysis.operators.undefined_outputs import why_undefined
+from ascend_dump.dump_format import UNINITIALISED
 from ascend_dump.reading import Record
 
 __all__ = ["judge_outputs"]
@@ -64,6 +65,11 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
     difference, pair = state.compare(operators.match, a, b)
     if difference.verdict == "equal":
         state.known.forget(difference.contents)
+        if b is not None and b.attrs.get("skipped") == UNINITIALISED:
+            # An operator that writes a part of this memory may read all of it.
+            evidence = [f"{pair.record.label}: {pair.reason}"]
+            origin = state.drafts.add(Draft("uninitialised", pair, evidence, hidden=True))
+            state.remember(pair, None, frozenset({origin}))
     if a is None or b is None or difference.verdict in ("equal", "unreadable"):
         return pair
     if operators.is_cast and difference.verdict == "structure" and difference.contents is not None:

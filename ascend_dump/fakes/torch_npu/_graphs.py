@@ -35,9 +35,11 @@ class CapturedOperator:
         args: Any,
         kwargs: dict[str, Any],
         operands: Sequence[Any],
+        result: Any,
         replay: Callable[[CapturedOperator], None],
     ) -> None:
         self.func, self.args, self.kwargs, self.operands = func, args, kwargs, operands
+        self.result = result
         self._replay = replay
 
     def replay(self) -> None:
@@ -92,13 +94,17 @@ class Captures:
     def end_update(self, stream: Any = None) -> None:
         self.updated = None
 
-    def update(self, func: Any, args: Any, kwargs: dict[str, Any], operands: Sequence[Any]) -> None:
-        """Give the next call of the group other arguments. Raises RuntimeError for another operator."""
+    def update(self, func: Any, args: Any, kwargs: dict[str, Any], operands: Sequence[Any]) -> Any:
+        """Give the next operator of the group other arguments, and return its results.
+
+        Raises RuntimeError for another operator.
+        """
         call = next(self.updated or iter(()), None)
         if call is None or call.func._schema.name != func._schema.name:
             captured = "the end of the group" if call is None else call.func._schema.name
             raise RuntimeError(f"NPU graph task update: {func} does not update {captured}")
         call.args, call.kwargs, call.operands = args, kwargs, operands
+        return call.result
 
     def _capturing(self, call: str) -> CapturedKernels:
         if self.current is None:

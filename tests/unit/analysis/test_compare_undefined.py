@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from host_dumps import item, model_directory, write_step
+from host_dumps import item, line, model_directory, write_step
 
 import ascend_dump
 from ascend_dump import ConfigError
 from ascend_dump.cli import main
+from ascend_dump.dump_format import UNINITIALISED
 from ascend_dump.writing import HostWriter, Item
 
 #: A recurrent network in inference, and a loss with targets that are shorter than the longest.
@@ -192,3 +193,34 @@ class TestRulesOfTheUser:
         actual, reference = self.sides(tmp_path)
         with pytest.raises(ConfigError, match="undefined"):
             ascend_dump.compare(actual, reference, rules=rules)
+
+
+def filled(before: np.ndarray, after: np.ndarray) -> list[list[Item]]:
+    """An operator that allocates memory, and one that writes indices to all of it."""
+    memory = {"storage": 3, "address": 4096, "storage_nbytes": before.nbytes}
+    empty = line("empty_0", before, op_type="aten::empty_like", seq=0, version=0, skipped=UNINITIALISED, **memory)
+    name, op_type = "index_put__0", "aten::index_put_"
+    write = [
+        item(name, before, io="input", op_type=op_type, seq=1, version=0, **memory),
+        item(name, after, op_type=op_type, seq=1, version=1, **memory),
+    ]
+    return [[Item(empty, None)], write]
+
+
+def test_allocated_memory_that_an_operator_overwrites_is_no_data_from_outside(tmp_path: Path) -> None:
+    garbage, result = [np.arange(8) * factor for factor in (3, 5)], np.arange(8)
+    found = ascend_dump.compare(
+        dump(tmp_path / "actual", *filled(garbage[0], result)),
+        dump(tmp_path / "reference", *filled(garbage[1], result)),
+    )
+    assert (found.verdict, found.origins) == ("noise", ())
+
+
+def test_a_wrong_result_in_allocated_memory_is_no_noise(tmp_path: Path) -> None:
+    garbage, result = [np.arange(8) * factor for factor in (3, 5)], np.arange(8)
+    found = ascend_dump.compare(
+        dump(tmp_path / "actual", *filled(garbage[0], result + 1)),
+        dump(tmp_path / "reference", *filled(garbage[1], result)),
+    )
+    assert found.verdict == "different"
+    assert found.origins
