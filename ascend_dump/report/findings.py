@@ -36,6 +36,7 @@ KINDS = {
     "structure": "an operator, an argument, a type or a shape differs between the programs",
     "input": "data from outside the recorded operators differ",
     "parameter": "a parameter or a buffer differs when it is first read",
+    "wiring": "an operator reads another tensor than in the reference",
     "compute": "the output differs although the inputs are equal, or equal up to rounding",
     "amplification": "the operator enlarged a difference that was within rounding",
     "unknown": "its inputs, or some of them, could not be compared, and its output differs",
