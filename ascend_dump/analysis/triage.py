@@ -157,7 +157,7 @@ class Triage:
             module=cause.module,
             source=cause.source,
             stack=cause.stack,
-            evidence=cause.evidence,
+            evidence=(*filter(None, [self.why]), *cause.evidence),
             producers=() if suspect is None else suspect.producers,
             confirmation=self.confirmation,
             when=self.when,

@@ -264,7 +264,7 @@ def _show_brief(result: Triage, written: Optional[Path]) -> None:
     elif findings:
         answer = counted(len(findings), "suspect")
     else:
-        answer = nothing_wrong(is_complete=not result.reasons) if result.cause is None else "a cause"
+        answer = nothing_wrong(is_complete=not result.reasons) if result.cause is None else "the cause was found"
     first = result.cause_finding() if result.rounds else next(iter(findings), None)
     next_steps = [result.advice]
     if written is not None:
@@ -272,7 +272,8 @@ def _show_brief(result: Triage, written: Optional[Path]) -> None:
     elif result.next is not None:
         next_steps.append(f"ASCEND_DUMP={shlex.quote(result.next.to_text())} python …")
     others = [f"{counted(len(findings) - 1, 'more finding')}, listed without --brief"] if len(findings) > 1 else []
-    notes = [*others, *result.notes]
+    reasons = [f"why: {result.why}"] if result.why else []
+    notes = [*reasons, *(f"harmless: {text}" for text in result.harmless), *others, *result.notes]
     click.echo(brief_text(answer, first, next_steps=next_steps, not_checked=result.reasons, notes=notes))
 
 

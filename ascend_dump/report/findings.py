@@ -23,8 +23,8 @@ __all__ = [
     "HasNotes",
     "agreement",
     "brief_text",
+    "cause_lines",
     "comparison_notes",
-    "leading_lines",
     "nothing_wrong",
     "rank_text",
     "sentence_case",
@@ -36,6 +36,7 @@ KINDS = {
     "structure": "an operator, an argument, a type or a shape differs between the programs",
     "input": "data from outside the recorded operators differ",
     "parameter": "a parameter or a buffer differs when it is first read",
+    "wiring": "an operator reads another tensor than in the reference",
     "compute": "the output differs although the inputs are equal, or equal up to rounding",
     "amplification": "the operator enlarged a difference that was within rounding",
     "unknown": "its inputs, or some of them, could not be compared, and its output differs",
@@ -237,6 +238,14 @@ def text_lines(finding: Finding, number: Optional[int] = None) -> Iterator[str]:
         yield f"{label:<12}{escape(text)}"
 
 
+def cause_lines(finding: Finding, why: str) -> Iterator[str]:
+    """Yield a finding in three lines: its operator and step, its call site, and why."""
+    texts = [(finding.role, finding.title), ("source", finding.call_site), ("why", why)]
+    for label, text in texts:
+        if text:
+            yield f"{label:<12}{escape(text)}"
+
+
 def brief_text(
     answer: str,
     finding: Optional[Finding],
@@ -273,14 +282,6 @@ def brief_text(
 def _cut(line: str, size: int) -> str:
     encoded = line.encode(errors="replace")
     return line if len(encoded) <= size else f"{encoded[:size].decode(errors='ignore')}…"
-
-
-def leading_lines(finding: Finding, why: str) -> Iterator[str]:
-    """Yield a finding in three lines: its operator and step, its call site, and why."""
-    texts = [(finding.role, finding.title), ("source", finding.call_site), ("why", why)]
-    for label, text in texts:
-        if text:
-            yield f"{label:<12}{escape(text)}"
 
 
 def agreement(verdict: str, counts: Mapping[str, int]) -> str:

@@ -11,7 +11,7 @@ from ascend_dump.analysis.triage import Cause, Triage
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Dump, Record
 from ascend_dump.statistics.nonfinite.masks import plain_name
-from ascend_dump.triage_runs._input_patterns import constant_argument, input_patterns, ranges
+from ascend_dump.triage_runs.input_patterns import constant_argument, input_patterns, ranges
 
 __all__ = ["explain_cause"]
 

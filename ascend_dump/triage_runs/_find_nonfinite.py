@@ -16,9 +16,9 @@ from ascend_dump.reading import Dump
 from ascend_dump.request import Data
 from ascend_dump.triage_runs._determinism import first_other_step
 from ascend_dump.triage_runs._explain_cause import explain_cause
-from ascend_dump.triage_runs._looked_at import looked_at, not_looked_at
 from ascend_dump.triage_runs._runner import PROGRAM, RoundResult, RoundRunner, no_dump
-from ascend_dump.triage_runs._trainer_steps import trainer_step
+from ascend_dump.triage_runs.looked_at import looked_at, not_looked_at
+from ascend_dump.triage_runs.trainer_steps import trainer_step
 
 __all__ = ["find_nonfinite"]
 

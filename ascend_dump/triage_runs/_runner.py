@@ -19,8 +19,8 @@ from ascend_dump.reading import Dump, RunState, open_dump
 from ascend_dump.request import Data, DumpRequest
 from ascend_dump.startup.launching import environment_of
 from ascend_dump.triage_runs._command import ChildCommand, birth_of
-from ascend_dump.triage_runs._output import CommandOutput
 from ascend_dump.triage_runs._state import TriageState
+from ascend_dump.triage_runs.output import CommandOutput
 
 __all__ = ["PROGRAM", "REFERENCE", "SECOND_RUN", "RoundResult", "RoundRunner"]
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 from ascend_dump.analysis.explaining.pairs import Pairs
 from ascend_dump.analysis.explaining.results import ChangedCall, Crossing, Origin, Pair
+from ascend_dump.analysis.judging.input_noise import FOLLOWS_FLIPS
 from ascend_dump.analysis.judging.verdict import ORDER, Rules, worst
 from ascend_dump.common.units import counted
 from ascend_dump.errors import ConfigError
@@ -116,11 +117,7 @@ class Comparison:
     def undefined(self) -> dict[str, int]:
         """The tensors that differ but have no defined value, with the reason, and their numbers of records."""
         return dict(
-            Counter(
-                f"{pair.record.io} {pair.record.index} of {pair.record.op_type}: {pair.undefined}"
-                for pair in self.pairs.looked_at()
-                if pair.undefined
-            )
+            Counter(f"{_described(pair)}: {pair.undefined}" for pair in self.pairs.looked_at() if pair.undefined)
         )
 
     @property
@@ -265,3 +262,10 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     return value
+
+
+def _described(pair: Pair) -> str:
+    """Return the output without a value by its operator; tensors that follow from flips are told together."""
+    if pair.undefined == FOLLOWS_FLIPS:
+        return "a tensor"
+    return f"{pair.record.io} {pair.record.index} of {pair.record.op_type}"

@@ -54,7 +54,8 @@ class InputEvidence(NamedTuple):
         if self.statistics_agree:
             lines.append("statistics of its inputs agree")
         elif self.noise:
-            lines.append(f"its inputs differ by rounding only (at most {self.largest_error:.2g})")
+            most = f" (at most {self.largest_error:.2g})" if self.largest_error else ""
+            lines.append(f"its inputs differ by rounding only{most}")
         return lines
 
     @property

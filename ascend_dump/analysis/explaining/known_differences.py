@@ -7,11 +7,12 @@ side has is looked up by the content of that side.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Optional
 
-from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
+from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber, flips_in
 from ascend_dump.analysis.numerics.float_types import float_kind
+from ascend_dump.analysis.numerics.measure import Measure
 from ascend_dump.analysis.numerics.tensor_pair import Difference, identity_of, type_of
 from ascend_dump.analysis.operators.operator import storage_of
 from ascend_dump.reading import Record
@@ -34,7 +35,7 @@ class KnownDifferences:
         self._copies: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
         #: By the storages of both sides: the origins of what was written there.
         self._written: dict[Any, frozenset[OriginNumber]] = {}
-        #: By contents of one side: the origins of a difference, or of what an operator without a partner made.
+        #: By contents of one side: the origins of a difference.
         self._one_sided: tuple[dict[Any, frozenset[OriginNumber]], dict[Any, frozenset[OriginNumber]]] = ({}, {})
         self._one_sided_noise: tuple[dict[Any, InputNoise], dict[Any, InputNoise]] = ({}, {})
         #: By side and memory: the operator without a partner that wrote there last.
@@ -64,21 +65,11 @@ class KnownDifferences:
         if storage_of(a) is not None:
             self._written[storage_of(a), storage_of(b)] = causes
 
-    def add_one_sided(
-        self, side: int, inputs: Sequence[Any], outputs: Sequence[Any], origin: OriginNumber, *, copied: bool
-    ) -> None:
-        """Note the contents of inputs and outputs of an operator that only one side (0: actual) runs.
-
-        copied: the outputs are copies of the first input
-        """
-        known = self._one_sided[side]
-        causes = frozenset({origin}).union(*(known.get(content, NO_ORIGINS) for content in inputs))
-        for content in outputs:
-            known[content] = causes
-            if copied and inputs and inputs[0] != content:
-                copies = self._copies[side]
-                copies[content] = copies.get(inputs[0], inputs[0])
-        known.pop(None, None)
+    def add_copy(self, side: int, source: Any, content: Any) -> None:
+        """Note that an operator without a partner copied a tensor of one side (0: actual)."""
+        if source is not None and content is not None and source != content:
+            copies = self._copies[side]
+            copies[content] = copies.get(source, source)
 
     def add_one_sided_write(self, side: int, output: Record, origin: OriginNumber) -> None:
         """Note that an operator of one side (0: actual) wrote to the memory of an input, maybe to a part of it."""
@@ -108,16 +99,24 @@ class KnownDifferences:
         dtype: str,
         causes: frozenset[OriginNumber],
         input_noise: Collection[InputNoise] = (),
+        size: int = 0,
     ) -> InputNoise:
-        """Note a difference within rounding, and return it as noise of later inputs."""
-        assert difference.measure is not None
-        kind = float_kind(dtype)
+        """Note a difference within rounding, and return it as noise of later inputs.
+
+        size: the number of elements, if flips of rounding changed even the shape, so that nothing could be measured
+        """
+        kind, measure = float_kind(dtype), difference.measure or Measure(count=size, unequal=size, rel_l2=1.0)
         unit = max([kind.unit if kind is not None else 0.0, *(noise.unit for noise in input_noise)])
-        error = difference.measure.rel_l2
+        error = measure.rel_l2
+        flips = flips_in(input_noise)
+        if kind is None:
+            flips = max(flips, measure.unequal, 1)
+        elif error <= math.sqrt(unit) and not difference.bounds:
+            flips = 0  # their effect is no larger than rounding
         if difference.bounds:
             # The error is not known: assume the largest that is noise.
             error = max(error, math.sqrt(unit))
-        noise = InputNoise(difference.measure, error, unit, causes, difference.bounds)
+        noise = InputNoise(measure, error, unit, causes, difference.bounds, flips)
         if difference.contents is not None:
             self._noise[difference.contents] = noise
             for side, content in zip(self._one_sided_noise, difference.contents):
@@ -152,10 +151,9 @@ class KnownDifferences:
             causes = self._written.get((storage_of(a), storage_of(b)))
         return causes, noise
 
-    def one_sided_causes(self, contents: Optional[_Contents]) -> frozenset[OriginNumber]:
-        """Return the origins known for the content of each side by itself."""
-        sides = zip(self._one_sided, contents or ())
-        return NO_ORIGINS.union(*(side.get(content, NO_ORIGINS) for side, content in sides))
+    def of_side(self, side: int, content: Any) -> tuple[frozenset[OriginNumber], Optional[InputNoise]]:
+        """Return the origins of the difference, and the noise, of a tensor of one side (0: actual)."""
+        return self._one_sided[side].get(content, NO_ORIGINS), self._one_sided_noise[side].get(content)
 
     def look_up_unpaired(
         self, side: int, record: Record, counts: Callable[[OriginNumber], bool]

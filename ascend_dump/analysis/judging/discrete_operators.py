@@ -1,14 +1,14 @@
 """Outputs that differ although both sides computed them correctly, each from its own inputs.
 
 A comparison or a sort returns bools or indices, so that the smallest difference in its inputs can change an element
-completely. Equal elements may be sorted in any order. And the remainder of a division jumps if a tiny change of the
-divisor makes the quotient larger by one.
+completely. A gather by other indices returns other elements. Equal elements may be sorted in any order. And the
+remainder of a division jumps if a tiny change of the divisor makes the quotient larger by one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump.analysis.numerics.float_types import float_kind
@@ -21,8 +21,11 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["why_both_are_right"]
+__all__ = ["is_wrong", "why_both_are_right"]
 
+_Check = Callable[[Operator, Record], bool]
+#: The inputs of an operator by their index.
+_Arrays = Mapping[int, "np.ndarray"]
 _COMPARISONS = {
     "eq": "equal",
     "ge": "greater_equal",
@@ -47,28 +50,41 @@ _CHOICES = frozenset(
 
 def why_both_are_right(match: Match, a: Record, b: Record) -> Optional[str]:
     """Return why two outputs that differ are both right for their inputs; None if either is wrong or undecided."""
+    if not all(argument.is_rounding for argument in differing_arguments(match.actual, match.reference)):
+        return None
+    check = _check_of(match, b)
+    if check is None or not (_holds(check, match.actual, a) and _holds(check, match.reference, b)):
+        return None
+    return _REASONS.get(check, "each side is right for its own inputs, which differ by rounding")
+
+
+def is_wrong(match: Match, a: Record, b: Record) -> bool:
+    """Return True if an operator on either side certainly gathered other elements than its indices select."""
+    if _check_of(match, b) is not _gathers:
+        return False
+    return False in (_holds(_gathers, match.actual, a), _holds(_gathers, match.reference, b))
+
+
+def _check_of(match: Match, output: Record) -> Optional[_Check]:
+    """Return the check that applies to an output of both operators; None if there is none."""
     name = match.reference.function
     if match.actual.function != name:
         return None
-    if not all(argument.is_rounding for argument in differing_arguments(match.actual, match.reference)):
-        return None
-    check: Optional[Callable[[Operator, Record], bool]] = None
     if name in _COMPARISONS:
-        check, reason = _compares, "each side is right for its own inputs, which differ by rounding"
-    elif name in _CHOICES and a.index == b.index == 1:
-        check, reason = _chooses, "the elements at these places are equal: any of them is right"
-    elif name in _REMAINDERS:
-        check, reason = (
-            _remains,
-            "each side is right for the number it was called with, as it is or as kernels round it",
-        )
-    if check is None:
-        return None
+        return _compares
+    if name in _CHOICES and output.index == 1:
+        return _chooses
+    if name in _REMAINDERS:
+        return _remains
+    return _gathers if name in _GATHERS else None
+
+
+def _holds(check: _Check, operator: Operator, output: Record) -> Optional[bool]:
+    """Return the result of a check; None if the tensors that it needs cannot be read."""
     try:
-        is_right = check(match.actual, a) and check(match.reference, b)
-    except (AscendDumpError, TypeError, ValueError, IndexError):
+        return check(operator, output)
+    except (AscendDumpError, KeyError, TypeError, ValueError, IndexError):
         return None
-    return reason if is_right else None
 
 
 def _compares(operator: Operator, output: Record) -> bool:
@@ -132,6 +148,58 @@ def _chooses(operator: Operator, output: Record) -> bool:
             if np.array_equal(_wide(taken), _wide(v), equal_nan=True):
                 return True
     return False
+
+
+def _gathers(operator: Operator, output: Record) -> bool:
+    import numpy as np
+
+    inputs = {record.index: record.numpy() for record in operator.inputs}
+    arguments = arguments_of(operator)
+    values = {} if arguments is None else arguments.values
+    gathered = _GATHERS[operator.function](inputs, values)
+    return np.array_equal(_wide(gathered), _wide(output.numpy()), equal_nan=gathered.dtype.kind in "fVc")
+
+
+def _index(inputs: _Arrays, values: Mapping[str, Any]) -> np.ndarray:
+    places = [slice(None) if place is None else inputs[place.index] for place in values["indices"]]
+    gathered: np.ndarray = inputs[0][tuple(places)]
+    return gathered
+
+
+def _embedding(inputs: _Arrays, values: Mapping[str, Any]) -> np.ndarray:
+    rows: np.ndarray = inputs[0][inputs[1]]
+    return rows
+
+
+def _index_select(inputs: _Arrays, values: Mapping[str, Any]) -> np.ndarray:
+    import numpy as np
+
+    return np.take(inputs[0], inputs[1], axis=values["dim"])
+
+
+def _gather(inputs: _Arrays, values: Mapping[str, Any]) -> np.ndarray:
+    import numpy as np
+
+    return np.take_along_axis(inputs[0], inputs[1], values["dim"])
+
+
+def _nonzero(inputs: _Arrays, values: Mapping[str, Any]) -> np.ndarray:
+    import numpy as np
+
+    return np.stack(np.nonzero(inputs[0]), -1)
+
+
+_GATHERS: dict[str, Callable[[_Arrays, Mapping[str, Any]], np.ndarray]] = {
+    "embedding": _embedding,
+    "gather": _gather,
+    "index": _index,
+    "index_select": _index_select,
+    "nonzero": _nonzero,
+}
+_REASONS: dict[_Check, str] = {
+    _chooses: "the elements at these places are equal: any of them is right",
+    _remains: "each side is right for the number it was called with, as it is or as kernels round it",
+}
 
 
 def _wide(array: np.ndarray) -> np.ndarray:

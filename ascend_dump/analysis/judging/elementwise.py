@@ -71,21 +71,24 @@ class ElementErrors(NamedTuple):
             # A larger tolerance would accept any element.
             return bool((self.distance <= np.minimum(allowed, math.sqrt(unit) * self.terms)).all())
 
-    def judge(self, most: float, gain: float, kind: FloatKind) -> Optional[tuple[str, str]]:
-        """Return the verdict "different" and the reason if neither roundings nor the inputs explain some elements.
+    def why_wrong(self, most: float, gain: float, kind: Optional[FloatKind]) -> Optional[str]:
+        """Return a reason if neither roundings nor the inputs explain some elements, else None.
 
-        most: the largest error of an implementation, relative to the terms
+        most: the largest error of an implementation, relative to the terms. kind: None for exact types
         """
         import numpy as np
 
         with np.errstate(invalid="ignore"):
-            lost = math.ldexp(1.0, kind.lowest)  # devices may round smaller numbers to zero
+            # Devices may round smaller numbers to zero.
+            lost = 0.0 if kind is None else math.ldexp(1.0, kind.lowest)
             wrong = self.distance > most * self.terms + gain * self.spread + lost
         if not wrong.any():
             return None
+        if kind is None:
+            return f"{int(wrong.sum())} elements differ although those that they are computed from are equal"
         error = float((self.distance[wrong] / self.terms[wrong]).max())
         count = int(wrong.sum())
-        return "different", f"{count} elements differ by up to {error:.2g} of the numbers that they are computed from"
+        return f"{count} elements differ by up to {error:.2g} of the numbers that they are computed from"
 
 
 def most_roundings(kind: FloatKind) -> float:
@@ -119,9 +122,13 @@ def element_errors(
                 read.append((distance, input_size))
             else:
                 jumps[distance > 0] = math.inf
-        if not read:
+        if float_kind(b.dtype or "") is None:
+            # An exact element differs only if one of those that it is computed from does.
+            terms, spread = np.zeros_like(size), np.where(_distances(size, read) > 0, math.inf, 0.0)
+        elif read:
+            terms, spread = _RULES[rule](size, read)
+        else:
             return None
-        terms, spread = _RULES[rule](size, read)
         return ElementErrors(np.abs(actual - reference)[differ], terms, spread + jumps)
 
 

@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Optional
 
-from ascend_dump.analysis.judging.discrete_operators import why_both_are_right
+from ascend_dump.analysis.judging.discrete_operators import is_wrong, why_both_are_right
 from ascend_dump.analysis.judging.elementwise import (
+    ElementErrors,
     element_errors,
     measure_without_outliers,
     most_roundings,
 )
-from ascend_dump.analysis.judging.input_noise import InputNoise
+from ascend_dump.analysis.judging.input_noise import FOLLOWS_FLIPS, InputNoise, flips_in
 from ascend_dump.analysis.judging.moved_elements import why_not_moved
 from ascend_dump.analysis.judging.output_verdict import judge_output, measure_terms, rounding_type
 from ascend_dump.analysis.judging.second_run import Spread
@@ -62,6 +63,46 @@ class NoiseJudge:
         assert difference.measure is not None
         rules = self._rules.of(match.reference.op_name, match.reference.op_type)
         return self._adjusted(difference, judge(difference.measure, type_of(a, b), rules, cast=difference.cast), b)
+
+    def of_border(
+        self,
+        a: Record,
+        b: Record,
+        difference: Difference,
+        input_noise: Sequence[InputNoise],
+        inputs: Sequence[tuple[Optional[Record], ...]],
+        makers: Sequence[tuple[Operator, Record]],
+        length: int,
+    ) -> tuple[str, str]:
+        """Return the verdict on a tensor that different operators made on the two sides, and the reason.
+
+        input_noise  of the tensors that they made it of
+        inputs       these tensors, of actual and of the reference as far as each reads them
+        makers       the last operators before it, with their outputs
+        length       the number of operators, each of which rounds its result
+        """
+        assert difference.measure is not None
+
+        def judged(measured: Measure, scale: float = 0.0) -> tuple[str, str]:
+            noise = _added(input_noise, max(measured.rms, scale))
+            between = math.sqrt(length)
+            rules, dtype = self._rules.of(b.op_name, b.op_type), type_of(a, b)
+            verdict = judge(measured, dtype, rules, cast=difference.cast, noise=noise, between=between, scale=scale)
+            return self._adjusted(difference, verdict, b)
+
+        verdict = judged(difference.measure)
+        if verdict[0] != "different" or difference.measure.nonfinite or difference.bounds:
+            return verdict
+        # The tests below read tensors, so they are for differences only.
+        scale = max((natural_scale(*maker) for maker in makers), default=0.0)
+        if scale > difference.measure.rms:
+            verdict = judged(difference.measure, scale)
+        pairs = [(x, y) for x, y in inputs if x is not None and y is not None and x.shape == b.shape]
+        if verdict[0] == "different" and pairs and difference.layout == IDENTITY:
+            remainder = measure_without_outliers(a, b, pairs, max(noise.unit for noise in input_noise))
+            if remainder is not None:
+                verdict = judged(remainder[0], scale)
+        return verdict
 
     def of_output(
         self,
@@ -115,7 +156,15 @@ class NoiseJudge:
             settled = self._settle(match, a, b)
             if settled is not None:
                 verdict, reason = "noise", settled
+        if verdict == "different" and clean and flips_in(input_noise) and not self._is_proven(match, a, b, difference):
+            return "undecided" if difference.bounds else "noise", FOLLOWS_FLIPS
         return verdict, reason
+
+    def _is_proven(self, match: Match, a: Record, b: Record, difference: Difference) -> bool:
+        """Return True if an output is wrong even for inputs that are not the same on both sides."""
+        if difference.bounds or self.of_parts or difference.layout != IDENTITY or not _has_all_inputs(match):
+            return False
+        return is_wrong(match, a, b) or self._wrong_elements(match, a, b, type_of(a, b)) is not None
 
     def _by_element(
         self,
@@ -137,15 +186,14 @@ class NoiseJudge:
         if kind is None or measured is None or measured.nonfinite:
             return verdict
         rules = self._rules.of(match.reference.op_name, match.reference.op_type)
-        most = most_roundings(kind) * rules.envelope / Rules().envelope
-        rule = element_rule(match.reference.function)
-        if rule is not None and (is_different or measured.max_rel > most):
-            errors = element_errors(a, b, _input_pairs(match, b), rule)
+        if is_different:
+            errors = _errors(match, a, b)
             unit = max([kind.unit, *(noise.unit for noise in input_noise)])
-            if errors is not None and is_different and errors.are_right(rules.gain, unit):
+            if errors is not None and errors.are_right(rules.gain, unit):
                 return "noise", "each element is as far off as its inputs are"
-            if errors is not None and not is_different and _has_all_inputs(match):
-                return self._unless_runs_differ(difference, errors.judge(most, rules.gain, kind) or verdict, b)
+        elif measured.max_rel > most_roundings(kind) and _has_all_inputs(match):
+            wrong = self._wrong_elements(match, a, b, dtype)
+            return verdict if wrong is None else self._unless_runs_differ(difference, ("different", wrong), b)
         if is_different and not input_noise:
             terms = measure_terms(match.reference, a, b, dtype)
             if terms is not None:
@@ -153,6 +201,16 @@ class NoiseJudge:
                 if by_terms == "noise":
                     return "noise", f"{reason}, of the terms of each element"
         return verdict
+
+    def _wrong_elements(self, match: Match, a: Record, b: Record, dtype: str) -> Optional[str]:
+        """Return why elements are wrong for those that they are computed from; None if they are not."""
+        kind = float_kind(dtype)
+        errors = _errors(match, a, b)
+        if errors is None:
+            return None
+        rules = self._rules.of(match.reference.op_name, match.reference.op_type)
+        most = 0.0 if kind is None else most_roundings(kind) * rules.envelope / Rules().envelope
+        return errors.why_wrong(most, rules.gain, kind)
 
     def _adjusted(self, difference: Difference, verdict: tuple[str, str], reference: Record) -> tuple[str, str]:
         """Adjust the verdict for lower bounds and for a second run of the reference."""
@@ -176,6 +234,11 @@ class NoiseJudge:
         return verdict if reason is None else ("noise", reason)
 
 
+def _errors(match: Match, a: Record, b: Record) -> Optional[ElementErrors]:
+    rule = element_rule(match.reference.function)
+    return None if rule is None else element_errors(a, b, _input_pairs(match, b), rule)
+
+
 def _has_all_inputs(match: Match) -> bool:
     """Return True if both operators do the same, and each input of either has a partner."""
     operators = match.actual, match.reference
@@ -196,6 +259,16 @@ def _input_pairs(match: Match, output: Record) -> list[tuple[Record, Record]]:
         count = max(len(match.reference.outputs), 1)
         pairs = [(a, b) for a, b in pairs if b.index % count == output.index % count]
     return pairs
+
+
+def _added(noise: Sequence[InputNoise], natural: float) -> Noise:
+    """Return the noise of a result of several operators. natural: the size of its elements."""
+    sizes = (source.error * natural if math.isfinite(source.error) else source.measure.rmse for source in noise)
+    most = (
+        source.measure.max_abs * max(1.0, natural / source.measure.rms if source.measure.rms else 1.0)
+        for source in noise
+    )
+    return Noise(math.hypot(*sizes), max((source.unit for source in noise), default=0.0), sum(most))
 
 
 def _noise_in(operator: Operator, noise: Sequence[InputNoise], output: Measure, scale: float, *, exact: bool) -> Noise:

@@ -201,6 +201,7 @@ def _of_analyses(note: Any, error: Any) -> dict[str, tuple[_Fields, ...]]:
     }
     triage.update(origins=_list(origin), next=Optional[dict[str, Any]], advice=str, reasons=_Texts, notes=_Texts)
     triage.update(cause=_optional(_object("Cause", _values_of(Cause))), confirmation=str, written=_Text)
+    triage.update(harmless=_Texts, why=str, when=str)
     triage["rounds"] = _list(_object("Round", _values_of(TriageRound)))
     again = {name: operator[name] for name in operator}
     again.update(index=int, node=_Text, verdict=str, reason=str, measure=measure, own=measure)

@@ -66,23 +66,21 @@ def _split(reference: str) -> list[str]:
 
 def show_run(triage: Triage, *, verbose: bool) -> None:
     """Print the cause, why it is one, and what to do next. verbose: how it was found too, and all that is known."""
-    from ascend_dump.report.findings import leading_lines, text_lines
+    from ascend_dump.report.findings import cause_lines, text_lines
     from ascend_dump.report.tables import escape
 
     cause = triage.cause_finding()
-    is_brief = bool(triage.why) and not verbose
+    is_short = bool(triage.why) and not verbose
     if cause is not None:
-        click.echo("\n".join(leading_lines(cause, triage.why) if is_brief else text_lines(cause)))
+        click.echo("\n".join(cause_lines(cause, triage.why) if is_short else text_lines(cause)))
     lines: list[tuple[str, str]] = []
-    if not is_brief and triage.why:
-        lines.append(("why", triage.why))
     if verbose or triage.cause is None or not triage.why:
         lines += _rounds(triage)
     lines += [("harmless", text) for text in triage.harmless[: None if verbose else _MOST_HARMLESS]]
     lines += [("note", text) for text in (*triage.reasons, *triage.notes)]
     for name, text in lines:
         click.echo(f"{name:<12}{escape(text)}")
-    click.echo(f"{'next':<12}{escape(triage.advice)}" if is_brief else escape(triage.advice))
+    click.echo(f"{'next':<12}{escape(triage.advice)}" if is_short else escape(triage.advice))
 
 
 def _rounds(triage: Triage) -> list[tuple[str, str]]:

@@ -128,6 +128,19 @@ def make_graphs(npu: Npu, interface: dict[str, Any]) -> dict[str, Any]:
     def graph_pool_handle() -> tuple[int, int]:
         return next(pools), 0
 
+    return {
+        "NPUGraph": _graph_class(captures, graph_pool_handle),
+        "graph": _capture_class(interface),
+        "graph_pool_handle": graph_pool_handle,
+        "graph_task_group_begin": captures.begin_group,
+        "graph_task_group_end": captures.end_group,
+        "graph_task_update_begin": captures.begin_update,
+        "graph_task_update_end": captures.end_update,
+        "is_current_stream_capturing": lambda: captures.current is not None,
+    }
+
+
+def _graph_class(captures: Captures, graph_pool_handle: Callable[[], tuple[int, int]]) -> type[Any]:
     class NPUGraph:
         def __init__(self) -> None:
             self._captured: Optional[CapturedKernels] = None
@@ -168,6 +181,10 @@ def make_graphs(npu: Npu, interface: dict[str, Any]) -> dict[str, Any]:
         def debug_dump(self, debug_path: str) -> None:
             return None
 
+    return NPUGraph
+
+
+def _capture_class(interface: dict[str, Any]) -> type[Any]:
     class GraphCapture:
         """`with torch.npu.graph(g):`"""
 
@@ -194,13 +211,4 @@ def make_graphs(npu: Npu, interface: dict[str, Any]) -> dict[str, Any]:
             self._stream.__exit__(*error)
             self._graph.capture_end()
 
-    return {
-        "NPUGraph": NPUGraph,
-        "graph": GraphCapture,
-        "graph_pool_handle": graph_pool_handle,
-        "graph_task_group_begin": captures.begin_group,
-        "graph_task_group_end": captures.end_group,
-        "graph_task_update_begin": captures.begin_update,
-        "graph_task_update_end": captures.end_update,
-        "is_current_stream_capturing": lambda: captures.current is not None,
-    }
+    return GraphCapture

@@ -11,12 +11,10 @@ from suspect_dumps import write_rows
 from ascend_dump.analysis.suspects import Row
 from ascend_dump.dump_format import Outline, OutlineLine, Over
 from ascend_dump.statistics import Statistics
-
-# Private: a command shows each of these only in a run that takes seconds.
-from ascend_dump.triage_runs._input_patterns import input_patterns
-from ascend_dump.triage_runs._looked_at import looked_at, not_looked_at
-from ascend_dump.triage_runs._output import CommandOutput
-from ascend_dump.triage_runs._trainer_steps import trainer_step
+from ascend_dump.triage_runs.input_patterns import input_patterns
+from ascend_dump.triage_runs.looked_at import looked_at, not_looked_at
+from ascend_dump.triage_runs.output import CommandOutput
+from ascend_dump.triage_runs.trainer_steps import trainer_step
 
 
 @pytest.mark.parametrize(
