@@ -22,7 +22,7 @@ import msgspec
 import torch
 
 from ascend_dump.adapter import current_rank, open_private
-from ascend_dump.dump_format import OUTLINE_SCHEMA, OutlineLine, Over, outline_name
+from ascend_dump.dump_format import OUTLINE_SCHEMA, SKIPPED, OutlineLine, Over, outline_name
 from ascend_dump_torch._call_site import module_names, user_line
 from ascend_dump_torch._devices import find_devices
 from ascend_dump_torch._looks import (
@@ -141,9 +141,8 @@ class StepOutline:
         for parameters in list(self._optimizers.values()) if is_end else ():
             self._look_at_parameters(parameters)
         if self._skips >= _MOST_SKIPS:
-            self._note(
-                "skip", f"gradients: the gradient scaler left out the last {self._skips} optimizer steps", [math.nan]
-            )
+            what = f"{SKIPPED}: it left out the last {self._skips} optimizer steps"
+            self._note("skip", what, [math.nan])
         self._end_step(True)
 
     def abandon(self) -> None:
@@ -217,6 +216,11 @@ class StepOutline:
             self._fresh_gradients = True
             self._passes += 1
 
+    def backward_ended(self) -> None:
+        # No optimizer may come to the gradients, and the model may be gone at the end of the program.
+        if not self._optimizers:
+            self._guard(self._look_at_gradients)
+
     def differentiated(self, gradients: Any) -> None:
         self._guard(self._look_at_many, "output", "a result of autograd.grad()", tensors_in(gradients))
 
@@ -249,12 +253,15 @@ class StepOutline:
             self._optimizer = weakref.ref(optimizer)
         if self._optimizer() is not optimizer:
             return
-        self._updates += 1
-        self._updated_at = time.time_ns() // 1000
+        self._note_update()
         if self._updates % _PARAMETERS_EVERY == 0:
             self._look_at_parameters(list(parameters_of(optimizer)))
         if self.counts_itself:
             self._begin_itself()
+
+    def _note_update(self) -> None:
+        self._updates += 1
+        self._updated_at = time.time_ns() // 1000
 
     def scaler_stepped(self, scaler: Any, skipped: bool) -> None:
         self._guard(self._look_at_scaler, scaler, skipped)
@@ -265,21 +272,25 @@ class StepOutline:
         self._ever_updated = self._ever_updated or not skipped
         if not skipped:
             return
+        self._note_update()  # as the program counts
         scale = scaler.get_scale()
         self._report_many("skip", [parameter.grad for parameter in self._all_parameters()])
         if (self._ever_updated and self._skips >= _MOST_SKIPS) or scale <= 1:
             steps = f"{self._skips} optimizer steps in a row, at last at a scale of {scale:g}"
-            what = f"gradients: the gradient scaler left out {steps}"
+            what = f"{SKIPPED}: it left out {steps}"
             self._note("skip", what, [math.nan])
         else:
             self._looked["skip"] += 1
 
     def reads(self, tensor: torch.Tensor, value: Any) -> None:
-        if not self._busy and isinstance(value, float):
+        # Scaled gradients may have Inf, and so may their norm: the scaler finds it.
+        if self._busy or self._scaled_gradients or self._skips:
+            return
+        if isinstance(value, float):
             self._looked["read"] += 1
             if not math.isfinite(value):
                 self._guard(self._look_at_number, tensor, value)
-        elif not self._busy and not isinstance(value, (int, bool)) and tensor.numel() == 1:
+        elif not isinstance(value, (int, bool)) and tensor.numel() == 1:
             self._guard(self._look_at, "read", "a tensor of one element that the program reads", tensor)
 
     def _look_at_number(self, tensor: torch.Tensor, value: float) -> None:
@@ -366,8 +377,8 @@ class StepOutline:
         if known and kind_of(numbers):
             line = user_line()
             what = f"{what}, at {line}" if line else what
-        if kind == "read" and (not kind_of(numbers) or self._scaled_gradients):
-            return  # such as the norm of gradients that the scaler will find
+        if kind == "read" and not kind_of(numbers):
+            return
         look = _Look(kind, what, numbers)
         if len(self._looks) < _MOST_LOOKS or (known and kind_of(numbers)):
             self._looks.append(look)

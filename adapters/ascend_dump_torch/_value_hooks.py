@@ -23,6 +23,7 @@ class Spectator(Protocol):
     """Receives the values, in the thread that computes them.
 
     backward_begins  before a backward pass from these tensors; accumulates: it adds to the gradients of parameters
+    backward_ended   after it
     differentiated   after `autograd.grad`, with the gradients that it returns
     scaled           a gradient scaler multiplies `loss`; result: the scaled loss
     steps            before and after an optimizer updates its parameters
@@ -32,6 +33,7 @@ class Spectator(Protocol):
     """
 
     def backward_begins(self, tensors: Any, *, accumulates: bool) -> None: ...
+    def backward_ended(self) -> None: ...
     def differentiated(self, gradients: Any) -> None: ...
     def scaled(self, loss: Any, result: Any) -> None: ...
     def steps(self, optimizer: torch.optim.Optimizer) -> None: ...
@@ -82,9 +84,12 @@ def _is_nested() -> bool:
 
 def _around_backward(spectator: Spectator, original: Any) -> Any:
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _is_nested():
+        nested = _is_nested()
+        if not nested:
             spectator.backward_begins(tensors, accumulates=True)
-        return original(tensors, *args, **kwargs)
+        original(tensors, *args, **kwargs)
+        if not nested:
+            spectator.backward_ended()
 
     return backward
 

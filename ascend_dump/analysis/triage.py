@@ -258,18 +258,19 @@ def _alone(
     return _of_suspects(dump, report.suspects, report)
 
 
-def triage_wrong(dump: Dump, *, trains: bool = False, needs_symptom: bool = False) -> Triage:
+def triage_wrong(dump: Dump, *, trains: bool = False, needs_symptom: bool = False, skips_count: bool = False) -> Triage:
     """`triage` of a dump that is known to have NaN or Inf: the operator that made it is the only possible cause.
 
     trains         the program has losses, and all of them are finite unless a symptom says otherwise
     needs_symptom  without a symptom in the dump there is no cause
+    skips_count    gradients that a scaler refuses are a symptom: the scaler does not recover
     """
     from ascend_dump.analysis.suspects.first_wrong import cause_of_wrong
     from ascend_dump.analysis.suspects.symptoms import trace_symptoms
 
     report = find_suspects(dump)
     suspects = [suspect for suspect in report.suspects if suspect.rule == "non-finite"]
-    traced = trace_symptoms(dump, trains=trains)
+    traced = trace_symptoms(dump, trains=trains, skips_count=skips_count)
     harmless = () if traced is None else tuple(map(_named, traced.harmless))
     if traced is not None:
         first = _suspect_of(traced, suspects, dump) if traced.counts else None

@@ -38,6 +38,7 @@ from ascend_dump.dump_format._layout import (
 )
 from ascend_dump.dump_format._outline import (
     OUTLINE_SCHEMA,
+    SKIPPED,
     Outline,
     OutlineLine,
     Over,
@@ -65,6 +66,7 @@ __all__ = [
     "SAFETENSORS",
     "SCALARS",
     "SHARD",
+    "SKIPPED",
     "STATISTIC",
     "SYMPTOM",
     "UNINITIALISED",

@@ -20,6 +20,7 @@ from ascend_dump.storage.files import open_regular, text_lines
 
 __all__ = [
     "OUTLINE_SCHEMA",
+    "SKIPPED",
     "Outline",
     "OutlineLine",
     "Over",
@@ -29,6 +30,8 @@ __all__ = [
 ]
 
 OUTLINE_SCHEMA = "ascend-dump/outline/1"
+#: The begin of `OutlineLine.wrong` where a gradient scaler leaves out optimizer steps and does not recover.
+SKIPPED = "gradients that the gradient scaler refuses"
 #: The longest line that is read, in characters.
 _LONGEST = 1 << 16
 _MOST_FILES = 1 << 16

@@ -22,9 +22,8 @@ def explain_cause(triage: Triage, dump: Dump) -> Triage:
     assert cause is not None, "there is a cause"
     records = [record for record in dump.select(step=cause.step, rank=cause.rank) if record.op_name == cause.op_name]
     why = _why(cause, records)
-    is_right = (
-        None if cause.kind in ("raised", "taken in", "outside") or triage.next is not None else _is_right(records)
-    )
+    is_computed = cause.kind not in ("raised", "taken in", "outside", "uninitialised")
+    is_right = _is_right(records) if is_computed and triage.next is None else None
     if is_right is False:
         why = "it is wrong: run again on this host from its recorded inputs, it gives another result"
     elif is_right:
@@ -52,7 +51,7 @@ def _why(cause: Cause, records: Sequence[Record]) -> str:
     """Return why the operator gives NaN or Inf, or raises an exception."""
     if cause.kind == "raised":
         return f"{cause.evidence[0]}; {_indices(records)}"
-    if cause.kind in ("taken in", "outside", "filled"):
+    if cause.kind in ("taken in", "outside", "filled", "uninitialised"):
         return cause.evidence[0].partition(": ")[2]
     finding = next(find_nonfinite(records), None)
     what = "NaN" if finding is None or finding.statistics.nan else "Inf"

@@ -10,7 +10,7 @@ from typing import NamedTuple, Optional
 
 from ascend_dump.adapter import adapters
 from ascend_dump.analysis.triage import Cause, Triage, triage_failed, triage_of_cause, triage_wrong
-from ascend_dump.dump_format import Over
+from ascend_dump.dump_format import SKIPPED, Over
 from ascend_dump.errors import CaptureError
 from ascend_dump.reading import Dump
 from ascend_dump.request import Data
@@ -151,7 +151,8 @@ def _triage(result: RoundResult, sign: _Sign, cause: Optional[Cause] = None) -> 
         return triage_of_cause(result.dump, cause)
     # What a program tests before it raises an exception is no symptom that is recorded.
     of_nan = sign.kind == "failed" and _OF_NAN.search(sign.what) is not None
-    return triage_wrong(result.dump, trains=sign.trains, needs_symptom=not of_nan)
+    is_skip = sign.what.startswith(SKIPPED)
+    return triage_wrong(result.dump, trains=sign.trains, needs_symptom=not of_nan, skips_count=is_skip)
 
 
 def _is_answer(triage: Optional[Triage]) -> bool:

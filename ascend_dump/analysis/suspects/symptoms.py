@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Optional
 from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.nonfinite import CONSTANTS, executions, has_nan, is_nonfinite
 from ascend_dump.analysis.operators.properties import COLLECTIVES, VIEWS, operator_class
-from ascend_dump.dump_format import SYMPTOM, numpy_dtype
+from ascend_dump.dump_format import SYMPTOM, UNINITIALISED, numpy_dtype
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Dump, Record
 from ascend_dump.statistics import Statistics
@@ -49,6 +49,7 @@ class SymptomSource(NamedTuple):
              "filled": the program writes Inf as a constant or a mask
              "constant": the program passes NaN in, as in torch.tensor(...)
              "taken in": the operator takes in memory of another process or a file
+             "uninitialised": the memory was never written
              "outside": it was there before the recording began, or is written unseen
     record   its first output with NaN or Inf; for "outside" the tensor that is read first
     """
@@ -70,6 +71,7 @@ class SymptomSource(NamedTuple):
             "filled": "the program fills in Inf here",
             "constant": "the program passes NaN in here, from Python or numpy",
             "taken in": "data of another process, or of a file",
+            "uninitialised": "its memory is allocated here, and was not written before it is read",
             "outside": f"{owner} had it before the recording began, or code outside PyTorch wrote it, such as numpy",
         }[self.kind]
 
@@ -111,13 +113,15 @@ class _Node:
     outputs: list[tuple[Record, Statistics]] = field(default_factory=list)
 
 
-def trace_symptoms(dump: Dump, *, trains: bool) -> Optional[Traced]:
+def trace_symptoms(dump: Dump, *, trains: bool, skips_count: bool = False) -> Optional[Traced]:
     """Return the source of the first symptom in a dump; None if it has no symptoms.
 
-    trains: the program has losses, and all of them are finite unless a symptom says otherwise
+    trains       the program has losses, and all of them are finite unless a symptom says otherwise
+    skips_count  gradients that a scaler refuses are a symptom
     """
     numbers_last = any(run.scene == "overflow" for run in dump.runs())
-    by_rank = [_of_rank(records, numbers_last, trains) for records in _ranks(dump)]
+    graphs = [_Graph(records, numbers_last=numbers_last) for records in _ranks(dump)]
+    by_rank = [_of_rank(graph, trains, skips_count) for graph in graphs]
     traced = [one for one in by_rank if one is not None]
     if not traced:
         return None
@@ -159,9 +163,9 @@ def _order(traced: Traced) -> tuple[Any, ...]:
     )
 
 
-def _of_rank(records: Iterable[Record], numbers_last: bool, trains: bool) -> Optional[Traced]:
-    graph = _Graph(records, numbers_last=numbers_last)
-    searches = [(node, _Search(graph).of(node)) for node in sorted(graph.symptoms, key=_weight)]
+def _of_rank(graph: _Graph, trains: bool, skips_count: bool) -> Optional[Traced]:
+    symptoms = [node for node in graph.symptoms if skips_count or _kind(node.first) != "skip"]
+    searches = [(node, _Search(graph).of(node)) for node in sorted(symptoms, key=_weight)]
     if not searches:
         return None
     counting = [pair for pair in searches if _counts(*pair, trains)]
@@ -209,6 +213,8 @@ class _Graph:
     def __init__(self, records: Iterable[Record], *, numbers_last: bool) -> None:
         self.numbers_last = numbers_last
         self.nodes: list[_Node] = []
+        #: By the step and the number of a storage: the output of the operator that allocated it and wrote nothing.
+        self.unwritten: dict[tuple[Any, ...], Record] = {}
         self.symptoms: list[_Node] = []
         #: By the address of a storage: the byte ranges with NaN or Inf, its number, and the operators that wrote them.
         self._written: dict[int, list[tuple[int, int, Optional[int], _Node]]] = {}
@@ -216,6 +222,8 @@ class _Graph:
             node = _Node(position, members[0])
             for record in members:
                 statistics = _statistics(record)
+                if record.io == "output" and record.attrs.get("skipped") == UNINITIALISED:
+                    self.unwritten.setdefault((record.step, record.attrs.get("storage")), record)
                 if statistics is not None and is_nonfinite(statistics):
                     (node.inputs if record.io == "input" else node.outputs).append((record, statistics))
             if members[0].op_type.startswith(SYMPTOM):
@@ -289,6 +297,9 @@ class _Search:
 
     def _from_outside(self, record: Record, reader: _Node) -> tuple[int, SymptomSource]:
         """Return the source of a tensor that no recorded operator wrote: maybe a mask, such as a buffer."""
+        unwritten = self._graph.unwritten.get((record.step, record.attrs.get("storage")))
+        if unwritten is not None:
+            return reader.position, SymptomSource("uninitialised", unwritten)
         statistics = _statistics(record)
         is_mask = statistics is not None and not has_nan(statistics)
         if is_mask and not self._graph.numbers_last:
