@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
 
 #: A mapping is a small file that people write.
 _LARGEST_MAPPING = 64 << 20
-_WORST = 10
+#: Pairs that are printed, and lines of the answer without --all.
+_WORST, _MOST_LINES = 10, 25
 
 
 @click.command(short_help="Find the first operator that differs from a reference.")
@@ -81,6 +83,7 @@ _WORST = 10
     help="Compare two runs of many ranks by the hashes in their indexes; no tensor is read.",
 )
 @executor_options
+@click.option("--all", "show_all", is_flag=True, help="Print every origin in full, and the pairs that differ most.")
 @brief_option
 @json_option
 def compare(
@@ -97,6 +100,7 @@ def compare(
     index_only: bool,
     workers: Optional[int],
     dask: Optional[str],
+    show_all: bool,
     brief: bool,
     as_json: bool,
     **selectors: Optional[str],
@@ -159,7 +163,7 @@ def compare(
         elif brief:
             _show_brief(comparison, lost)
         else:
-            _show(dumps, comparison)
+            _show(dumps, comparison, full=show_all)
         tell_lost(lost)
         sys.stdout.flush()
     finally:  # told where stdout is closed too
@@ -251,37 +255,44 @@ def _show_brief(comparison: Comparison, lost: Sequence[LostRecords]) -> None:
     click.echo(brief_text(_answer(comparison), finding, next_steps=next_steps, not_checked=reasons, notes=notes))
 
 
-def _show(dumps: list[Dump], comparison: Comparison) -> None:
+def _show(dumps: list[Dump], comparison: Comparison, *, full: bool) -> None:
+    """Print the comparison: the first origin in full, others in a line each, and what fits of the rest. full: all."""
     from ascend_dump.analysis.compare import Rules
     from ascend_dump.analysis.explaining.page_facts import changed_finding, origin_finding
-    from ascend_dump.report.findings import text_lines
-    from ascend_dump.report.tables import Column, escape, write_table
+    from ascend_dump.report.findings import short_lines, text_lines
+    from ascend_dump.report.tables import escape
 
-    click.echo(_answer(comparison))
-    for note in _notes(comparison):
-        click.echo(escape(note))
+    lines = [_answer(comparison), *map(escape, _notes(comparison))]
     usual = Rules().to_dict()
     changed = {name: value for name, value in comparison.rules.to_dict().items() if value != usual.get(name)}
     if changed:
-        click.echo(f"rules: {escape(json.dumps(changed))}")
+        lines.append(f"rules: {escape(json.dumps(changed))}")
     findings = [origin_finding(origin, comparison) for origin in comparison.origins]
-    for call in comparison.changed:
-        findings.append(changed_finding(call, several_ranks=comparison.several_ranks))
-    for finding in findings:
-        click.echo("")
-        click.echo("\n".join(text_lines(finding)))
-    worst = comparison.worst_pairs(_WORST)
-    if worst:
-        click.echo("\nthe pairs that differ most, unexplained ones first:")
-        columns = [Column("rank", right=True)] if comparison.several_ranks else []
-        columns += [Column("step", right=True), Column("tensor", elastic=True), Column("shape")]
-        columns += [Column("verdict"), Column("explained"), Column("reason")]
-        write_table(columns, [_row(pair, comparison.several_ranks) for pair in worst], sys.stdout)
-    alone = comparison.unmatched
-    if alone:
-        click.echo("")
-    for line in alone_lines(dumps, comparison, alone):
-        click.echo(escape(line))
+    calls = [changed_finding(call, several_ranks=comparison.several_ranks) for call in comparison.changed]
+    shown = [*findings, *calls] if full else findings[:1]
+    for finding in shown:
+        lines += ["", *text_lines(finding)]
+    if not full and (findings[1:] or calls):
+        lines += ["", *short_lines(findings[1:], calls)]
+    alone = list(map(escape, alone_lines(dumps, comparison, comparison.unmatched)))
+    room = _WORST if full else min(_WORST, _MOST_LINES - len(lines) - len(alone) - 4)
+    lines += [*(_worst_lines(comparison, room) if room > 0 else ()), *(["", *alone] if alone else ())]
+    click.echo("\n".join(lines))
+
+
+def _worst_lines(comparison: Comparison, count: int) -> list[str]:
+    """Return a table of the pairs that differ most. count: of its rows."""
+    from ascend_dump.report.tables import Column, write_table
+
+    worst = comparison.worst_pairs(count)
+    if not worst:
+        return []
+    columns = [Column("rank", right=True)] if comparison.several_ranks else []
+    columns += [Column("step", right=True), Column("tensor", elastic=True), Column("shape")]
+    columns += [Column("verdict"), Column("explained"), Column("reason")]
+    table = io.StringIO()
+    write_table(columns, [_row(pair, comparison.several_ranks) for pair in worst], table)
+    return ["", "the pairs that differ most, unexplained ones first:", *table.getvalue().splitlines()]
 
 
 def _row(pair: Pair, several_ranks: bool) -> list[str]:

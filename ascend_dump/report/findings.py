@@ -6,6 +6,7 @@ Analyses build a `Finding` of plain values. Labels, meanings, titles and sentenc
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional, Protocol
@@ -28,6 +29,7 @@ __all__ = [
     "nothing_wrong",
     "rank_text",
     "sentence_case",
+    "short_lines",
     "text_lines",
 ]
 
@@ -99,6 +101,10 @@ _BRIEF = ("kind", "rule", "phase", "module", "source", "parameter", "arguments",
 _MOST_FRAMES = 8
 #: The most pairs or names that a note lists.
 _MOST_NAMED = 10
+#: Changed calls that are printed in a line each.
+_MOST_CALLS = 3
+#: Parts that are built differently, and the numbers in their names by which layers differ.
+_MOST_PARTS, _NUMBER = 3, re.compile(r"\d+")
 #: Bytes of a short answer, and of a line of it; a next step is never cut.
 _MOST_BRIEF = 2000
 _MOST_OF_LINE = 240
@@ -284,6 +290,21 @@ def _cut(line: str, size: int) -> str:
     return line if len(encoded) <= size else f"{encoded[:size].decode(errors='ignore')}…"
 
 
+def short_lines(findings: Sequence[Finding], calls: Sequence[Finding]) -> Iterator[str]:
+    """Yield a line for each further origin and each changed call, as far as a screen shows them."""
+    for finding in findings[: _MOST_NAMED - 1]:
+        text = f"{finding.title}, {': '.join([finding.kind, *finding.evidence[:1]])}"
+        yield f"{'and':<12}{escape(text)}"
+    for call in calls[:_MOST_CALLS]:
+        others = f" (and {counted(call.others, 'more operator')})" if call.others else ""
+        text = f"{call.title}: {', '.join(call.arguments)}{others}"
+        yield f"{call.role:<12}{escape(text)}"
+    counts = {"origin": len(findings) - _MOST_NAMED + 1, "changed call": len(calls) - _MOST_CALLS}
+    more = [counted(count, f"more {what}") for what, count in counts.items() if count > 0]
+    if more:
+        yield f"{', '.join(more)}: --all prints them"
+
+
 def agreement(verdict: str, counts: Mapping[str, int]) -> str:
     """Return the sentence about a comparison without origins. counts: number of pairs by verdict."""
     allowed = " but for operators that may be missing" if counts.get("allowed") else ""
@@ -317,6 +338,17 @@ class CrossedPair(Protocol):
     def how(self) -> str: ...
 
 
+class RebuiltPart(Protocol):
+    """A part of the programs that is built differently; actual, reference: number of operators."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def actual(self) -> int: ...
+    @property
+    def reference(self) -> int: ...
+
+
 class HasNotes(Protocol):
     """The fields of a comparison that `comparison_notes` reads; inside, left_out: numbers of (actual, reference)."""
 
@@ -327,9 +359,24 @@ class HasNotes(Protocol):
     @property
     def crossings(self) -> Sequence[CrossedPair]: ...
     @property
+    def rebuilt(self) -> Sequence[RebuiltPart]: ...
+    @property
     def unused(self) -> Sequence[str]: ...
     @property
     def undefined(self) -> Mapping[str, int]: ...
+
+
+def _rebuilt_text(parts: Sequence[RebuiltPart]) -> str:
+    """Return the parts in words; parts of layers that are alike once."""
+    alike: dict[tuple[str, int, int], list[str]] = {}
+    for part in parts:
+        alike.setdefault((_NUMBER.sub("*", part.name), part.actual, part.reference), []).append(part.name)
+    texts = []
+    for (name, actual, reference), names in alike.items():
+        sizes = f"{counted(actual, 'operator')} here, {reference} in the reference"
+        texts.append(f"{names[0]} ({sizes})" if len(names) == 1 else f"{name} ({len(names)} times: {sizes})")
+    further = f" and {len(texts) - _MOST_PARTS} more" if len(texts) > _MOST_PARTS else ""
+    return f"{'; '.join(texts[:_MOST_PARTS])}{further}"
 
 
 def comparison_notes(compared: HasNotes) -> Iterator[str]:
@@ -345,6 +392,8 @@ def comparison_notes(compared: HasNotes) -> Iterator[str]:
             f"left out: {left_out[0]} operators of actual and {left_out[1]} of the reference, which have no "
             "floating-point values of their own to compare, such as views and constants"
         )
+    if compared.rebuilt:
+        yield f"built differently, and the results agree: {_rebuilt_text(compared.rebuilt)}"
     pairs = [f"{pair.actual} with {pair.reference} ({pair.how})" for pair in compared.crossings]
     if pairs:
         further = f" and {len(pairs) - _MOST_NAMED} more" if len(pairs) > _MOST_NAMED else ""

@@ -215,6 +215,7 @@ def _combine(
             *unused_names(mapping or {}, {name for result in results for name in result.mapped}, dumps),
             *unused_rules(rules, dumps),
         ),
+        rebuilt=tuple(dict.fromkeys(part for result in results for part in result.rebuilt)),
     )
 
 
@@ -396,7 +397,8 @@ def _compare_rank(
     inside, left_out = ((counts["actual"], counts["reference"]) for counts in (progress.inside, progress.left_out))
     of_program = (divergence.origins(), divergence.changed())
     counts = (inside, left_out)
-    return RankResult(parts, *of_program, *counts, progress.crossings, group is not None, sorted(progress.mapped))
+    crossed, mapped = progress.crossings, sorted(progress.mapped)
+    return RankResult(parts, *of_program, *counts, crossed, group is not None, mapped, divergence.rebuilt())
 
 
 def _steps(dump: Dump) -> _Work[dict[Key, list[Batch]]]:

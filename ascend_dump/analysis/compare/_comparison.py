@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
 from ascend_dump.analysis.explaining.pairs import Pairs
-from ascend_dump.analysis.explaining.results import ChangedCall, Crossing, Origin, Pair
+from ascend_dump.analysis.explaining.results import ChangedCall, Crossing, Origin, Pair, Rebuilt
 from ascend_dump.analysis.judging.input_noise import FOLLOWS_FLIPS
 from ascend_dump.analysis.judging.verdict import ORDER, Rules, worst
 from ascend_dump.common.units import counted
@@ -50,6 +50,7 @@ class Comparison:
     crossings   operators that were paired by weak evidence, against the order of other pairs: check these first if a
                 verdict is surprising, and correct them by a mapping
     unused      names of the mapping and globs of the rules that fit nothing in the dumps, each in words
+    rebuilt     parts of the program that are built differently and agree: their insides are in no pair
     allowed     globs of operators that may be missing on one side, see `allowing`
     """
 
@@ -65,6 +66,7 @@ class Comparison:
     several_ranks: bool = False
     unused: tuple[str, ...] = ()
     allowed: tuple[str, ...] = ()
+    rebuilt: tuple[Rebuilt, ...] = ()
 
     def allowing(self, *globs: str) -> Comparison:
         """Return the comparison with operators of such names allowed to be missing on one side.
@@ -166,6 +168,7 @@ class Comparison:
             "undefined": self.undefined,
             "inside": dict(zip(("actual", "reference"), self.inside)),
             "left_out": dict(zip(("actual", "reference"), self.left_out)),
+            "rebuilt": [part._asdict() for part in self.rebuilt],
             "unused": list(self.unused),
             "allowed": list(self.allowed),
             "crossings": [crossing._asdict() for crossing in self.crossings],

@@ -16,7 +16,7 @@ import msgspec
 
 from ascend_dump.analysis.alignment.ranks_and_steps import Key
 from ascend_dump.analysis.explaining.pairs import EqualLater, EqualStep, PairsLater
-from ascend_dump.analysis.explaining.results import ChangedCall, Crossing, Origin, Pair
+from ascend_dump.analysis.explaining.results import ChangedCall, Crossing, Origin, Pair, Rebuilt
 from ascend_dump.analysis.numerics.measure import Measure
 from ascend_dump.reading import Batch, Dump, Record
 
@@ -39,6 +39,7 @@ class RankResult(NamedTuple):
     left_out   the same
     are_parts  several ranks of one side were compared with one rank of the other
     mapped     names of operators of actual that were paired because the user mapped them
+    rebuilt    parts that are built differently and agree
     """
 
     parts: list[Sequence[Pair]]
@@ -49,6 +50,7 @@ class RankResult(NamedTuple):
     crossings: list[Crossing]
     are_parts: bool
     mapped: list[str]
+    rebuilt: list[Rebuilt]
 
 
 class CountedBatch(Batch):
@@ -130,7 +132,8 @@ def table_of(result: RankResult, positions: Mapping[int, tuple[Record, _Position
         [[*cells(origin.pair), origin.pair.measure], origin.arguments, origin.others] for origin in result.changed
     ]
     counts = (result.inside, result.left_out)
-    summary = json.dumps([origins, changed, counts, result.crossings, result.are_parts, result.mapped], default=_plain)
+    program = (result.crossings, result.are_parts, result.mapped, result.rebuilt)
+    summary = json.dumps([origins, changed, counts, *program], default=_plain)
     rows.append([None, None, summary, *[None] * (len(_schema()) - 3)])
     return pl.DataFrame(rows, schema=_schema(), orient="row")
 
@@ -204,7 +207,7 @@ def result_of(
     for rows in table.filter(table["part"].is_not_null()).partition_by("part", maintain_order=True):
         parts.append(_equal(rows, lookup) if rows["equal"][0] is not None else _later(rows, lookup))
     [summary] = table.filter(table["part"].is_null())["more"]
-    origins, changed, (inside, left_out), crossings, are_parts, mapped = json.loads(summary)
+    origins, changed, (inside, left_out), crossings, are_parts, mapped, rebuilt = json.loads(summary)
     return RankResult(
         parts,
         [
@@ -217,6 +220,7 @@ def result_of(
         [Crossing(*crossing) for crossing in crossings],
         are_parts,
         mapped,
+        [Rebuilt(*part) for part in rebuilt],
     )
 
 

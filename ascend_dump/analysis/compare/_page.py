@@ -25,7 +25,7 @@ from ascend_dump.request import DumpRequest
 from ascend_dump.storage import named_beside
 
 if TYPE_CHECKING:
-    from ascend_dump.analysis.explaining.results import ChangedCall, Crossing, Origin, Pair
+    from ascend_dump.analysis.explaining.results import ChangedCall, Crossing, Origin, Pair, Rebuilt
     from ascend_dump.analysis.judging.verdict import Rules
 
 __all__ = ["of_comparison"]
@@ -60,6 +60,8 @@ class ShownComparison(Protocol):
     def changed(self) -> Sequence[ChangedCall]: ...
     @property
     def several_ranks(self) -> bool: ...
+    @property
+    def rebuilt(self) -> Sequence[Rebuilt]: ...
     @property
     def unused(self) -> Sequence[str]: ...
 

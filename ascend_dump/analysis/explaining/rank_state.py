@@ -148,7 +148,7 @@ class RankState:
                 return Border(stretches, pair), self.known.add_noise(difference, type_of(a, b), NO_ORIGINS, noise)
         causes = NO_ORIGINS.union(*(stretch.origins() for stretch in stretches))
         self.known.add(difference.contents, causes)
-        return Border(stretches, pair, causes, difference.contents), None
+        return Border(stretches, replace(pair, explained=True), causes, difference.contents), None
 
     def leave(self, border: Border) -> None:
         """Note that a tensor which leaves stretches differs, and that its reader is no proof of the contrary."""

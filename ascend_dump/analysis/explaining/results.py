@@ -9,7 +9,7 @@ from ascend_dump.analysis.numerics.measure import Measure
 from ascend_dump.reading import Record
 from ascend_dump.report.findings import KINDS
 
-__all__ = ["KINDS", "ChangedCall", "Crossing", "Origin", "Pair"]
+__all__ = ["KINDS", "ChangedCall", "Crossing", "Origin", "Pair", "Rebuilt"]
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,18 @@ class Crossing(NamedTuple):
     confidence: float
     step: Optional[int]
     rank: Optional[int]
+
+
+class Rebuilt(NamedTuple):
+    """A part of the programs that is built differently, and whose results agree.
+
+    name               its module, else its first operator
+    actual, reference  number of operators of each side
+    """
+
+    name: str
+    actual: int
+    reference: int
 
 
 class _OfOperator:

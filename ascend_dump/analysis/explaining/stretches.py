@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional
 
-from ascend_dump.analysis.explaining.results import Pair
+from ascend_dump.analysis.explaining.results import Pair, Rebuilt
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
 from ascend_dump.analysis.numerics.tensor_pair import identity_of
 from ascend_dump.analysis.operators.operator import Operator, parameter_name
@@ -192,7 +192,19 @@ class Stretches:
 
     def inside(self) -> set[int]:
         """Return the identities of the readable records inside the stretches of the step that agree."""
-        given = set(map(id, self._of.values()))
-        stretches = (entered.stretch for entered in self.all() if entered.agrees and id(entered.stretch) in given)
-        operators = (operator for stretch in stretches for side in stretch.operators for operator in side)
+        operators = (operator for stretch in self._agreeing() for side in stretch.operators for operator in side)
         return {id(record) for operator in operators for record in (*operator.inputs, *operator.outputs)}
+
+    def rebuilt(self) -> list[Rebuilt]:
+        """Return the stretches of the step that agree, but for those of views, copies and constants."""
+        rebuilt = []
+        for stretch in self._agreeing():
+            here, there = stretch.operators
+            first = next((operator for operator in (*here, *there) if computes(operator)), None)
+            if first is not None:
+                rebuilt.append(Rebuilt(stretch.module or first.label, len(here), len(there)))
+        return rebuilt
+
+    def _agreeing(self) -> list[Stretch]:
+        given = set(map(id, self._of.values()))
+        return [entered.stretch for entered in self.all() if entered.agrees and id(entered.stretch) in given]

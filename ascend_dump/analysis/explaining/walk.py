@@ -18,7 +18,7 @@ from ascend_dump.analysis.explaining.inputs import InputJudge
 from ascend_dump.analysis.explaining.origins import stretch_draft
 from ascend_dump.analysis.explaining.outputs import judge_outputs
 from ascend_dump.analysis.explaining.rank_state import OperatorPair, RankState
-from ascend_dump.analysis.explaining.results import ChangedCall, Origin, Pair
+from ascend_dump.analysis.explaining.results import ChangedCall, Origin, Pair, Rebuilt
 from ascend_dump.analysis.explaining.stretches import MadeInside
 from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS
@@ -46,6 +46,8 @@ class Divergence:
     def __init__(self, rules: Rules, rerun: Optional[Rerun] = None) -> None:
         """rerun: runs operators with different outputs again."""
         self._state = RankState(rules, rerun, NoiseJudge(rules, None if rerun is None else rerun.settles))
+        #: By module or operator: parts that are built differently and agree.
+        self._rebuilt: dict[str, Rebuilt] = {}
         self.begin_step(())
 
     def begin_step(
@@ -154,6 +156,8 @@ class Divergence:
                         state.remember(pair, difference.contents, border.causes)
                 pairs.append(pair)
         self._count_unreadable(pairs)
+        for rebuilt in state.stretches.rebuilt():
+            self._rebuilt.setdefault(rebuilt.name, rebuilt)
         self._inside = state.stretches.inside() | {
             id(record) for pair in pairs for record in (pair.actual, pair.reference)
         }
@@ -162,6 +166,10 @@ class Divergence:
     def inside(self, pair: Pair) -> bool:
         """Return True if a record without a partner is inside a stretch that agrees, or in a pair of results."""
         return pair.how == "" and id(pair.record) in self._inside
+
+    def rebuilt(self) -> list[Rebuilt]:
+        """Return the parts that are built differently and agree, each once."""
+        return list(self._rebuilt.values())
 
     def origins(self) -> list[Origin]:
         """Return the origins, ordered by kind, then by time."""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import ascend_dump
+from ascend_dump.cli import main
 
 WIDTH, HEADS = 16, 2
 
@@ -207,3 +208,22 @@ def test_autocast_differs_by_rounding(tmp_path: Path) -> None:
     found = compared(tmp_path, cast=True)
     assert found.origins == ()
     assert not {"different", "structure"} & set(found.counts)
+
+
+def test_the_answer_fits_on_a_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(tmp_path / "actual", norms("unbiased"), seed=3)
+    train(tmp_path / "reference")
+    sides = [str(tmp_path / "actual"), str(tmp_path / "reference")]
+    main(["compare", *sides])
+    assert len(capsys.readouterr().out.splitlines()) <= 25
+    main(["compare", "--all", *sides])
+    assert len(capsys.readouterr().out.splitlines()) > 25
+
+
+def test_what_is_built_differently_and_agrees_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(tmp_path / "actual", attentions("right"))
+    train(tmp_path / "reference")
+    assert main(["compare", str(tmp_path / "actual"), str(tmp_path / "reference")]) == 0
+    answer, note = capsys.readouterr().out.splitlines()
+    assert answer.startswith("noise: ")
+    assert note.startswith("built differently, and the results agree: blocks.*.attention (3 times: ")
