@@ -19,10 +19,11 @@ OPTIONS = {
     "buffer_bytes": "the most bytes of tensors that may be queued for the writer",
     "graft": "outputs or inputs to replace by recorded values: {'layers.3/addmm_0.output.0': PATH of a dump}",
     "outline": "launched programs only: a directory for a few numbers per step, used by `ascend-dump triage --run`",
-    "outline_gradients": "steps in which the outline checks gradients too, such as '100-115'",
     "outline_wait": "seconds that the program waits at the end of the outline, so that it can be stopped",
-    "outline_until": "when the outline ends. 'recorded' (default): after the selected steps; 'wrong': at NaN or Inf; "
-    "'end': at the end of the program. With the last two no tensors are recorded",
+    "outline_until": "when the outline ends. 'recorded' (default): after the selected steps; 'symptom': also after the "
+    "first step with NaN or Inf; 'wrong': at NaN or Inf; 'end': at the end of the program. With the last two nothing "
+    "is recorded",
+    "outline_from_start": "True: the first recorded step begins with the program, not with the first call of a model",
     "step": "'optimizer': a step ends with each optimizer step, whatever the number of calls of the model",
     "skip_warmup": "True: calls in which a server profiles memory, warms up or captures graphs do not count as steps",
     "steps_after_origin": "with scene='overflow': steps recorded after the first of several with NaN or Inf (1)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
@@ -17,7 +18,7 @@ import typing_extensions
 import ascend_dump
 from ascend_dump.dump_format import encodable
 
-__all__ = ["CallSite", "Tracker", "module_names", "operator_name"]
+__all__ = ["CallSite", "Tracker", "is_user_code", "module_names", "operator_name", "user_line"]
 
 _LIBRARIES = (
     os.path.dirname(torch.__file__) + os.sep,
@@ -28,10 +29,26 @@ _LIBRARIES = (
     warnings.__file__,
     "<",  # frozen modules and generated code
 )
+#: Python's own library, such as the queues of multiprocessing; installed packages may be in a directory below.
+_STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
+_INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 #: File names that Python and IPython give to interactive input.
 _TYPED = ("<stdin>", "<console>", "<python-input-", "<ipython-input-")
 #: Levels that wrappers insert into the paths of modules.
 _WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+
+#: The code of the functions of PyTorch that call the engine of autograd, by id: hashing a code object is slow.
+_ENGINE = {
+    id(code): code
+    for code in (
+        inspect.unwrap(function).__code__
+        for function in (
+            torch.autograd.backward,
+            torch.autograd.grad,
+            getattr(torch.autograd.graph, "_engine_run_backward", torch.autograd.grad),
+        )
+    )
+}
 
 _current_node = torch._C._current_autograd_node
 _sequence_nr = torch.autograd._get_sequence_nr
@@ -39,6 +56,8 @@ _sequence_nr = torch.autograd._get_sequence_nr
 
 #: The number of innermost functions of a call stack that are kept.
 _MOST_FRAMES = 64
+#: Nodes of autograd with known call sites.
+_MOST_NODES = 1 << 16
 #: Where a parameter is: its module, and the attribute there.
 _Home = tuple["weakref.ref[torch.nn.Module]", str]
 
@@ -72,6 +91,25 @@ def module_names(target: torch.nn.Module) -> dict[int, str]:
             path = path[len(prefix) :]
         names[id(module)] = path[:-1]
     return names
+
+
+def is_user_code(file_name: str) -> bool:
+    """Return True for code that is not part of PyTorch, Python or ascend_dump, such as other packages."""
+    if file_name.startswith(_TYPED):
+        return True
+    if file_name.startswith(_STANDARD_LIBRARY) and not any(name in file_name for name in _INSTALLED):
+        return False
+    return not file_name.startswith(_LIBRARIES)
+
+
+def user_line() -> str:
+    """Return the innermost line of user code on the stack of this thread as `FILE:LINE`, "" if there is none."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if is_user_code(frame.f_code.co_filename):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
 
 
 def _parameter_at(home: _Home) -> Optional[torch.nn.Parameter]:
@@ -212,7 +250,8 @@ class Tracker:
         self._old_gradients = True
         self._optimizer_states.clear()
         self._counts.clear()
-        self._nodes.clear()
+        if len(self._nodes) > _MOST_NODES:  # a backward pass may go through the graphs of several steps
+            self._nodes.clear()
         self._stack.clear()
         self._last_node = _sequence_nr()
 
@@ -242,6 +281,10 @@ class Tracker:
         if node is not None and (top is None or not top[1]):
             number = node._sequence_nr()
             site = self._nodes.get(number)
+            source = self._source_in_node()
+            if source:
+                module = "" if site is None else site.module
+                return CallSite(module, "backward", source, self._call_stack())
             if site is not None:
                 if site.phase != "backward":
                     site = self._nodes[number] = CallSite(site.module, "backward", site.source, site.stack)
@@ -289,10 +332,18 @@ class Tracker:
             frame = frame.f_back
         return ""
 
+    def _source_in_node(self) -> str:
+        """Return the line of user code that a node runs, such as the backward of an `autograd.Function`, else ""."""
+        frame: Any = sys._getframe(3)
+        while frame is not None and id(frame.f_code) not in _ENGINE:
+            code = frame.f_code
+            if (self._user_code.get(id(code)) or self._judge(code))[0]:
+                return f"{code.co_filename}:{frame.f_lineno}"
+            frame = frame.f_back
+        return ""
+
     def _judge(self, code: CodeType) -> tuple[bool, CodeType]:
-        """Return True if the code is the user's, and not that of a library or of ascend_dump."""
-        name = code.co_filename
-        judged = self._user_code[id(code)] = (name.startswith(_TYPED) or not name.startswith(_LIBRARIES), code)
+        judged = self._user_code[id(code)] = is_user_code(code.co_filename), code
         return judged
 
     def _call_stack(self) -> bytes:

@@ -5,27 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable
 
-from ascend_dump import ConfigError
-from ascend_dump.adapter import DumpRequest, Problem, Steps, did_you_mean
+from ascend_dump.adapter import DumpRequest, Problem, did_you_mean
 
 __all__ = ["check", "compiled_problem"]
 
 
-def _are_steps(value: Any) -> bool:
-    try:
-        return isinstance(value, (str, int)) and bool(str(Steps(value)))
-    except ConfigError:
-        return False
-
-
+_ENDS = ("wrong", "recorded", "symptom", "end")
 _VALUES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("rehash", lambda value: isinstance(value, bool), "True or False"),
     ("stack", lambda value: isinstance(value, bool), "True or False"),
     ("steps_after_origin", lambda value: type(value) is int and value >= 0, "how many steps, 0 or more"),
     ("outline", lambda value: isinstance(value, str) and bool(value), "the path of a directory"),
-    ("outline_gradients", _are_steps, "steps, such as '100-115'"),
     ("outline_wait", lambda value: type(value) in (int, float) and 0 <= value <= 60, "0 to 60 seconds"),
-    ("outline_until", lambda value: value in ("wrong", "recorded", "end"), "'wrong', 'recorded' or 'end'"),
+    ("outline_until", lambda value: value in _ENDS, f"one of {', '.join(map(repr, _ENDS))}"),
+    ("outline_from_start", lambda value: type(value) is bool, "True or False"),
     ("step", lambda value: value == "optimizer", "'optimizer', or leave it out: each call of the model is one"),
     ("skip_warmup", lambda value: type(value) is bool, "True or False"),
     ("buffer_bytes", lambda value: type(value) is int and value > 0, "a positive number of bytes"),

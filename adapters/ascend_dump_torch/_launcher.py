@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from ascend_dump.adapter import Begin, Steps, at_exit
+from ascend_dump.adapter import Begin, at_exit
 from ascend_dump.adapter.pytorch.base import is_torchrun
 from ascend_dump.adapter.pytorch.calls import keep_hooks_quiet
 from ascend_dump.adapter.pytorch.compiled import Root
@@ -47,12 +47,16 @@ class _TorchLaunch:
         self._unfollow = follow_inference_mode()
         self._session: Optional[TorchSession] = None
         self._told_compiled = False
+        #: The step that the session has entered last.
+        self._entered: Optional[int] = None
         options = begin.request.options
-        self._records = options.get("outline_until", "recorded") == "recorded"
+        self._until = options.get("outline_until", "recorded")
+        self._records = self._until in ("recorded", "symptom")
         self._outline: Optional[StepOutline] = None
+        self._cancel_end: Callable[[], None] = lambda: None
         if "outline" in options:
             self._outline = self._new_outline()
-            at_exit(self._end_outline)
+            self._cancel_end = at_exit(self._end_outline)
         self._updates = OptimizerSteps(self._updated) if options.get("step") == "optimizer" else None
         self._steps = ProcessSteps(
             self._called,
@@ -60,6 +64,8 @@ class _TorchLaunch:
             self._is_warmup if options.get("skip_warmup") else None,
             self._ended,
         )
+        if options.get("outline_from_start") and self._records:
+            self._enter(0, "process")
 
     def _ended(self) -> None:
         self._begin.done()
@@ -71,7 +77,7 @@ class _TorchLaunch:
         if self._begin.over:
             self._steps.end()
             return
-        self._session = None
+        self._session = self._entered = None
         if self._updates is not None:
             self._updates.remove()
             self._updates = OptimizerSteps(self._updated)
@@ -82,12 +88,8 @@ class _TorchLaunch:
 
     def _new_outline(self) -> StepOutline:
         options = self._begin.request.options
-        gradients = options.get("outline_gradients")
-        return StepOutline(
-            Path(options["outline"]),
-            until_wrong=options.get("outline_until") == "wrong",
-            gradients=() if gradients is None else Steps(gradients),
-        )
+        directory = Path(options["outline"])
+        return StepOutline(directory, until_wrong=self._until == "wrong", begins=self._begins_without_model)
 
     def _end_outline(self) -> None:
         if self._outline is not None:
@@ -118,7 +120,7 @@ class _TorchLaunch:
             return
         if self._updates is not None:
             step = self._updates.begins(not isinstance(root, torch.nn.Module) or root.training)
-        if step is None:
+        if step is None or (self._outline is not None and self._outline.counts_itself):
             if self._session is not None:
                 self._adopt(root)
             return
@@ -129,25 +131,51 @@ class _TorchLaunch:
                 self._steps.end()
                 self._wait()
             return
-        if self._session is None:
-            model = type(root).__name__ if isinstance(root, torch.nn.Module) else root.__name__
-            session = self._begin(model=model)
-            if not isinstance(session, TorchSession):
-                self._steps.end()
-                if self._outline is not None:
-                    self._outline.finish(Over.FAILED, "this process is not recorded")
-                return
-            self._session = session
-        was_recording = self._session.recording
-        self._adopt(root)
-        self._session.guard(self._session.enter_step, step)
+        was_recording = self._session is not None and self._session.recording
+        model = type(root).__name__ if isinstance(root, torch.nn.Module) else root.__name__
+        if not self._enter(step, model, root):
+            return
+        assert self._session is not None, "a step was entered"
         if self._session.recording and not was_recording and not self._steps.compiled:
             # The session's own hooks were not installed yet when this call began.
             self._session.guard(self._session.tracker.enter, root)
         if self._session.recording and self._steps.compiled and not self._told_compiled:
             self._told_compiled = True
             log.warning("%s", compiled_problem())
-        if self._session.is_past(step):
+        self._end_if_past(step)
+
+    def _begins_without_model(self, step: int) -> None:
+        """Called where no module with parameters begins the steps."""
+        if self._records and not self._begin.over and self._enter(step, "process"):
+            self._end_if_past(step)
+
+    def _enter(self, step: int, model: str, root: Optional[Root] = None) -> bool:
+        """Begin a step of the session, which begins with the first one. Returns False if nothing is recorded."""
+        if self._session is None:
+            session = self._begin(model=model)
+            if not isinstance(session, TorchSession):
+                self._steps.end()
+                if self._outline is not None:
+                    self._outline.finish(Over.FAILED, "this process is not recorded")
+                return False
+            self._session = session
+            if self._outline is not None:
+                self._outline.report = session.note_symptom
+                # What is called first at the end of the process was registered last.
+                self._cancel_end()
+                self._cancel_end = at_exit(self._end_outline)
+        if root is not None:
+            self._adopt(root)
+        # What comes before the first call may belong to its step.
+        if self._entered != step:
+            self._entered = step
+            self._session.guard(self._session.enter_step, step)
+        return True
+
+    def _end_if_past(self, step: int) -> None:
+        assert self._session is not None, "a step was entered"
+        shows_symptom = self._until == "symptom" and self._outline is not None and self._outline.is_wrong
+        if shows_symptom or self._session.is_past(step):
             self._steps.end()
             if self._outline is not None:
                 # First the files, so that they are complete when the outline says that it is over.

@@ -108,7 +108,11 @@ class RecordMode(TorchDispatchMode):
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
         if schema.views_first and type(args[0]) in _PLAIN and session.grafts is None:
             # It changes no memory, so it is recorded afterwards. Two of three operators of a transformer are such.
-            result = func(*args, **kwargs)
+            try:
+                result = func(*args, **kwargs)
+            except Exception:
+                session.guard(_apart, self._record_failed, self._before(schema, args, kwargs))
+                raise
             self._viewed(schema, args, kwargs, result)
             return result
         began = time.perf_counter()
@@ -125,7 +129,11 @@ class RecordMode(TorchDispatchMode):
         if pending is not None and pending.replacement is not None:
             args, kwargs = pending.replacement
         called = time.perf_counter()
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except Exception:
+            session.guard(_apart, self._record_failed, pending)
+            raise
         returned = time.perf_counter()
         if pending is not None:
             try:
@@ -171,8 +179,7 @@ class RecordMode(TorchDispatchMode):
             items = tensors.items_of_view(op, source, result)
         if items is None:
             items = [tensors.item(op, source, "input", 0, unset), tensors.item(op, result, "output", 0, unset)]
-        if op.phase == "other":
-            self._name_parameters(items, described)
+        self._name_parameters(op, items, described)
         if self._placements:
             self._describe_ranks(None, items, described)
         items[0].line.call = with_stack(describe_call(schema.signature, args, kwargs), stack)
@@ -249,8 +256,7 @@ class RecordMode(TorchDispatchMode):
                     for i, tensor in enumerate(inputs):
                         if tensors.is_unset(tensor):
                             items[i] = item(op, tensor, "input", i, True)
-                if op.phase == "other":
-                    self._name_parameters(items, inputs)
+                self._name_parameters(op, items, inputs)
                 self._describe_ranks(pending.collective, items, inputs)
                 pending.items = items
         if pending.written:
@@ -342,6 +348,15 @@ class RecordMode(TorchDispatchMode):
             conclude = functools.partial(self._conclude_collective, pending, outputs, names)
             self._collectives.begin(RunningCollective(outputs, work, conclude))
 
+    def _record_failed(self, pending: Optional[BegunCall]) -> None:
+        """Record the inputs of an operator that has raised an exception."""
+        if isinstance(pending, PendingOperator) and pending.items:
+            pending.items[0].line.call = with_stack(pending.call, pending.stack)
+            self._session.write(pending.items)
+            tensors = [tensor for tensor in pending.inputs if nonfinite(tensor)] or pending.inputs[:1]
+            for tensor in tensors:
+                self._session.note_symptom(tensor, "raised", argument=pending.op.name)
+
     def _conclude(self, pending: PendingOperator, outputs: list[torch.Tensor], names: Sequence[str]) -> None:
         """Write the records of an operator that has run.
 
@@ -364,8 +379,7 @@ class RecordMode(TorchDispatchMode):
                 item = make(op, tensor, "output", i, pending.unset or i == pending.schema.partial)
                 if names:
                     item.line.argument = names[i]
-                if op.phase == "other":
-                    self._name_parameters([item], [tensor])
+                self._name_parameters(op, [item], [tensor])
                 if origin:
                     item.line.origin = nonfinite(tensor)
                 self._describe_ranks(pending.collective, [item], [tensor])
@@ -385,11 +399,15 @@ class RecordMode(TorchDispatchMode):
             for item, tensor in zip(items, tensors):
                 item.line.placement = self._placements.of(tensor)
 
-    def _name_parameters(self, items: Sequence[Item], tensors: Sequence[torch.Tensor]) -> None:
-        """Add parameter names to the records of operators outside modules, such as an optimizer's."""
+    def _name_parameters(self, op: OperatorCall, items: Sequence[Item], tensors: Sequence[torch.Tensor]) -> None:
+        """Add parameter names to the records of operators outside modules, such as an optimizer's.
+
+        Within modules only the first record of a parameter in a step has its name: it is the input of many operators.
+        """
         of = self._session.tracker.parameter_of
         for item, tensor in zip(items, tensors):
-            item.line.parameter = of(tensor)
+            if op.phase == "other" or item.line.requires_grad:
+                item.line.parameter = of(tensor)
 
     def _conclude_collective(
         self, pending: PendingOperator, outputs: list[torch.Tensor], names: Sequence[str], complete: bool

@@ -10,13 +10,15 @@ import torch
 
 from ascend_dump_torch._memory import storages_of
 
-__all__ = ["Aftermath", "copy_overwritten", "nonfinite", "nonfinite_numbers"]
+__all__ = ["Aftermath", "copy_overwritten", "nonfinite", "nonfinite_numbers", "read_number"]
 
 #: Floating-point types without Inf and NaN.
 _FINITE_ONLY = {getattr(torch, name) for name in ("float4_e2m1fn_x2",) if hasattr(torch, name)}
 #: The types of almost all tensors, whose elements can be added as they are.
 _COMMON = frozenset((torch.float32, torch.bfloat16, torch.float16, torch.float64))
 _strided = torch.strided
+#: `Tensor.item` of PyTorch itself: `_value_hooks` replaces the one of `torch.Tensor`.
+read_number = torch._C.TensorBase.item
 
 
 def copy_overwritten(inputs: list[torch.Tensor], written: list[torch.Tensor]) -> dict[int, torch.Tensor]:
@@ -46,7 +48,7 @@ def nonfinite(tensor: torch.Tensor) -> bool:
         elif tensor.is_complex():  # complex32 has none either
             tensor = torch.view_as_real(tensor.resolve_conj())
     # A sum is the fastest check and misses nothing; the sum itself may overflow, so a second check confirms it.
-    return not math.isfinite(tensor.sum().item()) and not bool(torch.isfinite(tensor).all())
+    return not math.isfinite(read_number(tensor.sum())) and not bool(torch.isfinite(tensor).all())
 
 
 def elements(tensor: torch.Tensor) -> Optional[torch.Tensor]:

@@ -25,7 +25,7 @@ class OverflowMode(RecordMode):
 
     Almost all outputs are finite. So only the call site is determined before an operator runs; the other fields of its
     records follow once an output has NaN or Inf. Views are not checked: they have the values of their input, an output
-    of an earlier operator.
+    of an earlier operator. `lift_fresh` is one of a tensor that no operator made: a constant of the program.
     """
 
     _checks_inputs = True
@@ -65,7 +65,10 @@ class OverflowMode(RecordMode):
         return pending
 
     def _record_view(self, schema: Schema, args: Any, kwargs: Any, result: Any) -> None:
-        self._count(schema)
+        call_site, number, seq = self._count(schema)
+        if schema.base == "lift_fresh" and nonfinite(result):
+            call = _NotedCall(None, seq, time.time_ns() // 1000, call_site, number, args, kwargs)
+            self._record(call.described(schema), [result], (), [result])
 
     def _count(self, schema: Schema) -> tuple[CallSite, int, int]:
         """Return the place of an operator, and its numbers among those of its name there and in the step."""
@@ -117,18 +120,24 @@ class OverflowMode(RecordMode):
         filled = before[1:] if schema.ignores_first and schema.writes else read
         args, kwargs = pending.called
         constants = nonfinite_numbers(args) + nonfinite_numbers(kwargs.values())
-        if is_mask(schema.base, schema.views, filled, constants, wrong) or not session.aftermath.records():
+        tensors = session.tensors
+        # Scaling and moving Inf looks like that of a mask, and is a part of the way of Inf that was computed.
+        is_computed = any(tensors.is_infinite(tensor) for tensor in before)
+        if not is_computed and is_mask(schema.base, schema.views, filled, constants, wrong):
             return
+        if not session.aftermath.records():
+            return
+        for tensor in wrong:
+            tensors.mark_infinite(tensor)
         if pending.call is NO_CALL:
             pending.call = describe_call(schema.signature, args, kwargs)
         if session.records_inputs:
-            item = session.tensors.item
+            item = tensors.item
             pending.items = [
                 item(pending.op, tensor, "input", i, pending.first_unset and not i, copy)
                 for i, (tensor, copy) in enumerate(zip(pending.inputs, copies))
             ]
-            if pending.op.phase == "other":
-                self._name_parameters(pending.items, pending.inputs)
+            self._name_parameters(pending.op, pending.items, pending.inputs)
             self._describe_ranks(pending.collective, pending.items, pending.inputs)
         origin = not constants and not any(nonfinite(tensor) for tensor in read)
         self._write(pending, outputs, names, origin)

@@ -20,9 +20,10 @@ from ascend_dump import AscendDumpError, CaptureError, ConfigError, NotSupported
 from ascend_dump.adapter import DumpRequest, RunDirectory, Session, Tally, tell_of_empty
 from ascend_dump.adapter.pytorch.calls import Watch
 from ascend_dump.adapter.pytorch.warmup import is_warmup
+from ascend_dump.dump_format import SYMPTOM
 from ascend_dump.writing import CHANGED, HostRun, HostWriter, Item, size_limit
 from ascend_dump_torch import _stack
-from ascend_dump_torch._call_site import Tracker
+from ascend_dump_torch._call_site import Tracker, user_line
 from ascend_dump_torch._eager import force_eager
 from ascend_dump_torch._layers import LayerFilter
 from ascend_dump_torch._memory_hooks import MemoryGuard
@@ -31,7 +32,7 @@ from ascend_dump_torch._modules import ModuleRecorder
 from ascend_dump_torch._overflow import Aftermath
 from ascend_dump_torch._overflow_mode import OverflowMode
 from ascend_dump_torch._replace_tensors import Grafts, read_grafts
-from ascend_dump_torch._tensors import Tensors
+from ascend_dump_torch._tensors import OperatorCall, Tensors
 from ascend_dump_torch._updates import OptimizerSteps
 
 __all__ = ["TorchSession"]
@@ -99,6 +100,8 @@ class TorchSession(Session):
             rehash=request.level == "module" or bool(request.options.get("rehash", False)),
             # Without tensors there are no shards to delete.
             keep=None if request.data == "stats" else request.keep,
+            # Most operators are not recorded there, so that the memory of a tensor is known by its number alone.
+            numbers_last=self.overflow_only,
         )
         self._mode = (OverflowMode if self.overflow_only else RecordMode)(self)
         self._updates: Optional[OptimizerSteps] = None
@@ -304,6 +307,20 @@ class TorchSession(Session):
                 'values; tensors are copied from now on, options={"rehash": True} copies them from the start',
                 first,
             )
+
+    def note_symptom(self, tensor: torch.Tensor, kind: str, parameter: str = "", argument: str = "") -> None:
+        """Record a tensor with NaN or Inf that the user sees: a "loss", "gradient", "parameter", "output" or "read".
+
+        kind       "raised" for an input of an operator that has raised an exception; argument: its name
+        parameter  the name of the parameter, or of the one that it is the gradient of, `fc.weight.grad`
+        """
+        if self.recording and self._records_here():
+            name = self.tracker.name("", kind)
+            now = time.time_ns() // 1000
+            op = OperatorCall(self.next_seq(), f"{SYMPTOM}{kind}", name, now, "other", "", user_line())
+            item = self.tensors.item(op, tensor, "input", 0)
+            item.line.parameter, item.line.argument = parameter, argument
+            self.write([item])
 
     def note_skipped(self, reason: str) -> None:
         self._writer.skipped[reason] += 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional, Protocol
 
+import torch
+
 from ascend_dump.writing import Item
 from ascend_dump_torch._call_site import Tracker
 from ascend_dump_torch._overflow import Aftermath
@@ -39,6 +41,8 @@ class Recording(Protocol):
     def write(self, items: list[Item]) -> None: ...
 
     def note_skipped(self, reason: str) -> None: ...
+
+    def note_symptom(self, tensor: torch.Tensor, kind: str, parameter: str = "", argument: str = "") -> None: ...
 
     def guard(self, function: Callable[..., Any], *args: Any) -> Any: ...
 

@@ -1,62 +1,87 @@
 """A few numbers of each step, cheap enough for all steps of a training: `ascend_dump.dump_format.OutlineLine`.
 
-The outline has the largest and the smallest element of the results of top-level calls, which show NaN and Inf. NaN in a
-gradient makes parameters NaN, and usually the next outputs; so parameters are checked only every few steps, and
-gradients only in requested steps. Numbers computed on a device are read some steps later, so that the program does not
-wait for the device.
+They are of the values that a user looks at (`_value_hooks`), and of the results of top-level calls. NaN in the loss, in
+gradients and in parameters is wrong at once. NaN in the result of a call is wrong if the step has no loss; NaN in a
+number that the program reads may be that of a metric. Numbers computed on a device are read some steps later, so that
+the program does not wait for the device.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 import os
 import time
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+import weakref
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
 
 import msgspec
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ascend_dump.adapter import current_rank, open_private
-from ascend_dump.dump_format import GRADIENTS, OUTLINE_SCHEMA, PARAMETERS, OutlineLine, Over, outline_name
+from ascend_dump.dump_format import OUTLINE_SCHEMA, OutlineLine, Over, outline_name
+from ascend_dump_torch._call_site import module_names, user_line
 from ascend_dump_torch._devices import find_devices
-from ascend_dump_torch._memory import is_plain
+from ascend_dump_torch._looks import (
+    extremes_of,
+    kind_of,
+    nonfinite_among,
+    norms_of,
+    parameters_of,
+    tensors_in,
+)
+from ascend_dump_torch._overflow import read_number
+from ascend_dump_torch._value_hooks import follow_values
 
 __all__ = ["StepOutline"]
 
 log = logging.getLogger("ascend_dump")
 
-#: The most tensors checked per call, and the most checks per step.
-_MOST_TENSORS, _MOST_LOOKS = 32, 32
+#: The most looks per step.
+_MOST_LOOKS = 32
 #: The number of steps after which numbers are read from a device.
 _LAG = 16
 #: Seconds between writes of the file; the number of steps with a line each; of later steps every hundredth has one.
 _PAUSE, _MOST_LINES, _SPARSE = 0.5, 100_000, 100
-#: Interval in steps at which the parameters of optimizers are checked.
+#: Interval in optimizer steps at which parameters are looked at. NaN in them usually shows in the next loss.
 _PARAMETERS_EVERY = 16
+#: A scaler that leaves out this many optimizer steps in a row, after one that it did not, adapts to nothing.
+_MOST_SKIPS = 4
+#: Tensors with NaN or Inf that are reported to a recording, per look.
+_MOST_REPORTED = 8
 
 
 class _Look(NamedTuple):
-    """The largest number of one or several tensors; for outputs the smallest too."""
+    """Numbers of one or several tensors: their extremes or their norm.
 
+    kind  "output", "loss", "gradient", "parameter", "read" or "skip"
+    what  the tensors in words
+    """
+
+    kind: str
     what: str
-    numbers: list[torch.Tensor]
+    numbers: Sequence[Any]
 
 
 class StepOutline:
     """Writes the outline of this process, from its first step until `finish`.
 
-    over  why it ended; "" before that
+    over    why it ended; "" before that
+    is_wrong       True once a step had NaN or Inf that the user sees
+    counts_itself  True if no module begins steps: then optimizers do, or backward passes
+    report  set while a step is recorded: called with each tensor with NaN or Inf, the kind of the look, its parameter
     """
 
-    def __init__(self, directory: Path, *, until_wrong: bool, gradients: Container[int] = ()) -> None:
-        """Begin an outline. gradients: the steps with a check of gradients."""
+    def __init__(
+        self, directory: Path, *, until_wrong: bool, begins: Callable[[int], None] = lambda step: None
+    ) -> None:
+        """Begin an outline. begins: called with each step that no module begins."""
         self.over = ""
-        self._gradients = gradients
+        self._begins = begins
+        self.report: Optional[Callable[[torch.Tensor, str, str], None]] = None
         self._until_wrong = until_wrong
         self._directory = directory
         self._file = -1
@@ -65,27 +90,61 @@ class StepOutline:
         self._count = 0
         self._step = -1
         self._looks: list[_Look] = []
-        self._waiting: list[tuple[int, list[_Look]]] = []
+        self._waiting: list[tuple[OutlineLine, list[_Look]]] = []
         self._on_device = False
         self._devices = find_devices()
-        self._undo: Callable[[], None] = register_optimizer_step_pre_hook(self._optimizes).remove
+        self._busy = False
+        self._looked: Counter[str] = Counter()
+        self.is_wrong = self.counts_itself = False
+        #: The optimizer that trainers count, its steps, and all optimizers with their parameters.
+        self._optimizer: Optional[weakref.ref[Any]] = None
+        self._updates = self._passes = self._updated_at = 0
+        self._optimizers: weakref.WeakKeyDictionary[Any, list[torch.Tensor]] = weakref.WeakKeyDictionary()
+        self._models: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        #: The optimizer steps and the backward passes before the open step.
+        self._began_after = 0, 0
+        #: Whether a backward pass has added to gradients that were not looked at; whether they are scaled.
+        self._fresh_gradients = self._scaled_gradients = self._has_passed = False
+        self._scaled_losses = self._skips = 0
+        self._ever_updated = False
+        self._undo: Callable[[], None] = follow_values(self)
+
+    # The clock.
 
     def begin(self, step: int) -> None:
         """End the open step and begin another one."""
-        self._guard(self._end_step)
-        self._step = step
+        if not self.counts_itself:
+            self._guard(self._begin, step)
 
-    def returned(self, root: Any, result: Any) -> None:
-        """Call after a top-level call has returned `result`."""
-        if not self.over and self._step >= 0:
-            self._guard(self._look_at, root, result)
+    def _begin(self, step: int) -> None:
+        # Gradients are accumulated: no optimizer has looked at them.
+        self._look_at_gradients()
+        self._end_step()
+        self._step = step
+        self._began_after = self._updates, self._passes
+        self._updated_at = 0
+        self._has_passed = False
+
+    def _begin_itself(self) -> None:
+        self._begin(self._step + 1)
+        self._begins(self._step)
 
     def finish(self, over: str, reason: str = "") -> None:
         """Write the remaining steps and the reason of the end. A second call does nothing."""
         if self.over:
             return
-        self._guard(self._end_step, True)
+        self._guard(self._finish, over == Over.ENDED)
         self._end(over, reason)
+
+    def _finish(self, is_end: bool) -> None:
+        self._look_at_gradients()
+        for parameters in list(self._optimizers.values()) if is_end else ():
+            self._look_at_parameters(parameters)
+        if self._skips >= _MOST_SKIPS:
+            self._note(
+                "skip", f"gradients: the gradient scaler left out the last {self._skips} optimizer steps", [math.nan]
+            )
+        self._end_step(True)
 
     def abandon(self) -> None:
         """Drop this outline in a forked child: it writes its own."""
@@ -102,8 +161,9 @@ class StepOutline:
         self._undo()
         self._looks, self._waiting = [], []
         try:
-            if self._file >= 0 or self._lines:  # nothing is written if there was no step
-                self._add(OutlineLine(over=over, reason=reason))
+            if self._file >= 0 or self._lines or self._looked:  # else nothing has happened
+                looked = dict(self._looked)
+                self._add(OutlineLine(over=over, reason=reason, looked=looked, updates=self.counts_itself))
                 self._flush()
                 os.close(self._file)
         except OSError as error:
@@ -111,8 +171,9 @@ class StepOutline:
         self._file = -1
 
     def _guard(self, function: Callable[..., None], *args: Any) -> None:
-        if self.over:
+        if self.over or self._busy:
             return
+        self._busy = True
         try:
             with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), torch.no_grad():
                 function(*args)
@@ -121,40 +182,198 @@ class StepOutline:
             log.warning("the outline of the run ends at step %d: %s", self._step, error)
             log.debug("the outline failed", exc_info=True)
             self._end(Over.FAILED, f"{type(error).__name__}: {error}"[:500])
+        finally:
+            self._busy = False
 
-    # Checking tensors.
+    # Looking at tensors.
 
-    def _look_at(self, root: Any, result: Any) -> None:
-        if len(self._looks) >= _MOST_LOOKS or self._captures():
-            return
+    def returned(self, root: Any, result: Any) -> None:
+        """Call after a top-level call has returned `result`."""
+        if self._step >= 0:
+            self._guard(self._look_at_result, root, result)
+
+    def _look_at_result(self, root: Any, result: Any) -> None:
+        if isinstance(root, torch.nn.Module):
+            self._models.add(root)
         name = type(root).__name__ if isinstance(root, torch.nn.Module) else getattr(root, "__name__", "a function")
-        for number, tensor in enumerate(_tensors_in(result)):
-            plain = _plain(tensor)
-            if plain is not None:
-                self._note(f"output {number} of {name}", list(torch.aminmax(plain))[::-1])
+        for number, tensor in enumerate(tensors_in(result)):
+            self._look_at("output", f"output {number} of {name}", tensor)
 
-    def _optimizes(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if self._step in self._gradients:
-            # With a gradient scaler Inf is expected, and the scaler handles it.
-            if getattr(optimizer, "found_inf", None) is None:
-                self._guard(self._look_at_many, (parameter.grad for parameter in _parameters_of(optimizer)), GRADIENTS)
-        elif self._step % _PARAMETERS_EVERY == _PARAMETERS_EVERY - 1:
-            self._guard(self._look_at_many, _parameters_of(optimizer), PARAMETERS)
+    def backward_begins(self, tensors: Any, *, accumulates: bool) -> None:
+        self._guard(self._look_at_losses, tensors, accumulates)
 
-    def _look_at_many(self, tensors: Iterable[Optional[torch.Tensor]], what: str) -> None:
-        if len(self._looks) >= _MOST_LOOKS or self._captures():
+    def _look_at_losses(self, tensors: Any, accumulates: bool) -> None:
+        if self._step < 0 or (self.counts_itself and self._has_passed and self._optimizer is None):
+            self.counts_itself = True
+            self._begin_itself()
+        self._has_passed = True
+        if self._scaled_losses:  # it was looked at before it was scaled
+            self._scaled_losses -= 1
+            self._scaled_gradients = True
+        else:
+            for tensor in tensors_in(tensors):
+                self._look_at("loss", "the loss that backward() begins at", tensor)
+        if accumulates:
+            self._fresh_gradients = True
+            self._passes += 1
+
+    def differentiated(self, gradients: Any) -> None:
+        self._guard(self._look_at_many, "output", "a result of autograd.grad()", tensors_in(gradients))
+
+    def scaled(self, loss: Any, result: Any) -> None:
+        self._guard(self._look_at_unscaled, loss)
+
+    def _look_at_unscaled(self, loss: Any) -> None:
+        self._scaled_losses += 1
+        for tensor in tensors_in(loss):
+            self._look_at("loss", "the loss before it is scaled", tensor)
+
+    def steps(self, optimizer: torch.optim.Optimizer) -> None:
+        self._guard(self._look_before, optimizer)
+
+    def _look_before(self, optimizer: torch.optim.Optimizer) -> None:
+        if optimizer not in self._optimizers:
+            parameters = list(parameters_of(optimizer))
+            self._optimizers[optimizer] = parameters
+            # Before they are gone with their optimizer, which ends with its function.
+            weakref.finalize(optimizer, self._guard, self._look_at_parameters, parameters).atexit = False
+        # With an optimizer that skips steps itself, Inf in scaled gradients is expected.
+        if getattr(optimizer, "found_inf", None) is None:
+            self._look_at_gradients(optimizer)
+
+    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        self._guard(self._look_after, optimizer)
+
+    def _look_after(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._optimizer is None or self._optimizer() is None:
+            self._optimizer = weakref.ref(optimizer)
+        if self._optimizer() is not optimizer:
             return
-        groups: dict[Any, list[torch.Tensor]] = {}
-        for tensor in tensors:
-            plain = None if tensor is None else _plain(tensor)
-            if plain is not None:
-                groups.setdefault((plain.device, plain.dtype), []).append(plain)
-        for group in groups.values():
-            self._note(what, [torch.stack(torch._foreach_norm(group, math.inf)).max()])
+        self._updates += 1
+        self._updated_at = time.time_ns() // 1000
+        if self._updates % _PARAMETERS_EVERY == 0:
+            self._look_at_parameters(list(parameters_of(optimizer)))
+        if self.counts_itself:
+            self._begin_itself()
 
-    def _note(self, what: str, numbers: list[torch.Tensor]) -> None:
-        self._looks.append(_Look(what, numbers))
-        self._on_device = self._on_device or not numbers[0].is_cpu
+    def scaler_stepped(self, scaler: Any, skipped: bool) -> None:
+        self._guard(self._look_at_scaler, scaler, skipped)
+
+    def _look_at_scaler(self, scaler: Any, skipped: bool) -> None:
+        self._scaled_gradients = self._fresh_gradients = False
+        self._skips = self._skips + 1 if skipped else 0
+        self._ever_updated = self._ever_updated or not skipped
+        if not skipped:
+            return
+        scale = scaler.get_scale()
+        self._report_many("skip", [parameter.grad for parameter in self._all_parameters()])
+        if (self._ever_updated and self._skips >= _MOST_SKIPS) or scale <= 1:
+            steps = f"{self._skips} optimizer steps in a row, at last at a scale of {scale:g}"
+            what = f"gradients: the gradient scaler left out {steps}"
+            self._note("skip", what, [math.nan])
+        else:
+            self._looked["skip"] += 1
+
+    def reads(self, tensor: torch.Tensor, value: Any) -> None:
+        if not self._busy and isinstance(value, float):
+            self._looked["read"] += 1
+            if not math.isfinite(value):
+                self._guard(self._look_at_number, tensor, value)
+        elif not self._busy and not isinstance(value, (int, bool)) and tensor.numel() == 1:
+            self._guard(self._look_at, "read", "a tensor of one element that the program reads", tensor)
+
+    def _look_at_number(self, tensor: torch.Tensor, value: float) -> None:
+        self._tell(tensor, "read", "")
+        self._note("read", "a number that the program reads", [value])
+
+    def _look_at(self, kind: str, what: str, tensor: torch.Tensor) -> None:
+        if self._captures() or len(self._looks) >= _MOST_LOOKS:
+            return
+        numbers = extremes_of(tensor)
+        if not numbers:
+            return
+        if numbers[0].is_cpu or self.report is not None:
+            numbers = [read_number(number) for number in numbers]
+            if kind_of(numbers):
+                self._tell(tensor, kind, "")
+        self._note(kind, what, numbers)
+
+    def _look_at_gradients(self, optimizer: Optional[torch.optim.Optimizer] = None) -> None:
+        """Look at the gradients that the last backward pass has left, unless they are scaled."""
+        if not self._fresh_gradients:
+            return
+        self._fresh_gradients = False
+        if not self._scaled_gradients:
+            parameters = list(parameters_of(optimizer)) if optimizer is not None else self._all_parameters()
+            self._look_at_many("gradient", "the gradient", [parameter.grad for parameter in parameters], parameters)
+
+    def _look_at_parameters(self, parameters: list[torch.Tensor]) -> None:
+        self._look_at_many("parameter", "the parameter", parameters, parameters)
+
+    def _look_at_many(
+        self, kind: str, what: str, tensors: Sequence[Optional[torch.Tensor]], parameters: Sequence[torch.Tensor] = ()
+    ) -> None:
+        if self._captures():
+            return
+        for number in norms_of(tensors):
+            value: Any = number
+            if number.is_cpu or self.report is not None:
+                value = read_number(number)
+                if not math.isfinite(value):
+                    wrong = nonfinite_among(tensors)
+                    if not wrong:
+                        continue  # the norm has overflowed
+                    names = self._names_of(parameters)
+                    name = names.get(id(parameters[wrong[0]]), "") if parameters else ""
+                    further = f" and of {len(wrong) - 1} more" if len(wrong) > 1 else ""
+                    what = f"{what} {'of ' * (kind == 'gradient')}{name}{further}" if name else what
+                    self._report_many(kind, tensors, parameters)
+            self._note(kind, what, [value])
+
+    def _all_parameters(self) -> list[torch.Tensor]:
+        """Return the parameters of all optimizers; before their first steps those of the models."""
+        lists = list(self._optimizers.values()) or [list(model.parameters()) for model in self._models]
+        return list({id(parameter): parameter for parameters in lists for parameter in parameters}.values())
+
+    def _names_of(self, parameters: Sequence[torch.Tensor]) -> dict[int, str]:
+        names = {id(parameter): f"number {number}" for number, parameter in enumerate(parameters)}
+        for model in self._models:
+            paths = module_names(model)
+            for module in model.modules():
+                for name, parameter in module.named_parameters(recurse=False):
+                    names[id(parameter)] = f"{paths[id(module)]}.{name}".lstrip(".")
+        return names
+
+    def _report_many(
+        self, kind: str, tensors: Sequence[Optional[torch.Tensor]], parameters: Sequence[torch.Tensor] = ()
+    ) -> None:
+        if self.report is None:
+            return
+        names = self._names_of(parameters)
+        for position in nonfinite_among(tensors)[:_MOST_REPORTED]:
+            tensor = tensors[position]
+            assert tensor is not None, "it has NaN or Inf"
+            name = names[id(parameters[position])] if parameters else ""
+            self._tell(tensor, kind, f"{name}{'.grad' * (kind == 'gradient')}" if name else "")
+
+    def _tell(self, tensor: torch.Tensor, kind: str, parameter: str) -> None:
+        if self.report is not None:
+            self.report(tensor, kind, parameter)
+
+    def _note(self, kind: str, what: str, numbers: Sequence[Any]) -> None:
+        self._looked[kind] += kind != "read"
+        known = not isinstance(numbers[0], torch.Tensor)
+        if known and kind_of(numbers):
+            line = user_line()
+            what = f"{what}, at {line}" if line else what
+        if kind == "read" and (not kind_of(numbers) or self._scaled_gradients):
+            return  # such as the norm of gradients that the scaler will find
+        look = _Look(kind, what, numbers)
+        if len(self._looks) < _MOST_LOOKS or (known and kind_of(numbers)):
+            self._looks.append(look)
+        self._on_device = self._on_device or not known
+        if known and self._until_wrong and kind != "output" and _judge(OutlineLine(), [look]).wrong:
+            self._end_step()
 
     def _captures(self) -> bool:
         """Return True if operators are being captured into a graph of a device."""
@@ -164,33 +383,29 @@ class StepOutline:
 
     def _end_step(self, all_of_it: bool = False) -> None:
         # At the end the open step may be empty.
-        if self._step >= 0 and (self._looks or not all_of_it):
-            self._waiting.append((self._step, self._looks))
+        if self._step >= 0 or self._looks:
+            update, passes = self._began_after
+            line = OutlineLine(step=max(self._step, 0), update=update, passes=passes, updated_at=self._updated_at)
+            self._waiting.append((line, self._looks))
             self._looks = []
         if all_of_it or not self._on_device or len(self._waiting) >= _LAG:
             waiting, self._waiting = self._waiting, []
-            for step, looks in waiting:
-                if self._write_step(step, looks):
+            for line, looks in waiting:
+                if self._write_step(line, looks):
                     return
 
-    def _write_step(self, step: int, looks: Sequence[_Look]) -> bool:
+    def _write_step(self, line: OutlineLine, looks: Sequence[_Look]) -> bool:
         """Write a step. Returns True if the outline ends with it."""
-        values: list[float] = []
-        wrong = masked = ""
-        for look in looks:
-            numbers = [float(number) for number in look.numbers]
-            values += numbers
-            what = _what(numbers)
-            if what == "-Inf":
-                masked = masked or f"{what} in {look.what}"
-            elif what:
-                wrong = wrong or f"{what} in {look.what}"
+        looks = [look._replace(numbers=list(_numbers(look))) for look in looks]
+        _judge(line, looks)
+        self.is_wrong = self.is_wrong or bool(line.wrong)
+        values = (value for look in looks for value in look.numbers)
+        line.values = tuple(value if math.isfinite(value) else None for value in values)
         self._count += 1
-        if wrong or masked or self._count <= _MOST_LINES or step % _SPARSE == 0:
-            finite = tuple(value if math.isfinite(value) else None for value in values)
-            self._add(OutlineLine(step=step, values=finite, wrong=wrong, masked=masked))
-        if wrong and self._until_wrong:
-            self._end(Over.WRONG, wrong)
+        if line.wrong or line.masked or line.read or self._count <= _MOST_LINES or line.step % _SPARSE == 0:
+            self._add(line)
+        if line.wrong and self._until_wrong:
+            self._end(Over.WRONG, line.wrong)
             return True
         if time.monotonic() - self._written > _PAUSE:
             self._flush()
@@ -210,52 +425,23 @@ class StepOutline:
         self._written = time.monotonic()
 
 
-def _parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+def _numbers(look: _Look) -> Iterator[float]:
+    for number in look.numbers:
+        yield read_number(number) if isinstance(number, torch.Tensor) else number
 
 
-def _what(numbers: Sequence[float]) -> str:
-    """Return the kind of non-finite value: "NaN", "Inf", or "-Inf" if it is the only one; "" if all are finite."""
-    if any(map(math.isnan, numbers)):
-        return "NaN"
-    if numbers[0] == math.inf:
-        return "Inf"
-    return "-Inf" if -math.inf in numbers else ""
-
-
-def _tensors_in(value: Any) -> list[torch.Tensor]:
-    """Return the tensors in the result of a call, searched in lists, mappings and data classes."""
-    tensors: list[torch.Tensor] = []
-    stack = [value]
-    while stack and len(tensors) < _MOST_TENSORS:
-        item = stack.pop()
-        if isinstance(item, torch.Tensor):
-            tensors.append(item)
-        elif isinstance(item, (list, tuple)):
-            stack += reversed(item[:_MOST_TENSORS])
-        elif isinstance(item, Mapping):
-            stack += reversed(list(item.values())[:_MOST_TENSORS])
-        elif dataclasses.is_dataclass(item) and not isinstance(item, type):
-            stack += reversed([getattr(item, part.name, None) for part in dataclasses.fields(item)])
-    return tensors
-
-
-def _plain(tensor: torch.Tensor) -> Any:
-    """Return the tensor in a form that `aminmax` accepts; None if it cannot have NaN or Inf."""
-    if not is_plain(type(tensor)):
-        # The local part of a distributed tensor.
-        tensor = getattr(tensor, "_local_tensor", None)
-        if tensor is None or not is_plain(type(tensor)):
-            return None
-    if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.is_meta or tensor.is_nested:
-        return None
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        return None
-    if tensor.layout is torch.sparse_coo:
-        tensor = tensor._values()
-    if tensor.layout is not torch.strided or not tensor.numel():
-        return None
-    tensor = tensor.detach()
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor.resolve_conj())
-    return tensor.float() if tensor.element_size() == 1 else tensor
+def _judge(line: OutlineLine, looks: Sequence[_Look]) -> OutlineLine:
+    """Add the first look with NaN or Inf that is wrong, and the first ones that may be harmless, in words."""
+    has_loss = any(look.kind == "loss" for look in looks)
+    for look in looks:
+        kind = kind_of(look.numbers)
+        if not kind:
+            continue
+        text = f"{kind} in {look.what}"
+        if look.kind == "read":
+            line.read = line.read or text
+        elif look.kind == "output" and (kind != "NaN" or has_loss):
+            line.masked = line.masked or text
+        else:
+            line.wrong = line.wrong or (look.what if look.kind == "skip" else text)
+    return line

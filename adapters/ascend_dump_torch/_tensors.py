@@ -80,6 +80,7 @@ class _StorageState(msgspec.Struct, eq=False, gc=False):
     in_flight    ranges of bytes that unfinished collectives write
     ranges       (begin, end, stored type, payload) of stored ranges of bytes
     views        the fields of the records of each tensor on it, by its layout
+    infinite     True if Inf was computed into it, which is no mask
     pending      queued payloads that still refer to this memory, of any version
     """
 
@@ -89,6 +90,7 @@ class _StorageState(msgspec.Struct, eq=False, gc=False):
     version: int = -1
     unseen_writes: bool = False
     unset: bool = False
+    infinite: bool = False
     in_flight: tuple[tuple[int, int], ...] = ()
     ranges: dict[tuple[int, int, str], Payload] = {}
     views: dict[ViewLayout, _RecordedView] = {}
@@ -102,9 +104,12 @@ class _StorageState(msgspec.Struct, eq=False, gc=False):
 class Tensors:
     """The storages known to a capture. They stay known over steps as long as all writes are seen."""
 
-    def __init__(self, writer: HostWriter, *, whole: bool, rehash: bool, keep: Optional[int] = None) -> None:
+    def __init__(
+        self, writer: HostWriter, *, whole: bool, rehash: bool, keep: Optional[int] = None, numbers_last: bool = False
+    ) -> None:
         """whole: True to store each view on its own; rehash: True to recognise no tensor by its storage; keep: the
-        number of recorded steps that stay on disk, None if all do."""
+        number of recorded steps that stay on disk, None if all do; numbers_last: storages keep their numbers."""
+        self._numbers_last = numbers_last
         self._writer = writer
         self._keep = keep
         self._steps = 0
@@ -138,11 +143,13 @@ class Tensors:
             if _expired(state.handle):
                 self._drop(state)
                 continue
-            state.number = -1
+            if not self._numbers_last:
+                state.number = -1
             if forgets:
                 state.ranges.clear()
             state.views.clear()  # they contain the number of the storage
-        self._numbered = 0
+        if not self._numbers_last:
+            self._numbered = 0
         self._contents.clear()
 
     def thread_starts(self, thread: threading.Thread) -> None:
@@ -189,7 +196,8 @@ class Tensors:
         for state in states.values():
             self._secure(state)
             torch.UntypedStorage._free_weak_ref(state.handle)
-        self._numbered = 0
+        if not self._numbers_last:
+            self._numbered = 0
         self._contents.clear()
         self.any_in_flight = False
         self._any_unset = False
@@ -233,6 +241,15 @@ class Tensors:
         self._any_unset = True
         for storage in storages_of(tensor):
             self._find(storage).unset = True
+
+    def mark_infinite(self, tensor: torch.Tensor) -> None:
+        """Mark this memory as holding Inf that an operator has computed."""
+        for storage in storages_of(tensor):
+            self._find(storage).infinite = True
+
+    def is_infinite(self, tensor: torch.Tensor) -> bool:
+        states = (self._states.get(storage._cdata) for storage in storages_of(tensor))
+        return any(state is not None and state.infinite for state in states)
 
     def is_unset(self, tensor: torch.Tensor) -> bool:
         if not self._any_unset:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 from ascend_dump.analysis.explaining.page_facts import has_values, operator_command, tensor_commands
 from ascend_dump.analysis.operators.next_request import is_of_module, layers_of
 from ascend_dump.analysis.overflow import watched
-from ascend_dump.analysis.suspects import Suspect, SuspectReport, find_suspects
-from ascend_dump.common.units import counted
+from ascend_dump.analysis.suspects import Suspect, SuspectReport, find_suspects, producers_of
+from ascend_dump.common.units import counted, named
 from ascend_dump.errors import ConfigError, ReadError
 from ascend_dump.reading import Dump, Record, open_dump
 from ascend_dump.report.findings import Finding, agreement, nothing_wrong
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     import os
 
     from ascend_dump.analysis.compare import Comparison, Origin
+    from ascend_dump.analysis.suspects.symptoms import Traced
     from ascend_dump.report.page import PageContent
 
-__all__ = ["Cause", "Triage", "TriageRound", "triage", "triage_wrong"]
+__all__ = ["Cause", "Triage", "TriageRound", "triage", "triage_failed", "triage_of_cause", "triage_wrong"]
 
 #: Operators that the next dump is narrowed to, at most.
 _MOST_LAYERS = 16
@@ -37,6 +38,7 @@ _MOST_LAYERS = 16
 class Cause:
     """The operator that is the first thing wrong.
 
+    kind      of NaN and Inf that reach what the user sees: one of `SymptomSource.kind`; else ""
     source    the line of the user's code, `FILE:LINE`
     phase     "forward", "backward" or "other"
     evidence  the facts that support it, one sentence each
@@ -52,15 +54,16 @@ class Cause:
     phase: Optional[str]
     evidence: tuple[str, ...]
     stack: tuple[str, ...] = ()
+    kind: str = ""
 
     @classmethod
-    def of(cls, record: Record, evidence: Iterable[str]) -> Cause:
+    def of(cls, record: Record, evidence: Iterable[str], kind: str = "") -> Cause:
         """Return the operator of a record as the cause."""
         stack: tuple[str, ...] = ()
         with contextlib.suppress(ReadError):
             stack = record.stack
         names = ("op_name", "op_type", "step", "rank", "module", "source", "phase")
-        return cls(**{name: getattr(record, name) for name in names}, evidence=tuple(evidence), stack=stack)
+        return cls(**{name: getattr(record, name) for name in names}, evidence=tuple(evidence), stack=stack, kind=kind)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the cause as plain values, for JSON."""
@@ -108,6 +111,9 @@ class Triage:
     confirmation  the result of a run with the reference's value instead of the cause's; empty if there was none
     records       the records that were checked, for a report page; None if they were not kept
     notes         records that were not checked because the capture was asked to leave them out
+    harmless      operators that make NaN or Inf that reaches nothing that the user sees
+    why           why the operator of the cause makes NaN or Inf, and where that is seen; "" if it is not known
+    when          the step of the cause as trainers count it; "" if that is its step in the dump
     """
 
     dump: Path
@@ -121,6 +127,9 @@ class Triage:
     confirmation: str = ""
     records: Optional[Dump] = field(default=None, repr=False, compare=False)
     notes: tuple[str, ...] = ()
+    harmless: tuple[str, ...] = ()
+    why: str = ""
+    when: str = ""
 
     @property
     def origins(self) -> tuple[Origin, ...]:
@@ -148,9 +157,10 @@ class Triage:
             module=cause.module,
             source=cause.source,
             stack=cause.stack,
-            evidence=cause.evidence,
+            evidence=(*filter(None, [self.why]), *cause.evidence),
             producers=() if suspect is None else suspect.producers,
             confirmation=self.confirmation,
+            when=self.when,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -166,6 +176,9 @@ class Triage:
             "advice": self.advice,
             "reasons": list(self.reasons),
             "notes": list(self.notes),
+            "harmless": list(self.harmless),
+            "why": self.why,
+            "when": self.when,
             "cause": None if self.cause is None else self.cause.to_dict(),
             "rounds": [item.to_dict() for item in self.rounds],
             "confirmation": self.confirmation,
@@ -245,17 +258,82 @@ def _alone(
     return _of_suspects(dump, report.suspects, report)
 
 
-def triage_wrong(dump: Dump) -> Triage:
-    """`triage` of a dump that is known to have NaN or Inf: the operator that made it is the only possible cause."""
+def triage_wrong(dump: Dump, *, trains: bool = False, needs_symptom: bool = False) -> Triage:
+    """`triage` of a dump that is known to have NaN or Inf: the operator that made it is the only possible cause.
+
+    trains         the program has losses, and all of them are finite unless a symptom says otherwise
+    needs_symptom  without a symptom in the dump there is no cause
+    """
     from ascend_dump.analysis.suspects.first_wrong import cause_of_wrong
+    from ascend_dump.analysis.suspects.symptoms import trace_symptoms
 
     report = find_suspects(dump)
-    first = cause_of_wrong(dump, [suspect for suspect in report.suspects if suspect.rule == "non-finite"])
+    suspects = [suspect for suspect in report.suspects if suspect.rule == "non-finite"]
+    traced = trace_symptoms(dump, trains=trains)
+    harmless = () if traced is None else tuple(map(_named, traced.harmless))
+    if traced is not None:
+        first = _suspect_of(traced, suspects, dump) if traced.counts else None
+    elif needs_symptom:
+        first, harmless = None, tuple(_named(suspect.record) for suspect in suspects)
+    else:
+        first = cause_of_wrong(dump, suspects)
     if first is None:
         advice = "no operator is known to have made NaN or Inf"
-        return Triage(dump.root, report.suspects, None, None, advice, report.reasons, records=dump, notes=report.notes)
-    followers = (suspect for suspect in report.suspects if suspect != first)
-    return _of_suspects(dump, (first, *followers), report)
+        triage = Triage(
+            dump.root, report.suspects, None, None, advice, report.reasons, records=dump, notes=report.notes
+        )
+        return replace(triage, harmless=harmless)
+    followers = (suspect for suspect in report.suspects if suspect.op_name != first.op_name)
+    triage = _of_suspects(dump, (first, *followers), report)
+    assert triage.cause is not None, "there is a suspect"
+    if traced is None:
+        return triage
+    evidence = (first.reason, traced.reaches)
+    return replace(triage, cause=replace(triage.cause, kind=traced.source.kind, evidence=evidence), harmless=harmless)
+
+
+def triage_of_cause(dump: Dump, cause: Cause) -> Optional[Triage]:
+    """Return the triage of a dump with a known cause, with the tensors of its operator; None if it is not recorded."""
+    records = [record for record in dump.select(step=cause.step, rank=cause.rank) if record.op_name == cause.op_name]
+    if not records:
+        return None
+    report = find_suspects(dump)
+    suspects = {(one.op_name, one.step): one for one in report.suspects if one.rule == "non-finite"}
+    record = next((record for record in records if record.io == "output"), records[0])
+    suspect = suspects.get((cause.op_name, cause.step)) or Suspect("non-finite", record, cause.evidence[0])
+    suspect = suspect._replace(producers=suspect.producers or tuple(producers_of(dump, [cause.op_name])))
+    triage = _of_suspects(dump, (suspect,), report)
+    stack = cause.stack or (triage.cause.stack if triage.cause is not None else ())
+    return replace(triage, cause=replace(cause, stack=stack))
+
+
+def triage_failed(dump: Dump, error: str) -> Optional[Triage]:
+    """Return the triage of a dump of a program that an operator ended by an exception; None if no operator did.
+
+    error: the exception in words
+    """
+    from ascend_dump.analysis.suspects.symptoms import failed_operator
+
+    records = failed_operator(dump)
+    if not records:
+        return None
+    cause = Cause.of(records[0], [error], "raised")
+    advice = f"its inputs are in this dump: `{operator_command('show', dump.root, records[0])}`"
+    return Triage(dump.root, (), None, None, advice, cause=cause, records=dump)
+
+
+def _suspect_of(traced: Traced, suspects: Iterable[Suspect], dump: Dump) -> Suspect:
+    """Return the source of a symptom as a suspect."""
+    record = traced.source.record
+    key = (record.op_name, record.step, record.rank)
+    found = next((one for one in suspects if (one.op_name, one.step, one.rank) == key), None)
+    producers = found.producers if found is not None else tuple(producers_of(dump, [record.op_name]))
+    return Suspect("non-finite", record, f"{record.label}: {traced.source.words}", producers=producers)
+
+
+def _named(record: Record) -> str:
+    line = f", {record.source}" if record.source else ""
+    return f"{named(record.op_name, record.op_type)}, step {record.step}{line}"
 
 
 def _of_suspects(dump: Dump, suspects: tuple[Suspect, ...], report: SuspectReport) -> Triage:

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
@@ -17,6 +18,7 @@ from ascend_dump.cli.shared.compare_unmatched import alone_lines
 from ascend_dump.cli.shared.executor import executor_options, opened_executor
 from ascend_dump.cli.shared.exit import Exit, exit_code
 from ascend_dump.cli.shared.reading import (
+    brief_option,
     code_of_comparison,
     first_line,
     json_option,
@@ -30,12 +32,13 @@ from ascend_dump.cli.shared.reading import (
     tell_lost,
 )
 from ascend_dump.cli.shared.target import check_target
+from ascend_dump.common.units import counted
 from ascend_dump.errors import AscendDumpError, ConfigError
 from ascend_dump.storage.files import read_small
 
 if TYPE_CHECKING:
     from ascend_dump.analysis.compare import Comparison, Pair
-    from ascend_dump.reading import Dump
+    from ascend_dump.reading import Dump, LostRecords
 
 #: A mapping is a small file that people write.
 _LARGEST_MAPPING = 64 << 20
@@ -78,6 +81,7 @@ _WORST = 10
     help="Compare two runs of many ranks by the hashes in their indexes; no tensor is read.",
 )
 @executor_options
+@brief_option
 @json_option
 def compare(
     actual: str,
@@ -93,6 +97,7 @@ def compare(
     index_only: bool,
     workers: Optional[int],
     dask: Optional[str],
+    brief: bool,
     as_json: bool,
     **selectors: Optional[str],
 ) -> Exit:
@@ -123,7 +128,7 @@ def compare(
                 f"--index-only compares all records of all ranks and takes no {', '.join(given)}",
                 hint="leave one of them out; afterwards compare what it names with --rank and --op",
             )
-        return compare_by_index(actual, reference, workers, dask, as_json)
+        return compare_by_index(actual, reference, workers, dask, as_json, brief=brief)
     _check_targets(save, write_mapping)
     names = read_mapping(mapping)
     dumps = [open_selected(path, selectors) for path in (actual, reference)]
@@ -151,6 +156,8 @@ def compare(
             found = comparison.to_dict()
             del found["schema"]  # that of the document takes its place
             write_document(sys.stdout, "compare", {**found, "notes": lost_fields(lost)})
+        elif brief:
+            _show_brief(comparison, lost)
         else:
             _show(dumps, comparison)
         tell_lost(lost)
@@ -214,18 +221,45 @@ def exit_of(verdict: str) -> Exit:
     return Exit.UNREADABLE if verdict == "unreadable" else Exit.DIFFERENT
 
 
+def _answer(comparison: Comparison) -> str:
+    return f"{comparison.verdict}: {', '.join(f'{count} {verdict}' for verdict, count in comparison.counts.items())}"
+
+
+def _notes(comparison: Comparison) -> Iterator[str]:
+    from ascend_dump.report.findings import comparison_notes
+
+    yield from comparison_notes(comparison)
+    if not comparison.has_partners:
+        yield "no tensor has a partner on the other side: are these dumps of two programs, steps or ranks?"
+
+
+def _show_brief(comparison: Comparison, lost: Sequence[LostRecords]) -> None:
+    from ascend_dump.analysis.explaining.page_facts import command, origin_finding
+    from ascend_dump.report.findings import agreement, brief_text
+
+    finding = None
+    notes, next_steps = list(_notes(comparison)), list[str]()
+    if comparison.origins:
+        finding = origin_finding(comparison.origins[0], comparison)
+        others = {"more origin": len(comparison.origins) - 1, "changed call": len(comparison.changed)}
+        notes += [f"{counted(count, what)}, listed without --brief" for what, count in others.items() if count]
+    else:
+        notes.insert(0, agreement(comparison.verdict, comparison.counts))
+        if exit_of(comparison.verdict) is not Exit.OK:
+            next_steps = [command("ascend-dump", "compare", str(comparison.actual), str(comparison.reference))]
+    reasons = [f"{run.run}: {run.reason}" for run in lost]
+    click.echo(brief_text(_answer(comparison), finding, next_steps=next_steps, not_checked=reasons, notes=notes))
+
+
 def _show(dumps: list[Dump], comparison: Comparison) -> None:
     from ascend_dump.analysis.compare import Rules
     from ascend_dump.analysis.explaining.page_facts import changed_finding, origin_finding
-    from ascend_dump.report.findings import comparison_notes, text_lines
+    from ascend_dump.report.findings import text_lines
     from ascend_dump.report.tables import Column, escape, write_table
 
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in comparison.counts.items())
-    click.echo(f"{comparison.verdict}: {counts}")
-    for note in comparison_notes(comparison):
+    click.echo(_answer(comparison))
+    for note in _notes(comparison):
         click.echo(escape(note))
-    if not comparison.has_partners:
-        click.echo("no tensor has a partner on the other side: are these dumps of two programs, steps or ranks?")
     usual = Rules().to_dict()
     changed = {name: value for name, value in comparison.rules.to_dict().items() if value != usual.get(name)}
     if changed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Optional
 
@@ -9,6 +10,7 @@ import click
 
 from ascend_dump.cli.shared.exit import Exit
 from ascend_dump.cli.shared.reading import json_option
+from ascend_dump.errors import ConfigError
 
 __all__ = ["help"]
 
@@ -21,13 +23,21 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
 
 @click.command(short_help="Show what to do if a loss is NaN, differs, ...")
 @click.argument("topic", required=False, shell_complete=_complete)
+@click.option("--schema", "name", metavar="NAME", help="Print the JSON Schema of a document; see `help schemas`.")
 @json_option
-def help(topic: Optional[str], as_json: bool) -> Exit:  # noqa: A001  (the name of the verb)
+def help(topic: Optional[str], name: Optional[str], as_json: bool) -> Exit:  # noqa: A001  (the name of the verb)
     """Print a topic, or the help of a verb; without TOPIC, list all topics."""
     from ascend_dump.cli.shared.group import VERBS
     from ascend_dump.cli.shared.help_texts import TOPICS, topic_text, topics
     from ascend_dump.report.documents import write_document
 
+    if name is not None:
+        from ascend_dump.cli.shared.schemas import schema
+
+        if topic is not None:
+            raise ConfigError(f"--schema and the topic {topic} were both given", hint="leave one of them out")
+        click.echo(json.dumps(schema(name), indent=1))
+        return Exit.OK
     if topic is not None and any(topic in verbs for verbs in VERBS.values()):
         from ascend_dump.cli.shared.root import root
 

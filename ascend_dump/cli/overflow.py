@@ -7,6 +7,7 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
@@ -17,6 +18,7 @@ from ascend_dump.cli.shared.exit import Exit
 from ascend_dump.cli.shared.reading import (
     Unreadable,
     argument_text,
+    brief_option,
     json_option,
     open_selected,
     progress,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from ascend_dump.reading import Dump, Record
     from ascend_dump.statistics import Statistics
 
+_UNKNOWN = "unknown: no file of its task and stream beside the record"
 _SELECTORS = ("step", "rank", "device", "model", "run")
 
 
@@ -54,12 +57,14 @@ def _answers() -> str:
 @click.option("-n", "--limit", type=click.IntRange(1), help="List at most this many overflows.")
 @selector_options(*_SELECTORS)
 @executor_options
+@brief_option
 @json_option
 def overflow(
     path: str,
     limit: Optional[int],
     workers: Optional[int],
     dask: Optional[str],
+    brief: bool,
     as_json: bool,
     **selectors: Optional[str],
 ) -> Exit:
@@ -89,11 +94,14 @@ def overflow(
         write_document(
             sys.stdout, "overflow", {"path": path, **fields, "reasons": report.reasons, "notes": report.notes}
         )
+    elif brief:
+        _write_brief(report, dump, path)
     else:
         for number, one in enumerate(shown, 1):
             _write_text(number, one, unreadable)
         _write_end(report, len(shown), dump)
-    _tell(report, path)
+    if not brief:
+        _tell(report, path)
     unreadable.finish()
     if report.overflows:
         return Exit.DIFFERENT
@@ -116,6 +124,35 @@ def _write_end(report: OverflowReport, shown: int, dump: Dump) -> None:
         print(some if report.checked else "not checked, so nothing is known:")
         for reason in report.reasons:
             print(f"   - {escape(reason)}")
+
+
+def _write_brief(report: OverflowReport, dump: Dump, path: str) -> None:
+    from ascend_dump.analysis.explaining.page_facts import command, operator_command
+    from ascend_dump.report.findings import brief_text, rank_text
+    from ascend_dump.report.tables import counted
+
+    finding, notes = None, list(report.notes)
+    next_steps = [] if report.answer == "none" else [command("ascend-dump", "ls", path)]
+    if report.overflows:
+        first = report.overflows[0]
+        op_type, op_name = _operator_names(first) or ("", _UNKNOWN)
+        several = len(dump.known_values("rank")) > 1
+        finding = replace(first.finding(), op_name=op_name, op_type=op_type, step=first.record.step)
+        finding = replace(finding, rank=rank_text(first.record.rank, several))
+        if first.tensors:
+            next_steps = [operator_command("show", dump.root, first.tensors[0])]
+        later = {"more overflow": len(report.overflows) - 1, "later operator that passed it on": report.followed}
+        notes += [counted(count, what) for what, count in later.items() if count]
+    answer = f"{report.answer}: {ANSWERS[report.answer]}; {report.checked} of {report.operators} operators checked"
+    print(brief_text(answer, finding, next_steps=next_steps, not_checked=report.reasons, notes=notes))
+
+
+def _operator_names(overflow: Overflow) -> Optional[tuple[str, str]]:
+    """Return the type and the name of the operator; None if the dump does not have it."""
+    if overflow.operator is None:
+        return None
+    name = overflow.tensors[0].op_name if overflow.tensors else overflow.operator["op_name"]
+    return overflow.operator["op_type"], name
 
 
 def _tell(report: OverflowReport, path: str) -> None:
@@ -170,11 +207,8 @@ def _write_text(number: int, overflow: Overflow, unreadable: Unreadable) -> None
     from ascend_dump.report.tables import number as text_of
 
     record = overflow.record
-    name = "operator unknown: no file of its task and stream beside the record"
-    if overflow.operator is not None:
-        op_name = overflow.tensors[0].op_name if overflow.tensors else overflow.operator["op_name"]
-        name = escape(f"{overflow.operator['op_type']} {op_name}")
-    print(f"{number}. {name}{'  (first)' if number == 1 else ''}")
+    name = " ".join(_operator_names(overflow) or ("operator", _UNKNOWN))
+    print(f"{number}. {escape(name)}{'  (first)' if number == 1 else ''}")
     selectors = [f"{field} {getattr(record, field)}" for field in _SELECTORS if getattr(record, field) is not None]
     ids = [f"{field[:-3]} {value}" for field, value in (overflow.ids or {}).items() if value is not None]
     print(escape("   " + " · ".join([overflow.unit, *ids, *selectors, _time(record.timestamp)])))

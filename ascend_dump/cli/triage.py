@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from functools import partial
 from pathlib import Path
@@ -12,8 +13,9 @@ import click
 from ascend_dump.cli.config import write_settings
 from ascend_dump.cli.shared.executor import executor_options, opened_executor
 from ascend_dump.cli.shared.exit import Exit, exit_code
-from ascend_dump.cli.shared.reading import json_option, open_selected, progress
+from ascend_dump.cli.shared.reading import brief_option, json_option, open_selected, progress
 from ascend_dump.cli.shared.target import check_target
+from ascend_dump.common.units import counted
 from ascend_dump.errors import ConfigError, WriteError
 from ascend_dump.native.languages import languages
 
@@ -61,8 +63,10 @@ _LANGUAGE_OF = {
 )
 @click.option("--path", metavar="DIRECTORY", help='With --run: the directory of the dumps, "triage" by default.')
 @click.option("--max-bytes", metavar="BYTES", help="With --run: size limit of all dumps together, such as 20GB.")
+@click.option("--verbose", is_flag=True, help="With --run: print how the cause was found, and all that is known of it.")
 @click.option("--run-out", is_flag=True, help="With --run: let COMMAND run to its end each time.")
 @executor_options
+@brief_option
 @json_option
 def triage(
     arguments: tuple[str, ...],
@@ -75,9 +79,11 @@ def triage(
     max_bytes: Optional[str],
     workers: Optional[int],
     dask: Optional[str],
+    brief: bool,
     as_json: bool,
     step: Optional[str],
     rank: Optional[str],
+    verbose: bool,
     **flags: bool,
 ) -> Union[Exit, int]:
     """Find the suspects in DUMP, or with REFERENCE the origins of the differences.
@@ -105,9 +111,10 @@ def triage(
         from ascend_dump.cli.shared.triage_run import exit_of_run, run_command, show_run
 
         settings = {"path": path or "triage", "max_bytes": max_bytes, **flags}
-        result = run_command(arguments, reference, selectors, as_json=as_json, **settings)
-        return _finish(result, file, framework, None if as_json else partial(show_run, result), exit_of_run(result))
-    _refuse(arguments, reference=reference, path=path, max_bytes=max_bytes, **flags)
+        result = run_command(arguments, reference, selectors, to_stdout=not (as_json or brief), **settings)
+        show = None if as_json else partial(show_run, result, verbose=verbose)
+        return _finish(result, file, framework, show, exit_of_run(result), brief=brief)
+    _refuse(arguments, reference=reference, path=path, max_bytes=max_bytes, verbose=verbose, **flags)
     from ascend_dump.analysis.triage import triage as triage_dump
 
     compared = "records read and compared" if workers is None and dask is None else "ranks compared"
@@ -118,11 +125,19 @@ def triage(
             watch=lambda passed: progress(passed, "records" if len(arguments) == 1 else compared),
             executor=executor,
         )
-    return _finish(result, file, framework, None if as_json else partial(_show, result, limit), _exit(result))
+    return _finish(
+        result, file, framework, None if as_json else partial(_show, result, limit), _exit(result), brief=brief
+    )
 
 
 def _finish(
-    result: Triage, file: Optional[str], framework: str, show: Optional[Callable[[], None]], code: Union[Exit, int]
+    result: Triage,
+    file: Optional[str],
+    framework: str,
+    show: Optional[Callable[[], None]],
+    code: Union[Exit, int],
+    *,
+    brief: bool,
 ) -> Union[Exit, int]:
     """Write the next request, then print the result: a closed pipe must not lose the file, nor a full disk the result.
 
@@ -137,6 +152,8 @@ def _finish(
     try:
         if show is None:
             _write_json(result, written)
+        elif brief:
+            _show_brief(result, written)
         else:
             show()
             _show_next(result, file, written, framework)
@@ -233,6 +250,31 @@ def _show(result: Triage, limit: int) -> None:
     for note in result.notes:
         click.echo(f"note: {escape(note)}", err=True)
     click.echo(escape(result.advice))
+
+
+def _show_brief(result: Triage, written: Optional[Path]) -> None:
+    from ascend_dump.analysis.explaining.page_facts import origin_finding
+    from ascend_dump.report.findings import brief_text, nothing_wrong
+
+    compared, findings = result.comparison, result.suspect_findings()
+    if compared is not None:
+        findings = [origin_finding(origin, compared) for origin in result.origins]
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in compared.counts.items())
+        answer = f"{compared.verdict}: {counts}"
+    elif findings:
+        answer = counted(len(findings), "suspect")
+    else:
+        answer = nothing_wrong(is_complete=not result.reasons) if result.cause is None else "the cause was found"
+    first = result.cause_finding() if result.rounds else next(iter(findings), None)
+    next_steps = [result.advice]
+    if written is not None:
+        next_steps.append(f"the next request: {written}")
+    elif result.next is not None:
+        next_steps.append(f"ASCEND_DUMP={shlex.quote(result.next.to_text())} python …")
+    others = [f"{counted(len(findings) - 1, 'more finding')}, listed without --brief"] if len(findings) > 1 else []
+    reasons = [f"why: {result.why}"] if result.why else []
+    notes = [*reasons, *(f"harmless: {text}" for text in result.harmless), *others, *result.notes]
+    click.echo(brief_text(answer, first, next_steps=next_steps, not_checked=result.reasons, notes=notes))
 
 
 def _show_next(result: Triage, file: Optional[str], written: Optional[Path], framework: str) -> None:

@@ -28,6 +28,7 @@ from ascend_dump.dump_format._layout import (
     SAFETENSORS,
     SHARD,
     STATISTIC,
+    SYMPTOM,
     Line,
     Native,
     csv_header,
@@ -36,9 +37,7 @@ from ascend_dump.dump_format._layout import (
     stored_statistics,
 )
 from ascend_dump.dump_format._outline import (
-    GRADIENTS,
     OUTLINE_SCHEMA,
-    PARAMETERS,
     Outline,
     OutlineLine,
     Over,
@@ -52,7 +51,6 @@ from ascend_dump.dump_format._reasons import FREED, META, NO_VALUES, UNINITIALIS
 
 __all__ = [
     "FREED",
-    "GRADIENTS",
     "INDEX",
     "KINDS_OF_VALUES",
     "LAST_TIME",
@@ -63,12 +61,12 @@ __all__ = [
     "OUTLINE_SCHEMA",
     "OVERWRITES_FIRST",
     "PADDING",
-    "PARAMETERS",
     "REMOVED",
     "SAFETENSORS",
     "SCALARS",
     "SHARD",
     "STATISTIC",
+    "SYMPTOM",
     "UNINITIALISED",
     "UNWAITED",
     "ZERO",

@@ -33,6 +33,7 @@ __all__ = [
     "SAFETENSORS",
     "SHARD",
     "STATISTIC",
+    "SYMPTOM",
     "Line",
     "Native",
     "csv_header",
@@ -43,6 +44,8 @@ __all__ = [
 
 INDEX = "index.jsonl"
 STATISTIC = "statistic.csv"
+#: Records whose type begins with this are no operators: tensors with NaN or Inf that the user sees, such as the loss.
+SYMPTOM = "ascend_dump::"
 #: The name of the index of a removed step; renaming is atomic.
 REMOVED = "removed.jsonl"
 #: A shard as lines name it, relative to the directory of the steps.
@@ -108,7 +111,7 @@ class Line(msgspec.Struct, omit_defaults=True, gc=False):
     argument   of an output: its name in the schema of the operator, `indices`, or the argument that was written to, of
                an output that is not returned: `exp_avgs[3]`
     parameter  of an operator outside of all modules: the parameter `fc.weight`, its gradient `fc.weight.grad`, or a
-               state of the optimizer, `exp_avg of fc.weight`
+               state of the optimizer, `exp_avg of fc.weight`; of a module: the parameter, in its first record of a step
     requires_grad  of an input: a parameter, that is a leaf of autograd's graph with a gradient
     call       the arguments of the operator as JSON (`dump_format.read_call`): in its first line, and in the first
                line of its outputs if these come later

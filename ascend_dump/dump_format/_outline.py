@@ -1,4 +1,4 @@
-"""The outline of a run: for each step a few numbers of the results of its top-level calls and of its gradients.
+"""The outline of a run: for each step a few numbers of its losses, gradients and results of top-level calls.
 
     {directory}/{rank}-{process}.jsonl      one OutlineLine per line: the first has `schema`, the last one `over`
 
@@ -19,9 +19,7 @@ from msgspec import Meta
 from ascend_dump.storage.files import open_regular, text_lines
 
 __all__ = [
-    "GRADIENTS",
     "OUTLINE_SCHEMA",
-    "PARAMETERS",
     "Outline",
     "OutlineLine",
     "Over",
@@ -31,9 +29,6 @@ __all__ = [
 ]
 
 OUTLINE_SCHEMA = "ascend-dump/outline/1"
-#: The reported tensor if a parameter or gradient has NaN or Inf and no output of the step has.
-PARAMETERS = "a parameter, seen before the optimizer step"
-GRADIENTS = "a gradient, seen before the optimizer step"
 #: The longest line that is read, in characters.
 _LONGEST = 1 << 16
 _MOST_FILES = 1 << 16
@@ -60,20 +55,30 @@ class OutlineLine(msgspec.Struct, omit_defaults=True):
 
     schema  of the file, in its first line
     step    the step; -1 in the first and the last line
-    values  largest and smallest element of each tensor that was returned, and the largest parameter or gradient where
-            they were looked at; None: not finite
-    wrong   the tensor with NaN or Inf in the step
-    masked  a tensor with -Inf alone, such as a mask
+    update  the number of optimizer steps before it; passes: of backward passes
+    updated_at  the time of the optimizer step in it, in microseconds since the epoch; 0 if there was none
+    values  extremes of losses and of results of top-level calls, norms of gradients and parameters; None: not finite
+    wrong   the tensor with NaN or Inf that the user sees in the step
+    masked  a result of a call with NaN or Inf that may be harmless, such as a mask
+    read    a number that is NaN or Inf, read by the program
     over    the end of the outline, one of `Over`; reason: the same in words
+    looked  the number of looks by their kind: "output", "loss", "gradient", "parameter", "read", "skip"
+    updates True if steps are those of optimizers, because no module with parameters was called
     """
 
     schema: str = ""
     step: _Step = -1
+    update: _Step = -1
+    passes: _Step = 0
+    updated_at: _Step = 0
     values: tuple[Optional[float], ...] = ()
     wrong: str = ""
     masked: str = ""
+    read: str = ""
     over: str = ""
     reason: str = ""
+    looked: dict[str, int] = {}
+    updates: bool = False
 
 
 @dataclass
@@ -81,23 +86,31 @@ class Outline:
     """The outline of one process.
 
     steps   the values of each step
-    wrong   the first step with NaN or Inf, and its tensor
-    masked  the first one with -Inf and nothing else
+    before  the number of optimizer steps and of backward passes before each step, and the time of its optimizer step
+    wrong   the first step with NaN or Inf that the user sees, and its tensor
+    masked  the first step with NaN or Inf that may be harmless, and its tensor
+    read    the first step in which the program reads NaN, else Inf, and where
     over    one of `Over`; "" while the process runs, or where it was killed
     last    the last step, -1 where there is none
+    looked, updates  as in `OutlineLine`
     """
 
     name: str
     steps: dict[int, tuple[Optional[float], ...]] = field(default_factory=dict)
+    before: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     wrong: Optional[tuple[int, str]] = None
     masked: Optional[tuple[int, str]] = None
+    read: Optional[tuple[int, str]] = None
     over: str = ""
     reason: str = ""
     last: int = -1
+    looked: dict[str, int] = field(default_factory=dict)
+    updates: bool = False
 
     def add(self, line: OutlineLine) -> None:
         if line.over:
             self.over, self.reason = line.over, line.reason
+            self.looked, self.updates = line.looked, line.updates
         if line.step < 0:
             return
         self.last = max(self.last, line.step)
@@ -105,8 +118,11 @@ class Outline:
             self.steps[line.step] = line.values
         if line.wrong and self.wrong is None:
             self.wrong = line.step, line.wrong
+        self.before.setdefault(line.step, (line.update, line.passes, line.updated_at))
         if line.masked and self.masked is None:
             self.masked = line.step, line.masked
+        if line.read and (self.read is None or line.read.startswith("NaN") > self.read[1].startswith("NaN")):
+            self.read = line.step, line.read
 
 
 def outline_name(rank: int, process: int) -> str:

@@ -260,8 +260,8 @@ class Record:
         """The parameter of a tensor of an optimizer: the parameter itself (`fc.weight`), its gradient
         (`fc.weight.grad`), or a state of it (`exp_avg of fc.weight`).
 
-        None elsewhere. Host dumps of PyTorch have it for operators outside of all modules. States have a name from the
-        second step on.
+        None elsewhere. Host dumps of PyTorch have it for operators outside of all modules, and for the first record of
+        a parameter in each step. States have a name from the second step on.
         """
         name: Optional[str] = self.attrs.get("parameter")
         return name

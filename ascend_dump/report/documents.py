@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TextIO
 
-__all__ = ["plain", "write_document"]
+__all__ = ["VERSION", "plain", "write_document"]
 
 #: Increased when the meaning of a field changes or a field is removed.
 VERSION = 1

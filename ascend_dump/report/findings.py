@@ -5,6 +5,7 @@ Analyses build a `Finding` of plain values. Labels, meanings, titles and sentenc
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional, Protocol
@@ -21,6 +22,8 @@ __all__ = [
     "Finding",
     "HasNotes",
     "agreement",
+    "brief_text",
+    "cause_lines",
     "comparison_notes",
     "nothing_wrong",
     "rank_text",
@@ -33,6 +36,7 @@ KINDS = {
     "structure": "an operator, an argument, a type or a shape differs between the programs",
     "input": "data from outside the recorded operators differ",
     "parameter": "a parameter or a buffer differs when it is first read",
+    "wiring": "an operator reads another tensor than in the reference",
     "compute": "the output differs although the inputs are equal, or equal up to rounding",
     "amplification": "the operator enlarged a difference that was within rounding",
     "unknown": "its inputs, or some of them, could not be compared, and its output differs",
@@ -89,10 +93,15 @@ LABELS = {
 }
 #: Fields that belong to the headline of a page.
 _HEADLINE = ("kind", "rule", "module", "source", "parameter", "confirmation")
+#: Fields of a finding in a short answer.
+_BRIEF = ("kind", "rule", "phase", "module", "source", "parameter", "arguments", "evidence", "explains", "first_seen")
 #: The most functions of a call stack that are printed, counted from the innermost.
 _MOST_FRAMES = 8
 #: The most pairs or names that a note lists.
 _MOST_NAMED = 10
+#: Bytes of a short answer, and of a line of it; a next step is never cut.
+_MOST_BRIEF = 2000
+_MOST_OF_LINE = 240
 _FIRST_SEEN = "operators were not recorded, or not read: the cause may be among them"
 
 
@@ -113,6 +122,7 @@ class Finding:
     again         number of later runs of the operator with the same finding
     others        number of other operators of this type with the same changed arguments
     confirmation  the result of a run with the correct value
+    when          the step as trainers count it
     commands      shell commands that show more
     settings      arguments of the capture to run next, printed if there are no commands
     """
@@ -139,6 +149,7 @@ class Finding:
     again: int = 0
     others: int = 0
     confirmation: str = ""
+    when: str = ""
     commands: Sequence[str] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -146,7 +157,17 @@ class Finding:
     def title(self) -> str:
         """The operator and its position in the program: `fc/addmm_0 (aten::addmm), step 0, rank 1`."""
         step = "" if self.step is None else f", step {self.step}"
-        return f"{named(self.op_name, self.op_type)}{step}{f', rank {self.rank}' if self.rank else ''}"
+        rank = f", rank {self.rank}" if self.rank else ""
+        return f"{named(self.op_name, self.op_type)}{step}{rank}{f', {self.when}' if self.when else ''}"
+
+    @property
+    def call_site(self) -> str:
+        """The line of the operator; for one in an installed package the line of the program that led there too."""
+        source = self.source or ""
+        if not _is_installed(source):
+            return source
+        own = next((frame.partition(" in ")[0] for frame in self.stack if not _is_installed(frame)), "")
+        return f"{source}, called from {own}" if own else source
 
     @property
     def sentence(self) -> str:
@@ -200,6 +221,11 @@ class Finding:
         return [f"ascend_dump.capture(..., {', '.join(f'{name}={value!r}' for name, value in self.settings.items())})"]
 
 
+def _is_installed(path: str) -> bool:
+    """Return True for a file of an installed package."""
+    return any(f"{os.sep}{name}{os.sep}" in path for name in ("site-packages", "dist-packages"))
+
+
 def rank_text(rank: Optional[int], several_ranks: bool) -> str:
     """Return the rank of a finding as text; "" for the only rank of a dump, if it is rank 0."""
     return str(rank) if rank is not None and (several_ranks or rank > 0) else ""
@@ -210,6 +236,52 @@ def text_lines(finding: Finding, number: Optional[int] = None) -> Iterator[str]:
     title = finding.title if number is None else f"{number}. {finding.title}"
     for label, text in ((finding.role, title), *finding.lines()):
         yield f"{label:<12}{escape(text)}"
+
+
+def cause_lines(finding: Finding, why: str) -> Iterator[str]:
+    """Yield a finding in three lines: its operator and step, its call site, and why."""
+    texts = [(finding.role, finding.title), ("source", finding.call_site), ("why", why)]
+    for label, text in texts:
+        if text:
+            yield f"{label:<12}{escape(text)}"
+
+
+def brief_text(
+    answer: str,
+    finding: Optional[Finding],
+    *,
+    next_steps: Sequence[str] = (),
+    not_checked: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> str:
+    """Return a short answer for an assistant or a script, of at most 2 kB: answer, finding, next step.
+
+    next_steps: those of the finding if empty. Lines without room are counted, not printed: notes and evidence first,
+    the answer last.
+    """
+    lines = [("answer", answer)]
+    if finding is not None:
+        lines += [(finding.role, finding.title), *finding.lines(_BRIEF)]
+        next_steps = next_steps or [text for _, text in finding.lines(("next",))]
+    lines += [*(("not checked", text) for text in not_checked), *(("note", text) for text in notes)]
+    lines += [("next", text) for text in next_steps]
+    order = {"answer": 0, "next": 2, "not checked": 3, **({} if finding is None else {finding.role: 1})}
+    more = "more lines without --brief"
+    room, fitting = _MOST_BRIEF - len(f"{len(lines)} {more}\n"), {}
+    for place, (label, text) in sorted(enumerate(lines), key=lambda item: order.get(item[1][0], 4)):
+        line = f"{label:<12}{escape(text)}"
+        line = line if label == "next" else _cut(line, _MOST_OF_LINE)
+        size = len(line.encode(errors="replace")) + 1
+        if size <= room:
+            room -= size
+            fitting[place] = line
+    hidden = len(lines) - len(fitting)
+    return "\n".join([*(fitting[place] for place in sorted(fitting)), *([f"{hidden} {more}"] if hidden else [])])
+
+
+def _cut(line: str, size: int) -> str:
+    encoded = line.encode(errors="replace")
+    return line if len(encoded) <= size else f"{encoded[:size].decode(errors='ignore')}…"
 
 
 def agreement(verdict: str, counts: Mapping[str, int]) -> str:

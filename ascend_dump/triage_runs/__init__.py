@@ -39,7 +39,7 @@ def run_triage(
     confirm: bool = False,
     run_out: bool = False,
     tell: Optional[Tell] = None,
-    output: Optional[int] = None,
+    output: tuple[int, int] = (1, 2),
 ) -> Triage:
     """Run a program repeatedly until the operator is found that causes its fault, which is then `Triage.cause`.
 
@@ -59,7 +59,7 @@ def run_triage(
     confirm      with a reference: run once more with the correct values instead of the wrong ones
     run_out      let the program run to its end each time, instead of stopping it once it has shown enough
     tell         called with a sentence at the begin and the end of each run
-    output       a file descriptor for the standard output of the program
+    output       file descriptors for the standard output and error of the program, in its first run
 
     Raises ConfigError for wrong settings and for a command that cannot be started, CaptureError for a program without
     anything to record, WriteError if the path cannot be written to or max_bytes is reached, KeyboardInterrupt when

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, Callable, Optional
+from typing import Any, BinaryIO, Callable, Optional
 
 from ascend_dump.startup.launching import cannot_start, find_program
 
@@ -29,8 +29,8 @@ class ChildCommand:
     Raises ConfigError AD104 if it cannot be started.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, output: Optional[int] = None) -> None:
-        """output: a descriptor in place of its standard output."""
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], output: Sequence[BinaryIO]) -> None:
+        """output: the files for its standard output and error."""
         program = find_program(command[0])
         try:
             # The processes that the command starts are stopped with its group.
@@ -39,7 +39,8 @@ class ChildCommand:
                 executable=program,
                 env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
-                stdout=output,
+                stdout=output[0],
+                stderr=output[1],
                 start_new_session=True,
             )
         except OSError as error:

@@ -14,12 +14,13 @@ __all__ = ["first_other_step", "first_unequal", "is_unequal", "other_content", "
 
 
 def first_other_step(a: Sequence[Outline], b: Sequence[Outline]) -> Optional[int]:
-    """Return the first step of both runs whose numbers differ, or None."""
+    """Return the first step of both runs whose numbers differ, or None. A step may end in the middle, with its run."""
     steps = []
     for outline, again in zip(a, b):
-        steps += [
-            step for step in outline.steps.keys() & again.steps.keys() if outline.steps[step] != again.steps[step]
-        ]
+        for step in outline.steps.keys() & again.steps.keys():
+            pairs = zip(outline.steps[step], again.steps[step])
+            if any(number != other for number, other in pairs):
+                steps.append(step)
     return min(steps, default=None)
 
 

@@ -1,124 +1,205 @@
-"""Find the operator that makes NaN or Inf: summarise all steps of a program, then record the wrong step."""
+"""Find the operator that makes NaN or Inf: summarise all steps of a program, then record where it comes from."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from ascend_dump.adapter import adapters
-from ascend_dump.analysis.triage import Triage, triage_wrong
-from ascend_dump.dump_format import PARAMETERS, Over
+from ascend_dump.analysis.triage import Cause, Triage, triage_failed, triage_of_cause, triage_wrong
+from ascend_dump.dump_format import Over
 from ascend_dump.errors import CaptureError
+from ascend_dump.reading import Dump
 from ascend_dump.request import Data
 from ascend_dump.triage_runs._determinism import first_other_step
-from ascend_dump.triage_runs._rerun_cause import run_cause_again
+from ascend_dump.triage_runs._explain_cause import explain_cause
 from ascend_dump.triage_runs._runner import PROGRAM, RoundResult, RoundRunner, no_dump
+from ascend_dump.triage_runs.looked_at import looked_at, not_looked_at
+from ascend_dump.triage_runs.trainer_steps import trainer_step
 
 __all__ = ["find_nonfinite"]
 
-#: Parameters are checked often enough that NaN in them is at most this many steps old.
-_OLD = 16
 _HOST = ("torch", "torchair")
+#: Calls of models before the one with the sign that are recorded.
+_MOST_CALLS = 6
+#: An error message about values that are not finite.
+_OF_NAN = re.compile(r"(?<![a-z])(nan|inf|infinite|infinity)(?![a-z])|finite", re.IGNORECASE)
+
+
+class _Sign(NamedTuple):
+    """The first sign of NaN or Inf, or that the program fails.
+
+    kind   "wrong": the user sees it; "failed": the command ended with an error; "printed": its output has NaN;
+           "read" and "masked" as in `Outline`
+    step   None: no step is known
+    what   the tensor with it, in words
+    trains True if the program has losses
+    """
+
+    kind: str
+    step: Optional[int]
+    what: str
+    trains: bool
+
+    @property
+    def text(self) -> str:
+        return self.what if self.step is None else f"{self.what} in step {self.step}"
 
 
 def find_nonfinite(runner: RoundRunner, command: Sequence[str], directory: Path) -> Triage:
-    """Run the program until a step returns NaN or Inf, and again to record that step and the step before.
+    """Run the program until the user would see NaN or Inf, and again to record where it comes from.
 
-    Raises CaptureError if the program calls no model that can be dumped.
+    Raises CaptureError if the program runs nothing that can be dumped.
     """
     first = runner.watch(PROGRAM, "looks for the first step with NaN or Inf", until="wrong")
-    if first.last_step < 0:
+    if not any(outline.steps or outline.looked for outline in first.outlines):
         return _without_steps(runner, first, command, directory)
-    if not any(outline.steps for outline in first.outlines):
-        return _keep_last(runner, command, first, "no module returned floating-point numbers that can be looked at")
-    wrong_step = _first_wrong(first)
-    count = first.last_step + 1
-    if wrong_step is None and not first.has_failed:
-        runner.conclude(first, f"no output had NaN or Inf in {count} steps")
-        unfinished = [outline for outline in first.outlines if outline.over in ("", Over.FAILED)]
-        reasons = [
-            f"not checked: process {outline.name} after step {outline.last}: {outline.reason}".rstrip(": ")
-            for outline in unfinished
-        ]
-        advice = (
-            f"nothing was NaN or Inf in {count} steps; `--reference COMMAND` compares with a correct program, "
-            "and `--determinism` with another run of this one"
+    sign = _sign(first)
+    if sign is None:
+        return _nothing_wrong(runner, first, directory)
+    runner.conclude(first, sign.text)
+    triage = _record(runner, command, first, sign)
+    if triage.cause is None and sign.kind != "failed":
+        clear = looked_at(first.outlines)
+        triage = replace(triage, advice=f"{sign.text}; no NaN or Inf in {clear}") if sign.kind != "wrong" else triage
+    return triage
+
+
+def _sign(result: RoundResult) -> Optional[_Sign]:
+    """Return the first sign of NaN or Inf. Inf in a result or a number counts only in a program without losses."""
+    outlines = result.outlines
+    trains = any(outline.looked.get("loss") for outline in outlines)
+    wrong = [outline.wrong for outline in outlines if outline.wrong is not None]
+    if wrong:
+        return _Sign("wrong", *min(wrong), trains)
+    if result.has_failed:
+        error = f": {result.error}" if result.error else ""
+        return _Sign(
+            "failed", max(result.last_step, 0), f"the command ended with exit code {result.exit_code}{error}", trains
         )
-        return Triage(directory, (), None, None, advice, tuple(reasons))
-    if wrong_step is None:
-        runner.conclude(first, f"the command ended with exit code {first.exit_code} in step {count - 1}")
-        step = count - 1
-    else:
-        step, what = wrong_step
-        runner.conclude(first, f"{what} in step {step}")
-        if what.endswith(PARAMETERS):
-            step = _exactly(runner, step)
-    return _record(runner, command, first, step, wrong=wrong_step is not None)
+    read = [outline.read for outline in outlines if outline.read is not None]
+    for mark in sorted(read):
+        if not trains or mark[1].startswith("NaN"):
+            return _Sign("read", *mark, trains)
+    if result.nan_line:
+        return _Sign("printed", None, f"the program printed {result.nan_line!r}", trains)
+    masked = [outline.masked for outline in outlines if outline.masked is not None]
+    return _Sign("masked", *min(masked), trains) if masked and not trains else None
 
 
-def _first_wrong(result: RoundResult) -> Optional[tuple[int, str]]:
-    """Return the first step with NaN or Inf and its description. -Inf alone may be a mask: it counts last."""
-    for marks in ([outline.wrong for outline in result.outlines], [outline.masked for outline in result.outlines]):
-        steps = [mark for mark in marks if mark is not None]
-        if steps:
-            return min(steps)
-    return None
+def _nothing_wrong(runner: RoundRunner, first: RoundResult, directory: Path) -> Triage:
+    seen = looked_at(first.outlines)
+    runner.conclude(first, f"no NaN or Inf in {seen}")
+    hint = "`--reference COMMAND` compares with a correct program, and `--determinism` with another run of this one"
+    marks = [mark for outline in first.outlines for mark in (outline.masked, outline.read) if mark is not None]
+    harmless = tuple(f"{what}, step {step}" for step, what in marks)
+    reasons = tuple(not_looked_at(first.outlines))
+    return Triage(directory, (), None, None, f"no NaN or Inf in {seen}; {hint}", reasons, harmless=harmless)
 
 
-def _exactly(runner: RoundRunner, step: int) -> int:
-    window = f"{max(step - _OLD, 0)}-{step}"
-    again = runner.watch(PROGRAM, f"looks at the gradients of steps {window}", until="wrong", gradients=window)
-    wrong_step = _first_wrong(again)
-    if wrong_step is None:
-        runner.conclude(again, "no gradient had NaN or Inf")
-        return step
-    runner.conclude(again, f"{wrong_step[1]} in step {wrong_step[0]}")
-    return wrong_step[0]
+def _record(runner: RoundRunner, command: Sequence[str], first: RoundResult, sign: _Sign) -> Triage:
+    """Record the step of the sign and the step before; all steps if NaN or Inf is older."""
+    last, triage = first, None
+    differs = ""
+    if sign.step is not None:
+        last = _of_steps(runner, first, _begin_of(first, sign.step), sign.step)
+        changed_step = first_other_step(first.outlines, last.outlines)
+        if changed_step is not None:
+            differs = f"the program is not deterministic: step {changed_step} differs between rounds"
+        if last.dump is None and not differs:
+            raise no_dump(last, command)
+        triage = _triage(last, sign)
+        if sign.kind == "failed" and not _is_answer(triage) and last.dump is not None:
+            triage = triage_failed(last.dump, sign.what) or triage
+        is_over = sign.kind == "failed" and not first.nan_line and not differs
+        if _is_answer(triage) or last.reasons or is_over:
+            return _ended(runner, last, triage, sign, differs)
+        runner.conclude(last, differs or _outcome(triage))
+    purpose = "records the operators with NaN or Inf of all steps; this takes longer"
+    traced = runner.trace(PROGRAM, purpose, None if differs else sign.step)
+    earliest = _triage(traced, sign)
+    cause = None if earliest is None else earliest.cause
+    if cause is not None and cause.step is not None and _is_answer(earliest) and not differs:
+        runner.conclude(traced, _outcome(earliest))
+        again = _of_steps(runner, first, cause.step, cause.step, from_start=cause.step == 0)
+        full = _triage(again, sign, cause)
+        return _ended(runner, again, full or earliest, sign, differs)
+    return _ended(runner, traced, triage if earliest is None else earliest, sign, differs)
 
 
-def _record(runner: RoundRunner, command: Sequence[str], first: RoundResult, step: int, *, wrong: bool) -> Triage:
-    # A gradient or a loss that is not returned appears in the outputs of the next step.
-    begin = max(step - 1, 0)
-    steps = f"{begin}-{step}" if begin < step else f"{step}"
-    result = _of_steps(runner, steps)
-    changed_step = first_other_step(first.outlines, result.outlines)
-    differs = (
-        "" if changed_step is None else f"the program is not deterministic: step {changed_step} differs between rounds"
-    )
+def _begin_of(first: RoundResult, step: int) -> int:
+    """Return the step to record from: the one before the calls that belong to the same optimizer step.
+
+    A backward pass goes through several calls of a GAN, and a parameter becomes NaN in the step before its first use.
+    """
+    begin = step
+    of_trainings = (outline.before for outline in first.outlines if outline.looked.get("loss"))
+    before = next((steps for steps in of_trainings if step in steps), {})
+    while begin - 1 in before and before[begin - 1][0] == before[step][0] and step - begin < _MOST_CALLS:
+        begin -= 1
+    return max(begin - 1, 0)
+
+
+def _triage(result: RoundResult, sign: _Sign, cause: Optional[Cause] = None) -> Optional[Triage]:
+    """Return the triage of a round. cause: the one to find in it again; None if it is not there."""
     if result.dump is None:
-        if differs:
-            return _add_reason(_keep_last(runner, command, result, differs), differs)
-        raise no_dump(result, command)
-    triage = triage_wrong(result.dump)
-    if triage.cause is None and differs and wrong:
-        return _add_reason(_keep_last(runner, command, result, differs), differs)
-    if triage.cause is None and result.reasons:
-        runner.conclude(result, "the dump is incomplete, and its records show no NaN or Inf")
-        advice = "the dump is incomplete: solve the problems in the notes, and run the same command again"
-        triage = replace(triage, advice=advice)
-    else:
-        runner.conclude(result, _outcome(triage))
-        if triage.cause is None and wrong:
-            triage = replace(triage, advice=_no_operator(step))
-        triage = run_cause_again(triage, result.dump)
-    return replace(triage, reasons=(*triage.reasons, *result.reasons, *filter(None, [differs])))
+        return None
+    if cause is not None:
+        return triage_of_cause(result.dump, cause)
+    # What a program tests before it raises an exception is no symptom that is recorded.
+    of_nan = sign.kind == "failed" and _OF_NAN.search(sign.what) is not None
+    return triage_wrong(result.dump, trains=sign.trains, needs_symptom=not of_nan)
 
 
-def _of_steps(runner: RoundRunner, steps: str) -> RoundResult:
+def _is_answer(triage: Optional[Triage]) -> bool:
+    """Return True if the source of NaN or Inf is known, and not only that it is older than the recording."""
+    return triage is not None and triage.cause is not None and triage.cause.kind != "outside"
+
+
+def _of_steps(
+    runner: RoundRunner, first: RoundResult, begin: int, end: int, *, from_start: bool = False
+) -> RoundResult:
     """Record the tensors of some steps, from which an operator can be run again; or their statistics, to save space."""
-    text, room = f"step {steps.replace('-', ' and ')}", runner.room_for_tensors
+    steps, room = f"{begin}-{end}" if begin < end else f"{end}", runner.room_for_tensors
+    text = f"step {steps}" if begin == end else f"steps {begin} to {end}"
+    # Without a model the first step has no begin.
+    from_start = from_start or (begin == 0 and any(outline.updates for outline in first.outlines))
     if room is not None:
-        result = runner.record(PROGRAM, f"records {text}", steps=steps, data="full", max_bytes=room)
+        result = runner.record(
+            PROGRAM, f"records {text}", steps=steps, data="full", max_bytes=room, from_start=from_start
+        )
         if not result.reasons:
             return result
         runner.conclude(result, f"tensors could not be recorded, statistics are recorded instead: {result.reasons[0]}")
-    return runner.record(PROGRAM, f"records statistics of {text}", steps=steps)
+    return runner.record(PROGRAM, f"records statistics of {text}", steps=steps, from_start=from_start)
 
 
-def _add_reason(triage: Triage, reason: str) -> Triage:
-    return replace(triage, reasons=(*triage.reasons, reason))
+def _ended(runner: RoundRunner, result: RoundResult, triage: Optional[Triage], sign: _Sign, differs: str) -> Triage:
+    """Return the result of the last round, with its cause run again."""
+    triage = triage or Triage(result.directory, (), None, None, "")
+    runner.conclude(result, _outcome(triage))
+    if triage.cause is None:
+        advice = _no_operator(sign, result)
+        if result.reasons:
+            advice = "the dump is incomplete: solve the problems in the notes, and run the same command again"
+        triage = replace(triage, advice=advice, reasons=(*triage.reasons, f"not found: {sign.text}"))
+    elif triage.records is not None:
+        triage = _explained(triage, triage.records, result)
+    return replace(triage, reasons=(*triage.reasons, *result.reasons, *filter(None, [differs])))
+
+
+def _explained(triage: Triage, dump: Dump, result: RoundResult) -> Triage:
+    triage = explain_cause(triage, dump)
+    cause = triage.cause
+    assert cause is not None, "there is a cause"
+    if cause.step is None:
+        return triage
+    records = dump.select(step=cause.step, rank=cause.rank)
+    time = next((record.timestamp for record in records if record.op_name == cause.op_name), None)
+    return replace(triage, when=trainer_step(cause.step, cause.rank, time, result.outlines))
 
 
 def _keep_last(
@@ -130,18 +211,22 @@ def _keep_last(
         raise no_dump(result, command)
     triage = triage_wrong(result.dump)
     runner.conclude(result, _outcome(triage))
+    if triage.cause is not None:
+        triage = _explained(triage, result.dump, result)
     return replace(triage, reasons=(*triage.reasons, *result.reasons))
 
 
-def _outcome(triage: Triage) -> str:
-    cause = triage.cause
+def _outcome(triage: Optional[Triage]) -> str:
+    cause = None if triage is None else triage.cause
     return "no operator made NaN or Inf" if cause is None else f"{cause.op_name} in step {cause.step}"
 
 
-def _no_operator(step: int) -> str:
+def _no_operator(sign: _Sign, result: RoundResult) -> str:
+    if result.has_failed and not result.nan_line:
+        return f"no operator of PyTorch made NaN or Inf, and {sign.text}"
     return (
-        f"step {step} returned -Inf or NaN, and no operator made it of finite numbers: it is a mask, or came from "
-        "outside; `ascend-dump stats DUMP --nonfinite` lists the tensors"
+        f"{sign.text}, and no operator of PyTorch made it of finite numbers: it is a mask, or comes from code "
+        "outside PyTorch, such as numpy; `ascend-dump stats DUMP --nonfinite` lists the tensors"
     )
 
 

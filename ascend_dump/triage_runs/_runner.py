@@ -20,6 +20,7 @@ from ascend_dump.request import Data, DumpRequest
 from ascend_dump.startup.launching import environment_of
 from ascend_dump.triage_runs._command import ChildCommand, birth_of
 from ascend_dump.triage_runs._state import TriageState
+from ascend_dump.triage_runs.output import CommandOutput
 
 __all__ = ["PROGRAM", "REFERENCE", "SECOND_RUN", "RoundResult", "RoundRunner"]
 
@@ -32,6 +33,8 @@ _BEHIND = 10.0
 _SHARE = 10
 #: Seconds that a program waits until it is stopped.
 _WAIT = 5
+#: More steps than a program has.
+_ALL = 1 << 62
 
 Tell = Callable[[str], None]
 
@@ -41,15 +44,20 @@ class RoundResult:
     """The result of one run of a command.
 
     dump       None if nothing was recorded
+    directory  of its files
     reasons    why the dump is incomplete; empty if it is complete
     exit_code  None if the command was stopped
+    nan_line   the first line with NaN in its output; error: the last line of its standard error
     """
 
     number: int
+    directory: Path
     dump: Optional[Dump]
     outlines: list[Outline]
     exit_code: Optional[int]
     reasons: tuple[str, ...]
+    nan_line: str = ""
+    error: str = ""
 
     @property
     def has_failed(self) -> bool:
@@ -70,7 +78,7 @@ class RoundRunner:
 
     max_bytes  the size limit of all rounds together
     run_out    let the commands run to their end
-    output     a descriptor for their standard output
+    output     descriptors to which their standard output and error are passed on
     """
 
     def __init__(
@@ -82,7 +90,7 @@ class RoundRunner:
         max_bytes: Optional[int] = None,
         ranks: Optional[str] = None,
         run_out: bool = False,
-        output: Optional[int] = None,
+        output: tuple[int, int] = (1, 2),
     ) -> None:
         self._state = state
         self._commands = commands
@@ -103,10 +111,9 @@ class RoundRunner:
         """
         return None if self._max_bytes is not None else shutil.disk_usage(self._state.directory).free // _SHARE
 
-    def watch(self, program: str, purpose: str, *, until: Literal["wrong", "end"], gradients: str = "") -> RoundResult:
+    def watch(self, program: str, purpose: str, *, until: Literal["wrong", "end"]) -> RoundResult:
         """Summarise all steps and record none."""
-        options = {"outline_until": until, **({"outline_gradients": gradients} if gradients else {})}
-        return self._round(program, purpose, options, {})
+        return self._round(program, purpose, {"outline_until": until}, {})
 
     def record(
         self,
@@ -118,12 +125,32 @@ class RoundRunner:
         layers: Sequence[str] = (),
         graft: Optional[Mapping[str, str]] = None,
         max_bytes: Optional[int] = None,
+        from_start: bool = False,
     ) -> RoundResult:
-        """Record these steps, of all operators or of `layers`. max_bytes: of this round only."""
+        """Record these steps, of all operators or of `layers`.
+
+        max_bytes: of this round only. from_start: the first step begins with the program.
+        """
         settings: dict[str, Any] = {"steps": steps, "data": data, "layers": list(layers), "ranks": self._ranks}
         # The steps are few, so call stacks cost little.
-        options = {"stack": True, **({} if graft is None else {"graft": dict(graft)})}
+        options: dict[str, Any] = {"stack": True, **({} if graft is None else {"graft": dict(graft)})}
+        if from_start:
+            options["outline_from_start"] = True
         return self._round(program, purpose, options, settings, max_bytes)
+
+    def trace(self, program: str, purpose: str, last: Optional[int]) -> RoundResult:
+        """Record the operators with NaN or Inf from the start of the program to the first symptom.
+
+        last: the last step, None: the end of the program
+        """
+        settings = {"steps": None if last is None else f"0-{last}", "data": "stats", "ranks": self._ranks}
+        options = {
+            "stack": True,
+            "outline_from_start": True,
+            "outline_until": "symptom",
+            "steps_after_origin": _ALL,
+        }
+        return self._round(program, purpose, options, {**settings, "scene": "overflow"})
 
     def keep_last(self, program: str, purpose: str, data: Data) -> RoundResult:
         """Record all steps of any framework, and keep those around the first NaN or Inf."""
@@ -166,9 +193,10 @@ class RoundRunner:
             # Discard the results of later rounds: they followed another one.
             self._state.rounds = [entry for entry in self._state.rounds if entry["number"] < number]
             entry = self._run(number, name, directory, plan, {"max_bytes": max_bytes or self._bytes_left(), **settings})
-        entry = {"exit_code": None, "seconds": 0.0, "nbytes": 0, **entry}
+        entry = {"exit_code": None, "seconds": 0.0, "nbytes": 0, "nan_line": "", "error": "", **entry}
         dump, reasons = _dump_of(directory / "dump")
-        result = RoundResult(number, dump, read_outlines(directory / "outline"), entry["exit_code"], reasons)
+        outlines, printed = read_outlines(directory / "outline"), (str(entry["nan_line"]), str(entry["error"]))
+        result = RoundResult(number, directory, dump, outlines, entry["exit_code"], reasons, *printed)
         self.rounds.append(
             TriageRound(
                 number,
@@ -194,7 +222,8 @@ class RoundRunner:
             options=None if options is None else {**self._outline_options, "outline": str(outline), **options},
             **settings,
         )
-        environment = environment_of(request)
+        # Else what the program prints would come late, and not at all if it is stopped.
+        environment = {"PYTHONUNBUFFERED": "1", **environment_of(request)}
         if options is not None:
             # Outlines are written by PyTorch's own adapter on every device.
             other_adapters = [adapter for adapter in registered() if adapter != "torch"]
@@ -210,10 +239,20 @@ class RoundRunner:
         self._state.rounds.append(entry)
         self._state.save()
         began = time.monotonic()
-        child = ChildCommand(command, environment, output=self._output)
-        entry.update(process=child.pid, birth=birth_of(child.pid))
-        self._state.save()
-        exit_code = child.wait(_Enough(outline) if not self._run_out else lambda: False)
+        is_enough = None if self._run_out else _Enough(outline)
+        # The output of a program is shown in its first run.
+        is_first = not any(finished.program == plan["program"] for finished in self.rounds)
+        with CommandOutput(directory, self._output if is_first else None) as output:
+            child = ChildCommand(command, environment, output.files)
+            entry.update(process=child.pid, birth=birth_of(child.pid))
+            self._state.save()
+
+            def follow() -> bool:
+                output.follow()
+                return is_enough is not None and is_enough()
+
+            exit_code = child.wait(follow)
+        entry.update(nan_line=output.nan_line, error=output.last_error)
         entry.update(
             finished=True, exit_code=exit_code, seconds=round(time.monotonic() - began, 3), nbytes=_size_of(directory)
         )

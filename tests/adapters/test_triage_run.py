@@ -128,9 +128,7 @@ class TestNonFinite:
         assert "length/div_0 (aten::div), step 23" in said
         assert training.line_of("sqrt()") in said
         assert "step 22\n" in said
-        right = "length/div_0 gives the same: the operator is correct; its inputs already lead to Inf"
-        assert f"{right}: find out why input 1 has 1 zero" in said
-        assert "already wrong" not in said
+        assert "input 1 has 1 zero, which leads to Inf; it reaches the gradient" in said
         (dump,) = training.path.glob("*/2-program/dump")
         assert f"are in this dump: `ascend-dump show {dump} --op length/div_0 --step 23`" in said
         assert "trained" not in said  # it is stopped once that is known
@@ -143,13 +141,13 @@ class TestNonFinite:
             (
                 "x * 0 / (x * 0)",
                 "div_0",
-                "its inputs already lead to NaN: find out why input 0 has 8 zeros, and input 1",
+                "input 0 is zero everywhere, and input 1 is zero everywhere, which leads to NaN",
             ),
-            ("(x * 1e5).exp()", "exp_0", "its inputs already lead to Inf: find out why input 0 has values from "),
-            ("x + torch.tensor(float('nan'))", "lift_fresh_0", "the program passes NaN as a constant"),
+            ("(x * 1e5).exp()", "exp_0", "input 0 has values from "),
+            ("x + torch.tensor(float('nan'))", "lift_fresh_0", "the program passes NaN in here"),
             ("x * float('nan')", "mul_0", "the program passes the constant other=nan"),
             ("x + torch.full((2, 4), float('nan'))", "full_0", "the program passes the constant fill_value=nan"),
-            ("(x - x + OUTSIDE).relu()", "add_0", "its inputs were already wrong"),
+            ("(x - x + OUTSIDE).relu()", "full_0", "the program passes the constant fill_value=nan"),
         ],
     )
     def test_an_operator_that_computes_rightly_is_told_from_what_it_was_given(
@@ -169,8 +167,9 @@ class TestNonFinite:
         )
         found = program.document(command=program.command())
         assert found["cause"]["op_name"] == operator
-        begin = f"run again on this host from its recorded inputs, {operator} gives the same: the operator is correct;"
-        assert found["cause"]["evidence"][-1].startswith(f"{begin} {why}")
+        assert found["why"].startswith(why)
+        begin = f"run again on this host from its recorded inputs, {operator} gives the same: the operator is correct"
+        assert found["cause"]["evidence"][-1] == begin
 
     def test_an_operator_that_computes_wrongly_is_told_from_one_with_wrong_inputs(self, tmp_path: Path) -> None:
         """The kernel of GELU is broken in the program, and whole where it is run again."""
@@ -193,9 +192,7 @@ class TestNonFinite:
         done = broken.triage(command=broken.command())
         assert done.returncode == 1, done.stderr
         assert "1/gelu_0 (aten::gelu), step 3" in done.stdout
-        last = done.stdout.strip().splitlines()[-1]
-        assert last.startswith("run again on this host from its recorded inputs, 1/gelu_0 gives another result")
-        assert "this operator is wrong" in last
+        assert "why         it is wrong: run again on this host" in done.stdout
 
     def test_a_limit_leaves_room_for_statistics_only(self, training: Program) -> None:
         found = training.document("--max-bytes", "40M", command=training.command("3"))
@@ -203,7 +200,7 @@ class TestNonFinite:
         assert found["next"]["layers"], "the tensors are asked for then"
         assert "run again" not in found["advice"]
 
-    def test_nan_that_no_output_shows_is_seen_in_the_parameters(self, tmp_path: Path) -> None:
+    def test_nan_that_no_output_shows_is_seen_in_the_gradients(self, tmp_path: Path) -> None:
         rows = Program(
             tmp_path,
             """
@@ -220,7 +217,7 @@ class TestNonFinite:
         )
         found = rows.document(command=rows.command())
         assert (found["cause"]["op_name"], found["cause"]["step"]) == ("div_0", 6)
-        assert [one["outcome"].rpartition(" in ")[2] for one in found["rounds"]] == ["step 15", "step 6", "step 6"]
+        assert [one["outcome"].rpartition(" in ")[2] for one in found["rounds"]] == ["step 6", "step 6"]
 
     def test_the_first_step_of_all(self, training: Program) -> None:
         found = training.document(command=training.command("0"))

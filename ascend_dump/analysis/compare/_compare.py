@@ -28,6 +28,7 @@ from ascend_dump.analysis.explaining.origins import kind_order
 from ascend_dump.analysis.explaining.pairs import EqualStep, Pairs, are_equal
 from ascend_dump.analysis.explaining.results import ChangedCall, Crossing, Origin, Pair
 from ascend_dump.analysis.explaining.walk import Divergence
+from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.rules import RuleSource, rules_of
 from ascend_dump.analysis.judging.second_run import Spread
 from ascend_dump.analysis.judging.verdict import Rules
@@ -36,6 +37,7 @@ from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import COLLECTIVES
 from ascend_dump.analysis.pairing.cross_framework import is_cross_framework, pair_cross_framework
 from ascend_dump.analysis.pairing.same_framework import Match, align, crossings
+from ascend_dump.analysis.pairing.stretches import stretches_of
 from ascend_dump.analysis.replay.rerun import Rerun
 from ascend_dump.errors import ConfigError, DumpNotFound
 from ascend_dump.reading import Batch, Dump, Record, open_dump
@@ -387,7 +389,10 @@ def _compare_rank(
         ):
             pairs.append(pair)
             yield pair
-        parts.append(pairs)
+        for pair in divergence.end_step():
+            pairs.append(pair)
+            yield pair
+        parts.append([pair for pair in pairs if not divergence.inside(pair)])
     inside, left_out = ((counts["actual"], counts["reference"]) for counts in (progress.inside, progress.left_out))
     of_program = (divergence.origins(), divergence.changed())
     counts = (inside, left_out)
@@ -429,7 +434,9 @@ def _compare_step(
     progress.crossings.extend(map(_crossing, crossings(matches)))
     progress.mapped.update(_mapped(matches))
     spread = Spread(second_run, reference) if second_run else None
-    divergence.begin_step(reference, _cast(matches), spread=spread, shards=shards)
+    stretches = {} if shards is not None else stretches_of(actual, reference, matches)
+    wiring = Wiring(actual, reference, matches) if shards is None else None
+    divergence.begin_step(reference, _cast(matches), spread=spread, shards=shards, stretches=stretches, wiring=wiring)
     partner = {match.reference.position: match for match in matches}
     taken = {match.actual.position for match in matches}
     waiting = [operator for operator in actual if operator.position not in taken]

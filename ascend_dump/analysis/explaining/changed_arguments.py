@@ -7,9 +7,10 @@ the difference of the argument follows from that of the tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple, Optional
 
+from ascend_dump.analysis.explaining.origins import Draft, Drafts
 from ascend_dump.analysis.explaining.results import ChangedCall, Pair
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
 from ascend_dump.analysis.operators.arguments import DifferingArgument, differing_arguments
@@ -78,25 +79,24 @@ class ChangedArguments:
         if texts:
             self._origins[operator.op_name, texts] = origin
         if texts or is_replaced:
-            self._add_forward(operator, origin)
+            self.add_forward(operator, origin)
 
     def earlier_origin(self, operator: Operator, arguments: Iterable[DifferingArgument]) -> Optional[OriginNumber]:
         """Return the origin at the operator of this name with the same differing arguments; None for the first."""
         return self._origins.get((operator.op_name, _texts(arguments)))
 
-    def one_sided_origin(self, side: int, operator: Operator, create: Callable[[], OriginNumber]) -> OriginNumber:
-        """Return the origin at an operator that only one side (0: actual) runs.
+    def stretch_origin(self, side: int, operator: Operator, drafts: Drafts, draft: Draft) -> OriginNumber:
+        """Return the origin at a stretch that begins with an operator of one side (0: actual).
 
-        It is that of the forward operator of a gradient, that of an earlier step, or else a new one.
+        It is that of the forward operator of a gradient, that of an earlier step, or else the draft.
         """
         forward = self.forward_origins(operator)
         earlier = min(forward) if forward else self._one_sided.get((side, operator.op_name))
-        origin = earlier if earlier is not None else create()
-        self._one_sided[side, operator.op_name] = origin
-        self._add_forward(operator, origin)
+        origin = self._one_sided[side, operator.op_name] = drafts.add(draft) if earlier is None else earlier
         return origin
 
-    def _add_forward(self, operator: Operator, *origins: OriginNumber) -> None:
+    def add_forward(self, operator: Operator, *origins: OriginNumber) -> None:
+        """Note the origins at an operator: the backward operators of its source line may be called differently."""
         line = operator.module, operator.source
         self._forward[line] = self._forward.get(line, NO_ORIGINS) | set(origins)
 
@@ -118,7 +118,7 @@ class ChangedArguments:
 
     def add_reshaped(self, operator: Operator, origins: Collection[OriginNumber]) -> None:
         """Note an operator whose input has another shape: sizes passed to its backward pass follow from that."""
-        self._add_forward(operator, *origins)
+        self.add_forward(operator, *origins)
 
     def forward_origins(self, operator: Operator) -> frozenset[OriginNumber]:
         """Return the origins at the forward operator of a backward operator."""
@@ -147,11 +147,11 @@ class ChangedArguments:
         """
         operator = match.reference
         if is_replaced:
-            self._add_forward(operator, *origins)
+            self.add_forward(operator, *origins)
         differing = differing_arguments(match.actual, operator)
         if not differing or self.forward_origins(operator) or self._causes_of_numbers(differing):
             return
-        self._add_forward(operator, *origins)
+        self.add_forward(operator, *origins)
         texts = _texts(differing)
         call = operator.op_name, texts
         if call not in self._origins and call not in self._listed:

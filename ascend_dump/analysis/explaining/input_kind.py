@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Optional
 
 from ascend_dump.analysis.operators.operator import Operator, storage_of
-from ascend_dump.analysis.operators.properties import VIEWS, operator_class
+from ascend_dump.analysis.operators.properties import VIEWS, operator_class, writes
 from ascend_dump.reading import Record
 
-__all__ = ["InputKinds", "writes"]
+__all__ = ["InputKinds"]
 
 #: By operators with data and parameters at fixed indices: the indices of the data.
 _DATA = {
@@ -64,7 +64,7 @@ class InputKinds:
         first: no operator ran before in this step.
         """
         storage = _storage(record)
-        if storage in self._updated:
+        if storage in self._updated or record.parameter or record.attrs.get("requires_grad"):
             return "parameter"  # an optimizer updates it, or a norm its running mean
         if record.dtype is not None and record.dtype.startswith(("int", "uint", "bool")):
             return "input"
@@ -77,9 +77,3 @@ class InputKinds:
 def _storage(record: Record) -> Optional[int]:
     storage = storage_of(record)
     return None if storage is None else storage[0]
-
-
-def writes(op_type: str) -> bool:
-    """Return True if an operator writes to memory of its inputs, by its name."""
-    name = op_type.rpartition("::")[2].split(".")[0]
-    return name.endswith("_") or name.startswith(("aclnnInplace", "native_batch_norm", "_native_batch_norm"))

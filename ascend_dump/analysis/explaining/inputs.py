@@ -16,12 +16,14 @@ from ascend_dump.analysis.explaining.rank_state import (
     RankState,
 )
 from ascend_dump.analysis.explaining.results import Pair
+from ascend_dump.analysis.explaining.stretches import Border
+from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
 from ascend_dump.analysis.numerics.tensor_pair import Difference, type_of
 from ascend_dump.analysis.operators.collectives import is_contribution
 from ascend_dump.analysis.operators.module_calls import NOT_RECORDED
 from ascend_dump.analysis.operators.next_request import is_of_module
-from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import SHAPED
 from ascend_dump.analysis.operators.unread_inputs import is_unread
 from ascend_dump.analysis.pairing.same_framework import Match
@@ -31,24 +33,24 @@ __all__ = ["InputJudge"]
 
 _UNREAD = "memory that the operator overwrites without reading it"
 _SHAPE = "the operator reads only its shape and type"
-_ONE_SIDED = "made by an operator that the other side does not run"
-_NOT_WRITTEN = "no recorded operator wrote it before"
 
 
 class _JudgedInput(NamedTuple):
-    """The pair of an input, with the origins of its difference, or with its noise."""
+    """The pair of an input, with the origins of its difference, or with its noise. border: it leaves a stretch."""
 
     pair: Pair
     causes: frozenset[OriginNumber] = NO_ORIGINS
     noise: Optional[InputNoise] = None
+    border: Optional[Border] = None
 
 
 class InputJudge:
     """Judges inputs of the operators of a step."""
 
-    def __init__(self, state: RankState, reference: Sequence[Operator]) -> None:
+    def __init__(self, state: RankState, reference: Sequence[Operator], wiring: Optional[Wiring]) -> None:
         """reference: all operators of the step."""
         self._state = state
+        self._wiring = wiring
         self._reference = reference
         self._kinds: Optional[InputKinds] = None
         self._is_first = True
@@ -57,8 +59,14 @@ class InputJudge:
         """Judge the inputs, and add their pairs, origins and noise to `operators`."""
         match = operators.match
         for a, b in match.inputs:
+            self._count_parameter(b)
             if b is None or b.index not in operators.written:
-                pair, causes, noise = self._judge(match, a, b)
+                pair, causes, noise, border = self._judge(match, a, b)
+                if border is not None:
+                    operators.borders.append(border)
+                    operators.noise += [
+                        noise.noise for stretch in border.stretches for noise in stretch.entering.values()
+                    ]
                 is_sent = pair.verdict == "different" and a is not None and is_contribution(a)
                 if is_sent and self._state.differences.shards is None:
                     # Other ranks receive it: no output of this rank has to differ.
@@ -70,15 +78,24 @@ class InputJudge:
                 operators.add(*self._state.look_up_unpaired(side, record))
         self._is_first = False
 
+    def _count_parameter(self, record: Optional[Record]) -> None:
+        storage = None if record is None else storage_of(record)
+        if record is not None and storage is not None and record.attrs.get("requires_grad"):
+            self._state.drafts.parameters.setdefault(record.step, set()).add(storage[0])
+
     def _judge(self, match: Match, a: Optional[Record], b: Optional[Record]) -> _JudgedInput:
         state = self._state
         difference, pair = state.compare(match, a, b)
         if a is None or b is None:
             return _JudgedInput(pair, *state.look_up_unpaired(1 if a is None else 0, pair.record))
         if difference.verdict == "equal":
+            state.note_agreement(state.stretches.left_by(match.reference, b))
             return _JudgedInput(pair)
         if difference.verdict == "unreadable":
             return _JudgedInput(pair, state.known.causes_of(difference.contents))
+        if state.is_cast(difference):
+            difference = difference.of_values()
+            pair = replace(pair, verdict="different", reason="")
         has_no_value = is_contribution(a) is False or is_unread(b)
         if has_no_value and difference.verdict != "structure":
             reason = f"no defined value: {_UNREAD}"
@@ -107,36 +124,52 @@ class InputJudge:
     def _judge_new(self, match: Match, a: Record, b: Record, difference: Difference, pair: Pair) -> _JudgedInput:
         """Judge a difference that is not known by its contents."""
         state = self._state
-        causes = state.known.one_sided_causes(difference.contents)
+        makers = state.stretches.makers(difference.contents)
+        if makers:
+            border, noise = state.judge_border(makers, a, b, difference, pair)
+            return _JudgedInput(border.pair, border.causes, noise, border if border.causes else None)
         if difference.measure is not None and difference.verdict != "structure":
             verdict, reason = state.judge.of_input(match, a, b, difference)
             pair = replace(pair, verdict=verdict, reason=reason)
             if verdict != "different":
-                # Several ranks assemble tensors that one rank has whole: the program is the same.
-                consequence_of = causes if state.differences.shards is None else NO_ORIGINS
-                return _JudgedInput(pair, noise=state.known.add_noise(difference, type_of(a, b), consequence_of))
-        if state.is_regrouped(causes):
-            return _JudgedInput(replace(pair, verdict="unmatched", explained=True, reason=_ONE_SIDED), causes)
-        causes = causes or state.modules.of_input(b)
+                return _JudgedInput(pair, noise=state.known.add_noise(difference, type_of(a, b), NO_ORIGINS))
+        causes = state.modules.of_input(b)
         if causes:
             return _JudgedInput(replace(pair, explained=True, reason=FOLLOWS), causes)
-        if self._kinds is None:
-            self._kinds = InputKinds(self._reference)
-        kind = self._kinds.kind_of(b, match.reference.module, first=self._is_first)
+        is_wiring, evidence = (False, []) if self._wiring is None else self._wiring.explain(match, a, b)
+        kind = "wiring" if is_wiring else self._kind_of(match, b)
         # Freed memory may be used again for data from outside; only parameters stay where they are.
         causes = state.known.one_sided_writers(a, b) if kind == "parameter" else NO_ORIGINS
         if causes:
             pair = replace(pair, explained=True, reason=FOLLOWS)
         else:
-            causes = frozenset({self._add_origin(kind, match, b, pair)})
+            causes = frozenset({self._add_origin(kind, match, b, pair, evidence)})
         state.known.add(difference.contents, causes)
         return _JudgedInput(pair, causes)
 
-    def _add_origin(self, kind: str, match: Match, reference: Record, pair: Pair) -> OriginNumber:
-        evidence = [f"{pair.record.label}: {pair.reason}", _NOT_WRITTEN, *self._state.unreadable_evidence()]
+    def _kind_of(self, match: Match, reference: Record) -> str:
+        if self._kinds is None:
+            self._kinds = InputKinds(self._reference)
+        return self._kinds.kind_of(reference, match.reference.module, first=self._is_first)
+
+    def _add_origin(
+        self, kind: str, match: Match, reference: Record, pair: Pair, sources: Sequence[str]
+    ) -> OriginNumber:
+        name = self._wiring.parameter(pair.record) if kind == "parameter" and self._wiring is not None else ""
+        label = f"{pair.record.label}{name and f' ({name})'}"
+        evidence = [f"{label}: {pair.reason}", *sources, *self._state.unreadable_evidence()]
         if is_of_module(reference) and kind == "parameter":
             # Modules read what functions, which are not recorded, made of the outputs of other modules.
             kind = "unknown"
             evidence.append(NOT_RECORDED)
-        joined = (kind, reference.step, match.reference.position)
-        return self._state.drafts.add(Draft(kind, pair, evidence, first_seen=True, joined=joined))
+        if kind == "wiring":
+            earlier = self._state.wirings.get((match.reference.op_name, tuple(sources)))
+            if earlier is not None:
+                self._state.drafts[earlier].explains += 1
+                return earlier
+        joined = (kind, reference.step, None if kind == "parameter" else match.reference.position)
+        draft = Draft(kind, pair, evidence, first_seen=kind != "wiring", joined=joined)
+        number = self._state.drafts.add(draft)
+        if kind == "wiring":
+            self._state.wirings[match.reference.op_name, tuple(sources)] = number
+        return number

@@ -7,7 +7,7 @@ side has is looked up by the content of that side.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Optional
 
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber, flips_in
@@ -35,7 +35,7 @@ class KnownDifferences:
         self._copies: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
         #: By the storages of both sides: the origins of what was written there.
         self._written: dict[Any, frozenset[OriginNumber]] = {}
-        #: By contents of one side: the origins of a difference, or of what an operator without a partner made.
+        #: By contents of one side: the origins of a difference.
         self._one_sided: tuple[dict[Any, frozenset[OriginNumber]], dict[Any, frozenset[OriginNumber]]] = ({}, {})
         self._one_sided_noise: tuple[dict[Any, InputNoise], dict[Any, InputNoise]] = ({}, {})
         #: By side and memory: the operator without a partner that wrote there last.
@@ -65,21 +65,11 @@ class KnownDifferences:
         if storage_of(a) is not None:
             self._written[storage_of(a), storage_of(b)] = causes
 
-    def add_one_sided(
-        self, side: int, inputs: Sequence[Any], outputs: Sequence[Any], origin: OriginNumber, *, copied: bool
-    ) -> None:
-        """Note the contents of inputs and outputs of an operator that only one side (0: actual) runs.
-
-        copied: the outputs are copies of the first input
-        """
-        known = self._one_sided[side]
-        causes = frozenset({origin}).union(*(known.get(content, NO_ORIGINS) for content in inputs))
-        for content in outputs:
-            known[content] = causes
-            if copied and inputs and inputs[0] != content:
-                copies = self._copies[side]
-                copies[content] = copies.get(inputs[0], inputs[0])
-        known.pop(None, None)
+    def add_copy(self, side: int, source: Any, content: Any) -> None:
+        """Note that an operator without a partner copied a tensor of one side (0: actual)."""
+        if source is not None and content is not None and source != content:
+            copies = self._copies[side]
+            copies[content] = copies.get(source, source)
 
     def add_one_sided_write(self, side: int, output: Record, origin: OriginNumber) -> None:
         """Note that an operator of one side (0: actual) wrote to the memory of an input, maybe to a part of it."""
@@ -161,10 +151,9 @@ class KnownDifferences:
             causes = self._written.get((storage_of(a), storage_of(b)))
         return causes, noise
 
-    def one_sided_causes(self, contents: Optional[_Contents]) -> frozenset[OriginNumber]:
-        """Return the origins known for the content of each side by itself."""
-        sides = zip(self._one_sided, contents or ())
-        return NO_ORIGINS.union(*(side.get(content, NO_ORIGINS) for side, content in sides))
+    def of_side(self, side: int, content: Any) -> tuple[frozenset[OriginNumber], Optional[InputNoise]]:
+        """Return the origins of the difference, and the noise, of a tensor of one side (0: actual)."""
+        return self._one_sided[side].get(content, NO_ORIGINS), self._one_sided_noise[side].get(content)
 
     def look_up_unpaired(
         self, side: int, record: Record, counts: Callable[[OriginNumber], bool]

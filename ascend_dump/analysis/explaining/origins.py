@@ -7,12 +7,22 @@ from typing import Any, Optional
 
 from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.judging.input_noise import OriginNumber
+from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.next_request import is_of_module, layers_of
+from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.properties import operator_class, writes
+from ascend_dump.analysis.pairing.stretches import Stretch
+from ascend_dump.analysis.pairing.weak_pairs import computes
+from ascend_dump.common.units import counted
 
-__all__ = ["LAST", "Draft", "Drafts", "add_effect", "explain", "kind_order"]
+__all__ = ["LAST", "Draft", "Drafts", "add_effect", "explain", "kind_order", "stretch_draft"]
 
 #: Operators, or inputs, that a line of evidence names.
 _MOST_NAMED = 4
+#: By whether the reference does it: gradients of several backward passes are added.
+_ACCUMULATED = ("gradients were accumulated", "gradients were accumulated in the reference only")
+#: Parameters that are reported by their names.
+_FEW = 2
 #: Kinds of origins that are reported last: amplifications, and tensors without a defined value.
 LAST = ("amplification", "uninitialised")
 
@@ -24,6 +34,8 @@ class Draft:
               always differs
     reshaped  only the shape differs: another way to compute the same, if later tensors are equal again
     joined    the key of the drafts that are reported as one; None: it is reported by itself
+    arguments the differing arguments, which are part of the evidence
+    summary   the first evidence if several drafts are reported as one; {count} stands for their number
     """
 
     def __init__(
@@ -36,6 +48,8 @@ class Draft:
         reshaped: bool = False,
         first_seen: bool = False,
         joined: Optional[Hashable] = None,
+        arguments: Sequence[str] = (),
+        summary: str = "",
     ) -> None:
         self.kind = kind
         self.pair = pair
@@ -49,8 +63,25 @@ class Draft:
         self.settled = False
         self.first_seen = first_seen
         self.joined = joined
+        self.arguments = arguments
+        self.summary = summary
+        self.has_border = False
         #: Operators of the backward pass that are called differently because of it.
         self.backward: list[str] = []
+
+    def add_border(self, pair: Pair) -> None:
+        """Note a tensor that left a stretch with a difference, and that differs because of it."""
+        if not self.has_border:
+            self.evidence.append(f"its result differs, read as {pair.record.label}: {pair.reason}")
+        self.has_border = self.changes_values = True
+
+    def add_unknown(self, pair: Pair) -> None:
+        """Note a tensor that differs, and is made of results of this stretch that were not compared."""
+        if self.kind != "unknown":
+            self.kind = "unknown"
+            self.evidence.append(
+                f"its results have no partner, and {pair.record.label}, which is made of them, differs"
+            )
 
     @property
     def is_certain(self) -> bool:
@@ -68,6 +99,8 @@ class Drafts:
 
     def __init__(self) -> None:
         self._drafts: list[Draft] = []
+        #: By step: the parameters that were compared, by their storages.
+        self.parameters: dict[Optional[int], set[int]] = {}
 
     def add(self, draft: Draft) -> OriginNumber:
         self._drafts.append(draft)
@@ -83,10 +116,6 @@ class Drafts:
         """Return True if a difference follows from uninitialised memory, and from nothing else."""
         return bool(causes) and all(draft.kind == "uninitialised" for draft in self.of(causes))
 
-    def are_hidden(self, causes: Collection[OriginNumber]) -> bool:
-        """Return True if a difference follows from hidden origins, and from nothing else."""
-        return bool(causes) and all(draft.hidden for draft in self.of(causes))
-
     def origins(self) -> list[Origin]:
         """Return the origins, ordered by their kinds, then in the order of the walk."""
         groups: dict[Hashable, list[Draft]] = {}
@@ -94,7 +123,55 @@ class Drafts:
             if draft.is_reported:
                 groups.setdefault(draft.joined if draft.joined is not None else id(draft), []).append(draft)
         ordered = sorted(groups.values(), key=lambda group: kind_order(group[0].kind))
-        return [_origin(*group) for group in ordered]
+        return [_origin(self._summary(group), *group) for group in ordered]
+
+    def _summary(self, group: Sequence[Draft]) -> str:
+        """Return the first evidence for drafts that are reported as one; "" for that of the first one."""
+        first = group[0]
+        if first.kind == "parameter" and len(group) > _FEW:
+            total = max(len(self.parameters.get(first.pair.record.step, ())), len(group))
+            count = f"all {total}" if total == len(group) else f"{len(group)} of {total}"
+            return f"{count} parameters differ when they are first read: {_how_far(group)}"
+        return first.summary.format(count=len(group))
+
+
+def stretch_draft(stretch: Stretch) -> Draft:
+    """Return the draft of an origin at a stretch: its first operator that computes, if possible one of actual."""
+    here, there = stretch.operators
+    both = [*here, *there]
+    first = next((operator for operator in both if computes(operator)), both[0])
+    of_actual = any(operator is first for operator in here)
+    record = next(iter(first.outputs), None) or next(first.records)
+    text = _how_built(stretch, first)
+    pair = Pair(record if of_actual else None, None if of_actual else record, "", 0.0, "unmatched", text)
+    added = [any(map(_adds_to_gradient, side)) for side in (here, there)]
+    if added[0] != added[1]:
+        summary = f"{_ACCUMULATED[added[1]]}: {{count}} gradients were not zero when the step began"
+        return Draft("structure", pair, [summary.format(count=1)], hidden=True, joined=summary, summary=summary)
+    # Operators of one source line are one change of the program, in each layer.
+    types = (tuple(operator.op_type for operator in here), tuple(operator.op_type for operator in there))
+    joined = (of_actual, first.module, first.source) if not (here and there) else (types, first.source)
+    return Draft("structure", pair, [text], hidden=True, joined=joined if first.source else None)
+
+
+def _adds_to_gradient(operator: Operator) -> bool:
+    """Return True if an operator adds the gradient of a parameter to that of an earlier backward pass."""
+    is_sum = operator_class(operator.op_type) == "add" and writes(operator.op_type)
+    return is_sum and operator.phase == "backward" and len(operator.inputs) == 2
+
+
+def _how_built(stretch: Stretch, first: Operator) -> str:
+    here, there = stretch.operators
+    if len(here) == len(there) == 1:
+        return f"{here[0].op_type} in actual, {there[0].op_type} in the reference"
+    if here and there:
+        name = f"{stretch.module} is" if stretch.module else "these operators are"
+        return f"{name} built differently: {counted(len(here), 'operator')} here, {len(there)} in the reference"
+    types = list(dict.fromkeys(operator.op_type for operator in (here or there) if computes(operator)))
+    types = types or [first.op_type]
+    more = f" and {len(types) - _MOST_NAMED} more" if len(types) > _MOST_NAMED else ""
+    side = "actual" if here else "the reference"
+    return f"{', '.join(types[:_MOST_NAMED])}{more} {'runs' if len(types) == 1 else 'run'} in {side} only"
 
 
 def explain(pair: Pair, causes: Collection[Draft]) -> None:
@@ -117,14 +194,26 @@ def kind_order(kind: str) -> tuple[bool, bool]:
     return kind in LAST, kind == "unknown"
 
 
-def _origin(first: Draft, *joined: Draft) -> Origin:
+def _how_far(group: Sequence[Draft]) -> str:
+    """Return the probable reason why parameters differ."""
+    errors = [draft.pair.measure.max_rel for draft in group if draft.pair.measure is not None]
+    for dtype in ("float16", "bfloat16"):
+        kind = float_kind(dtype)
+        if kind is not None and len(errors) == len(group) and max(errors) <= 1.01 * kind.unit:
+            return f"by a rounding to {dtype}"
+    return "another seed or checkpoint"
+
+
+def _origin(summary: str, first: Draft, *joined: Draft) -> Origin:
     drafts = (first, *joined)
+    arguments = dict.fromkeys(text for draft in joined for text in draft.arguments if text not in first.arguments)
     backward = list(dict.fromkeys(name for draft in drafts for name in draft.backward))
     return Origin(
         first.kind,
         first.pair,
         (
-            *first.evidence,
+            *([summary, *first.evidence[1:]] if summary else first.evidence),
+            *[*arguments][:_MOST_NAMED],
             *_named("with it", [_short_name(first, draft) for draft in joined]),
             *_named("its backward pass changes with it", backward),
         ),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Optional
 
 from ascend_dump.analysis.explaining.input_evidence import InputEvidence, inputs_of
-from ascend_dump.analysis.explaining.input_kind import writes
 from ascend_dump.analysis.explaining.origins import Draft, explain
 from ascend_dump.analysis.explaining.rank_state import (
     FOLLOWS,
@@ -16,9 +15,10 @@ from ascend_dump.analysis.explaining.rank_state import (
     FOLLOWS_UNDEFINED,
     OperatorPair,
     RankState,
+    extent,
 )
 from ascend_dump.analysis.explaining.results import Pair
-from ascend_dump.analysis.judging.input_noise import FOLLOWS_FLIPS, InputNoise, OriginNumber, flips_in
+from ascend_dump.analysis.judging.input_noise import FOLLOWS_FLIPS, NO_ORIGINS, InputNoise, OriginNumber, flips_in
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.measure import Measure
 from ascend_dump.analysis.numerics.tensor_pair import Difference, identity_of, type_of
@@ -26,7 +26,8 @@ from ascend_dump.analysis.operators.arguments import DifferingArgument, differin
 from ascend_dump.analysis.operators.module_calls import NOT_RECORDED
 from ascend_dump.analysis.operators.names import is_view, may_enlarge_errors
 from ascend_dump.analysis.operators.next_request import is_of_module
-from ascend_dump.analysis.operators.properties import COLLECTIVES, RANDOM, VIEWS
+from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.properties import COLLECTIVES, RANDOM, VIEWS, operator_class, writes
 from ascend_dump.analysis.operators.undefined_outputs import why_undefined
 from ascend_dump.dump_format import UNINITIALISED
 from ascend_dump.reading import Record
@@ -72,6 +73,10 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
             state.remember(pair, None, frozenset({origin}))
     if a is None or b is None or difference.verdict in ("equal", "unreadable"):
         return pair
+    if operators.is_cast and difference.verdict == "structure" and difference.contents is not None:
+        state.casts.add(difference.contents)
+        difference = difference.of_values()
+        pair = replace(pair, verdict=difference.verdict, reason=difference.reason)
     if difference.verdict != "structure":
         undefined = _undefined(state, operators, b, difference, pair)
         if undefined is not None:
@@ -92,7 +97,7 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
     causes = frozenset(operators.causes or operators.noise_causes)
     if causes:
         explain(pair, state.drafts.of(causes))
-        pair = replace(pair, explained=True, reason=f"{FOLLOWS}{_extent(pair.measure)}")
+        pair = replace(pair, explained=True, reason=f"{FOLLOWS}{extent(pair.measure)}")
         state.remember(pair, difference.contents, causes)
     return pair
 
@@ -128,11 +133,10 @@ def _judge_values(
 ) -> Pair:
     """Return the pair with the verdict on its numbers. A difference within rounding is noted as noise."""
     match, causes, noise = operators.match, operators.causes, operators.noise
-    if state.is_regrouped(causes) or (operators.is_blind and not causes and not noise):
+    if operators.is_blind and not causes and not noise:
         kind = float_kind(type_of(a, b))
         unit = kind.unit if kind is not None else 0.0
-        roundings = 4 if causes else 1
-        noise = [*noise, InputNoise(measure, roundings * unit, unit, frozenset(causes))]
+        noise = [*noise, InputNoise(measure, unit, unit, NO_ORIGINS)]
     equal, clean = operators.has_equal_inputs, not causes or state.drafts.are_undefined(causes)
     verdict, reason = state.judge.of_output(match, a, b, difference, noise, clean=clean, equal=equal)
     if verdict == "noise" and operators.is_replaced:
@@ -186,7 +190,28 @@ def _draft(state: RankState, operators: OperatorPair, pair: Pair, arguments: Seq
         evidence += state.rerun.evidence(match, pair.actual, pair.reference)
     # Shards and other layouts differ in shape too; that alone is no difference of values.
     reshaped = pair.verdict == "structure" and not pair.has_one_shape
-    return Draft(kind, pair, evidence, reshaped=reshaped, first_seen=of_module or not inputs.is_complete)
+    texts = [argument.text for argument in arguments]
+    return Draft(
+        kind,
+        pair,
+        evidence,
+        reshaped=reshaped,
+        first_seen=of_module or not inputs.is_complete,
+        joined=_call_key(match.reference, texts) if texts else None,
+        arguments=texts,
+    )
+
+
+def _call_key(operator: Operator, arguments: Sequence[str]) -> Optional[Hashable]:
+    """Return the key of calls with different arguments that one change of the program explains; None if unknown.
+
+    An optimizer calls many operators with numbers that follow from one setting. In modules, layers are alike.
+    """
+    if not operator.source:
+        return None
+    if not operator.module and operator.phase == "other":
+        return operator.source
+    return (operator.source, operator_class(operator.op_type), *arguments)
 
 
 def _origin_kind(operators: OperatorPair, pair: Pair, inputs: InputEvidence, has_arguments: bool) -> str:
@@ -211,11 +236,3 @@ def _origin_kind(operators: OperatorPair, pair: Pair, inputs: InputEvidence, has
 def _copies_values(function: str) -> bool:
     """Return True if an operator computes nothing, so that its output has the values of its input."""
     return is_view(function) or function == "copy"
-
-
-def _extent(measure: Optional[Measure]) -> str:
-    if measure is None:
-        return ""
-    if measure.nonfinite:
-        return f" ({measure.nonfinite} of {measure.count} elements NaN or Inf on one side only)"
-    return f" (relative error {measure.rel_l2:.2g})"

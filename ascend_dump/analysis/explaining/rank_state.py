@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
 from ascend_dump.analysis.explaining.changed_arguments import ChangedArguments
 from ascend_dump.analysis.explaining.input_evidence import is_compared
 from ascend_dump.analysis.explaining.known_differences import KnownDifferences
-from ascend_dump.analysis.explaining.origins import Drafts
+from ascend_dump.analysis.explaining.origins import Drafts, add_effect
 from ascend_dump.analysis.explaining.results import Pair
+from ascend_dump.analysis.explaining.stretches import Border, EnteredStretch, MadeInside, Stretches
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
 from ascend_dump.analysis.judging.noise import NoiseJudge
 from ascend_dump.analysis.judging.verdict import Rules
-from ascend_dump.analysis.numerics.tensor_pair import Difference, Differences
+from ascend_dump.analysis.numerics.measure import Measure
+from ascend_dump.analysis.numerics.tensor_pair import Difference, Differences, type_of
 from ascend_dump.analysis.operators.module_calls import ModuleCalls
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.operators.undefined_outputs import written_inputs
@@ -23,7 +25,7 @@ from ascend_dump.analysis.replay.rerun import Rerun
 from ascend_dump.common.units import counted
 from ascend_dump.reading import Record
 
-__all__ = ["FOLLOWS", "FOLLOWS_ROUNDING", "FOLLOWS_UNDEFINED", "OperatorPair", "RankState"]
+__all__ = ["FOLLOWS", "FOLLOWS_ROUNDING", "FOLLOWS_UNDEFINED", "OperatorPair", "RankState", "extent"]
 
 #: Reasons of differences that known ones explain.
 FOLLOWS = "follows from an earlier difference"
@@ -39,6 +41,8 @@ class OperatorPair:
     inputs       pairs of the other inputs, as far as they were judged
     causes       origins of the differences of the inputs
     noise        differences of the inputs that are within rounding
+    borders      inputs that leave stretches and differ
+    is_cast      an input has another type on both sides, because one program casts it
     """
 
     def __init__(self, match: Match) -> None:
@@ -51,6 +55,11 @@ class OperatorPair:
         self.inputs: list[Pair] = []
         self.causes: set[OriginNumber] = set()
         self.noise: list[InputNoise] = []
+        self.borders: list[Border] = []
+
+    @property
+    def is_cast(self) -> bool:
+        return any(pair.transformation == "cast" and pair.verdict != "structure" for pair in self.inputs)
 
     def add(self, causes: Collection[OriginNumber], noise: Optional[InputNoise]) -> None:
         """Add the origins and the noise of an input."""
@@ -78,6 +87,8 @@ class OperatorPair:
 class RankState:
     """The knowledge of one rank at one moment of the walk.
 
+    casts       contents of tensors in another type on both sides, because one program casts what they are made of
+    wirings     origins at inputs that read another tensor, by the name of the operator and the evidence
     unreadable  number of unreadable records so far
     """
 
@@ -89,14 +100,28 @@ class RankState:
     arguments: ChangedArguments = field(default_factory=ChangedArguments)
     modules: ModuleCalls = field(default_factory=ModuleCalls)
     drafts: Drafts = field(default_factory=Drafts)
+    stretches: Stretches = field(default_factory=Stretches)
+    casts: set[tuple[Any, Any]] = field(default_factory=set)
+    wirings: dict[tuple[str, tuple[str, ...]], OriginNumber] = field(default_factory=dict)
     unreadable: int = 0
 
-    def compare(self, match: Match, a: Optional[Record], b: Optional[Record]) -> tuple[Difference, Pair]:
-        """Return the difference of two records, and their pair before its numbers are judged."""
+    def compare(self, match: Optional[Match], a: Optional[Record], b: Optional[Record]) -> tuple[Difference, Pair]:
+        """Return the difference of two records, and their pair before its numbers are judged.
+
+        match: None for results of stretches
+        """
         difference = self.differences.between(a, b)
         verdict, reason = difference.verdict, difference.reason
         transformation = "cast" if difference.cast else difference.layout
-        return difference, Pair(a, b, match.how, match.confidence, verdict, reason, transformation, difference.measure)
+        how, confidence = ("border", 0.95) if match is None else (match.how, match.confidence)
+        return difference, Pair(a, b, how, confidence, verdict, reason, transformation, difference.measure)
+
+    def is_cast(self, difference: Difference) -> bool:
+        """Return True if an input has another type because one program casts it, as autocast does."""
+        if difference.verdict != "structure" or not difference.cast or difference.contents is None:
+            return False
+        makers = self.stretches.makers(difference.contents)
+        return difference.contents in self.casts or any(made.stretch.casts for made in makers)
 
     def look_up_unpaired(self, side: int, record: Record) -> tuple[frozenset[OriginNumber], Optional[InputNoise]]:
         """Return the origins and the noise of an input without a partner. side: 0 of actual.
@@ -105,12 +130,49 @@ class RankState:
         """
         return self.known.look_up_unpaired(side, record, lambda origin: not self.drafts[origin].hidden)
 
-    def is_regrouped(self, causes: Collection[OriginNumber]) -> bool:
-        """Return True if only operators of one side, which computes in another type, explain a difference.
+    def judge_border(
+        self, makers: Sequence[MadeInside], a: Record, b: Record, difference: Difference, pair: Pair
+    ) -> tuple[Border, Optional[InputNoise]]:
+        """Judge a tensor that leaves stretches and differs: return it as a border, and its noise if it agrees."""
+        stretches = list({id(made.stretch): made.stretch for made in makers}.values())
+        if difference.measure is not None and difference.verdict != "structure":
+            entering = [noise for stretch in stretches for noise in stretch.noise_of(b)]
+            length = max(stretch.length for stretch in stretches)
+            last = [(made.operator, made.record) for made in makers]
+            noise = [source.noise for source in entering]
+            inputs = [tuple(source.records) for source in entering]
+            verdict, reason = self.judge.of_border(a, b, difference, noise, inputs, last, length)
+            pair = replace(pair, verdict=verdict, reason=reason)
+            if verdict != "different":
+                self.note_agreement(stretches)
+                return Border(stretches, pair), self.known.add_noise(difference, type_of(a, b), NO_ORIGINS, noise)
+        causes = NO_ORIGINS.union(*(stretch.origins() for stretch in stretches))
+        self.known.add(difference.contents, causes)
+        return Border(stretches, pair, causes, difference.contents), None
 
-        Autograd adds gradients in another order there: neither side has the partial sums of the other.
-        """
-        return self.differences.cast is not None and self.drafts.are_hidden(causes)
+    def leave(self, border: Border) -> None:
+        """Note that a tensor which leaves stretches differs, and that its reader is no proof of the contrary."""
+        drafts = self.drafts.of(border.causes)
+        # Another shape may be another way to compute the same.
+        for stretch in border.stretches if border.pair.has_one_shape else ():
+            stretch.differs = True
+            if stretch.number in border.causes:
+                self.drafts[stretch.number].add_border(border.pair)
+            for before in stretch.before:
+                if before.is_open and before.number in border.causes:
+                    self.drafts[before.number].add_unknown(border.pair)
+        add_effect(border.pair, drafts)
+
+    def disregard(self, border: Border) -> None:
+        """Note that a tensor which leaves stretches differs, and that the result of its reader does not."""
+        self.note_agreement(border.stretches)
+        self.known.forget(border.contents)
+
+    def note_agreement(self, stretches: Iterable[EnteredStretch]) -> None:
+        """Note that a tensor which leaves stretches agrees."""
+        for stretch in stretches:
+            stretch.agreed += 1
+            self.drafts[stretch.number].settled = True
 
     def remember(self, pair: Pair, contents: Optional[tuple[Any, Any]], causes: frozenset[OriginNumber]) -> None:
         """Note the origins of a difference of outputs."""
@@ -122,3 +184,12 @@ class RankState:
         if not self.unreadable:
             return []
         return [f"{counted(self.unreadable, 'earlier record')} could not be read: the cause may be among them"]
+
+
+def extent(measure: Optional[Measure]) -> str:
+    """Return the size of a difference in words, in parentheses; "" if it was not measured."""
+    if measure is None:
+        return ""
+    if measure.nonfinite:
+        return f" ({measure.nonfinite} of {measure.count} elements NaN or Inf on one side only)"
+    return f" (relative error {measure.rel_l2:.2g})"

@@ -16,7 +16,8 @@ __all__ = ["KINDS", "ChangedCall", "Crossing", "Origin", "Pair"]
 class Pair:
     """Two records of the same tensor of the program, one of each side; a record without a partner has None.
 
-    how, confidence   how the operators were paired, and how reliable that is (1.0 certain, 0.5 by position only)
+    how, confidence   how the operators were paired, and how reliable that is (1.0 certain, 0.5 by position only);
+                      "border": different operators made the same result
     transformation    applied to `actual` before the comparison: "identity", "cast" (to another type),
                       "reshape", "permute(0, 3, 1, 2)" (axes in this order), "NC1HWC0→NCHW" (blocked device layout
                       undone, padding removed; "… of the reference" if it was applied to that), "part 1 of 2 along

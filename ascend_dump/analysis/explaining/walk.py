@@ -8,17 +8,19 @@ inputs do not differ. A new difference of an input is caused by something that w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Optional
 
 from ascend_dump.analysis.alignment.shards import Portions, is_of_parts
 from ascend_dump.analysis.explaining.api_calls import ApiCalls
-from ascend_dump.analysis.explaining.input_kind import writes
 from ascend_dump.analysis.explaining.inputs import InputJudge
-from ascend_dump.analysis.explaining.origins import Draft
+from ascend_dump.analysis.explaining.origins import stretch_draft
 from ascend_dump.analysis.explaining.outputs import judge_outputs
 from ascend_dump.analysis.explaining.rank_state import OperatorPair, RankState
 from ascend_dump.analysis.explaining.results import ChangedCall, Origin, Pair
+from ascend_dump.analysis.explaining.stretches import MadeInside
+from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS
 from ascend_dump.analysis.judging.noise import NoiseJudge
 from ascend_dump.analysis.judging.second_run import Spread
@@ -26,12 +28,16 @@ from ascend_dump.analysis.judging.verdict import Rules
 from ascend_dump.analysis.numerics.tensor_pair import Types, identity_of
 from ascend_dump.analysis.operators.names import without_counterpart
 from ascend_dump.analysis.operators.operator import Operator, storage_of
-from ascend_dump.analysis.operators.properties import COPIES
+from ascend_dump.analysis.operators.properties import COPIES, writes
 from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.stretches import Stretch
 from ascend_dump.analysis.replay.rerun import Rerun
 from ascend_dump.reading import Record
 
 __all__ = ["Divergence"]
+
+_SAME_RESULT = "made by different operators, and its reader returns the same"
+_SIDES = ("actual", "the reference")
 
 
 class Divergence:
@@ -50,6 +56,8 @@ class Divergence:
         spread: Optional[Spread] = None,
         shards: Optional[Portions] = None,
         types: Optional[Types] = None,
+        stretches: Optional[Mapping[tuple[int, int], Stretch]] = None,
+        wiring: Optional[Wiring] = None,
     ) -> None:
         """Begin a step; the numbers of storages begin anew.
 
@@ -58,6 +66,8 @@ class Divergence:
         views      for two frameworks, by contents of each side: the contents viewed. Layouts may differ
         types      for two frameworks: the types in which each side has a tensor
         spread     another run of the reference
+        stretches  the stretch of each operator without a partner, see `stretches_of`
+        wiring     the sources of all inputs
         shards     the tensors of other ranks, if the ranks of one side have parts of those of the other side
         """
         state = self._state
@@ -68,10 +78,13 @@ class Divergence:
         state.differences.cast = cast
         state.known.begin_step(views)
         state.arguments.begin_step()
-        self._inputs = InputJudge(state, reference)
+        state.stretches.begin_step(stretches or {})
+        self._inputs = InputJudge(state, reference, wiring)
         self._calls = ApiCalls()
         #: Unreadable records of this step that are in a pair already.
         self._broken: set[int] = set()
+        #: Records of this step that are in no pair of their own.
+        self._inside: set[int] = set()
 
     @property
     def is_clean(self) -> bool:
@@ -92,6 +105,7 @@ class Divergence:
         if match.tensors is None:
             self._explain_arguments(operators)
         outputs, origin = judge_outputs(self._state, operators)
+        self._judge_borders(operators, outputs)
         pairs = [*operators.inputs, *outputs]
         if origin is not None:
             operators.causes.add(origin)
@@ -107,7 +121,7 @@ class Divergence:
 
     def only(self, operator: Operator, *, of_actual: bool) -> list[Pair]:
         """Return the pairs of an operator that only one side runs."""
-        side = "actual" if of_actual else "the reference"
+        side = _SIDES[0 if of_actual else 1]
         why = without_counterpart(operator.op_type) if self._state.differences.layouts else ""
         pairs: list[Pair] = []
         for record in operator.records:
@@ -118,8 +132,36 @@ class Divergence:
         self._count_unreadable(pairs)
         outputs = [pair for pair in pairs if pair.record.io != "input" and pair.verdict == "unmatched"]
         if outputs:
-            self._add_one_sided(0 if of_actual else 1, operator, outputs)
+            self._enter_stretch(0 if of_actual else 1, operator, outputs)
         return pairs
+
+    def end_step(self) -> list[Pair]:
+        """Judge the results of stretches that no operator with a partner reads, and return their pairs."""
+        state = self._state
+        pairs = []
+        for entered in state.stretches.all():
+            for a, b in entered.stretch.results:
+                difference, pair = state.compare(None, a, b)
+                if difference.verdict == "equal":
+                    state.note_agreement([entered])
+                elif difference.verdict != "unreadable":
+                    made = entered.stretch.makers(a, b)
+                    makers = [MadeInside(entered, operator, record) for operator, record in made]
+                    border, _ = state.judge_border(makers, a, b, difference, pair)
+                    pair = border.pair
+                    if border.causes:
+                        state.leave(border)
+                        state.remember(pair, difference.contents, border.causes)
+                pairs.append(pair)
+        self._count_unreadable(pairs)
+        self._inside = state.stretches.inside() | {
+            id(record) for pair in pairs for record in (pair.actual, pair.reference)
+        }
+        return pairs
+
+    def inside(self, pair: Pair) -> bool:
+        """Return True if a record without a partner is inside a stretch that agrees, or in a pair of results."""
+        return pair.how == "" and id(pair.record) in self._inside
 
     def origins(self) -> list[Origin]:
         """Return the origins, ordered by kind, then by time."""
@@ -140,6 +182,21 @@ class Divergence:
                 draft.backward.append(match.actual.label)
         operators.causes |= cause.origins
         operators.noise.extend(cause.noise)
+
+    def _judge_borders(self, operators: OperatorPair, outputs: Sequence[Pair]) -> None:
+        """Decide on the inputs that leave stretches and differ: they do not if the outputs are the same."""
+        state = self._state
+        results = [
+            pair.verdict for pair in outputs if pair.record.io != "input" and math.prod(pair.record.shape or ()) > 1
+        ]
+        agree = bool(results) and all(verdict in ("equal", "noise") for verdict in results)
+        for border in operators.borders:
+            if not agree:
+                state.leave(border)
+                continue
+            state.disregard(border)
+            number = next(i for i, pair in enumerate(operators.inputs) if pair is border.pair)
+            operators.inputs[number] = replace(border.pair, verdict="noise", reason=_SAME_RESULT)
 
     def _settle(self, operators: OperatorPair, outputs: Sequence[Pair]) -> None:
         """Note that the inputs differ and an output does not; a single number may be equal by chance."""
@@ -181,28 +238,29 @@ class Divergence:
     def _count_unreadable(self, pairs: Sequence[Pair]) -> None:
         self._state.unreadable += sum(pair.verdict == "unreadable" for pair in pairs)
 
-    def _add_one_sided(self, side: int, operator: Operator, outputs: Sequence[Pair]) -> None:
-        """Note an operator that only one side runs: an origin if later differences depend on it."""
-        state, first = self._state, outputs[0]
-        # Operators of one source line are one change of the program.
-        joined = (side, first.record.step, operator.module, operator.source) if operator.source else None
-        draft = Draft("structure", first, [first.reason], hidden=True, joined=joined)
-        if state.differences.shards is None:
-            origin = state.arguments.one_sided_origin(side, operator, lambda: state.drafts.add(draft))
-        else:
-            # Operators that assemble the parts of ranks are no change of the program, nor do changes follow from them.
-            origin = state.drafts.add(draft)
-        state.modules.add_alone(first.record, origin)
-        state.known.add_one_sided(
-            side,
-            [identity_of(record) for record in operator.inputs],
-            [identity_of(pair.record) for pair in outputs],
-            origin,
-            copied=operator.function in COPIES,
-        )
-        for record in operator.outputs:
-            if _is_write(record, operator):
-                state.known.add_one_sided_write(side, record, origin)
+    def _enter_stretch(self, side: int, operator: Operator, outputs: Sequence[Pair]) -> None:
+        """Note an operator that only one side runs, with what it reads and makes."""
+        state = self._state
+        stretch = state.stretches.stretch_of(side, operator)
+        entered = state.stretches.entered(stretch)
+        if entered is None:
+            number = state.arguments.stretch_origin(side, operator, state.drafts, stretch_draft(stretch))
+            entered = state.stretches.enter(stretch, number)
+        state.arguments.add_forward(operator, entered.number)
+        state.modules.add_alone(outputs[0].record, entered.number)
+        contents = [identity_of(record) for record in operator.inputs]
+        for record, content in zip(operator.inputs, contents):
+            state.stretches.read(side, entered, content)
+            causes, noise = state.known.of_side(side, content)
+            entered.causes |= causes
+            if noise is not None:
+                entered.add_noise(side, noise, record)
+        for pair in outputs:
+            state.stretches.add_output(side, entered, operator, pair.record)
+            if contents and operator.function in COPIES:
+                state.known.add_copy(side, contents[0], identity_of(pair.record))
+            if _is_write(pair.record, operator):
+                state.known.add_one_sided_write(side, pair.record, entered.number)
 
 
 def _is_write(output: Record, operator: Operator) -> bool:

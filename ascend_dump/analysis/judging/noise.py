@@ -64,6 +64,46 @@ class NoiseJudge:
         rules = self._rules.of(match.reference.op_name, match.reference.op_type)
         return self._adjusted(difference, judge(difference.measure, type_of(a, b), rules, cast=difference.cast), b)
 
+    def of_border(
+        self,
+        a: Record,
+        b: Record,
+        difference: Difference,
+        input_noise: Sequence[InputNoise],
+        inputs: Sequence[tuple[Optional[Record], ...]],
+        makers: Sequence[tuple[Operator, Record]],
+        length: int,
+    ) -> tuple[str, str]:
+        """Return the verdict on a tensor that different operators made on the two sides, and the reason.
+
+        input_noise  of the tensors that they made it of
+        inputs       these tensors, of actual and of the reference as far as each reads them
+        makers       the last operators before it, with their outputs
+        length       the number of operators, each of which rounds its result
+        """
+        assert difference.measure is not None
+
+        def judged(measured: Measure, scale: float = 0.0) -> tuple[str, str]:
+            noise = _added(input_noise, max(measured.rms, scale))
+            between = math.sqrt(length)
+            rules, dtype = self._rules.of(b.op_name, b.op_type), type_of(a, b)
+            verdict = judge(measured, dtype, rules, cast=difference.cast, noise=noise, between=between, scale=scale)
+            return self._adjusted(difference, verdict, b)
+
+        verdict = judged(difference.measure)
+        if verdict[0] != "different" or difference.measure.nonfinite or difference.bounds:
+            return verdict
+        # The tests below read tensors, so they are for differences only.
+        scale = max((natural_scale(*maker) for maker in makers), default=0.0)
+        if scale > difference.measure.rms:
+            verdict = judged(difference.measure, scale)
+        pairs = [(x, y) for x, y in inputs if x is not None and y is not None and x.shape == b.shape]
+        if verdict[0] == "different" and pairs and difference.layout == IDENTITY:
+            remainder = measure_without_outliers(a, b, pairs, max(noise.unit for noise in input_noise))
+            if remainder is not None:
+                verdict = judged(remainder[0], scale)
+        return verdict
+
     def of_output(
         self,
         match: Match,
@@ -219,6 +259,16 @@ def _input_pairs(match: Match, output: Record) -> list[tuple[Record, Record]]:
         count = max(len(match.reference.outputs), 1)
         pairs = [(a, b) for a, b in pairs if b.index % count == output.index % count]
     return pairs
+
+
+def _added(noise: Sequence[InputNoise], natural: float) -> Noise:
+    """Return the noise of a result of several operators. natural: the size of its elements."""
+    sizes = (source.error * natural if math.isfinite(source.error) else source.measure.rmse for source in noise)
+    most = (
+        source.measure.max_abs * max(1.0, natural / source.measure.rms if source.measure.rms else 1.0)
+        for source in noise
+    )
+    return Noise(math.hypot(*sizes), max((source.unit for source in noise), default=0.0), sum(most))
 
 
 def _noise_in(operator: Operator, noise: Sequence[InputNoise], output: Measure, scale: float, *, exact: bool) -> Noise:

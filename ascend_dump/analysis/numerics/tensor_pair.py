@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Protocol
 
 from ascend_dump.analysis.numerics.device_formats import as_in_model, in_one_layout, may_differ_in_layout
@@ -59,6 +59,11 @@ class Difference:
     bounds: bool = False
     cast: bool = False
     layout: str = IDENTITY
+
+    def of_values(self) -> Difference:
+        """Return the difference of the values alone, if only the floating-point types of both sides differ."""
+        is_cast = self.verdict == "structure" and self.cast and self.measure is not None
+        return replace(self, verdict="different", reason="") if is_cast else self
 
 
 #: Bytes that are compared at a time.
@@ -132,7 +137,9 @@ class Differences:
                 reason += f", of the same values: {layout}"
             return Difference("structure", reason, identities, numbers, layout=layout)
         if not typed_alike and not cast:
-            return Difference("structure", f"{a.dtype} instead of {b.dtype}", identities, numbers, lower, True, layout)
+            is_float = float_kind(a.dtype or "") is not None and float_kind(b.dtype or "") is not None
+            text = f"{a.dtype} instead of {b.dtype}"
+            return Difference("structure", text, identities, numbers, lower, is_float, layout)
         if read.same:
             return Difference("equal", contents=identities, layout=layout)
         return Difference("different", "", identities, numbers, lower, cast, layout)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.properties import operator_class, writes
 from ascend_dump.dump_format import Arguments, Named, TensorOf, plain_text
 from ascend_dump.errors import CorruptDump
 
-__all__ = ["DifferingArgument", "arguments_of", "differing_arguments", "same_generator", "tensors_among"]
+__all__ = [
+    "DifferingArgument",
+    "arguments_of",
+    "commutes",
+    "differing_arguments",
+    "in_any_order",
+    "same_generator",
+    "tensors_among",
+]
 
 #: The device and the memory layout do not change the result of an operator, and seeds belong to a run.
 _SURROUNDINGS = (
@@ -19,6 +28,13 @@ _SURROUNDINGS = (
 #: Numbers whose relative difference is smaller may differ by earlier rounding only.
 _ROUNDING = 2.0**-16
 _MOST_SHOWN = 60
+#: Operators with the same result for both orders of their two inputs.
+_COMMUTATIVE = frozenset(
+    {
+        *("add", "bitwise_and", "bitwise_or", "bitwise_xor", "dot", "eq", "fmax", "fmin", "hypot", "logaddexp"),
+        *("logical_and", "logical_or", "logical_xor", "maximum", "minimum", "mul", "ne"),
+    }
+)
 
 
 class DifferingArgument(NamedTuple):
@@ -85,6 +101,19 @@ def tensors_among(operator: Operator) -> Optional[set[int]]:
     """Return the indices of the inputs among the arguments, recorded or not; None if the dump records no arguments."""
     arguments = arguments_of(operator)
     return None if arguments is None else set(_inputs_in(list(arguments.values.values())))
+
+
+def commutes(operator: Operator) -> bool:
+    """Return True if the operator has two inputs and the same result for both orders of them."""
+    if len(operator.inputs) != 2 or operator_class(operator.op_type) not in _COMMUTATIVE or writes(operator.op_type):
+        return False
+    arguments = arguments_of(operator)
+    return arguments is None or arguments.values.get("alpha", 1) == 1
+
+
+def in_any_order(operator: Operator, inputs: Sequence[Hashable]) -> tuple[Hashable, ...]:
+    """Return the inputs of an operator as a key that is the same for all orders with the same result."""
+    return tuple(sorted(inputs, key=repr)) if commutes(operator) else tuple(inputs)
 
 
 def _inputs_in(values: list[Any]) -> Iterator[int]:

@@ -11,7 +11,7 @@ from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.reading import MadeOf, Record
 
-__all__ = ["Operator", "call_of", "module_of", "operators", "storage_of"]
+__all__ = ["Operator", "call_of", "module_of", "operators", "parameter_name", "storage_of"]
 
 #: Levels that wrappers of a model add to the path of a module.
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module", "model"}
@@ -123,6 +123,12 @@ def module_of(path: str) -> str:
     """Return the path of a module without the levels that wrappers (DDP, FSDP, torch.compile, checkpointing) add."""
     levels = [level for level in path.split(".") if level not in _WRAPPERS]
     return ".".join(levels)
+
+
+def parameter_name(record: Record) -> Optional[str]:
+    """Return the name of the parameter that a tensor of an optimizer is, or belongs to; None for other tensors."""
+    name = record.parameter
+    return None if name is None else name.rpartition(" of ")[2].removesuffix(".grad")
 
 
 def storage_of(record: Record) -> Optional[tuple[int, int]]:

@@ -26,6 +26,7 @@ __all__ = [
     "rounds_as_inputs",
     "rounds_in_between",
     "sums_in_own_type",
+    "writes",
 ]
 
 _NAMESPACE = re.compile(r"^(?:[A-Za-z_0-9]+::|aten\.)")
@@ -206,6 +207,12 @@ def operator_class(op_type: str) -> str:
     """Return the operation without namespace, overload and in-place mark: `aten::add_.Tensor` is `add`."""
     name = _NAMESPACE.sub("", op_type).split(".")[0]
     return name.rstrip("_") or name
+
+
+def writes(op_type: str) -> bool:
+    """Return True if an operator writes to memory of its inputs, by its name."""
+    name = op_type.rpartition("::")[2].split(".")[0]
+    return name.endswith("_") or name.startswith(("aclnnInplace", "native_batch_norm", "_native_batch_norm"))
 
 
 def input_scale_matters(op_type: str) -> bool:

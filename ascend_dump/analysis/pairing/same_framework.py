@@ -10,9 +10,12 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump.analysis.numerics.device_formats import shape_in_model
 from ascend_dump.analysis.numerics.valueless import is_no_value
+from ascend_dump.analysis.operators.arguments import commutes, in_any_order
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.by_dataflow import pairs_by_flow
+from ascend_dump.analysis.pairing.data_flow import DataFlow, Flows, has_storages
+from ascend_dump.analysis.pairing.weak_pairs import Partners, is_crossed, settled
 from ascend_dump.errors import NotSupported
 from ascend_dump.reading import Record
 
@@ -36,6 +39,7 @@ class Match(NamedTuple):
     confidence       1.0 certain … 0.5 by position only
     tensors          pairs of inputs and pairs of outputs; None if tensors of equal index are paired
     unpaired_inputs  further inputs of each side, if `tensors` is set
+    is_crossed       the two inputs of a commutative operator are in the other order
     """
 
     actual: Operator
@@ -44,11 +48,16 @@ class Match(NamedTuple):
     confidence: float
     tensors: Optional[tuple[Sequence[RecordPair], Sequence[RecordPair]]] = None
     unpaired_inputs: tuple[Sequence[Record], Sequence[Record]] = ((), ())
+    is_crossed: bool = False
 
     @property
     def inputs(self) -> Sequence[RecordPair]:
         """Return the pairs of inputs."""
-        return _by_index(self.actual.inputs, self.reference.inputs) if self.tensors is None else self.tensors[0]
+        if self.tensors is not None:
+            return self.tensors[0]
+        if self.is_crossed:
+            return list(zip(self.actual.inputs[::-1], self.reference.inputs))
+        return _by_index(self.actual.inputs, self.reference.inputs)
 
     @property
     def outputs(self) -> Sequence[RecordPair]:
@@ -101,51 +110,78 @@ def align(
     """
     if not mapping and len(actual) == len(reference) and all(map(_is_same, actual, reference)):
         return [Match(a, b, "content", 1.0) for a, b in zip(actual, reference)]
-    pairs: dict[int, Match] = {}
-    taken: set[int] = set()
-    if mapping:
-        by_name = {operator.op_name: operator for operator in reference}
-        for operator in actual:
-            partner = by_name.get(mapping.get(operator.op_name, ""))
-            if partner is not None and partner.position not in taken:
-                pairs[operator.position] = Match(operator, partner, "mapping", 1.0)
-                taken.add(partner.position)
-    matches: list[Match] = list(pairs.values())
-    if not any("::" in operator.op_type for operator in reference):
-        _unordered(actual, reference, _KEYS_IN_GRAPHS, matches)
+    matches: list[Match] = _mapped(actual, reference, mapping or {})
+    is_graph = not any("::" in operator.op_type for operator in reference)
+    _unordered(actual, reference, _KEYS_IN_GRAPHS if is_graph else _KEYS_OF_UPDATES, matches)
     free_a, free_b = _unmatched(actual, reference, matches)
     equal = _patience([_contents(operator) for operator in free_a], [_contents(operator) for operator in free_b])
     row = [Match(free_a[i], free_b[j], "content", 1.0) for i, j in equal]
+    flows = None if parts or not has_storages(actual, reference) else (DataFlow(actual), DataFlow(reference))
+    row += _by_flow(flows, [*matches, *row])
     if not parts:
-        before = [(match.actual.position, match.reference.position) for match in (*matches, *row)]
-        flow = pairs_by_flow(actual, reference, before, _kind)
-        row += [Match(actual[i], reference[j], "dataflow", 0.95) for i, j in flow]
+        row += _anchors(free_a, free_b, row, flows, matches)
+        row += _by_flow(flows, [*matches, *row])
     matches += row
     for gap_a, gap_b in _gaps(free_a, free_b, row):
-        if parts:
-            _sequence(gap_a, gap_b, _KEYS_OF_PARTS, matches)
-        else:
-            _anchored(gap_a, gap_b, [(_call_site, "place", 0.95)], matches)
+        _sequence(gap_a, gap_b, _KEYS_OF_PARTS if parts else _KEYS_IN_GAPS, matches)
     _unordered(free_a, free_b, _KEYS_ANYWHERE, matches)
+    matches = _in_one_order(flows, _settled(flows, matches))
     return sorted(matches, key=lambda match: match.reference.position)
 
 
-def _anchored(
-    a: Sequence[Operator], b: Sequence[Operator], passes: Sequence[tuple[_Key, str, float]], matches: list[Match]
-) -> None:
-    """Pair operators that are unique on both sides and in order; then look into the gaps with the next pass."""
-    if not passes:
-        _sequence(a, b, _KEYS_IN_GAPS, matches)
-        return
-    (key, how, confidence), *looser = passes
-    anchors = _patience([key(operator) for operator in a], [key(operator) for operator in b])
-    i0 = j0 = 0
-    for i, j in [*anchors, (len(a), len(b))]:
-        if i > i0 and j > j0:
-            _anchored(a[i0:i], b[j0:j], looser, matches)
-        if i < len(a) and j < len(b):
-            matches.append(Match(a[i], b[j], how, confidence))
-        i0, j0 = i + 1, j + 1
+def _mapped(actual: Sequence[Operator], reference: Sequence[Operator], mapping: Mapping[str, str]) -> list[Match]:
+    by_name = {operator.op_name: operator for operator in reference}
+    matches = []
+    for operator in actual if mapping else ():
+        partner = by_name.pop(mapping.get(operator.op_name, ""), None)
+        if partner is not None:
+            matches.append(Match(operator, partner, "mapping", 1.0))
+    return matches
+
+
+def _by_flow(flows: Optional[Flows], matches: Sequence[Match]) -> list[Match]:
+    pairs = [] if flows is None else pairs_by_flow(flows, map(_positions, matches), _kind)
+    return [
+        Match(flows[0].operators[i], flows[1].operators[j], "dataflow", 0.95) for i, j in pairs if flows is not None
+    ]
+
+
+def _anchors(
+    a: Sequence[Operator], b: Sequence[Operator], row: Sequence[Match], flows: Optional[Flows], matches: Sequence[Match]
+) -> list[Match]:
+    """Return matches of operators that are unique between two pairs of the row. matches: the others so far."""
+    anchors = []
+    for gap_a, gap_b in _gaps(a, b, row):
+        unique = _patience([_call_site(operator) for operator in gap_a], [_call_site(operator) for operator in gap_b])
+        anchors += [Match(gap_a[i], gap_b[j], "place", 0.95) for i, j in unique]
+    known = set(map(_positions, (*matches, *row)))
+    return [match for match in _settled(flows, [*matches, *row, *anchors]) if _positions(match) not in known]
+
+
+def _settled(flows: Optional[Flows], matches: Sequence[Match]) -> list[Match]:
+    """Return the matches without the weak ones, and further ones that readers speak for."""
+    if flows is None:
+        return [*matches]
+    certain = [match for match in matches if match.how not in ("place", "order")]
+    uncertain = {_positions(match): match for match in matches if match.how in ("place", "order")}
+    kept, read = settled(flows, map(_positions, certain), uncertain, _kind)
+    by_readers = [Match(flows[0].operators[i], flows[1].operators[j], "dataflow", 0.9) for i, j in read]
+    return [*certain, *(match for pair, match in uncertain.items() if pair in kept), *by_readers]
+
+
+def _in_one_order(flows: Optional[Flows], matches: Sequence[Match]) -> list[Match]:
+    """Return the matches with the inputs of commutative operators in the same order."""
+    partners = Partners(map(_positions, matches))
+    return [
+        match._replace(is_crossed=is_crossed(flows, *_positions(match), partners))
+        if flows is not None and commutes(match.reference)
+        else match
+        for match in matches
+    ]
+
+
+def _positions(match: Match) -> tuple[int, int]:
+    return match.actual.position, match.reference.position
 
 
 def _gaps(
@@ -299,15 +335,10 @@ def _indel(x: Sequence[int], y: Sequence[int]) -> list[tuple[int, int]]:
 
 def _contents(operator: Operator) -> Optional[Hashable]:
     """Return type and bytes of all inputs and outputs; None without outputs, or if a hash is missing."""
-    if not operator.outputs:
+    inputs, outputs = ([record.content for record in side] for side in (operator.inputs, operator.outputs))
+    if not outputs or None in inputs or None in outputs:
         return None
-    contents = []
-    for record in (*operator.inputs, *operator.outputs):
-        content = record.content
-        if content is None:
-            return None
-        contents.append(content)
-    return (_class(operator), operator.module_path, tuple(contents))
+    return (_class(operator), operator.module_path, in_any_order(operator, inputs), tuple(outputs))
 
 
 def _is_same(actual: Operator, reference: Operator) -> bool:
@@ -351,6 +382,12 @@ def _call_site(operator: Operator) -> Optional[Hashable]:
     return (_class(operator), operator.module_path, operator.phase, _shapes(operator))
 
 
+def _update(operator: Operator) -> Optional[Hashable]:
+    """Return the tensors of an optimizer that an operator reads or writes, with its class; None for other operators."""
+    names = tuple([record.parameter for record in (*operator.inputs, *operator.outputs)])
+    return (_class(operator), operator.phase, names) if any(names) else None
+
+
 def _kind(operator: Operator) -> Hashable:
     return (_class(operator), operator.phase, _shapes(operator))
 
@@ -391,6 +428,8 @@ _KEYS_IN_GRAPHS: Sequence[tuple[_Key, str, float]] = (
     (_contents, "content", 0.95),
     (_name, "name", 0.9),
 )
+#: Parameters are updated in any order.
+_KEYS_OF_UPDATES: Sequence[tuple[_Key, str, float]] = ((_update, "parameter", 0.95),)
 _KEYS_IN_GAPS: Sequence[tuple[_Key, str, float]] = (
     (_call_site, "place", 0.9),
     (_kind, "order", 0.7),

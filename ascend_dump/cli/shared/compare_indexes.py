@@ -23,7 +23,9 @@ _EXITS = {"equal": Exit.OK, "unreadable": Exit.UNREADABLE}
 _MOST_RANKS = 16
 
 
-def compare_by_index(actual: str, reference: str, workers: Optional[int], dask: Optional[str], as_json: bool) -> Exit:
+def compare_by_index(
+    actual: str, reference: str, workers: Optional[int], dask: Optional[str], as_json: bool, *, brief: bool
+) -> Exit:
     """Compare the indexes of all ranks and print the result. Raises what `compare_indexes` raises."""
     from ascend_dump.analysis.ranks import compare_indexes
 
@@ -35,26 +37,42 @@ def compare_by_index(actual: str, reference: str, workers: Optional[int], dask: 
         from ascend_dump.report.documents import write_document
 
         write_document(sys.stdout, "compare-indexes", {**found.to_dict(), "notes": lost_fields(found.lost)})
+    elif brief:
+        from ascend_dump.report.findings import brief_text
+
+        finding = _finding(found.origins[0], actual, reference) if found.origins else None
+        reasons = [f"{run.run}: {run.reason}" for run in found.lost]
+        click.echo(brief_text(_answer(found), finding, not_checked=reasons, notes=_notes(found)))
     else:
         _show(found, actual, reference)
     tell_lost(found.lost)
     return code_of_comparison(_EXITS.get(found.verdict, Exit.DIFFERENT), found.lost)
 
 
-def _show(found: IndexComparison, actual: str, reference: str) -> None:
-    from ascend_dump.dump_format import ranks_text
-    from ascend_dump.report.findings import text_lines
-    from ascend_dump.report.tables import Column, write_table
-
+def _answer(found: IndexComparison) -> str:
     table = found.ranks
     words = {"unequal": "differ", "alone": "have no partner", "undecided": "undecided", "unreadable": "unreadable"}
     counts = [f"{total} {word}" for name, word in words.items() if (total := int(table[name].sum()))]
     what = f"{int(table['rows'].sum())} records of {table.height} {'rank' if table.height == 1 else 'ranks'}"
-    click.echo(f"{found.verdict}: {', '.join([what, *counts])}")
-    if found.missing:
-        click.echo(f"only one of the runs has the ranks {ranks_text(found.missing)}")
-    if found.origins and table["undecided"].sum():
-        click.echo("it may have begun in one of the undecided records: `compare` without --index-only reads those")
+    return f"{found.verdict}: {', '.join([what, *counts])}"
+
+
+def _notes(found: IndexComparison) -> list[str]:
+    from ascend_dump.dump_format import ranks_text
+
+    notes = [f"only one of the runs has the ranks {ranks_text(found.missing)}"] if found.missing else []
+    if found.origins and found.ranks["undecided"].sum():
+        notes.append("it may have begun in one of the undecided records: `compare` without --index-only reads those")
+    return notes
+
+
+def _show(found: IndexComparison, actual: str, reference: str) -> None:
+    from ascend_dump.report.findings import text_lines
+    from ascend_dump.report.tables import Column, write_table
+
+    table = found.ranks
+    for line in (_answer(found), *_notes(found)):
+        click.echo(line)
     for origin in found.origins:
         click.echo("")
         click.echo("\n".join(text_lines(_finding(origin, actual, reference))))

@@ -21,6 +21,7 @@ TOPICS = {
     "Read": ("reading", "page", "files", "storage"),
     "On an NPU, and without one": ("operator", "test", "converters"),
     "Before you use it": ("costs", "startup", "versions"),
+    "For assistants and scripts": ("assistant", "schemas"),
     "Extend it": ("interface", "extend"),
 }
 

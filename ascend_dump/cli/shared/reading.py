@@ -14,7 +14,7 @@ import click
 
 from ascend_dump.cli.shared.exit import Exit
 from ascend_dump.cli.shared.failure import error_fields
-from ascend_dump.errors import DumpNotFound, NotSupported, ReadError
+from ascend_dump.errors import ConfigError, DumpNotFound, NotSupported, ReadError
 
 if TYPE_CHECKING:
     from ascend_dump.reading import Dump, LostRecords, Record
@@ -26,6 +26,7 @@ __all__ = [
     "argument_cells",
     "argument_columns",
     "argument_text",
+    "brief_option",
     "code_of_comparison",
     "first_line",
     "json_option",
@@ -72,7 +73,19 @@ _PEEK = 50
 
 def json_option(function: _Function) -> _Function:
     """Add `--json`, given to the verb as `as_json`."""
-    return click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")(function)
+    return click.option("--json", "as_json", is_flag=True, is_eager=True, help="One JSON document on stdout.")(function)
+
+
+def brief_option(function: _Function) -> _Function:
+    """Add `--brief`, which `--json` excludes."""
+
+    def refuse_json(context: click.Context, parameter: click.Parameter, brief: bool) -> bool:
+        if brief and context.params.get("as_json"):
+            raise ConfigError("--brief and --json were both given", hint="leave one of them out")
+        return brief
+
+    text = "Print the answer, the first finding and the next command only, at most 2 kB."
+    return click.option("--brief", is_flag=True, callback=refuse_json, help=text)(function)
 
 
 def reading_options(function: _Function) -> _Function:

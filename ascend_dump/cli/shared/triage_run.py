@@ -17,6 +17,9 @@ from ascend_dump.errors import ConfigError
 if TYPE_CHECKING:
     from ascend_dump.analysis.triage import Triage
 
+#: Operators with harmless NaN that are listed.
+_MOST_HARMLESS = 3
+
 __all__ = ["exit_of_run", "run_command", "show_run"]
 
 
@@ -25,15 +28,18 @@ def run_command(
     reference: Optional[str],
     selectors: dict[str, Optional[str]],
     *,
-    as_json: bool,
+    to_stdout: bool,
     **settings: Any,
 ) -> Triage:
-    """Run the rounds. Raises ConfigError for a reference that is no command line."""
+    """Run the rounds. Raises ConfigError for a reference that is no command line.
+
+    to_stdout: the output of the command goes to stdout, else to stderr
+    """
     from ascend_dump.report.tables import escape
     from ascend_dump.triage_runs import run_triage
 
     # What the command prints must not come between the parts of a document.
-    output = sys.stderr.fileno() if as_json else None
+    output = (1, 2) if to_stdout else (2, 2)
     sys.stdout.flush()
     return run_triage(
         command,
@@ -58,25 +64,34 @@ def _split(reference: str) -> list[str]:
     return words
 
 
-def show_run(triage: Triage) -> None:
-    """The cause, how it was found, and what became of it."""
-    from ascend_dump.report.findings import text_lines
+def show_run(triage: Triage, *, verbose: bool) -> None:
+    """Print the cause, why it is one, and what to do next. verbose: how it was found too, and all that is known."""
+    from ascend_dump.report.findings import cause_lines, text_lines
     from ascend_dump.report.tables import escape
 
     cause = triage.cause_finding()
+    is_short = bool(triage.why) and not verbose
     if cause is not None:
-        click.echo("\n".join(text_lines(cause)))
+        click.echo("\n".join(cause_lines(cause, triage.why) if is_short else text_lines(cause)))
     lines: list[tuple[str, str]] = []
-    for number, run in enumerate(triage.rounds):
-        text = f"{run.number}. {run.program}: {run.purpose}{f': {run.outcome}' if run.outcome else ''}"
-        lines.append(("" if number else "rounds", f"{text} ({run.seconds:.1f} s, {_bytes(run.nbytes)})"))
+    if verbose or triage.cause is None or not triage.why:
+        lines += _rounds(triage)
+    lines += [("harmless", text) for text in triage.harmless[: None if verbose else _MOST_HARMLESS]]
     lines += [("note", text) for text in (*triage.reasons, *triage.notes)]
     for name, text in lines:
         click.echo(f"{name:<12}{escape(text)}")
+    click.echo(f"{'next':<12}{escape(triage.advice)}" if is_short else escape(triage.advice))
+
+
+def _rounds(triage: Triage) -> list[tuple[str, str]]:
+    lines = []
+    for number, run in enumerate(triage.rounds):
+        text = f"{run.number}. {run.program}: {run.purpose}{f': {run.outcome}' if run.outcome else ''}"
+        lines.append(("" if number else "rounds", f"{text} ({run.seconds:.1f} s, {_bytes(run.nbytes)})"))
     dumps = [run.dump for run in triage.rounds if run.dump is not None]
     if dumps:
-        click.echo(f"{'dumps':<12}{counted(len(dumps), 'dump')} in {escape(_shortest(dumps[0].parent.parent))}")
-    click.echo(escape(triage.advice))
+        lines.append(("dumps", f"{counted(len(dumps), 'dump')} in {_shortest(dumps[0].parent.parent)}"))
+    return lines
 
 
 def exit_of_run(triage: Triage) -> Union[Exit, int]:

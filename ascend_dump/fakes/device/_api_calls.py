@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     _Array = np.ndarray[Any, Any]
 
-__all__ = ["ApiCall", "ApiReports", "CapturedCall", "Kernel"]
+__all__ = ["ApiCall", "ApiReports", "CapturedReports", "Kernel"]
 
 _ID_MASK = 0xFFFF
 #: The task and the stream in names of statistics.
@@ -82,7 +82,7 @@ class _CapturedFile(NamedTuple):
     mode: str
 
 
-class CapturedCall(NamedTuple):
+class CapturedReports(NamedTuple):
     """An API call in a graph. Its replays append to the files that were named at the capture."""
 
     files: Sequence[_CapturedFile]
@@ -140,7 +140,7 @@ class ApiReports:
             if report.is_launched() and self._overflows(call, call.kernels[report.kernel or 0], arming, saturates):
                 self._write_overflow(call, report, number, stream, arming)
 
-    def capture(self, call: ApiCall, arming: Optional[Arming], *, stream: int) -> CapturedCall:
+    def capture(self, call: ApiCall, arming: Optional[Arming], *, stream: int) -> CapturedReports:
         """Name the files of the replays of a call, by the current settings. Statistics and overflow are skipped.
 
         (assumption cann.captured_name)
@@ -162,9 +162,9 @@ class ApiReports:
                 name = name._replace(dump_number=next(self._dump_numbers))
                 files.append(_CapturedFile(report, folder, name, arming.mode))
                 self._launch()
-        return CapturedCall(files, tasks)
+        return CapturedReports(files, tasks)
 
-    def replay(self, captured: CapturedCall, call: ApiCall, arming: Optional[Arming]) -> None:
+    def replay(self, captured: CapturedReports, call: ApiCall, arming: Optional[Arming]) -> None:
         """Append the tensors of one replay. The host also writes headers without tensors."""
         for file in captured.files if arming is not None else ():
             tensors = self._tensors(call, [file.report], file.mode, file.name.op_name)

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 import numpy as np
 
 from ascend_dump import ConfigError
-from ascend_dump.fakes.device._api_calls import ApiCall, ApiReports, CapturedCall, Kernel
+from ascend_dump.fakes.device._api_calls import ApiCall, ApiReports, CapturedReports, Kernel
 from ascend_dump.fakes.device._arming import (
     Answer,
     Arming,
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
     _Array = np.ndarray[Any, Any]
 
-__all__ = ["ApiCall", "CapturedCall", "Executed", "Kernel", "NodeInfo", "Npu", "OperatorFailed"]
+__all__ = ["ApiCall", "CapturedReports", "Executed", "Kernel", "NodeInfo", "Npu", "OperatorFailed"]
 
 #: The files store ids of 16 bits.
 _ID_MASK = 0xFFFF
@@ -382,11 +382,11 @@ class Npu(Faults):
                 reason = fails and f": {fails}"
                 raise OperatorFailed(f"{call.api} ({name}) failed on the simulated device{reason}")
 
-    def capture_api(self, call: ApiCall, *, stream: int = 0) -> CapturedCall:
+    def capture_api(self, call: ApiCall, *, stream: int = 0) -> CapturedReports:
         """Capture an API call in a graph (aclgraph). The current settings apply to its replays."""
         return self._reports.capture(call, self._acl, stream=stream & _ID_MASK)
 
-    def replay_api(self, captured: CapturedCall, call: ApiCall, *, stream: int = 0) -> None:
+    def replay_api(self, captured: CapturedReports, call: ApiCall, *, stream: int = 0) -> None:
         """Report a replay of a captured API call, with the tensors of this replay."""
         for kernel, task in zip(call.kernels, captured.tasks):
             self.executed.append(Executed(call.api, kernel.name, None, None, task, stream & _ID_MASK))

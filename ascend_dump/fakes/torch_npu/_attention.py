@@ -410,6 +410,8 @@ def _inference(
     queries = _split(query, layout, heads, lengths)
     table = get("block_table")
     if table is not None:
+        if key_lengths is None:
+            raise RuntimeError(f"{name} with a block_table needs the lengths of the keys")
         keys = [_paged(key, row, int(length), key_heads) for row, length in zip(table, key_lengths)]
         values = [_paged(value, row, int(length), key_heads) for row, length in zip(table, key_lengths)]
     else:

@@ -85,7 +85,7 @@ def npu_alias(tensor: torch.Tensor, index: int) -> torch.Tensor:
 def _with_device(tensor: torch.Tensor, kind: int, index: int) -> torch.Tensor:
     capsule = torch._C._to_dlpack(tensor)
     address = _capsule_pointer(capsule, b"dltensor") + _DEVICE_OFFSET
-    (ctypes.c_int32 * 2).from_address(address)[:] = (kind, index)
+    (ctypes.c_int32 * 2).from_address(address)[:] = [kind, index]
     return torch._C._from_dlpack(capsule)
 
 
@@ -168,7 +168,8 @@ def _run(func: Any, *args: Any, **kwargs: Any) -> Any:
         index = device.use(operands.index)
         launch = functools.partial(device.launch, index, inputs, func, lowered)
         if given:
-            return _run_with_outputs(launch, keywords, given, memory)
+            results = _run_with_outputs(launch, keywords, given, memory)
+            return results if func._schema.returns else None
         return operands.lift(launch(keywords), index)
 
 
@@ -243,7 +244,7 @@ def _resize(tensor: torch.Tensor, size: Sequence[int], memory_format: Any = None
     storage = tensor.untyped_storage()
     if needed > storage.nbytes():
         resize_storage(storage, needed)
-    return tensor.set_(storage, tensor.storage_offset(), like.shape, like.stride())  # type: ignore[call-overload]
+    return tensor.set_(storage, tensor.storage_offset(), like.shape, like.stride())
 
 
 def resize_storage(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
@@ -259,7 +260,7 @@ def resize_storage(storage: torch.UntypedStorage, size: int) -> torch.UntypedSto
 
 def as_bytes(storage: torch.UntypedStorage) -> torch.Tensor:
     """Return a tensor of the bytes of a storage of the device."""
-    return npu_alias(torch.empty(0, dtype=torch.uint8), storage.device.index).set_(storage)  # type: ignore[call-overload]
+    return npu_alias(torch.empty(0, dtype=torch.uint8), storage.device.index).set_(storage)
 
 
 def _implementations() -> dict[str, Callable[..., Any]]:
@@ -290,7 +291,7 @@ def register() -> None:
     Raises FrameworkMissing for a PyTorch without backends in Python, NotSupported if another package has renamed it.
     """
     try:
-        from torch.utils.backend_registration import (  # type: ignore[attr-defined]
+        from torch.utils.backend_registration import (
             _DummyDeviceGuard,
             _DummyPrivateUse1Hook,
         )

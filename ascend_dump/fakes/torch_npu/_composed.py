@@ -38,7 +38,7 @@ def composed_operators(run: Callable[..., Any]) -> dict[str, tuple[Callable[...,
     }
 
 
-class _Matmul(torch.autograd.Function):
+class _Matmul(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed where mypy runs
     """One product forwards, and one for each gradient."""
 
     @staticmethod

@@ -35,9 +35,11 @@ class CapturedOperator:
         args: Any,
         kwargs: dict[str, Any],
         operands: Sequence[Any],
+        result: Any,
         replay: Callable[[CapturedOperator], None],
     ) -> None:
         self.func, self.args, self.kwargs, self.operands = func, args, kwargs, operands
+        self.result = result
         self._replay = replay
 
     def replay(self) -> None:
@@ -92,13 +94,17 @@ class Captures:
     def end_update(self, stream: Any = None) -> None:
         self.updated = None
 
-    def update(self, func: Any, args: Any, kwargs: dict[str, Any], operands: Sequence[Any]) -> None:
-        """Give the next call of the group other arguments. Raises RuntimeError for another operator."""
+    def update(self, func: Any, args: Any, kwargs: dict[str, Any], operands: Sequence[Any]) -> Any:
+        """Give the next operator of the group other arguments, and return its results.
+
+        Raises RuntimeError for another operator.
+        """
         call = next(self.updated or iter(()), None)
         if call is None or call.func._schema.name != func._schema.name:
             captured = "the end of the group" if call is None else call.func._schema.name
             raise RuntimeError(f"NPU graph task update: {func} does not update {captured}")
         call.args, call.kwargs, call.operands = args, kwargs, operands
+        return call.result
 
     def _capturing(self, call: str) -> CapturedKernels:
         if self.current is None:
@@ -122,6 +128,19 @@ def make_graphs(npu: Npu, interface: dict[str, Any]) -> dict[str, Any]:
     def graph_pool_handle() -> tuple[int, int]:
         return next(pools), 0
 
+    return {
+        "NPUGraph": _graph_class(captures, graph_pool_handle),
+        "graph": _capture_class(interface),
+        "graph_pool_handle": graph_pool_handle,
+        "graph_task_group_begin": captures.begin_group,
+        "graph_task_group_end": captures.end_group,
+        "graph_task_update_begin": captures.begin_update,
+        "graph_task_update_end": captures.end_update,
+        "is_current_stream_capturing": lambda: captures.current is not None,
+    }
+
+
+def _graph_class(captures: Captures, graph_pool_handle: Callable[[], tuple[int, int]]) -> type[Any]:
     class NPUGraph:
         def __init__(self) -> None:
             self._captured: Optional[CapturedKernels] = None
@@ -162,6 +181,10 @@ def make_graphs(npu: Npu, interface: dict[str, Any]) -> dict[str, Any]:
         def debug_dump(self, debug_path: str) -> None:
             return None
 
+    return NPUGraph
+
+
+def _capture_class(interface: dict[str, Any]) -> type[Any]:
     class GraphCapture:
         """`with torch.npu.graph(g):`"""
 
@@ -188,13 +211,4 @@ def make_graphs(npu: Npu, interface: dict[str, Any]) -> dict[str, Any]:
             self._stream.__exit__(*error)
             self._graph.capture_end()
 
-    return {
-        "NPUGraph": NPUGraph,
-        "graph": GraphCapture,
-        "graph_pool_handle": graph_pool_handle,
-        "graph_task_group_begin": captures.begin_group,
-        "graph_task_group_end": captures.end_group,
-        "graph_task_update_begin": captures.begin_update,
-        "graph_task_update_end": captures.end_update,
-        "is_current_stream_capturing": lambda: captures.current is not None,
-    }
+    return GraphCapture

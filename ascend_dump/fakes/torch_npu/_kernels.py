@@ -182,7 +182,7 @@ class KernelLauncher:
                     tensor.copy_(value)
             report(inputs, outputs)
 
-        graph.calls.append(CapturedOperator(func, args, kwargs, operands, replay))
+        graph.calls.append(CapturedOperator(func, args, kwargs, operands, result, replay))
         return result
 
 

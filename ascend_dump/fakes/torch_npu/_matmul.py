@@ -111,7 +111,8 @@ def _grouped_matmul(
 
 @operator("npu_grouped_matmul.List(" + _GROUPED.format("int[]?", ", ScalarType? output_dtype=None"))
 def _grouped_matmul_list(x: Any, weight: Any, **options: Any) -> list[torch.Tensor]:
-    return _grouped_matmul(x, weight, **options)
+    products: list[torch.Tensor] = _grouped_matmul(x, weight, **options)
+    return products
 
 
 def _padded(joined: torch.Tensor, x: Sequence[torch.Tensor]) -> torch.Tensor:

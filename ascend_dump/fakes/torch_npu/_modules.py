@@ -129,7 +129,7 @@ def _formats() -> dict[str, Any]:
     """Return the functions about formats: memory is in ND."""
 
     def get_storage_size(tensor: torch.Tensor) -> int:
-        return tensor.untyped_storage().nbytes() // tensor.element_size()
+        return int(tensor.untyped_storage().nbytes() // tensor.element_size())
 
     return {
         "get_npu_format": lambda tensor: _ND,

@@ -14,7 +14,7 @@ __all__ = ["make_streams"]
 _NPU = torch._C._autograd.DeviceType.PrivateUse1.value
 
 
-class Stream(torch.Stream):
+class Stream(torch.Stream):  # type: ignore[misc]  # torch is not typed where mypy runs
     """A stream of one device. The stream with the number 0 is the default one."""
 
     _numbers = itertools.count(1)
@@ -22,7 +22,7 @@ class Stream(torch.Stream):
     def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
         index = torch.device(device).index if device is not None and not isinstance(device, int) else device
         number = kwargs.get("stream_id", next(cls._numbers) if not kwargs else 0)
-        device_index = kwargs.get("device_index", torch.npu.current_device() if index is None else index)  # type: ignore[attr-defined]
+        device_index = kwargs.get("device_index", torch.npu.current_device() if index is None else index)
         return super().__new__(cls, stream_id=number, device_index=device_index, device_type=_NPU)
 
     @property
@@ -31,7 +31,7 @@ class Stream(torch.Stream):
         return int(self.stream_id)
 
     def synchronize(self) -> None:
-        torch.npu.synchronize()  # type: ignore[attr-defined]
+        torch.npu.synchronize()
 
     def wait_stream(self, stream: Any) -> None:
         return None
@@ -51,7 +51,7 @@ class Stream(torch.Stream):
         return None
 
     def __enter__(self) -> Any:
-        self._context = torch.npu.stream(self)  # type: ignore[attr-defined]
+        self._context = torch.npu.stream(self)
         return self._context.__enter__()
 
     def __exit__(self, *error: Any) -> None:

@@ -25,14 +25,14 @@ _OPTIMIZERS = {
 _MISSING = ("NpuFusedAdamP", "NpuFusedBertAdam", "NpuFusedLamb", "NpuFusedOptimizerBase", "NpuFusedRMSpropTF")
 
 
-class autocast(torch.amp.autocast_mode.autocast):  # noqa: N801  (torch_npu's name)
+class autocast(torch.amp.autocast_mode.autocast):  # type: ignore[misc]  # noqa: N801  (torch_npu's name); torch is not typed here
     """`torch.autocast("npu")`, in float16 by default."""
 
     def __init__(self, enabled: bool = True, dtype: torch.dtype = torch.float16, cache_enabled: bool = True) -> None:
         super().__init__("npu", enabled=enabled, dtype=dtype, cache_enabled=cache_enabled)
 
 
-class GradScaler(torch.amp.GradScaler):
+class GradScaler(torch.amp.GradScaler):  # type: ignore[misc]  # torch is not typed where mypy runs
     """`torch.amp.GradScaler("npu")`. dynamic: False for a scale that does not change."""
 
     def __init__(

@@ -38,9 +38,9 @@ def transferred(torch_npu: Any) -> Iterator[None]:
             put(torch.cuda, name, getattr(npu, name))
         put(torch.cuda, "CUDAGraph", npu.NPUGraph)
         put(torch.cuda, "DoubleTensor", npu.FloatTensor)
-        put(torch.Tensor, "cuda", torch.Tensor.npu)  # type: ignore[attr-defined]
-        put(torch.Tensor, "is_cuda", torch.Tensor.is_npu)  # type: ignore[attr-defined]
-        put(torch.nn.Module, "cuda", torch.nn.Module.npu)  # type: ignore[attr-defined]
+        put(torch.Tensor, "cuda", torch.Tensor.npu)
+        put(torch.Tensor, "is_cuda", torch.Tensor.is_npu)
+        put(torch.nn.Module, "cuda", torch.nn.Module.npu)
         put(torch, "get_autocast_gpu_dtype", npu.get_autocast_dtype)
         put(torch, "set_autocast_gpu_dtype", npu.set_autocast_dtype)
         for name in ("profile", "schedule", "tensorboard_trace_handler", "ProfilerAction"):

@@ -62,7 +62,7 @@ class _AnyGenerator(type(torch.Generator)):  # type: ignore[misc]  # the class o
         return type.__instancecheck__(torch._C.Generator, instance)
 
 
-class Generator(torch._C.Generator, metaclass=_AnyGenerator):
+class Generator(torch._C.Generator, metaclass=_AnyGenerator):  # type: ignore[misc]  # torch is not typed where mypy runs
     """`torch.Generator`, which for the device is one of the host: PyTorch has none for a device in Python."""
 
     def __new__(cls, device: Any = "cpu") -> Any:

@@ -380,7 +380,7 @@ class TestOneOrigin:
 
         one = dump(tmp_path / "wrong", body(0.5), steps=1)
         found = ascend_dump.compare(one, dump(tmp_path / "right", lambda x: x.clamp(-x.abs().mean(0), x.abs().mean(0))))
-        assert [one.op_name for one in found.origins] == [f"layers.{layer}/mul_0" for layer in range(3)]
+        assert [one.op_name for one in found.origins] == ["layers.0/mul_0"]
         assert "with it: layers.0/mul_1" in found.origins[0].evidence
 
     def test_the_backward_pass_of_an_operator_that_gives_the_same(self, tmp_path: Path) -> None:
@@ -391,9 +391,10 @@ class TestOneOrigin:
 
         wrong, right = dump(tmp_path / "wrong", largest(0)), dump(tmp_path / "right", largest(1))
         found = ascend_dump.compare(wrong, right)
-        assert {(one.step, one.module) for one in found.origins} == {(0, f"layers.{layer}") for layer in range(3)}
-        assert len(found.origins) == 3
-        assert "layers.2/max_0 of the forward pass: dim: 0 here, 1 in the reference" in found.origins[0].evidence
+        [origin] = found.origins
+        assert (origin.step, origin.module) == (0, "layers.2")
+        assert "layers.2/max_0 of the forward pass: dim: 0 here, 1 in the reference" in origin.evidence
+        assert any(text.startswith("with it: layers.1/") and "layers.0/" in text for text in origin.evidence)
 
     @pytest.mark.parametrize("of_actual", [True, False])
     def test_a_part_of_a_parameter_that_one_side_writes_between_steps(self, tmp_path: Path, of_actual: bool) -> None:

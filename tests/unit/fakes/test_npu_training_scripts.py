@@ -227,7 +227,8 @@ def test_streams_and_events(npu: Npu) -> None:
     assert torch.npu.current_stream() == torch.npu.default_stream()
     torch.npu.synchronize()
     assert (y + 1).tolist() == [3, 3, 3]
-    assert end.query() and begin.elapsed_time(end) >= 0
+    assert end.query()
+    assert begin.elapsed_time(end) >= 0
     with pytest.raises(RuntimeError, match="enable_timing"):
         torch.npu.Event().elapsed_time(end)
     assert [one.stream for one in npu.executed if one.op_type.startswith(("aclnnMul", "aclnnAdd"))] == [
@@ -335,3 +336,29 @@ def loop(model: Any, optimizer: Any) -> list[float]:
         optimizer.step()
         losses.append(loss.item())
     return losses
+
+
+def test_every_public_name_of_the_device_module_is_there() -> None:
+    """The names are `__all__` of torch_npu 2.13's `npu/__init__.py`."""
+    data = Path(__file__).parents[2] / "data" / "torch_npu" / "npu_names.txt"
+    names = data.read_text(encoding="ascii").split()
+    assert len(names) == 144
+    assert [name for name in names if not hasattr(torch.npu, name)] == []
+    assert torch.npu.FloatTensor([1, 2]).device.type == "npu"
+    assert isinstance(torch.ones(2).half().npu(), torch.npu.HalfTensor)
+    assert torch.npu.FloatStorage(3).nbytes() == 12
+    for name in ("MemPool", "make_graphed_callables", "stress_detect", "memory_snapshot"):
+        with pytest.raises(NotSupported, match=rf"torch_npu\.npu\.{name}"):
+            getattr(torch.npu, name)()
+
+
+def test_results_in_given_tensors() -> None:
+    x = torch.arange(6.0).npu()
+    small, fitting = torch.empty(0, device="npu"), torch.empty(6, device="npu")
+    memory = fitting.data_ptr()
+    assert torch.mul(x, 2, out=fitting) is fitting
+    assert (fitting.tolist(), fitting.data_ptr()) == ([0, 2, 4, 6, 8, 10], memory)
+    assert torch.mul(x, 3, out=small).tolist() == [0, 3, 6, 9, 12, 15]
+    parts = [torch.empty(2, device="npu"), torch.empty(4, device="npu")]
+    torch.split_with_sizes_copy(x, [2, 4], out=parts)  # the operator returns nothing
+    assert [part.tolist() for part in parts] == [[0, 1], [2, 3, 4, 5]]

@@ -13,7 +13,7 @@ from other_devices import capture_every_dump
 from ascend_dump import fakes
 
 # Private: a probe has to refute a device that is otherwise.
-from ascend_dump.fakes.device._api_calls import ApiCall, ApiReports, CapturedCall
+from ascend_dump.fakes.device._api_calls import ApiCall, ApiReports, CapturedReports
 from ascend_dump.native.cann.dump_file import write
 from ascend_dump.native.cann.names import DumpName
 from ascend_dump.selftest import probes_captured, program
@@ -58,7 +58,7 @@ def without_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
 def one_number(monkeypatch: pytest.MonkeyPatch) -> None:
     real = ApiReports.capture
 
-    def capture(self: ApiReports, *arguments: Any, **others: Any) -> CapturedCall:
+    def capture(self: ApiReports, *arguments: Any, **others: Any) -> CapturedReports:
         self._dump_numbers = itertools.repeat(0)
         return real(self, *arguments, **others)
 
@@ -69,7 +69,7 @@ def a_file_for_each_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     """The files are named anew each time."""
     real = ApiReports.replay
 
-    def replay(self: ApiReports, captured: CapturedCall, call: Any, arming: Any) -> None:
+    def replay(self: ApiReports, captured: CapturedReports, call: Any, arming: Any) -> None:
         real(self, self.capture(call, arming, stream=0), call, arming)
 
     monkeypatch.setattr(ApiReports, "replay", replay)

@@ -1,0 +1,105 @@
+"""Look at tensors with little effort: their extremes, their norms, and the ones with NaN or Inf."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Optional
+
+import torch
+
+from ascend_dump_torch._memory import is_plain
+from ascend_dump_torch._overflow import nonfinite
+
+__all__ = [
+    "extremes_of",
+    "kind_of",
+    "nonfinite_among",
+    "norms_of",
+    "parameters_of",
+    "tensors_in",
+]
+
+#: The most tensors in the result of a call that are looked at.
+_MOST_TENSORS = 32
+
+
+def kind_of(numbers: Iterable[float]) -> str:
+    """Return the kind of non-finite value: "NaN", "Inf", or "-Inf" if it is the only one; "" if all are finite."""
+    wrong = [number for number in numbers if not math.isfinite(number)]
+    kinds = {"NaN" if math.isnan(number) else "Inf" if number > 0 else "-Inf" for number in wrong}
+    return next((kind for kind in ("NaN", "Inf", "-Inf") if kind in kinds), "")
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return the tensors in the result of a call, searched in lists, mappings and data classes."""
+    tensors: list[torch.Tensor] = []
+    stack = [value]
+    while stack and len(tensors) < _MOST_TENSORS:
+        item = stack.pop()
+        if isinstance(item, torch.Tensor):
+            tensors.append(item)
+        elif isinstance(item, (list, tuple)):
+            stack += reversed(item[:_MOST_TENSORS])
+        elif isinstance(item, Mapping):
+            stack += reversed(list(item.values())[:_MOST_TENSORS])
+        elif dataclasses.is_dataclass(item) and not isinstance(item, type):
+            stack += reversed([getattr(item, part.name, None) for part in dataclasses.fields(item)])
+    return tensors
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
+def extremes_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the largest and the smallest element, or the only one; empty if the tensor cannot have NaN or Inf."""
+    values = _plain(tensor)
+    if values is None:
+        return []
+    if values.numel() == 1:
+        return [values.reshape(()).clone()]
+    return list(torch.aminmax(values))[::-1]
+
+
+def norms_of(tensors: Iterable[Optional[torch.Tensor]]) -> list[torch.Tensor]:
+    """Return the largest norm of the tensors of each device and type; it is NaN or Inf if one of them has NaN or Inf.
+
+    On the host it is the L2 norm, which PyTorch computes fifty times as fast as the largest element. It may overflow.
+    """
+    groups: dict[Any, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        values = None if tensor is None else _plain(tensor)
+        if values is not None:
+            groups.setdefault((values.device, values.dtype), []).append(values)
+    order = [2 if device.type == "cpu" else math.inf for device, _ in groups]
+    return [torch.stack(torch._foreach_norm(group, power)).max() for power, group in zip(order, groups.values())]
+
+
+def nonfinite_among(tensors: Sequence[Optional[torch.Tensor]]) -> list[int]:
+    """Return the positions of the tensors with NaN or Inf."""
+    values = ((position, None if tensor is None else _plain(tensor)) for position, tensor in enumerate(tensors))
+    return [position for position, tensor in values if tensor is not None and nonfinite(tensor)]
+
+
+def _plain(tensor: torch.Tensor) -> Optional[torch.Tensor]:
+    """Return the tensor in a form that `aminmax` accepts; None if it cannot have NaN or Inf."""
+    if not is_plain(type(tensor)):
+        # The local part of a distributed tensor.
+        local = getattr(tensor, "_local_tensor", None)
+        if local is None or not is_plain(type(local)):
+            return None
+        tensor = local
+    if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.is_meta or tensor.is_nested:
+        return None
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return None
+    if tensor.layout is torch.sparse_coo:
+        tensor = tensor._values()
+    if tensor.layout is not torch.strided or not tensor.numel():
+        return None
+    tensor = tensor.detach()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    return tensor.float() if tensor.element_size() == 1 else tensor

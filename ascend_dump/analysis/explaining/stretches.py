@@ -1,0 +1,198 @@
+"""Judge the parts of two programs that are built differently, by the tensors that leave them.
+
+A stretch agrees if every tensor that leaves it does, however its insides differ: then it is no origin. If one differs,
+the difference follows from an earlier one that enters the stretch, or else the stretch is the origin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Optional
+
+from ascend_dump.analysis.explaining.results import Pair
+from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
+from ascend_dump.analysis.numerics.tensor_pair import identity_of
+from ascend_dump.analysis.operators.operator import Operator, parameter_name
+from ascend_dump.analysis.operators.properties import COPIES, operator_class
+from ascend_dump.analysis.pairing.stretches import Stretch
+from ascend_dump.analysis.pairing.weak_pairs import computes
+from ascend_dump.reading import Record
+
+__all__ = ["Border", "EnteredStretch", "MadeInside", "Stretches"]
+
+
+@dataclass
+class EnteringNoise:
+    """A difference within rounding, and its tensors: of actual, and of the reference."""
+
+    noise: InputNoise
+    records: list[Optional[Record]] = field(default_factory=lambda: [None, None])
+
+
+@dataclass(eq=False)
+class EnteredStretch:
+    """A stretch during the walk.
+
+    number   that of its draft of an origin
+    order    its number among all stretches
+    step     the number of the walked step
+    causes   origins of the differences that enter it
+    before   stretches that it reads from: those of the forward pass, for gradients
+    entering differences within rounding that enter it, by their identity
+    agreed   number of tensors that left it and agree
+    differs  a tensor that left it differs
+    """
+
+    stretch: Stretch
+    number: OriginNumber
+    order: int
+    step: int
+    causes: set[OriginNumber] = field(default_factory=set)
+    before: list[EnteredStretch] = field(default_factory=list)
+    entering: dict[int, EnteringNoise] = field(default_factory=dict)
+    agreed: int = 0
+    differs: bool = False
+
+    @property
+    def agrees(self) -> bool:
+        return self.agreed > 0 and not self.differs
+
+    @property
+    def is_open(self) -> bool:
+        """True if no tensor that left it could be compared."""
+        return not self.agreed and not self.differs
+
+    @property
+    def casts(self) -> bool:
+        """True if an operator of it changes the type of a tensor."""
+        copies = (
+            operator for side in self.stretch.operators for operator in side if operator.inputs and operator.outputs
+        )
+        return any(
+            operator_class(operator.op_type) in COPIES and operator.inputs[0].dtype != operator.outputs[0].dtype
+            for operator in copies
+        )
+
+    @property
+    def length(self) -> int:
+        """The number of operators of the longer side."""
+        return max(map(len, self.stretch.operators))
+
+    def add_noise(self, side: int, noise: InputNoise, record: Record) -> None:
+        """Note a tensor of one side (0: actual) that enters with a difference within rounding."""
+        entering = self.entering.setdefault(id(noise), EnteringNoise(noise))
+        entering.records[side] = record
+
+    def noise_of(self, result: Record) -> list[EnteringNoise]:
+        """Return the noise that may be in a result: of a parameter only that of its gradient and states."""
+        entering = list(self.entering.values())
+        name = parameter_name(result)
+        named = [noise for noise in entering if name and name in map(parameter_name, filter(None, noise.records))]
+        return named or entering
+
+    def origins(self) -> frozenset[OriginNumber]:
+        """Return the origins of a difference that leaves it."""
+        entered = self._entered()
+        before = [stretch for stretch in self.before if stretch.step < self.step and stretch.is_open]
+        if not entered and all(any(stretch.stretch.operators[side] for stretch in before) for side in (0, 1)):
+            # Each side has parameters that the other lacks: they are not compared when they are updated.
+            entered = frozenset(stretch.number for stretch in before)
+        return entered or frozenset({self.number})
+
+    def _entered(self) -> frozenset[OriginNumber]:
+        """Return the origins of the differences that enter it, from other stretches too."""
+        entered = frozenset(self.causes - {self.number})
+        for stretch in self.before:
+            if stretch.differs:
+                entered |= stretch.origins()
+            elif stretch.is_open:
+                entered |= stretch._entered()
+        return entered
+
+
+class MadeInside(NamedTuple):
+    """A tensor that an operator of a stretch made."""
+
+    stretch: EnteredStretch
+    operator: Operator
+    record: Record
+
+
+class Border(NamedTuple):
+    """A tensor that leaves stretches. causes: its origins if it differs. contents: the key of its difference."""
+
+    stretches: Sequence[EnteredStretch]
+    pair: Pair
+    causes: frozenset[OriginNumber] = NO_ORIGINS
+    contents: Optional[tuple[Any, Any]] = None
+
+
+class Stretches:
+    """The stretches of one rank."""
+
+    def __init__(self) -> None:
+        self._of: Mapping[tuple[int, int], Stretch] = {}
+        self._entered: dict[int, EnteredStretch] = {}
+        self._exits: dict[tuple[int, int], Stretch] = {}
+        self._count = self._steps = 0
+        #: By contents of each side, over all steps: the operators of stretches that made them.
+        self._made: tuple[dict[Any, MadeInside], dict[Any, MadeInside]] = ({}, {})
+
+    def begin_step(self, of: Mapping[tuple[int, int], Stretch]) -> None:
+        """Begin a step. of: by side (0: actual) and position of an operator."""
+        self._of = of
+        self._steps += 1
+        self._entered = {}
+        stretches = {id(stretch): stretch for stretch in of.values()}.values()
+        self._exits = {reader: stretch for stretch in stretches for reader in stretch.exits}
+
+    def stretch_of(self, side: int, operator: Operator) -> Stretch:
+        """Return the stretch of an operator; a stretch of its own if it has none."""
+        stretch = self._of.get((side, operator.position))
+        if stretch is None:
+            stretch = Stretch()
+            stretch.operators[side].append(operator)
+        return stretch
+
+    def entered(self, stretch: Stretch) -> Optional[EnteredStretch]:
+        return self._entered.get(id(stretch))
+
+    def enter(self, stretch: Stretch, number: OriginNumber) -> EnteredStretch:
+        self._count += 1
+        entered = self._entered[id(stretch)] = EnteredStretch(stretch, number, self._count, self._steps)
+        return entered
+
+    def read(self, side: int, entered: EnteredStretch, content: Any) -> None:
+        """Note that an operator of a stretch reads a tensor."""
+        made = self._made[side].get(content)
+        if made is not None and made.stretch.order < entered.order and made.stretch not in entered.before:
+            entered.before.append(made.stretch)
+
+    def add_output(self, side: int, entered: EnteredStretch, operator: Operator, record: Record) -> None:
+        """Note an output of an operator of a stretch; a view leaves the operator that computed the tensor."""
+        content = identity_of(record)
+        if content is not None and (computes(operator) or content not in self._made[side]):
+            self._made[side][content] = MadeInside(entered, operator, record)
+
+    def makers(self, contents: Optional[tuple[Any, Any]]) -> list[MadeInside]:
+        """Return the tensors of a pair that stretches made, of each side."""
+        found = [made.get(content) for made, content in zip(self._made, contents or ())]
+        return [made for made in found if made is not None]
+
+    def left_by(self, reader: Operator, record: Record) -> list[EnteredStretch]:
+        """Return the stretch that made an input of an operator of the reference, by the data flow."""
+        stretch = self._exits.get((reader.position, record.index))
+        entered = None if stretch is None else self._entered.get(id(stretch))
+        return [] if entered is None else [entered]
+
+    def all(self) -> list[EnteredStretch]:
+        """Return the stretches of the step."""
+        return list(self._entered.values())
+
+    def inside(self) -> set[int]:
+        """Return the identities of the readable records inside the stretches of the step that agree."""
+        given = set(map(id, self._of.values()))
+        stretches = (entered.stretch for entered in self.all() if entered.agrees and id(entered.stretch) in given)
+        operators = (operator for stretch in stretches for side in stretch.operators for operator in side)
+        return {id(record) for operator in operators for record in (*operator.inputs, *operator.outputs)}

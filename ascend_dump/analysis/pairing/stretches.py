@@ -1,0 +1,133 @@
+"""The parts of two programs that are built differently: operators without partners, between tensors that both have."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ascend_dump.analysis.operators.names import is_view
+from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.pairing.data_flow import DataFlow, Flows, has_storages
+from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.weak_pairs import Node, Partners, computes, exits, unpaired_components
+from ascend_dump.reading import Record
+
+__all__ = ["Stretch", "stretches_of"]
+
+
+@dataclass
+class Stretch:
+    """Operators without partners that pass tensors to each other, or to the same operator with a partner.
+
+    operators  of actual, and of the reference
+    exits      inputs of operators with partners that were made here: position in the reference, and index
+    results    tensors that both sides make and no operator with a partner reads: the last values of a parameter, and
+               results of the whole program
+    """
+
+    operators: tuple[list[Operator], list[Operator]] = field(default_factory=lambda: ([], []))
+    exits: list[tuple[int, int]] = field(default_factory=list)
+    results: list[tuple[Record, Record]] = field(default_factory=list)
+
+    @property
+    def module(self) -> str:
+        """The innermost module that all operators belong to; "" for none."""
+        paths = [operator.module.split(".") for side in self.operators for operator in side]
+        shared: list[str] = []
+        for levels in zip(*paths):
+            if len(set(levels)) > 1:
+                break
+            shared.append(levels[0])
+        return ".".join(shared)
+
+    def makers(self, *outputs: Record) -> list[tuple[Operator, Record]]:
+        """Return the operators that made some outputs."""
+        return [
+            (operator, record)
+            for side in self.operators
+            for operator in side
+            for record in operator.outputs
+            if any(record is output for output in outputs)
+        ]
+
+
+def stretches_of(
+    actual: Sequence[Operator], reference: Sequence[Operator], matches: Sequence[Match]
+) -> dict[Node, Stretch]:
+    """Return the stretch of each operator without a partner, by side (0: actual) and position.
+
+    Each operator is a stretch of its own if the storages of its tensors are not recorded.
+    """
+    sides = actual, reference
+    partners = Partners((match.actual.position, match.reference.position) for match in matches)
+    alone = [
+        (side, operator) for side in (0, 1) for operator in sides[side] if operator.position not in partners.of(side)
+    ]
+    if not alone:
+        return {}
+    if not has_storages(*sides):
+        return {(side, operator.position): _of_one(side, operator) for side, operator in alone}
+    flows = DataFlow(actual), DataFlow(reference)
+    results = list(_results(flows, partners))
+    components = unpaired_components(flows, partners)
+    for node_a, node_b, _ in results:
+        components.join(node_a, node_b)
+    stretches: dict[Node, Stretch] = {}
+    for side, operator in alone:
+        node = side, operator.position
+        stretch = stretches[node] = stretches.setdefault(components.find(node), Stretch())
+        stretch.operators[side].append(operator)
+    for node_a, _, pair in results:
+        stretches[node_a].results.append(pair)
+    for makers, reader in exits(flows, partners):
+        stretches[makers[0]].exits.append(reader)
+    return stretches
+
+
+def _of_one(side: int, operator: Operator) -> Stretch:
+    stretch = Stretch()
+    stretch.operators[side].append(operator)
+    return stretch
+
+
+def _results(flows: Flows, partners: Partners) -> Iterator[tuple[Node, Node, tuple[Record, Record]]]:
+    """Yield operators of both sides without partners that make the same result, with their outputs."""
+    found = [_named_results(flow, partners.of(side)) for side, flow in enumerate(flows)]
+    for side, flow in enumerate(flows):
+        _add_unread(flow, partners.of(side), found[side])
+    for key, made_a in found[0].items():
+        made_b = found[1].get(key, [])
+        if len(made_a) == len(made_b):
+            for (position_a, a), (position_b, b) in zip(made_a, made_b):
+                yield (0, position_a), (1, position_b), (a, b)
+
+
+_Results = dict[Hashable, list[tuple[int, Record]]]
+
+
+def _named_results(flow: DataFlow, partners: dict[int, int]) -> _Results:
+    """Return the last values of parameters, and of the states of optimizers, that operators without partners wrote."""
+    last: dict[str, tuple[int, Record]] = {}
+    for position, operator in enumerate(flow.operators):
+        for record in operator.outputs:
+            if record.parameter and not is_view(operator.op_type):
+                last[record.parameter] = position, record
+    return {name: [made] for name, made in last.items() if made[0] not in partners}
+
+
+def _add_unread(flow: DataFlow, partners: dict[int, int], found: _Results) -> None:
+    """Add the outputs that no operator of the same pass reads, by phase and shape."""
+    named = {position for made in found.values() for position, _ in made}
+    for position, operator in enumerate(flow.operators):
+        if position in partners or position in named or not computes(operator):
+            continue
+        readers = (flow.operators[reader] for reader in flow.readers[position])
+        if operator.outputs and not any(_continues(operator, reader) for reader in readers):
+            record = operator.outputs[0]
+            found.setdefault((operator.phase, record.shape), []).append((position, record))
+
+
+def _continues(operator: Operator, reader: Operator) -> bool:
+    """Return True if a reader computes something of the same pass: gradients read much of the forward pass."""
+    in_backward = [member.phase == "backward" for member in (operator, reader)]
+    return in_backward[0] == in_backward[1] and computes(reader)

@@ -1,0 +1,274 @@
+"""Drop pairs that only names, shapes and order speak for, where both programs are built differently.
+
+An operator is the same in both programs if it reads the same tensors. Where that is not known, its module decides: in a
+module that runs the same operators on both sides, each has its partner. All other pairs are kept only if the operators
+around them have partners too, but for insertions on one side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Optional
+
+from ascend_dump.analysis.operators.arguments import commutes
+from ascend_dump.analysis.operators.names import is_source, is_view
+from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.properties import operator_class
+from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, Flows, InputSource, Made
+
+__all__ = ["Node", "Partners", "computes", "exits", "is_crossed", "settled", "unpaired_components"]
+
+_Kind = Callable[[Operator], Hashable]
+#: Side (0: actual) and position of an operator.
+Node = tuple[int, int]
+
+
+class Partners:
+    """The positions of paired operators, for each side."""
+
+    def __init__(self, pairs: Iterable[tuple[int, int]] = ()) -> None:
+        self.of_actual: dict[int, int] = {}
+        self.of_reference: dict[int, int] = {}
+        for position_a, position_b in pairs:
+            self.add(position_a, position_b)
+
+    def add(self, position_a: int, position_b: int) -> None:
+        self.of_actual[position_a] = position_b
+        self.of_reference[position_b] = position_a
+
+    def are_free(self, position_a: int, position_b: int) -> bool:
+        """Return True if neither has a partner."""
+        return position_a not in self.of_actual and position_b not in self.of_reference
+
+    def of(self, side: int) -> dict[int, int]:
+        return self.of_reference if side else self.of_actual
+
+
+class Components:
+    """Sets of operators that belong together."""
+
+    def __init__(self) -> None:
+        self._parents: dict[Node, Node] = {}
+
+    def find(self, node: Node) -> Node:
+        root = node
+        while root in self._parents:
+            root = self._parents[root]
+        while node != root:
+            self._parents[node], node = root, self._parents[node]
+        return root
+
+    def join(self, first: Node, second: Node) -> None:
+        roots = sorted((self.find(first), self.find(second)))
+        if roots[0] != roots[1]:
+            self._parents[roots[1]] = roots[0]
+
+
+def relation(a: InputSource, b: InputSource, partners: Partners) -> Optional[bool]:
+    """Return True if two inputs are the same tensor of the program, False if they are not, None if it is not known."""
+    if a.maker is not None and b.maker is not None and partners.of_actual.get(a.maker.position) == b.maker.position:
+        return a.maker.output == b.maker.output
+    if a.root is None or b.root is None or a.root.position == b.root.position == OUTSIDE:
+        content, is_number = a.record.content, math.prod(a.record.shape or ()) == 1
+        return True if content is not None and content == b.record.content and not is_number else None
+    partner_a, partner_b = (
+        partners.of(side).get(source.root.position) for side, source in enumerate((a, b)) if source.root is not None
+    )
+    if partner_a == b.root.position and partner_a is not None:
+        return a.root.output == b.root.output and not _are_other_parts(a, b)
+    if OUTSIDE in (a.root.position, b.root.position):
+        # One side reads a parameter or an input of the program, the other one a result.
+        return False if partner_a is not None or partner_b is not None else None
+    return False if partner_a is not None and partner_b is not None else None
+
+
+def is_crossed(flows: Flows, position_a: int, position_b: int, partners: Partners) -> bool:
+    """Return True if two paired commutative operators have their inputs in opposite orders."""
+    a, b = flows[0].sources[position_a], flows[1].sources[position_b]
+    if not (commutes(flows[0].operators[position_a]) and commutes(flows[1].operators[position_b])):
+        return False
+    straight, crossed = (sum(relation(*pair, partners) is True for pair in zip(sources, b)) for sources in (a, a[::-1]))
+    return crossed > straight
+
+
+def input_pairs(
+    flows: Flows, position_a: int, position_b: int, partners: Partners
+) -> list[tuple[InputSource, InputSource]]:
+    """Return the inputs of two paired operators that correspond, whatever the order of commutative ones."""
+    step = -1 if is_crossed(flows, position_a, position_b, partners) else 1
+    return list(zip(flows[0].sources[position_a][::step], flows[1].sources[position_b]))
+
+
+def _are_other_parts(a: InputSource, b: InputSource) -> bool:
+    """Return True if two inputs are different parts of one tensor."""
+    parts = [(record.shape, record.attrs.get("stride")) for record in (a.record, b.record)]
+    return parts[0] == parts[1] and a.record.attrs.get("storage_offset") != b.record.attrs.get("storage_offset")
+
+
+def _same_modules(flows: Flows, kind: _Kind) -> set[tuple[str, str]]:
+    """Return module path and phase of the modules that run the same operators themselves on both sides."""
+    sides: list[dict[tuple[str, str], list[Hashable]]] = []
+    for flow in flows:
+        sides.append({})
+        for operator in flow.operators:
+            if operator.module_path:
+                sides[-1].setdefault((operator.module_path, operator.phase), []).append(kind(operator))
+    return {module for module, operators in sides[0].items() if sides[1].get(module) == operators}
+
+
+Pair = tuple[int, int]
+
+
+def settled(
+    flows: Flows, certain: Iterable[Pair], uncertain: Iterable[Pair], kind: _Kind
+) -> tuple[set[Pair], list[Pair]]:
+    """Return those of the uncertain pairs that are pairs, and further pairs that readers speak for.
+
+    certain, uncertain: positions of both operators. kind: the properties that both operators of a pair share.
+    """
+    partners = Partners(certain)
+    candidates = _Candidates(flows, partners, kind)
+    ordered = sorted(uncertain, key=lambda pair: pair[1])
+    kept = {pair for pair in ordered if candidates.add(*pair)}
+    read = list(candidates.read_by_pairs())
+    # A partner of a third operator is settled by now.
+    left = [pair for pair in ordered if partners.are_free(*pair) and not candidates.are_of_other_parameters(*pair)]
+    kept.update(pair for pair in left if candidates.add(*pair))
+    kept.update(_between_pairs(flows, partners, [pair for pair in left if pair not in kept]))
+    return kept, read
+
+
+class _Candidates:
+    """Decides about pairs by the tensors that their operators read."""
+
+    def __init__(self, flows: Flows, partners: Partners, kind: _Kind) -> None:
+        self._flows = flows
+        self._partners = partners
+        self._kind = kind
+        self._same_modules = _same_modules(flows, kind)
+        self._names = [
+            {record.parameter for operator in flow.operators for record in operator.records} for flow in flows
+        ]
+
+    def add(self, position_a: int, position_b: int) -> bool:
+        """Add a pair to the partners if it is certain; return whether it is."""
+        a, b = self._flows[0].operators[position_a], self._flows[1].operators[position_b]
+        is_in_place = (a.module_path, a.phase) in self._same_modules and a.module_path == b.module_path
+        relations = self._relations(position_a, position_b)
+        reads_same = True in relations and False not in relations
+        if operator_class(a.op_type) != operator_class(b.op_type):
+            reads_same = bool(relations) and all(relations)
+        if not (is_in_place or reads_same) or self.are_of_other_parameters(position_a, position_b):
+            return False
+        self._partners.add(position_a, position_b)
+        return True
+
+    def read_by_pairs(self) -> Iterator[Pair]:
+        """Yield more pairs, and add them: operators of one kind without partners that pairs read at the same index."""
+        waiting = list(self._partners.of_actual.items())
+        while waiting:
+            position_a, position_b = waiting.pop()
+            if commutes(self._flows[1].operators[position_b]) and True not in self._relations(position_a, position_b):
+                continue  # the addends of one sum may be others than those of the other
+            for a, b in input_pairs(self._flows, position_a, position_b, self._partners):
+                for made_a, made_b in ((a.maker, b.maker), (a.root, b.root)):
+                    if made_a is None or made_b is None or not self._may_be_pair(made_a, made_b):
+                        continue
+                    pair = made_a.position, made_b.position
+                    self._partners.add(*pair)
+                    waiting.append(pair)
+                    yield pair
+
+    def _may_be_pair(self, made_a: Made, made_b: Made) -> bool:
+        if OUTSIDE in (made_a.position, made_b.position) or made_a.output != made_b.output:
+            return False
+        if not self._partners.are_free(made_a.position, made_b.position):
+            return False
+        a, b = self._flows[0].operators[made_a.position], self._flows[1].operators[made_b.position]
+        return (
+            self._kind(a) == self._kind(b)
+            and False not in self._relations(made_a.position, made_b.position)
+            and not self.are_of_other_parameters(made_a.position, made_b.position)
+        )
+
+    def are_of_other_parameters(self, position_a: int, position_b: int) -> bool:
+        """Return True if two operators update parameters that are not the same: by their names, else their shapes."""
+        records = [
+            [record for record in flow.operators[position].records if record.parameter]
+            for flow, position in zip(self._flows, (position_a, position_b))
+        ]
+        names = [{record.parameter for record in side} for side in records]
+        if not all(names) or names[0] & names[1]:
+            return False
+        both_have = names[0] & self._names[1] or names[1] & self._names[0]
+        return bool(both_have) or [record.shape for record in records[0]] != [record.shape for record in records[1]]
+
+    def _relations(self, position_a: int, position_b: int) -> list[Optional[bool]]:
+        counts = [len(flow.sources[position]) for flow, position in zip(self._flows, (position_a, position_b))]
+        pairs = input_pairs(self._flows, position_a, position_b, self._partners) if counts[0] == counts[1] else ()
+        return [relation(a, b, self._partners) for a, b in pairs]
+
+
+def _between_pairs(flows: Flows, partners: Partners, weak: Sequence[Pair]) -> Iterator[Pair]:
+    """Yield the weak pairs of one class if the operators around them have partners, but for insertions on one side."""
+    components = unpaired_components(flows, partners)
+    for position_a, position_b in weak:
+        components.join((0, position_a), (1, position_b))
+    paired = [{pair[side] for pair in weak} for side in (0, 1)]
+    alone = [
+        {
+            components.find((side, position))
+            for position, operator in enumerate(flow.operators)
+            if position not in partners.of(side) and position not in paired[side] and computes(operator)
+        }
+        for side, flow in enumerate(flows)
+    ]
+    for pair in weak:
+        classes = {operator_class(flow.operators[position].op_type) for flow, position in zip(flows, pair)}
+        if len(classes) == 1 and components.find((0, pair[0])) not in alone[0] & alone[1]:
+            yield pair
+
+
+def unpaired_components(flows: Flows, partners: Partners) -> Components:
+    """Return the sets of operators without partners that pass tensors to each other, or to the same reader."""
+    components = Components()
+    for side, flow in enumerate(flows):
+        for position, sources in enumerate(flow.sources):
+            if position not in partners.of(side):
+                for maker in _unpaired_makers(flow, sources, partners.of(side)):
+                    if (flow.operators[maker].phase == "backward") == (flow.operators[position].phase == "backward"):
+                        components.join((side, maker), (side, position))
+    for makers, _ in exits(flows, partners):
+        for node in makers[1:]:
+            components.join(makers[0], node)
+    return components
+
+
+def exits(flows: Flows, partners: Partners) -> Iterator[tuple[list[Node], tuple[int, int]]]:
+    """Yield the operators without partners that made an input of a pair: position in the reference, and index."""
+    for position_a, position_b in partners.of_actual.items():
+        for a, b in input_pairs(flows, position_a, position_b, partners):
+            makers = [
+                (side, maker)
+                for side, source in enumerate((a, b))
+                for maker in _unpaired_makers(flows[side], [source], partners.of(side))
+            ]
+            if makers:
+                yield makers, (position_b, b.record.index)
+
+
+def _unpaired_makers(flow: DataFlow, sources: Iterable[InputSource], partners: dict[int, int]) -> list[int]:
+    """Return the operators without a partner that made these inputs, views among them."""
+    makers = {
+        made.position
+        for source in sources
+        for made in (source.maker, source.root)
+        if made is not None and made.position != OUTSIDE
+    }
+    return sorted(maker for maker in makers if maker not in partners)
+
+
+def computes(operator: Operator) -> bool:
+    """Return True if an operator is no view, copy or constant."""
+    return bool(operator.outputs) and not is_view(operator.op_type) and not is_source(operator.op_type)

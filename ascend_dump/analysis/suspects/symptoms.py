@@ -1,0 +1,392 @@
+"""Follow NaN and Inf backwards, from what the user sees to the operator that made it.
+
+A recording of `ascend-dump triage --run` contains a record for each tensor with NaN or Inf that the user sees, such as
+the loss (`dump_format.SYMPTOM`). From there the search goes from each tensor to the operator that wrote its memory
+last, as long as the inputs of that operator have NaN or Inf too. NaN and Inf from which no symptom comes are harmless
+so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Optional
+
+from ascend_dump.analysis.numerics.valueless import is_no_value
+from ascend_dump.analysis.operators.nonfinite import CONSTANTS, executions, has_nan, is_nonfinite
+from ascend_dump.analysis.operators.properties import COLLECTIVES, VIEWS, operator_class
+from ascend_dump.dump_format import SYMPTOM, numpy_dtype
+from ascend_dump.errors import AscendDumpError
+from ascend_dump.reading import Dump, Record
+from ascend_dump.statistics import Statistics
+from ascend_dump.statistics.nonfinite import is_additive_mask
+from ascend_dump.statistics.nonfinite.masks import FILLING, plain_name
+
+__all__ = ["SymptomSource", "Traced", "failed_operator", "trace_symptoms"]
+
+#: Symptoms in words.
+_WORDS = {
+    "loss": "the loss",
+    "gradient": "the gradient",
+    "parameter": "the parameter",
+    "output": "the result of a top-level call",
+    "read": "a number that the program reads",
+    "skip": "the gradients that the scaler refuses",
+    "raised": "an input of the operator that raises an exception",
+}
+#: Operators on the way to a symptom that are named.
+_MOST_NAMED = 6
+#: Operators that may follow the one that fails, while the program ends.
+_MOST_LATER = 4
+#: Operators that take in memory that PyTorch has not written.
+_IMPORTS = frozenset(("set", "fromfile", "frombuffer"))
+
+
+class SymptomSource(NamedTuple):
+    """The end of a search: where NaN or Inf comes from.
+
+    kind     "made": an operator makes it of finite inputs; "nan-made": NaN of inputs with Inf alone
+             "filled": the program writes Inf as a constant or a mask
+             "constant": the program passes NaN in, as in torch.tensor(...)
+             "taken in": the operator takes in memory of another process or a file
+             "outside": it was there before the recording began, or is written unseen
+    record   its first output with NaN or Inf; for "outside" the tensor that is read first
+    """
+
+    kind: str
+    record: Record
+
+    @property
+    def is_operator(self) -> bool:
+        return self.kind in ("made", "nan-made")
+
+    @property
+    def words(self) -> str:
+        name = self.record.parameter
+        owner = f"the parameter {name}" if name else "its memory"
+        return {
+            "made": "NaN or Inf of finite inputs",
+            "nan-made": "NaN of inputs without NaN",
+            "filled": "the program fills in Inf here",
+            "constant": "the program passes NaN in here, from Python or numpy",
+            "taken in": "data of another process, or of a file",
+            "outside": f"{owner} had it before the recording began, or code outside PyTorch wrote it, such as numpy",
+        }[self.kind]
+
+
+class Traced(NamedTuple):
+    """The source of the first symptom.
+
+    symptom   the record that shows what the user sees; seen: the same in words
+    source    where its NaN or Inf comes from
+    path      the operators from the source to the symptom
+    harmless  the operators that made NaN or Inf that reaches no symptom
+    counts    False if the program only looks at the symptom, and may expect it
+    """
+
+    symptom: Record
+    source: SymptomSource
+    path: tuple[str, ...]
+    harmless: tuple[Record, ...]
+    counts: bool
+
+    @property
+    def reaches(self) -> str:
+        """Return the symptom and the way to it as a sentence."""
+        symptom = self.symptom
+        name = f" {symptom.parameter}" if symptom.parameter else ""
+        line = f", {symptom.source}" if symptom.source else ""
+        between = [name for name in self.path if name != self.source.record.op_name]
+        by = f", by {', '.join(_shortened(between))}" if between else ""
+        return f"it reaches {_WORDS[_kind(symptom)]}{name} in step {symptom.step}{line}{by}"
+
+
+@dataclass(eq=False)
+class _Node:
+    """An operator with NaN or Inf in an input or output, or a symptom."""
+
+    position: int
+    first: Record
+    inputs: list[tuple[Record, Statistics]] = field(default_factory=list)
+    outputs: list[tuple[Record, Statistics]] = field(default_factory=list)
+
+
+def trace_symptoms(dump: Dump, *, trains: bool) -> Optional[Traced]:
+    """Return the source of the first symptom in a dump; None if it has no symptoms.
+
+    trains: the program has losses, and all of them are finite unless a symptom says otherwise
+    """
+    numbers_last = any(run.scene == "overflow" for run in dump.runs())
+    by_rank = [_of_rank(records, numbers_last, trains) for records in _ranks(dump)]
+    traced = [one for one in by_rank if one is not None]
+    if not traced:
+        return None
+    harmless = tuple(record for one in traced for record in one.harmless)
+    return min(traced, key=_order)._replace(harmless=harmless)
+
+
+def failed_operator(dump: Dump) -> Sequence[Record]:
+    """Return the inputs of the operator whose exception ended the program; empty if it is not recorded.
+
+    After an exception that the program handles, other operators follow.
+    """
+    failed: Sequence[Record] = ()
+    later = 0
+    last: Sequence[Record] = ()
+    for members in executions(dump):
+        if members[0].op_type == f"{SYMPTOM}raised":
+            failed, later = (last if last[0].op_name == members[0].attrs.get("argument") else failed), 0
+        else:
+            later += 1
+            last = members
+    return failed if later <= _MOST_LATER else ()
+
+
+def _ranks(dump: Dump) -> Iterator[Dump]:
+    for rank in sorted(dump.known_values("rank"), key=str):
+        yield dump if rank is None else dump.select(rank=rank)
+
+
+def _order(traced: Traced) -> tuple[Any, ...]:
+    """Return the sort key: operators first; collectives come last, because they bring results of other ranks."""
+    source = traced.source
+    is_brought = source.record.op_type.startswith(COLLECTIVES)
+    return (
+        not traced.counts,
+        not source.is_operator or is_brought,
+        source.record.step or 0,
+        source.record.timestamp or 0,
+    )
+
+
+def _of_rank(records: Iterable[Record], numbers_last: bool, trains: bool) -> Optional[Traced]:
+    graph = _Graph(records, numbers_last=numbers_last)
+    searches = [(node, _Search(graph).of(node)) for node in sorted(graph.symptoms, key=_weight)]
+    if not searches:
+        return None
+    counting = [pair for pair in searches if _counts(*pair, trains)]
+    reached = {id(node) for _, search in counting for node in search.visited}
+    harmless = tuple(record for node, record in graph.makers() if id(node) not in reached)
+    from_operators = [pair for pair in counting if pair[1].source.is_operator]
+    symptom, search = (from_operators or counting or searches)[0]
+    return Traced(symptom.first, search.source, search.path(), harmless, bool(counting))
+
+
+def _weight(symptom: _Node) -> tuple[int, int, int]:
+    """Return the sort key. NaN in the result of a call is a symptom only where no loss follows: in the last step."""
+    kind = _kind(symptom.first)
+    number = {"skip": 1, "output": 2, "read": 3}.get(kind, 0)
+    return number, -(symptom.first.step or 0) if kind == "output" else 0, symptom.position
+
+
+def _counts(symptom: _Node, search: _Search, trains: bool) -> bool:
+    """Return False for a number that the program only looks at: Inf of its own, or a metric beside finite losses."""
+    if _kind(symptom.first) not in ("output", "read"):
+        return True
+    if search.is_of_constants:
+        return False
+    if _kind(symptom.first) == "output" or not trains:
+        return True
+    return any(node.first.module or "loss" in node.first.op_type for node in search.visited)
+
+
+def _shortened(names: Sequence[str]) -> Sequence[str]:
+    """Return the names, with the inner ones of many left out."""
+    half = _MOST_NAMED // 2
+    return names if len(names) <= _MOST_NAMED else [*names[:half], "…", *names[-half:]]
+
+
+def _kind(symptom: Record) -> str:
+    return symptom.op_type.removeprefix(SYMPTOM)
+
+
+class _Graph:
+    """The operators of one rank with NaN or Inf, and the memory that they wrote it to.
+
+    numbers_last  a dump of the scene "overflow": storages have the same numbers in all steps, and masks are left out
+    """
+
+    def __init__(self, records: Iterable[Record], *, numbers_last: bool) -> None:
+        self.numbers_last = numbers_last
+        self.nodes: list[_Node] = []
+        self.symptoms: list[_Node] = []
+        #: By the address of a storage: the byte ranges with NaN or Inf, its number, and the operators that wrote them.
+        self._written: dict[int, list[tuple[int, int, Optional[int], _Node]]] = {}
+        for position, members in enumerate(executions(records)):
+            node = _Node(position, members[0])
+            for record in members:
+                statistics = _statistics(record)
+                if statistics is not None and is_nonfinite(statistics):
+                    (node.inputs if record.io == "input" else node.outputs).append((record, statistics))
+            if members[0].op_type.startswith(SYMPTOM):
+                self.symptoms += [node] if node.inputs else []
+            elif node.outputs:
+                self.nodes.append(node)
+                if not _is_view(node):
+                    self._note_writes(node)
+
+    def _note_writes(self, node: _Node) -> None:
+        for record, _ in node.outputs:
+            memory = _memory(record)
+            if memory is not None:
+                address, begin, end = memory
+                self._written.setdefault(address, []).append((begin, end, record.attrs.get("storage"), node))
+
+    def writer(self, record: Record, reader: _Node) -> Optional[_Node]:
+        """Return the last operator before `reader` that wrote NaN or Inf to the memory of a tensor."""
+        memory = _memory(record)
+        if memory is None:
+            return None
+        address, begin, end = memory
+        number = record.attrs.get("storage")
+        for low, high, written, node in reversed(self._written.get(address, ())):
+            overlaps = node.position < reader.position and low < end and begin < high
+            has_number = self.numbers_last or node.first.step == reader.first.step
+            if overlaps and (written == number or not has_number):
+                return node
+        return None
+
+    def makers(self) -> Iterator[tuple[_Node, Record]]:
+        """Yield the operators that made NaN or Inf of finite inputs, apart from masks and constants."""
+        for node in self.nodes:
+            if not node.inputs and not _is_view(node) and _source_of(node).is_operator:
+                yield node, node.outputs[0][0]
+
+
+class _Search:
+    """A search backwards from one symptom.
+
+    source   the earliest operator that made NaN or Inf; else where it came from
+    visited  all operators on the way
+    is_of_constants  True if it comes from Inf that the program writes itself
+    """
+
+    def __init__(self, graph: _Graph) -> None:
+        self._graph = graph
+        self._sources: dict[_Node, list[tuple[int, SymptomSource]]] = {}
+        #: By operator, the one that reads its result on the way to the symptom.
+        self._reader: dict[_Node, _Node] = {}
+        self.source: SymptomSource
+        self.is_of_constants = False
+
+    @property
+    def visited(self) -> Iterable[_Node]:
+        return self._sources
+
+    def of(self, symptom: _Node) -> _Search:
+        found = [pair for record, _ in symptom.inputs for pair in self._behind(record, symptom)]
+        # Operators first, then what is outside; a constant or mask last.
+        found.sort(key=lambda pair: (not pair[1].is_operator, pair[1].kind == "filled", pair[0]))
+        self.source = found[0][1] if found else SymptomSource("outside", symptom.first)
+        makers = [node for node in self._sources if not node.inputs]
+        self.is_of_constants = bool(makers) and all(_source_of(node).kind == "filled" for node in makers)
+        return self
+
+    def path(self) -> tuple[str, ...]:
+        nodes = [node for node, sources in self._sources.items() if any(s == self.source for _, s in sources)]
+        ordered = sorted(nodes, key=lambda node: node.position)
+        return tuple(node.first.op_name for node in ordered)
+
+    def _from_outside(self, record: Record, reader: _Node) -> tuple[int, SymptomSource]:
+        """Return the source of a tensor that no recorded operator wrote: maybe a mask, such as a buffer."""
+        statistics = _statistics(record)
+        is_mask = statistics is not None and not has_nan(statistics)
+        if is_mask and not self._graph.numbers_last:
+            is_mask = statistics is not None and is_additive_mask(statistics)
+        return reader.position, SymptomSource("filled" if is_mask else "outside", record)
+
+    def _behind(self, record: Record, reader: _Node) -> list[tuple[int, SymptomSource]]:
+        writer = self._graph.writer(record, reader)
+        if writer is None:
+            return [self._from_outside(record, reader)]
+        return self._of_operator(writer)
+
+    def _of_operator(self, start: _Node) -> list[tuple[int, SymptomSource]]:
+        """Return the sources of an operator's NaN or Inf. Without recursion: a backward pass has long chains."""
+        stack = [start]
+        while stack:
+            node = stack[-1]
+            if node in self._sources:
+                stack.pop()
+                continue
+            read = [(record, self._graph.writer(record, node)) for record, _ in _carried(node)]
+            unknown = [writer for _, writer in read if writer is not None and writer not in self._sources]
+            if unknown:
+                stack += unknown
+                continue
+            stack.pop()
+            sources = [
+                source
+                for record, writer in read
+                for source in (self._sources[writer] if writer else [self._from_outside(record, node)])
+            ]
+            if plain_name(node.first.op_type) in CONSTANTS:
+                sources = [(node.position, _source_of(node))]
+            self._sources[node] = _with_own(node, list(dict.fromkeys(sources)))
+        return self._sources[start]
+
+
+def _carried(node: _Node) -> Sequence[tuple[Record, Statistics]]:
+    """Return the inputs that explain the outputs: those with NaN if an output has NaN, and any input has."""
+    if any(has_nan(statistics) for _, statistics in node.outputs):
+        return [pair for pair in node.inputs if has_nan(pair[1])] or node.inputs
+    return node.inputs
+
+
+def _with_own(node: _Node, sources: list[tuple[int, SymptomSource]]) -> list[tuple[int, SymptomSource]]:
+    """Add the operator itself where its inputs do not explain its outputs."""
+    if not node.inputs:
+        return [(node.position, _source_of(node))]
+    makes_nan = any(has_nan(statistics) for _, statistics in node.outputs)
+    if not makes_nan or any(has_nan(statistics) for _, statistics in node.inputs):
+        return sources
+    # Of Inf alone it makes NaN: an operator that overflowed before is the reason, a mask is not.
+    if any(source.is_operator or source.kind == "outside" for _, source in sources):
+        return sources
+    record = next(record for record, statistics in node.outputs if has_nan(statistics))
+    return [(node.position, SymptomSource("nan-made", record))]
+
+
+def _source_of(node: _Node) -> SymptomSource:
+    """Return the source that an operator without NaN and Inf in its inputs is."""
+    record = node.outputs[0][0]
+    name = plain_name(node.first.op_type)
+    if name in _IMPORTS:
+        return SymptomSource("taken in", record)
+    only_inf = not any(has_nan(statistics) for _, statistics in node.outputs)
+    if only_inf and (name in FILLING or name in CONSTANTS or all(is_additive_mask(s) for _, s in node.outputs)):
+        return SymptomSource("filled", record)
+    return SymptomSource("constant" if name in CONSTANTS else "made", record)
+
+
+def _is_view(node: _Node) -> bool:
+    """Return True if the outputs are views of the inputs, so that nothing was written."""
+    if operator_class(node.first.op_type) not in VIEWS or not node.inputs:
+        return False
+    places = [{memory[0] for memory in map(_memory, side) if memory} for side in _records(node)]
+    return not places[0].isdisjoint(places[1])
+
+
+def _records(node: _Node) -> tuple[list[Record], list[Record]]:
+    return [record for record, _ in node.inputs], [record for record, _ in node.outputs]
+
+
+def _statistics(record: Record) -> Optional[Statistics]:
+    if is_no_value(record):
+        return None
+    try:
+        return record.statistics()
+    except AscendDumpError:
+        return None
+
+
+def _memory(record: Record) -> Optional[tuple[int, int, int]]:
+    """Return the address of a tensor's storage, and the range of bytes that the tensor covers there."""
+    attrs, dtype = record.attrs, record.dtype
+    address, stride = attrs.get("address"), attrs.get("stride")
+    if not address or dtype is None or record.shape is None:
+        return None
+    size = numpy_dtype(dtype).itemsize
+    begin = int(attrs.get("storage_offset") or 0) * size
+    elements = sum((length - 1) * step for length, step in zip(record.shape, stride or ())) + 1
+    return int(address), begin, begin + max(elements, 1) * size

@@ -1,0 +1,75 @@
+"""Explain a cause: by the values of its inputs, and by running the operator again: either it is wrong, or they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Optional
+
+from ascend_dump.analysis.operators.nonfinite import CONSTANTS, find_nonfinite
+from ascend_dump.analysis.triage import Cause, Triage
+from ascend_dump.errors import AscendDumpError
+from ascend_dump.reading import Dump, Record
+from ascend_dump.statistics.nonfinite.masks import plain_name
+from ascend_dump.triage_runs.input_patterns import constant_argument, input_patterns, ranges
+
+__all__ = ["explain_cause"]
+
+
+def explain_cause(triage: Triage, dump: Dump) -> Triage:
+    """Add `Triage.why`, and to the evidence the result of running the operator again from its recorded inputs."""
+    cause = triage.cause
+    assert cause is not None, "there is a cause"
+    records = [record for record in dump.select(step=cause.step, rank=cause.rank) if record.op_name == cause.op_name]
+    why = _why(cause, records)
+    is_right = (
+        None if cause.kind in ("raised", "taken in", "outside") or triage.next is not None else _is_right(records)
+    )
+    if is_right is False:
+        why = "it is wrong: run again on this host from its recorded inputs, it gives another result"
+    elif is_right:
+        text = (
+            f"run again on this host from its recorded inputs, {cause.op_name} gives the same: the operator is correct"
+        )
+        cause = replace(cause, evidence=(*cause.evidence, text))
+    reaches = cause.evidence[1] if cause.kind not in ("", "raised") else ""
+    return replace(triage, cause=cause, why="; ".join(filter(None, [why, reaches])))
+
+
+def _is_right(records: Sequence[Record]) -> Optional[bool]:
+    """Return True if the operator gives the same in a second run; None if it cannot be run."""
+    from ascend_dump.analysis.replay import replay
+
+    try:
+        again = replay(records)
+    except AscendDumpError:
+        return None
+    # In a finer type it may be finite, or NaN at another place: that is "undecided".
+    return all(pair.verdict in ("equal", "noise", "undecided") for pair in again.pairs) if again.pairs else None
+
+
+def _why(cause: Cause, records: Sequence[Record]) -> str:
+    """Return why the operator gives NaN or Inf, or raises an exception."""
+    if cause.kind == "raised":
+        return f"{cause.evidence[0]}; {_indices(records)}"
+    if cause.kind in ("taken in", "outside", "filled"):
+        return cause.evidence[0].partition(": ")[2]
+    finding = next(find_nonfinite(records), None)
+    what = "NaN" if finding is None or finding.statistics.nan else "Inf"
+    if plain_name(cause.op_type) in CONSTANTS:
+        return f"the program passes {what} in here, from Python or numpy"
+    if finding is not None and finding.kind == "carried":
+        return f"its inputs have {what} already, and no recorded operator made it"
+    constant = constant_argument(records)
+    if constant is not None:
+        return f"the program passes the constant {constant}"
+    patterns = input_patterns(records)
+    return f"{patterns}, which leads to {what}" if patterns else f"it makes {what} of finite inputs"
+
+
+def _indices(records: Sequence[Record]) -> str:
+    """Return the inputs of an operator that raised an exception: their shapes, and the ranges of indices."""
+    inputs = [record for record in records if record.io == "input"]
+    shapes = ", ".join(f"input {record.index} is {record.dtype}{list(record.shape or ())}" for record in inputs)
+    indices = [record for record in inputs if (record.dtype or "").startswith(("int", "uint"))]
+    return f"{shapes}; {ranges(indices)}".rstrip("; ")

@@ -1,0 +1,148 @@
+"""Describe the inputs of an operator by the patterns in their values that lead to NaN or Inf."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Optional
+
+from ascend_dump.common.units import counted
+from ascend_dump.errors import AscendDumpError, ReadError
+from ascend_dump.reading import Record
+from ascend_dump.statistics.nonfinite.masks import plain_name
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["constant_argument", "input_patterns", "ranges"]
+
+#: Inputs that are described.
+_MOST_INPUTS = 3
+_DIVISIONS = ("div", "remainder", "fmod", "floordivide", "divide")
+#: Operators over the rows of their first input, and those that need several elements for a result.
+_OVER_ROWS = ("softmax", "logsoftmax", "safesoftmax")
+_SPREADS = ("std", "var", "stdmean", "varmean", "cov", "corrcoef")
+#: Operators that are not defined for negative numbers.
+_POSITIVE = ("log", "log2", "log10", "sqrt", "rsqrt")
+_MEANS = (*_SPREADS, "mean", "nllloss", "mseloss", "l1loss", "binarycrossentropy")
+
+
+def constant_argument(records: Sequence[Record]) -> Optional[str]:
+    """Return the number among the arguments that is NaN, Inf, or 0 where it divides, such as `value=nan`; or None."""
+    divides = plain_name(records[0].op_type) in _DIVISIONS
+    for name, value in _arguments(records).items():
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if is_number and (not math.isfinite(value) or (divides and name == "other" and value == 0)):
+            return f"{name}={value}"
+    return None
+
+
+def input_patterns(records: Sequence[Record]) -> str:
+    """Return the inputs of an operator in words: the patterns that explain NaN or Inf, else their ranges."""
+    inputs = [record for record in records if record.io == "input"]
+    found = [(record, text) for record in inputs for text in _patterns(record, records)]
+    texts = [f"input {record.index} {text}" for record, text in found[:_MOST_INPUTS]]
+    return ", and ".join(texts) or ranges(inputs)
+
+
+def ranges(inputs: Iterable[Record]) -> str:
+    """Return the ranges of inputs in words."""
+    texts = [f"input {record.index} {text}" for record, text in ((record, _range(record)) for record in inputs) if text]
+    return ", and ".join(texts[:_MOST_INPUTS])
+
+
+def _patterns(record: Record, records: Sequence[Record]) -> Iterator[str]:
+    """Yield the patterns in an input, each as a phrase."""
+    name = plain_name(record.op_type)
+    shape = record.shape or ()
+    if name.endswith("norm") and record.index in (1, 2):
+        return  # its weight and bias, which begin as 1 and 0 everywhere
+    if 0 in shape:
+        yield f"is empty, {list(shape)}"
+        return
+    statistics = _read(record)
+    if statistics is None:
+        return
+    reduced = _reduced(record, records) if record.index == 0 else None
+    if reduced == 1 and name in _SPREADS:
+        yield f"has 1 element for each result, {list(shape)}"
+    if statistics.neginf and name in _OVER_ROWS and record.index == 0:
+        count = _masked_rows(record, _arguments(records).get("dim", -1))
+        if count:
+            yield f"has {counted(count, 'row')} of -Inf alone"
+            return
+    kinds = (("NaN", statistics.nan), ("Inf", statistics.posinf), ("-Inf", statistics.neginf))
+    wrong = [kind for kind, count in kinds if count]
+    is_variance = name.endswith("batchnorm") and record.index == 4
+    if wrong:
+        yield f"has {' and '.join(wrong)}"
+    elif (name in _POSITIVE or is_variance) and statistics.min is not None and statistics.min < 0:
+        yield f"{_range(record)}, which begin below 0"
+    elif statistics.zero:
+        yield "is zero everywhere" if statistics.zero == statistics.count else f"has {counted(statistics.zero, 'zero')}"
+    elif statistics.count > 1 and statistics.min == statistics.max:
+        yield f"has the value {_number(statistics.min)} everywhere"
+
+
+def _range(record: Record) -> str:
+    statistics = _read(record)
+    if statistics is None:
+        return ""
+    if 0 in (record.shape or ()):
+        return f"is empty, {list(record.shape or ())}"
+    extremes = (statistics.min, statistics.max)
+    if None in extremes or not all(map(math.isfinite, extremes)):
+        return ""
+    low, high = map(_number, extremes)
+    return f"has the value {low}" if low == high else f"has values from {low} to {high}"
+
+
+def _number(value: Any) -> str:
+    """Return a number with as few digits as are needed to tell it from the next round one: 1.0000001 is not 1."""
+    number = float(value)
+    for digits in (3, 6, 9, 17):
+        text = f"{number:.{digits}g}"
+        is_round = float(text) == round(float(text)) and abs(number) < 1e6
+        if float(text) == number or not is_round:
+            return text
+    return repr(number)
+
+
+def _masked_rows(record: Record, dim: Any) -> int:
+    array = _array(record)
+    if array is None or not array.ndim or not isinstance(dim, int):
+        return 0
+    return int((array.astype("float32") == -math.inf).all(axis=dim).sum())
+
+
+def _reduced(record: Record, records: Sequence[Record]) -> Optional[int]:
+    """Return the number of elements that make one result of a reduction; None for another operator."""
+    shape = record.shape
+    if shape is None or not plain_name(record.op_type).startswith(_MEANS):
+        return None
+    dims = _arguments(records).get("dim")
+    dims = [dims] if isinstance(dims, int) else dims
+    lengths = shape if not isinstance(dims, list) or not dims else [shape[dim] for dim in dims if isinstance(dim, int)]
+    return math.prod(lengths)
+
+
+def _arguments(records: Sequence[Record]) -> dict[str, Any]:
+    try:
+        call = next((record.arguments for record in records if record.arguments is not None), None)
+    except ReadError:
+        return {}
+    return {} if call is None else dict(call.values)
+
+
+def _read(record: Record) -> Any:
+    try:
+        return record.statistics()
+    except AscendDumpError:
+        return None
+
+
+def _array(record: Record) -> Optional[np.ndarray]:
+    try:
+        return record.numpy()
+    except AscendDumpError:
+        return None

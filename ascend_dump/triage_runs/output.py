@@ -1,0 +1,83 @@
+"""The output of a command: kept in files, shown once, and searched for NaN."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Optional
+
+from ascend_dump.common.paths import open_private
+
+__all__ = ["CommandOutput"]
+
+#: A number that is NaN, as programs print it: `loss nan`, `loss=NaN,`, `tensor(nan, grad_fn=...)`.
+_NAN = re.compile(rb"(?<![\w.'/-])[-+]?nan(?![\w'/-])", re.IGNORECASE)
+_BLOCK = 1 << 16
+#: Bytes of a line that are searched and shown.
+_LONGEST = 1 << 12
+
+
+class CommandOutput:
+    """The files of a command's standard output and error, `stdout.txt` and `stderr.txt`.
+
+    shown       descriptors to which both are passed on, as they are written; None: they are only kept
+    nan_line    the first line with NaN; "" if there is none
+    last_error  the last line of the standard error
+    """
+
+    def __init__(self, directory: Path, shown: Optional[Sequence[int]]) -> None:
+        self.nan_line = self.last_error = ""
+        self._shown = shown
+        paths = [directory / f"{name}.txt" for name in ("stdout", "stderr")]
+        self._stack = ExitStack()
+        enter = self._stack.enter_context
+        private = [open_private(path, os.O_WRONLY | os.O_TRUNC) for path in paths]
+        self.files = [enter(os.fdopen(descriptor, "wb", buffering=0)) for descriptor in private]
+        self._readers = [enter(os.fdopen(os.open(path, os.O_RDONLY), "rb", buffering=0)) for path in paths]
+        self._open_lines = [b"", b""]
+
+    def __enter__(self) -> CommandOutput:
+        return self
+
+    def __exit__(
+        self, kind: Optional[type[BaseException]], error: Optional[BaseException], traceback: Optional[TracebackType]
+    ) -> None:
+        with self._stack:
+            self.follow()
+            for number, line in enumerate(self._open_lines):
+                self._search(number, line)
+
+    def follow(self) -> None:
+        """Search what was written since the last call, and show it."""
+        for number, reader in enumerate(self._readers):
+            while True:
+                block = reader.read(_BLOCK)
+                if not block:
+                    break
+                if self._shown is not None:
+                    _write(self._shown[number], block)
+                *lines, rest = (self._open_lines[number] + block).split(b"\n")
+                for line in lines:
+                    self._search(number, line)
+                self._open_lines[number] = rest[-_LONGEST:]
+
+    def _search(self, number: int, line: bytes) -> None:
+        # Progress bars rewrite their line.
+        text = line[-_LONGEST:].rsplit(b"\r")[-1].decode("utf-8", "replace").strip()
+        if number == 1 and text:
+            self.last_error = text
+        if not self.nan_line and _NAN.search(line[-_LONGEST:]):
+            parts = [part for part in line[-_LONGEST:].split(b"\r") if _NAN.search(part)]
+            self.nan_line = parts[0].decode("utf-8", "replace").strip()
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except OSError:  # such as a closed pipe: the triage goes on
+        return

@@ -1,0 +1,209 @@
+"""Programs that compute the same in another way: what agrees at its borders is no origin, a fault inside is one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Optional
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("rapidfuzz")
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import ascend_dump
+
+WIDTH, HEADS = 16, 2
+
+
+class Norm(nn.LayerNorm):
+    """A layer norm, and the same by hand. by_hand: None for the operator of PyTorch, else "right" or a fault."""
+
+    by_hand: Optional[str] = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.by_hand is None:
+            return super().forward(x)
+        centred = x - x.mean(-1, keepdim=True)
+        variance = centred.square().mean(-1, keepdim=True)
+        if self.by_hand == "unbiased":
+            variance = x.var(-1, keepdim=True)
+        return centred * torch.rsqrt(variance + self.eps) * self.weight + self.bias
+
+
+class Attention(nn.Module):
+    by_hand: Optional[str] = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        q, k, v = self.qkv(x).view(batch, length, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
+        if self.by_hand is None:
+            mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            scores = q @ k.transpose(-1, -2) / math.sqrt(WIDTH if self.by_hand == "scale" else q.shape[-1])
+            later = torch.ones(length, length, dtype=torch.bool).triu(1)
+            mixed = scores.masked_fill(later, -1e9).softmax(-1) @ v
+        return self.out(mixed.transpose(1, 2).reshape(x.shape))
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.attention = Norm(WIDTH), Attention()
+        self.add: Callable[[Tensor, Tensor, Tensor], Tensor] = lambda x, normed, mixed: x + mixed
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = self.norm(x)
+        return self.add(x, normed, self.attention(normed))
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.head = nn.ModuleList(Block() for _ in range(3)), nn.Linear(WIDTH, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def train(
+    path: Path,
+    change: Callable[[Any], Any] = lambda network: None,
+    *,
+    seed: int = 0,
+    steps: int = 1,
+    zero: bool = True,
+    cast: bool = False,
+    **optimizer: Any,
+) -> Path:
+    torch.manual_seed(seed)
+    network = Network()
+    change(network)
+    torch.manual_seed(1)
+    chosen = torch.optim.AdamW(network.parameters(), **optimizer)
+    with ascend_dump.capture(network, path=path, steps=f"0-{steps - 1}", mode="all"):
+        for _ in range(steps):
+            if zero:
+                chosen.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=cast):
+                output = network(torch.randn(2, 6, WIDTH))
+            output.float().square().mean().backward()
+            chosen.step()
+    return path
+
+
+def compared(path: Path, change: Callable[[Any], Any] = lambda network: None, **settings: Any) -> Any:
+    steps = settings.get("steps", 1)
+    return ascend_dump.compare(train(path / "actual", change, **settings), train(path / "reference", steps=steps))
+
+
+def norms(fault: str) -> Callable[[Any], Any]:
+    """Return a change that writes all norms by hand, the second one with a fault."""
+
+    def change(network: Any) -> None:
+        for number, block in enumerate(network.blocks):
+            block.norm.by_hand = fault if number == 1 else "right"
+
+    return change
+
+
+def attentions(fault: str) -> Callable[[Any], Any]:
+    def change(network: Any) -> None:
+        for number, block in enumerate(network.blocks):
+            block.attention.by_hand = fault if number == 1 else "right"
+
+    return change
+
+
+@pytest.mark.parametrize("change", [norms("right"), attentions("right")], ids=["layer norm", "attention"])
+def test_what_agrees_at_its_borders_has_no_origin(tmp_path: Path, change: Callable[[Any], Any]) -> None:
+    found = compared(tmp_path, change)
+    assert (found.origins, found.verdict) == ((), "noise")
+
+
+@pytest.mark.parametrize(
+    ("change", "module"),
+    [(norms("unbiased"), "blocks.1.norm"), (attentions("scale"), "blocks.1.attention")],
+    ids=["layer norm", "attention"],
+)
+def test_the_module_that_is_built_differently_and_wrong_is_the_origin(
+    tmp_path: Path, change: Callable[[Any], Any], module: str
+) -> None:
+    [origin] = compared(tmp_path, change).origins
+    assert (origin.kind, origin.module, origin.step) == ("structure", module, 0)
+    assert origin.evidence[0].startswith(f"{module} is built differently: ")
+    assert origin.evidence[1].startswith("its result differs, read as blocks.1.")
+
+
+def test_the_order_of_the_addends_is_no_difference(tmp_path: Path) -> None:
+    def change(network: Any) -> None:
+        for block in network.blocks:
+            block.add = lambda x, normed, mixed: mixed + x
+
+    found = compared(tmp_path, change)
+    assert (found.origins, found.verdict) == ((), "equal")
+
+
+def test_another_operator_of_the_same_operands_is_a_difference(tmp_path: Path) -> None:
+    def change(network: Any) -> None:
+        network.blocks[1].add = lambda x, normed, mixed: mixed - x
+
+    [origin] = compared(tmp_path, change).origins
+    assert (origin.kind, origin.module) == ("structure", "blocks.1")
+    assert origin.evidence[0] == "aten::sub in actual, aten::add in the reference"
+
+
+def test_an_input_that_reads_another_tensor_is_wiring(tmp_path: Path) -> None:
+    def change(network: Any) -> None:
+        network.blocks[1].add = lambda x, normed, mixed: normed + mixed
+
+    [origin] = compared(tmp_path, change, steps=2).origins
+    assert (origin.kind, origin.op_name, origin.step) == ("wiring", "blocks.1/add_0", 0)
+    assert "reads blocks.1.norm/native_layer_norm_0 here, blocks.0/add_0 in the reference" in origin.evidence
+
+
+def test_gradients_that_are_not_zeroed_are_one_origin(tmp_path: Path) -> None:
+    [origin] = compared(tmp_path, zero=False, steps=2).origins
+    assert (origin.kind, origin.step) == ("structure", 1)
+    assert origin.evidence[0].startswith("gradients were accumulated: ")
+
+
+def test_another_number_of_an_optimizer_is_one_origin(tmp_path: Path) -> None:
+    [origin] = compared(tmp_path, betas=(0.9, 0.99)).origins
+    assert origin.kind == "structure"
+    assert any(text.startswith("value: 0.01") and "0.001" in text for text in origin.evidence)
+
+
+def test_other_weights_are_one_origin(tmp_path: Path) -> None:
+    [origin] = compared(tmp_path, seed=3).origins
+    assert origin.kind == "parameter"
+    assert "parameters differ when they are first read: another seed or checkpoint" in origin.evidence[0]
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+def test_an_optimizer_on_lists_is_compared_by_the_parameters(tmp_path: Path, foreach: bool) -> None:
+    found = compared(tmp_path, foreach=foreach, steps=2)
+    assert found.origins == ()
+    assert "different" not in found.counts
+
+
+def test_a_fault_in_an_optimizer_on_lists_is_seen(tmp_path: Path) -> None:
+    [origin] = compared(tmp_path, foreach=True, lr=2e-3).origins
+    assert (origin.kind, origin.module) == ("structure", "")
+
+
+def test_autocast_differs_by_rounding(tmp_path: Path) -> None:
+    found = compared(tmp_path, cast=True)
+    assert found.origins == ()
+    assert not {"different", "structure"} & set(found.counts)
