@@ -24,6 +24,7 @@ from ascend_dump.analysis.operators.collectives import is_contribution
 from ascend_dump.analysis.operators.module_calls import NOT_RECORDED
 from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator, storage_of
+from ascend_dump.analysis.operators.properties import SHAPED
 from ascend_dump.analysis.operators.unread_inputs import is_unread
 from ascend_dump.analysis.pairing.same_framework import Match
 from ascend_dump.reading import Record
@@ -31,6 +32,7 @@ from ascend_dump.reading import Record
 __all__ = ["InputJudge"]
 
 _UNREAD = "memory that the operator overwrites without reading it"
+_SHAPE = "the operator reads only its shape and type"
 
 
 class _JudgedInput(NamedTuple):
@@ -98,7 +100,11 @@ class InputJudge:
         if has_no_value and difference.verdict != "structure":
             reason = f"no defined value: {_UNREAD}"
             return _JudgedInput(replace(pair, verdict="noise", reason=reason, undefined=_UNREAD, measure=None))
-        return self._look_up(a, b, difference, pair) or self._judge_new(match, a, b, difference, pair)
+        known = self._look_up(a, b, difference, pair)
+        if match.reference.function in SHAPED and b.index == 0 and difference.verdict != "structure":
+            # Its output neither follows from the difference nor proves anything of it.
+            return _JudgedInput(replace(pair, verdict="noise", reason=_SHAPE) if known is None else known.pair)
+        return known or self._judge_new(match, a, b, difference, pair)
 
     def _look_up(self, a: Record, b: Record, difference: Difference, pair: Pair) -> Optional[_JudgedInput]:
         """Return the judged input if its difference, or its noise, is known; else None."""

@@ -24,7 +24,7 @@ from ascend_dump.analysis.numerics.measure import Measure
 from ascend_dump.analysis.numerics.tensor_pair import Difference, identity_of, type_of
 from ascend_dump.analysis.operators.arguments import DifferingArgument, differing_arguments, same_generator
 from ascend_dump.analysis.operators.module_calls import NOT_RECORDED
-from ascend_dump.analysis.operators.names import is_view
+from ascend_dump.analysis.operators.names import is_view, may_enlarge_errors
 from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import COLLECTIVES, RANDOM, VIEWS, operator_class, writes
@@ -35,7 +35,7 @@ from ascend_dump.reading import Record
 __all__ = ["judge_outputs"]
 
 #: An output with an error so many times that of its inputs was computed wrongly, even if the operator enlarges errors.
-_COMPUTE = 1e3
+_COMPUTE = 100.0
 _SAME_STATE = "the generator state is the same on both sides"
 _OTHER_STATE = "the generator state differs already: seed both programs alike, or find the extra random call"
 
@@ -227,9 +227,10 @@ def _origin_kind(operators: OperatorPair, pair: Pair, inputs: InputEvidence, has
     if inputs.may_differ:
         return "unknown"
     measure = pair.measure
-    if inputs.noise and not inputs.statistics_agree and measure is not None and not measure.nonfinite:
-        return "amplification" if measure.rel_l2 < _COMPUTE * inputs.largest_error else "compute"
-    return "compute"
+    if not inputs.noise or inputs.statistics_agree or measure is None or measure.nonfinite:
+        return "compute"
+    enlarges = may_enlarge_errors(operators.match.reference.function)
+    return "amplification" if enlarges and measure.rel_l2 < _COMPUTE * inputs.largest_error else "compute"
 
 
 def _copies_values(function: str) -> bool:

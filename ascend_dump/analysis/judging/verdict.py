@@ -145,7 +145,12 @@ def judge(
         )
         if apart <= min(allowed + 2 * kind.unit * size, ceiling) and follows:
             return "noise", f"within what rounding in its inputs makes (relative error {measure.rel_l2:.2g})"
-        expected = f"{allowed / size:.2g} expected of" if size else "more than"
+        if not follows and apart <= allowed:
+            return (
+                "different",
+                f"an element is {measure.max_abs:.2g} off, {allowed:.2g} expected of the noise in its inputs",
+            )
+        expected = f"{min(allowed, ceiling) / size:.2g} expected of" if size else "more than"
         return "different", f"relative error {measure.rel_l2:.2g}, {expected} the noise in its inputs"
     # Intermediate roundings of an element that is much larger than the others are relative to its own size.
     each = between > 1 and narrow and measure.max_rel <= (2 + between * rules.steps) * kind.unit

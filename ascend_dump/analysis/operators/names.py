@@ -22,6 +22,7 @@ __all__ = [
     "element_rule",
     "is_source",
     "is_view",
+    "may_enlarge_errors",
     "moves_elements",
     "operation",
     "without_counterpart",
@@ -147,6 +148,11 @@ def element_rule(op_type: str) -> Optional[str]:
     """
     name = operation(op_type).removeprefix("_foreach_")
     return next((rule for rule, names in _names().elements.items() if name in names), None)
+
+
+def may_enlarge_errors(op_type: str) -> bool:
+    """Return True unless each element is known to have about the errors of those that it is computed from."""
+    return element_rule(op_type) in (None, "jump") and not moves_elements(op_type)
 
 
 def continues(op_type: str) -> frozenset[str]:

@@ -17,6 +17,7 @@ __all__ = [
     "NO_INPUTS",
     "PRODUCTS",
     "RANDOM",
+    "SHAPED",
     "VIEWS",
     "holds_constants",
     "input_scale_matters",
@@ -98,6 +99,13 @@ NO_INPUTS = frozenset(
         *("Const", "Constant", "Data", "GetNext", "IteratorGetNext", "Parameter"),
         *("Placeholder", "PlaceholderWithDefault", "RefData", "VarHandleOp", "Variable", "VariableV2"),
         *("arange", "empty", "eye", "full", "linspace", "logspace", "ones", "range", "scalar_tensor", "zeros"),
+    }
+)
+#: Operators that read only the shape and the type of their input.
+SHAPED = frozenset(
+    {
+        *("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like"),
+        *("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros", "OnesLike", "ZerosLike"),
     }
 )
 #: Operators that return the values of their input, possibly in another type.

@@ -131,3 +131,43 @@ def test_an_operator_of_attention_is_not_twice_as_large_by_rounding(tmp_path: Pa
     name = "aten::_scaled_dot_product_attention_math"
     found = compared(tmp_path, operator(name, [x, x, x], [2 * output]), operator(name, [x, x, x], [output]))
     assert found.origins[0].kind == "compute"
+
+
+def rounded(x: np.ndarray) -> np.ndarray:
+    """Elements that are a few roundings larger or smaller."""
+    moved: np.ndarray = x * (1 + np.float32(1e-6) * np.sign(normal(*x.shape, seed=7)))
+    return moved
+
+
+@pytest.mark.parametrize(("name", "origins"), [("ones_like", []), ("neg", ["neg_0"])])
+def test_an_operator_that_reads_only_a_shape_is_no_origin(tmp_path: Path, name: str, origins: list[str]) -> None:
+    x = normal(4, 4)
+    found = compared(tmp_path, *(operator(f"aten::{name}", [data], [np.ones((4, 4), "f4")]) for data in (2 * x, x)))
+    assert [one.op_name for one in found.origins] == origins
+
+
+@pytest.mark.parametrize(("name", "kind"), [("rsqrt", "compute"), ("_softmax", "amplification")])
+def test_an_operator_that_keeps_the_size_of_errors_enlarges_none(tmp_path: Path, name: str, kind: str) -> None:
+    x = np.abs(normal(40, 40)) + 1
+    y, output = rounded(x), np.reciprocal(np.sqrt(x))
+    made = [operator("aten::mm", [normal(40, 3), normal(3, 40)], [data]) for data in (y, x)]
+    found = compared(
+        tmp_path,
+        [*made[0], *operator(f"aten::{name}", [y], [output * np.float32(1 + 9e-5)], seq=1)],
+        [*made[1], *operator(f"aten::{name}", [x], [output], seq=1)],
+    )
+    assert [(one.op_name, one.kind) for one in found.origins] == [(f"{name}_1", kind)]
+
+
+def test_one_element_that_is_off_is_told_with_its_own_size(tmp_path: Path) -> None:
+    x = normal(40, 40)
+    y = rounded(x)
+    wrong = y.copy()
+    wrong[3, 3] += np.float32(0.002)
+    made = [operator("aten::mm", [normal(40, 3), normal(3, 40)], [data]) for data in (y, x)]
+    found = compared(
+        tmp_path,
+        [*made[0], *operator("aten::cumsum", [y], [wrong], seq=1)],
+        [*made[1], *operator("aten::cumsum", [x], [x], seq=1)],
+    )
+    assert " off, " in found.origins[0].evidence[0]
