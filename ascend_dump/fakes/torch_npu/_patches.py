@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import torch
@@ -63,6 +64,8 @@ class _Devices:
 def patched(process: Process, torch_npu_npu: Any) -> Iterator[None]:
     """Register the device as torch_npu does, and run its operators as kernels of the process's device."""
     register_hccl()
+    if not hasattr(torch, "npu"):
+        torch.npu = _without_devices()  # type: ignore[attr-defined]
     devices = _Devices(process, torch_npu_npu.current_stream)
     names = (name for name in _ACCELERATOR if hasattr(torch.accelerator, name))
     with contextlib.ExitStack() as undo:
@@ -77,6 +80,19 @@ def patched(process: Process, torch_npu_npu: Any) -> Iterator[None]:
         undo.callback(_backend.installations.remove, devices)
         undo.push(process.imported)
         yield
+
+
+def _without_devices() -> ModuleType:
+    """Return the module that stands for the device while no fake is installed.
+
+    The name of the device cannot be taken back, and `torch.compile` asks the module of each accelerator.
+    """
+    module = ModuleType("torch.npu")
+    functions = {"is_available": bool, "device_count": int, "is_initialized": bool}
+    # A process in a bad fork is not seeded.
+    functions.update(_is_in_bad_fork=lambda: True, manual_seed_all=lambda seed: None)
+    vars(module).update(functions)
+    return module
 
 
 @contextlib.contextmanager

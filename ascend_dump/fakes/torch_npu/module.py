@@ -9,7 +9,8 @@ It needs PyTorch 2.13 or newer. `torch.device("npu")` is real: PyTorch's private
 kernels in Python (`_backend`). So autograd, views, autocast, DDP, FSDP, pickles and torch.compile are PyTorch's own, as
 they are on a device; marks on host tensors would leave `.device`, `torch.autocast` and every check of devices wrong.
 PyTorch never renames that device type back: after the installation `torch.device("npu")` still exists in the process,
-and operators on its tensors raise NotSupported until the next installation. All else is restored.
+and operators on its tensors raise NotSupported until the next installation. `torch.npu` is a module without devices
+then. All else is restored.
 
 Sources: torch_npu 2.13, `npu/__init__.py`, `npu/utils.py`, `npu/npu_config.py` (its `init_dump`, `set_dump` and
 `finalize_dump` are the ones in `torch_npu.npu`, which imports them last), `_init/registry`,
