@@ -24,6 +24,26 @@ _OVER_ROWS = ("softmax", "logsoftmax", "safesoftmax")
 _SPREADS = ("std", "var", "stdmean", "varmean", "cov", "corrcoef")
 #: Operators that are not defined for negative numbers.
 _POSITIVE = ("log", "log2", "log10", "sqrt", "rsqrt")
+#: Operators of products and sums: large values lead to Inf there, and zeros to nothing.
+_SIZES = (
+    *(
+        "mul",
+        "add",
+        "sub",
+        "rsub",
+        "addcmul",
+        "square",
+        "exp",
+        "exp2",
+        "expm1",
+        "cosh",
+        "sinh",
+        "sum",
+        "cumsum",
+        "prod",
+    ),
+    *("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "linear", "matmul", "convolution", "tocopy"),
+)
 _MEANS = (*_SPREADS, "mean", "nllloss", "mseloss", "l1loss", "binarycrossentropy")
 
 
@@ -78,7 +98,7 @@ def _patterns(record: Record, records: Sequence[Record]) -> Iterator[str]:
         yield f"has {' and '.join(wrong)}"
     elif (name in _POSITIVE or is_variance) and statistics.min is not None and statistics.min < 0:
         yield f"{_range(record)}, which begin below 0"
-    elif statistics.zero:
+    elif statistics.zero and name not in _SIZES:
         yield "is zero everywhere" if statistics.zero == statistics.count else f"has {counted(statistics.zero, 'zero')}"
     elif statistics.count > 1 and statistics.min == statistics.max:
         yield f"has the value {_number(statistics.min)} everywhere"

@@ -83,6 +83,7 @@ RIGHT = Statistics(9, 2.0, -2.0, 0.0, 3.0, 0, 0, 0, 0)
     [
         ("div", RIGHT._replace(zero=2), "input 0 has 2 zeros"),
         ("div", RIGHT._replace(min=0.0, max=0.0, zero=9), "input 0 is zero everywhere"),
+        ("mul", RIGHT._replace(zero=2, max=300.0), "input 0 has values from -2 to 300"),
         ("nll_loss_forward", RIGHT._replace(min=-100, max=-100), "input 0 has the value -100 everywhere"),
         ("sqrt", RIGHT, "input 0 has values from -2 to 2, which begin below 0"),
         ("acos", RIGHT._replace(max=1.0000001), "input 0 has values from -2 to 1.0000001"),
