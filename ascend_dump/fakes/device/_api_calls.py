@@ -5,6 +5,19 @@ Sources in hicann/opbase aa3cd74: op_executor.cpp:987 (calls), common/inc/kernel
 op_dfx.cpp:148, 817, 1132, 1211 (counter, names, overflow), common/utils/bridge_dfx.cpp:21-44 and op_cache.cpp:1470
 (switches), individual_op/executor/indv_dump.cpp:130-175, 343 (generated APIs). In hicann/runtime 681ef761, adump:
 dump_manager.cpp:519-595 (which reports become files), dump_stream_info.cpp:200, 385 (files of captured calls).
+
+Differences from these sources:
+
+- Every call has a file of its outputs. aclnnInplaceCopy, InplaceFillScalar, InplaceFillTensor, Log and ApplyAdamW
+  declare none (`DFX_OUT()`), so their calls have files of inputs only.
+- Every kernel has files. Only kernels of AI Core do: not those of DSA (uniform, normal on 910B) and of AICPU (float64).
+- Names of kernels outside the table are formed from the API; some have another one (HardSwish, GroupNormAICore,
+  TensorMoveAiCore for a contiguous copy, GatherV3AiCore for aclnnIndexSelect on 910B).
+- A view is made contiguous by a Transpose or AsStrided kernel; opbase prefers Slice, StridedSlice and BroadcastTo, and
+  writes a view with a kernel behind the call.
+- All replays of a captured graph append to the files of the first. By dump_stream_info.cpp:513-529 the record of a file
+  is deleted after the first replay.
+- In INF_NAN mode every float type is looked at, and not only float32, float16 and bfloat16.
 """
 
 from __future__ import annotations
