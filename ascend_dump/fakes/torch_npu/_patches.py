@@ -65,7 +65,7 @@ def patched(process: Process, torch_npu_npu: Any) -> Iterator[None]:
     """Register the device as torch_npu does, and run its operators as kernels of the process's device."""
     register_hccl()
     if not hasattr(torch, "npu"):
-        torch.npu = _without_devices()  # type: ignore[attr-defined]
+        torch.npu = _without_devices()
     devices = _Devices(process, torch_npu_npu.current_stream)
     names = (name for name in _ACCELERATOR if hasattr(torch.accelerator, name))
     with contextlib.ExitStack() as undo:
@@ -88,7 +88,7 @@ def _without_devices() -> ModuleType:
     The name of the device cannot be taken back, and `torch.compile` asks the module of each accelerator.
     """
     module = ModuleType("torch.npu")
-    functions = {"is_available": bool, "device_count": int, "is_initialized": bool}
+    functions: dict[str, Any] = {"is_available": bool, "device_count": int, "is_initialized": bool}
     # A process in a bad fork is not seeded.
     functions.update(_is_in_bad_fork=lambda: True, manual_seed_all=lambda seed: None)
     vars(module).update(functions)
