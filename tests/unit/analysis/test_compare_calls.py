@@ -92,7 +92,7 @@ class TestBehindADifference:
         self, actual: Path, reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         page = tmp_path / "x.html"
-        assert main(["compare", str(actual), str(reference), "--save", str(page)]) == 1
+        assert main(["compare", str(actual), str(reference), "--all", "--save", str(page)]) == 1
         out = capsys.readouterr().out
         assert "\nchanged     layers.1.norm/native_layer_norm_0 (aten::native_layer_norm), step 0\n" in out
         assert "\narguments   eps: 0.001 here, 1e-05 in the reference\n" in out
