@@ -329,7 +329,7 @@ class TestOrderOfOrigins:
                 item("tanh_0", x + np.float32(by), io="input", seq=0),
                 item("tanh_0", x * 2 + np.float32(by), seq=0),
                 item("mm_0", y * np.float32(1 + by * 2e-7), io="input", seq=1),
-                item("mm_0", y * y * np.float32(1 + by * 1.5e-5), seq=1),
+                item("mm_0", y * y * np.float32(1 + by * 2e-5), seq=1),
             )
             writer.close()
         lose(tmp_path / "actual", "tanh_0", 0)
