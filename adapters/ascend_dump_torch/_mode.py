@@ -111,7 +111,8 @@ class RecordMode(TorchDispatchMode):
             try:
                 result = func(*args, **kwargs)
             except Exception:
-                session.guard(_apart, self._record_failed, self._before(schema, args, kwargs))
+                if session.records_failures:
+                    session.guard(_apart, self._record_failed, self._before(schema, args, kwargs))
                 raise
             self._viewed(schema, args, kwargs, result)
             return result
@@ -132,7 +133,8 @@ class RecordMode(TorchDispatchMode):
         try:
             result = func(*args, **kwargs)
         except Exception:
-            session.guard(_apart, self._record_failed, pending)
+            if session.records_failures:
+                session.guard(_apart, self._record_failed, pending)
             raise
         returned = time.perf_counter()
         if pending is not None:

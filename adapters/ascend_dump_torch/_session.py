@@ -62,6 +62,8 @@ class TorchSession(Session):
         self._target = target
         self.failure: Optional[AscendDumpError] = None
         self.records_inputs = request.mode in ("input", "all")
+        # `triage --run` explains the exception that ends a program. Elsewhere one may be a part of it.
+        self.records_failures = "outline" in request.options
         self.records_outputs = request.mode in ("output", "all")
         self.overflow_only = request.scene == "overflow"
         self.aftermath = Aftermath(request.options.get("steps_after_origin", 1))

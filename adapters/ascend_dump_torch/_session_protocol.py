@@ -19,6 +19,7 @@ class Recording(Protocol):
     """One capture, while a step of it is open.
 
     recording   True while a selected step is open and nothing has failed
+    records_failures  True to record the inputs of operators that raise an exception
     selects     returns True if an operator is recorded, by its name and the path of its module; None: all are
     next_seq    returns the number of the next operator of this step
     grafts      the tensors to replace by values of another dump; None if there are none
@@ -29,6 +30,7 @@ class Recording(Protocol):
     recording: bool
     records_inputs: bool
     records_outputs: bool
+    records_failures: bool
     overflow_only: bool
     aftermath: Aftermath
     grafts: Optional[Grafts]

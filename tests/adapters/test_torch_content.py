@@ -516,7 +516,7 @@ def test_rehash_finds_writes_that_pytorch_does_not_see(dumps: Path) -> None:
     assert (first, second) == (1, 0)
 
 
-def test_an_operator_that_fails_leaves_its_inputs_only(dumps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operator_that_fails_leaves_nothing_behind(dumps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow_down(monkeypatch, 0.002)
 
     def run() -> None:
@@ -530,6 +530,5 @@ def test_an_operator_that_fails_leaves_its_inputs_only(dumps: Path, monkeypatch:
     with ascend_dump.capture(model, path=dumps, strict=True) as cap:
         model()
     assert cap.dump().errors() == []
-    failed = [(record.op_name, record.io) for record in cap.dump().select("mm*")]
-    assert failed == [(f"mm_{call}", "input") for call in range(3) for _ in range(2)]
+    assert [record.op_name for record in cap.dump().select("mm*")] == []
     assert len(cap.dump().select("add*", io="output")) == 3

@@ -64,6 +64,24 @@ PRODUCT = """
     print("ended")
 """
 
+#: A training with two micro-batches for each optimizer step.
+LOOP = """
+    import torch
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    table = torch.nn.Embedding(16, 4)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sigmoid())
+    optimizer = torch.optim.SGD([*model.parameters(), *table.parameters()], lr=0.01)
+    for step in range(8):
+        x = torch.rand(2, 4)
+        loss = {loss}
+        loss.backward()
+        if step % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+    {end}
+"""
+
 
 class Program:
     """A program in a directory of its own, and the command line that looks for what is wrong in it."""
@@ -218,6 +236,36 @@ class TestNonFinite:
         found = rows.document(command=rows.command())
         assert (found["cause"]["op_name"], found["cause"]["step"]) == ("div_0", 6)
         assert [one["outcome"].rpartition(" in ")[2] for one in found["rounds"]] == ["step 6", "step 6"]
+
+    def test_an_operator_that_raises_ends_the_program(self, tmp_path: Path) -> None:
+        text = LOOP.format(loss="model(table(torch.tensor([step, 17 if step == 3 else 0]))).pow(2).mean()", end="")
+        program = Program(tmp_path, text)
+        found = program.document(command=program.command())
+        assert (found["cause"]["op_name"], found["cause"]["step"]) == ("embedding_0", 3)
+        assert "IndexError" in found["why"]
+        assert "input 1 has values from 3 to 17" in found["why"]
+
+    def test_the_micro_batch_is_named(self, tmp_path: Path) -> None:
+        text = LOOP.format(loss="(model(x) * (0.0 if step == 5 else 1.0)).log().mean() / 2", end="")
+        program = Program(tmp_path, text)
+        found = program.document(command=program.command())
+        assert (found["cause"]["op_name"], found["cause"]["step"]) == ("log_0", 5)
+        assert "optimizer step 2, micro-batch 1" in found["when"]
+
+    def test_what_the_program_prints_is_no_all_clear(self, tmp_path: Path) -> None:
+        """A metric has NaN that reaches nothing, and the program prints it."""
+        text = LOOP.format(loss="model(x).pow(2).mean()", end="print('accuracy', float('nan'))")
+        program = Program(tmp_path, text)
+        done = program.triage(command=program.command())
+        assert done.returncode == 3, done.stdout
+        assert "not found: the program printed 'accuracy nan'" in done.stdout
+        assert "cause " not in done.stdout
+
+    def test_a_loss_without_a_backward_pass(self, tmp_path: Path) -> None:
+        text = LOOP.format(loss="model(x).pow(2).mean()", end="model(x * 0 / 0); print(model(x * 0 / 0).mean().item())")
+        program = Program(tmp_path, text)
+        found = program.document(command=program.command())
+        assert found["cause"]["op_name"].startswith("div_")
 
     def test_the_first_step_of_all(self, training: Program) -> None:
         found = training.document(command=training.command("0"))
