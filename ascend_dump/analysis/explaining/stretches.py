@@ -93,22 +93,37 @@ class EnteredStretch:
 
     def origins(self) -> frozenset[OriginNumber]:
         """Return the origins of a difference that leaves it."""
-        entered = self._entered()
-        before = [stretch for stretch in self.before if stretch.step < self.step and stretch.is_open]
-        if not entered and all(any(stretch.stretch.operators[side] for stretch in before) for side in (0, 1)):
-            # Each side has parameters that the other lacks: they are not compared when they are updated.
-            entered = frozenset(stretch.number for stretch in before)
-        return entered or frozenset({self.number})
+        entered: dict[int, frozenset[OriginNumber]] = {}
+        left: dict[int, frozenset[OriginNumber]] = {}
+        # One after the other, because stretches of many steps form long chains.
+        for stretch in self._with_earlier():
+            causes = set(stretch.causes - {stretch.number})
+            for before in stretch.before:
+                if before.differs or before.is_open:
+                    causes.update((left if before.differs else entered)[before.order])
+            entered[stretch.order] = frozenset(causes)
+            left[stretch.order] = entered[stretch.order] or stretch._earlier_origins() or frozenset({stretch.number})
+        return left[self.order]
 
-    def _entered(self) -> frozenset[OriginNumber]:
-        """Return the origins of the differences that enter it, from other stretches too."""
-        entered = frozenset(self.causes - {self.number})
-        for stretch in self.before:
-            if stretch.differs:
-                entered |= stretch.origins()
-            elif stretch.is_open:
-                entered |= stretch._entered()
-        return entered
+    def _with_earlier(self) -> list[EnteredStretch]:
+        """Return the stretches that differences may come from, and this one, in their order."""
+        stretches: dict[int, EnteredStretch] = {}
+        waiting = [self]
+        while waiting:
+            stretch = waiting.pop()
+            if stretch.order not in stretches:
+                stretches[stretch.order] = stretch
+                waiting += [before for before in stretch.before if before.differs or before.is_open]
+        return [stretches[order] for order in sorted(stretches)]
+
+    def _earlier_origins(self) -> frozenset[OriginNumber]:
+        """Return the stretches of earlier steps that were not compared, if they are in both programs.
+
+        Each side has parameters that the other lacks: they are not compared when they are updated.
+        """
+        before = [stretch for stretch in self.before if stretch.step < self.step and stretch.is_open]
+        in_both = all(any(stretch.stretch.operators[side] for stretch in before) for side in (0, 1))
+        return frozenset(stretch.number for stretch in before) if in_both else frozenset()
 
 
 class MadeInside(NamedTuple):

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import ascend_dump
+from ascend_dump.analysis.explaining.stretches import EnteredStretch
+from ascend_dump.analysis.pairing.stretches import Stretch
 from ascend_dump.cli import main
 
 WIDTH, HEADS = 16, 2
@@ -227,3 +229,16 @@ def test_what_is_built_differently_and_agrees_is_one_line(tmp_path: Path, capsys
     answer, note = capsys.readouterr().out.splitlines()
     assert answer.startswith("noise: ")
     assert note.startswith("built differently, and the results agree: blocks.*.attention (3 times: ")
+
+
+def test_origins_are_found_behind_a_chain_of_thousands() -> None:
+    """Each step updates a parameter by other operators, from what the two updates before it left."""
+    chain: list[EnteredStretch] = []
+    for step in range(3000):
+        stretch = EnteredStretch(Stretch(), number=step, order=step, step=0)
+        stretch.before = chain[-2:]
+        stretch.differs = step % 3 == 0
+        chain.append(stretch)
+    assert chain[-1].origins() == {0}
+    chain[0].causes = {3000}
+    assert chain[-1].origins() == {3000}
