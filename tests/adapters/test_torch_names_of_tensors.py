@@ -108,7 +108,7 @@ def test_outputs_have_the_names_of_the_schema(tmp_path: Path) -> None:
 
 
 def test_outputs_that_are_not_returned_keep_their_names(tmp_path: Path) -> None:
-    """What a batch norm returns has no names."""
+    """The results of a batch norm have no names."""
     model = torch.nn.Sequential(torch.nn.BatchNorm1d(4))
     with ascend_dump.capture(model, path=tmp_path, quiet=True) as cap:
         model(torch.rand(3, 4))

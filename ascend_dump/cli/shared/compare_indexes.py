@@ -1,4 +1,4 @@
-"""`ascend-dump compare --index-only`: where two runs of many ranks begin to differ, from their indexes alone."""
+"""`ascend-dump compare --index-only`: find the first differences of two runs of many ranks, from their indexes alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["compare_by_index"]
 
 _EXITS = {"equal": Exit.OK, "unreadable": Exit.UNREADABLE}
-#: How many ranks are listed one by one.
+#: The most ranks that are listed one by one.
 _MOST_RANKS = 16
 
 
@@ -30,50 +30,50 @@ def compare_by_index(
     from ascend_dump.analysis.ranks import compare_indexes
 
     with opened_executor(workers, dask) as executor:
-        found = compare_indexes(
+        comparison = compare_indexes(
             actual, reference, executor=executor, watch=lambda names: progress(names, "ranks compared")
         )
     if as_json:
         from ascend_dump.report.documents import write_document
 
-        write_document(sys.stdout, "compare-indexes", {**found.to_dict(), "notes": lost_fields(found.lost)})
+        write_document(sys.stdout, "compare-indexes", {**comparison.to_dict(), "notes": lost_fields(comparison.lost)})
     elif brief:
         from ascend_dump.report.findings import brief_text
 
-        finding = _finding(found.origins[0], actual, reference) if found.origins else None
-        reasons = [f"{run.run}: {run.reason}" for run in found.lost]
-        click.echo(brief_text(_answer(found), finding, not_checked=reasons, notes=_notes(found)))
+        finding = _finding(comparison.origins[0], actual, reference) if comparison.origins else None
+        reasons = [f"{run.run}: {run.reason}" for run in comparison.lost]
+        click.echo(brief_text(_answer(comparison), finding, not_checked=reasons, notes=_notes(comparison)))
     else:
-        _show(found, actual, reference)
-    tell_lost(found.lost)
-    return code_of_comparison(_EXITS.get(found.verdict, Exit.DIFFERENT), found.lost)
+        _show(comparison, actual, reference)
+    tell_lost(comparison.lost)
+    return code_of_comparison(_EXITS.get(comparison.verdict, Exit.DIFFERENT), comparison.lost)
 
 
-def _answer(found: IndexComparison) -> str:
-    table = found.ranks
+def _answer(comparison: IndexComparison) -> str:
+    table = comparison.ranks
     words = {"unequal": "differ", "alone": "have no partner", "undecided": "undecided", "unreadable": "unreadable"}
     counts = [f"{total} {word}" for name, word in words.items() if (total := int(table[name].sum()))]
-    what = f"{int(table['rows'].sum())} records of {table.height} {'rank' if table.height == 1 else 'ranks'}"
-    return f"{found.verdict}: {', '.join([what, *counts])}"
+    records = f"{int(table['rows'].sum())} records of {table.height} {'rank' if table.height == 1 else 'ranks'}"
+    return f"{comparison.verdict}: {', '.join([records, *counts])}"
 
 
-def _notes(found: IndexComparison) -> list[str]:
+def _notes(comparison: IndexComparison) -> list[str]:
     from ascend_dump.dump_format import ranks_text
 
-    notes = [f"only one of the runs has the ranks {ranks_text(found.missing)}"] if found.missing else []
-    if found.origins and found.ranks["undecided"].sum():
+    notes = [f"only one of the runs has the ranks {ranks_text(comparison.missing)}"] if comparison.missing else []
+    if comparison.origins and comparison.ranks["undecided"].sum():
         notes.append("it may have begun in one of the undecided records: `compare` without --index-only reads those")
     return notes
 
 
-def _show(found: IndexComparison, actual: str, reference: str) -> None:
+def _show(comparison: IndexComparison, actual: str, reference: str) -> None:
     from ascend_dump.report.findings import text_lines
     from ascend_dump.report.tables import Column, write_table
 
-    table = found.ranks
-    for line in (_answer(found), *_notes(found)):
+    table = comparison.ranks
+    for line in (_answer(comparison), *_notes(comparison)):
         click.echo(line)
-    for origin in found.origins:
+    for origin in comparison.origins:
         click.echo("")
         click.echo("\n".join(text_lines(_finding(origin, actual, reference))))
     differing = table.filter(table["position"].is_not_null())

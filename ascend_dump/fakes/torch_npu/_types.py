@@ -23,7 +23,7 @@ _TYPES = {
 
 
 class _TensorType(type):
-    """The type of tensors of one dtype on the device: called, it makes one; `isinstance` compares dtype and device."""
+    """The type of tensors of one dtype on the device: a call makes one; `isinstance` compares dtype and device."""
 
     dtype: torch.dtype
 
@@ -48,11 +48,11 @@ class _StorageType(type):
 
 def make_tensor_types() -> dict[str, Any]:
     """Return the types of tensors and storages in `torch_npu.npu`."""
-    made: dict[str, Any] = {}
+    types: dict[str, Any] = {}
     for name, dtype in _TYPES.items():
-        made[f"{name}Tensor"] = _TensorType(f"{name}Tensor", (), {"dtype": dtype, "__module__": "torch.npu"})
-        made[f"{name}Storage"] = _StorageType(f"{name}Storage", (), {"dtype": dtype, "__module__": "torch.npu"})
-    return made
+        types[f"{name}Tensor"] = _TensorType(f"{name}Tensor", (), {"dtype": dtype, "__module__": "torch.npu"})
+        types[f"{name}Storage"] = _StorageType(f"{name}Storage", (), {"dtype": dtype, "__module__": "torch.npu"})
+    return types
 
 
 class _AnyGenerator(type(torch.Generator)):  # type: ignore[misc]  # the class of a class written in C
@@ -66,11 +66,11 @@ class Generator(torch._C.Generator, metaclass=_AnyGenerator):  # type: ignore[mi
     """`torch.Generator`, which for the device is one of the host: PyTorch has none for a device in Python."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
-        asked = torch.device(device)
-        if asked.type != "npu":
-            return torch._C.Generator(asked)
+        requested = torch.device(device)
+        if requested.type != "npu":
+            return torch._C.Generator(requested)
         generator = super().__new__(cls)
-        generator._asked = torch.device("npu", asked.index or 0)
+        generator._device = torch.device("npu", requested.index or 0)
         return generator
 
     def __init__(self, device: Any = "cpu") -> None:
@@ -78,4 +78,4 @@ class Generator(torch._C.Generator, metaclass=_AnyGenerator):  # type: ignore[mi
 
     @property
     def device(self) -> torch.device:
-        return self._asked
+        return self._device

@@ -325,7 +325,7 @@ def in_pieces(count: int) -> Body:
 
 
 class TestAnotherWayToTheSame:
-    """What has another shape on the way, and is equal again, is no origin."""
+    """A tensor with another shape on the way is no origin if it is equal again."""
 
     @pytest.mark.parametrize(
         ("one", "other"),
@@ -361,7 +361,7 @@ class TestAnotherWayToTheSame:
 
 
 class TestOneOrigin:
-    """What is one change of the program is told once."""
+    """One change of the program is reported once."""
 
     def test_two_wrong_inputs_of_one_operator(self, tmp_path: Path) -> None:
         def within(factor: float) -> Body:
@@ -398,7 +398,7 @@ class TestOneOrigin:
 
     @pytest.mark.parametrize("of_actual", [True, False])
     def test_a_part_of_a_parameter_that_one_side_writes_between_steps(self, tmp_path: Path, of_actual: bool) -> None:
-        """What is written is in no record as a whole; the next step reads other contents."""
+        """No record has all that is written; the next step reads other contents."""
 
         def trained(path: Path, *, written: bool) -> Path:
             torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Which operators overflowed: the answers, from what real captures of PyTorch leave."""
+"""Find the operators that overflowed, in real captures of PyTorch."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ class Block(torch.nn.Module):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_of_modules_the_innermost_one_is_told(tmp_path: Path, value: float) -> None:
-    """Those around it, their gradients, and all modules after an update by such gradients, only follow."""
+    """The modules around it only follow, as do their gradients, and all modules after an update by these."""
     network = torch.nn.Sequential(Block(), Block())
     with torch.no_grad():
         network[1].first.weight[0, 1] = value

@@ -1,4 +1,4 @@
-"""What ranks have of a collective call is held against what they put in."""
+"""Check the results of collective calls against the inputs of all ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What looks wrong in a dump by itself: each rule on its own two programs, then in real ones."""
+"""Find suspects in a dump without a reference: each rule on its own two programs, then in real ones."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def configure(tmp_path: Path, **dump: Any) -> str:
 
 
 def infer(acl, model: int, x: np.ndarray, stream: int = -1) -> np.ndarray:
-    """What an application does for one execution."""
+    """Run one execution, as an application does."""
     desc = acl.mdl.create_desc()
     assert acl.mdl.get_desc(desc, model) == 0
     sets, addresses = [], []
