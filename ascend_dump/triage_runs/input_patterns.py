@@ -26,23 +26,8 @@ _SPREADS = ("std", "var", "stdmean", "varmean", "cov", "corrcoef")
 _POSITIVE = ("log", "log2", "log10", "sqrt", "rsqrt")
 #: Operators of products and sums: large values lead to Inf there, and zeros to nothing.
 _SIZES = (
-    *(
-        "mul",
-        "add",
-        "sub",
-        "rsub",
-        "addcmul",
-        "square",
-        "exp",
-        "exp2",
-        "expm1",
-        "cosh",
-        "sinh",
-        "sum",
-        "cumsum",
-        "prod",
-    ),
-    *("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "linear", "matmul", "convolution", "tocopy"),
+    *("mul", "add", "sub", "rsub", "addcmul", "square", "exp", "exp2", "expm1", "cosh", "sinh", "sum", "cumsum"),
+    *("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "linear", "matmul", "convolution", "prod", "tocopy"),
 )
 _MEANS = (*_SPREADS, "mean", "nllloss", "mseloss", "l1loss", "binarycrossentropy")
 

@@ -1,4 +1,4 @@
-"""`ascend-dump compare --index-only`: find the first differences of two runs of many ranks, from their indexes alone."""
+"""`ascend-dump compare --index-only`: find the first differences of two runs, from the indexes of their ranks alone."""
 
 from __future__ import annotations
 
