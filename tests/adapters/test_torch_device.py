@@ -102,6 +102,7 @@ def test_what_older_versions_say_of_accelerators(version: str, tmp_path: Path, m
     asked: list[str] = []
     if version == "2.4":
         monkeypatch.delattr(torch, "accelerator")
+        monkeypatch.delattr(torch, "npu", raising=False)  # of a fake before, in the same process
         monkeypatch.setattr(torch.xpu, "_is_compiled", lambda: True)
         monkeypatch.setattr(torch.xpu, "is_initialized", lambda: bool(asked.append("xpu")))
     else:

@@ -26,7 +26,7 @@ from ascend_dump.analysis.compare._on_executor import CountedBatch, RankResult, 
 from ascend_dump.analysis.compare._unused import unused_names, unused_rules
 from ascend_dump.analysis.explaining.origins import kind_order
 from ascend_dump.analysis.explaining.pairs import EqualStep, Pairs, are_equal
-from ascend_dump.analysis.explaining.results import ChangedCall, Crossing, Origin, Pair
+from ascend_dump.analysis.explaining.results import ChangedCall, Crossing, Origin, Pair, Rebuilt
 from ascend_dump.analysis.explaining.walk import Divergence
 from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.rules import RuleSource, rules_of
@@ -215,8 +215,14 @@ def _combine(
             *unused_names(mapping or {}, {name for result in results for name in result.mapped}, dumps),
             *unused_rules(rules, dumps),
         ),
-        rebuilt=tuple(dict.fromkeys(part for result in results for part in result.rebuilt)),
+        rebuilt=tuple(_agreeing_parts(results, origins)),
     )
+
+
+def _agreeing_parts(results: Iterable[RankResult], origins: Iterable[Origin]) -> Iterable[Rebuilt]:
+    """Return each part once that is built differently and agrees on all ranks."""
+    wrong = {name for origin in origins for name in (origin.pair.record.module, origin.op_name)}
+    return dict.fromkeys(part for result in results for part in result.rebuilt if part.name not in wrong)
 
 
 def _sums(numbers: Iterable[tuple[int, int]]) -> tuple[int, int]:
@@ -436,7 +442,7 @@ def _compare_step(
     progress.crossings.extend(map(_crossing, crossings(matches)))
     progress.mapped.update(_mapped(matches))
     spread = Spread(second_run, reference) if second_run else None
-    stretches = {} if shards is not None else stretches_of(actual, reference, matches)
+    stretches = stretches_of(actual, reference, matches)
     wiring = Wiring(actual, reference, matches) if shards is None else None
     divergence.begin_step(reference, _cast(matches), spread=spread, shards=shards, stretches=stretches, wiring=wiring)
     partner = {match.reference.position: match for match in matches}

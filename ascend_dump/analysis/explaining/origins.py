@@ -112,6 +112,10 @@ class Drafts:
     def of(self, numbers: Iterable[OriginNumber]) -> list[Draft]:
         return [self._drafts[number] for number in numbers]
 
+    def certain(self, numbers: Iterable[OriginNumber]) -> frozenset[OriginNumber]:
+        """Return the numbers of those that are reported whatever depends on them."""
+        return frozenset(number for number in numbers if self._drafts[number].is_certain)
+
     def are_undefined(self, causes: Collection[OriginNumber]) -> bool:
         """Return True if a difference follows from uninitialised memory, and from nothing else."""
         return bool(causes) and all(draft.kind == "uninitialised" for draft in self.of(causes))

@@ -185,6 +185,9 @@ class Divergence:
         if len(operators.inputs) == 1 and operators.inputs[0].verdict != "equal":
             state.arguments.add_number(match, operators.inputs[0], operators.causes, operators.noise)
         cause = state.arguments.cause_of(match, operators.is_replaced)
+        if operators.causes:
+            # Its inputs explain it better than a part of the forward pass that is built differently.
+            cause = cause._replace(origins=state.drafts.certain(cause.origins))
         if state.arguments.forward_origins(match.reference):
             for draft in state.drafts.of(cause.origins - operators.causes):
                 draft.backward.append(match.actual.label)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
 from ascend_dump.analysis.operators.next_request import is_of_module
-from ascend_dump.analysis.operators.properties import operator_class
+from ascend_dump.analysis.operators.properties import COLLECTIVES, operator_class
 from ascend_dump.reading import MadeOf, Record
 
 __all__ = ["Operator", "call_of", "module_of", "operators", "parameter_name", "storage_of"]
@@ -67,15 +67,24 @@ class Operator:
 def operators(records: Iterable[Record], made_of: Optional[Callable[[Record], MadeOf]] = None) -> list[Operator]:
     """Group records, in the order of their Dump, into operators.
 
-    The records of one run of an operator follow each other. made_of: returns the sources of a record's operator.
+    The records of one run of an operator follow each other, but for collectives: their outputs are recorded when they
+    are complete. made_of: returns the sources of a record's operator.
     """
     grouped: list[Operator] = []
+    #: Collectives without outputs so far, by their run.
+    running: dict[Any, Operator] = {}
     #: Kernels by the run of their API call, which ends after them.
     kernels: dict[Any, list[Operator]] = {}
     last: Any = None
     for record in records:
         key = record.execution
+        if record.io == "output" and record.error is None and key in running:
+            running[key].outputs.append(record)
+            last = key if grouped[-1] is running[key] else None
+            continue
         if key != last or (grouped and _repeats(grouped[-1], record)):
+            if grouped and grouped[-1].op_type.startswith(COLLECTIVES) and not grouped[-1].outputs:
+                running[last] = grouped[-1]
             grouped.append(
                 Operator(
                     len(grouped),

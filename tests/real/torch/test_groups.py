@@ -164,7 +164,7 @@ def test_a_fault_of_one_of_two_ranks_is_found_against_four(actual: str, referenc
 @pytest.mark.parametrize(
     ("name", "rank", "op_name", "kind"),
     [
-        ("ddp.weight", 2, "copy__14", "structure"),  # it writes an element of the weight, which the others do not
+        ("ddp.weight", 2, "add__14", "structure"),  # it writes an element of the weight, which the others do not
         ("tp.data", 3, "blocks.0.norm/native_layer_norm_0", "input"),
         ("tp.reduction", 1, "blocks.0/all_reduce_0", "collective"),
         ("fsdp.gathered", 1, "_allgather_base__0", "collective"),
