@@ -72,6 +72,9 @@ def patched(process: Process, torch_npu_npu: Any) -> Iterator[None]:
         undo.callback(torch._C._set_multithreading_enabled, torch._C._is_multithreading_enabled())
         undo.enter_context(replace((torch, "npu", torch_npu_npu), (torch, "Generator", Generator)))
         undo.enter_context(replace(*((torch.accelerator, name, getattr(torch_npu_npu, name)) for name in names)))
+        # It keeps the module of each device.
+        torch.get_device_module.cache_clear()
+        undo.callback(torch.get_device_module.cache_clear)
         sys.modules["torch.npu"] = torch_npu_npu
         undo.callback(sys.modules.pop, "torch.npu", None)
         undo.enter_context(_methods())

@@ -90,6 +90,16 @@ def test_training(npu: Npu, device: Any) -> None:
         assert apis == set()
 
 
+def test_the_module_of_the_device_is_that_of_the_installation() -> None:
+    """PyTorch keeps the module of each device that it has found once."""
+    outer = torch.get_device_module("npu")
+    with fakes.install("torch_npu", environ={}):
+        assert torch.get_device_module("npu") is torch.npu
+        assert torch.npu is not outer
+    assert torch.get_device_module("npu") is outer
+    assert torch.npu is outer
+
+
 def test_a_data_loader_with_pinned_memory() -> None:
     data = torch.utils.data.TensorDataset(torch.arange(8.0))
     loader = torch.utils.data.DataLoader(data, batch_size=4, pin_memory=True)
