@@ -25,7 +25,9 @@ __all__ = [
     "may_enlarge_errors",
     "moves_elements",
     "operation",
+    "reports_no_outputs",
     "without_counterpart",
+    "written_as",
 ]
 
 _VERSION = re.compile(r"V\d+$")
@@ -62,15 +64,37 @@ def _operations() -> dict[str, str]:
 
 
 class _Callers(msgspec.Struct, forbid_unknown_fields=True):
-    """The file `aclnn.json`. called_by: ATen operators by the API on an NPU that they call, the most likely first."""
+    """The file `aclnn.json`.
+
+    called_by        ATen operators by the API on an NPU that they call, the most likely first
+    written_as       by an API: the one that it calls in its place, so that its name stands in a dump
+    without_outputs  APIs that report their outputs among their inputs
+    """
 
     about: str
     called_by: dict[str, str]
+    written_as: dict[str, str]
+    without_outputs: frozenset[str]
+
+
+@functools.lru_cache(maxsize=1)
+def _table() -> _Callers:
+    return msgspec.json.decode((Path(__file__).parent / "aclnn.json").read_bytes(), type=_Callers)
 
 
 @functools.lru_cache(maxsize=1)
 def _callers() -> dict[str, str]:
-    return msgspec.json.decode((Path(__file__).parent / "aclnn.json").read_bytes(), type=_Callers).called_by
+    """Return the ATen operators by the API whose name stands in a dump of them."""
+    table = _table()
+    callers = dict(table.called_by)
+    for api, written in table.written_as.items():
+        callers[written] = " ".join(filter(None, (callers.get(written), table.called_by.get(api))))
+    return callers
+
+
+def written_as(api: str) -> str:
+    """Return the API whose name a dump has for a call of an API: `aclnnAdd` for `aclnnInplaceAdd`."""
+    return _table().written_as.get(api, api)
 
 
 def aten_names(api: str) -> tuple[str, ...]:
@@ -82,10 +106,15 @@ def aten_names(api: str) -> tuple[str, ...]:
     return tuple((callers.get(api) or callers.get(_VERSION.sub("", api)) or "").split())
 
 
+def reports_no_outputs(api: str) -> bool:
+    """Return True for an API that reports its outputs among its inputs: its calls have no file of outputs."""
+    return api in _table().without_outputs
+
+
 @functools.lru_cache(maxsize=1)
 def _called() -> dict[str, list[tuple[int, str]]]:
     called: dict[str, list[tuple[int, str]]] = {}
-    for api, names in _callers().items():
+    for api, names in _table().called_by.items():
         for position, name in enumerate(names.split()):
             called.setdefault(name, []).append((position, api))
     return called

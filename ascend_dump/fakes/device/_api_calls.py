@@ -8,22 +8,17 @@ dump_manager.cpp:519-595 (which reports become files), dump_stream_info.cpp:200,
 
 Differences from these sources:
 
-- Every call has a file of its outputs. aclnnInplaceCopy, InplaceFillScalar, InplaceFillTensor, Log and ApplyAdamW
-  declare none (`DFX_OUT()`), so their calls have files of inputs only.
-- Every kernel has files. Only kernels of AI Core do: not those of DSA (uniform, normal on 910B) and of AICPU (float64).
-- Names of kernels outside the table are formed from the API; some have another one (HardSwish, GroupNormAICore,
-  TensorMoveAiCore for a contiguous copy, GatherV3AiCore for aclnnIndexSelect on 910B).
-- A view is made contiguous by a Transpose or AsStrided kernel; opbase prefers Slice, StridedSlice and BroadcastTo, and
-  writes a view with a kernel behind the call.
 - All replays of a captured graph append to the files of the first. By dump_stream_info.cpp:513-529 the record of a file
-  is deleted after the first replay.
-- In INF_NAN mode every float type is looked at, and not only float32, float16 and bfloat16.
+  is freed after the first replay, so that a device may do anything at the second. (assumption cann.captured_name)
+- Which kernels an API launches besides depends on types, shapes and the device: here it is one, with those around it
+  that bring operands in order and write to views. Types with kernels on AI Core are all but float64 and complex128.
+- A reused executor is found by the API and by shapes and types of its tensors, without scalars.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 import numpy as np
@@ -41,20 +36,21 @@ if TYPE_CHECKING:
 __all__ = ["ApiCall", "ApiReports", "CapturedReports", "Kernel"]
 
 _ID_MASK = 0xFFFF
-#: The task and the stream in names of statistics.
-_NO_ID = 0xFFFF
+#: The types that the check for Inf and NaN reads.
+_CHECKED_TYPES = ("float32", "float16", "bfloat16")
 
 
 class Kernel(NamedTuple):
-    """One kernel of an API call, and its tensors."""
+    """One kernel of an API call, and its tensors. is_reported: it runs on AI Core; others are not dumped."""
 
     name: str
     inputs: Sequence[_Array]
     outputs: Sequence[_Array]
+    is_reported: bool = True
 
 
 class ApiCall(NamedTuple):
-    """One call of an API such as aclnnAdd. inputs, outputs: whole storages, see `_kernels.DeviceTensor`.
+    """One call of an API such as aclnnAdd. inputs, outputs: whole storages, see `_views.DeviceTensor`.
 
     generated: the API is generated from the description of its only kernel, and reports that kernel only.
     overflowed: in saturation mode, the device has set its overflow status.
@@ -67,22 +63,28 @@ class ApiCall(NamedTuple):
     generated: bool = False
     overflowed: bool = False
 
+    @property
+    def executor(self) -> Hashable:
+        """The key of its executor: equal calls have the same one."""
+        return self.api, *((array.shape, array.dtype) for array in (*self.inputs, *self.outputs))
+
     def reports(self) -> Iterator[_Report]:
-        """Yield the files in the order in which they are written."""
-        if not self.generated:
+        """Yield the files in the order in which they are written. A call without outputs has no file of them."""
+        if not self.generated and self.inputs:
             yield _Report(None, "input")
-        for position in range(len(self.kernels)):
-            yield _Report(position, "input")
-            yield _Report(position, "output")
-        if not self.generated:
+        for position, kernel in enumerate(self.kernels):
+            yield _Report(position, "input", kernel.is_reported)
+            yield _Report(position, "output", kernel.is_reported)
+        if not self.generated and self.outputs:
             yield _Report(None, "output")
 
 
 class _Report(NamedTuple):
-    """One file. kernel: its position in the API call; None for the call itself."""
+    """One file, if it is written. kernel: its position in the API call; None for the call itself."""
 
     kernel: Optional[int]
     io: str
+    is_written: bool = True
 
     def is_launched(self) -> bool:
         return self.kernel is not None and self.io == "output"
@@ -113,6 +115,8 @@ class ApiReports:
     def __init__(self, service: DumpService) -> None:
         self._service = service
         self._numbers = itertools.count()
+        #: The executors of calls that may be found again.
+        self._executors: set[Hashable] = set()
         self._dump_numbers = itertools.count()
         #: The last task that was launched.
         self._task = 0
@@ -148,9 +152,13 @@ class ApiReports:
                 yield kernel.name, task, failed
                 if failed:
                     return
-            if dumps:
+            if dumps and report.is_written:
                 self._write(call, [report], number, stream, arming)
-            if report.is_launched() and self._overflows(call, call.kernels[report.kernel or 0], arming, saturates):
+            if (
+                report.is_launched()
+                and report.is_written
+                and self._overflows(call, call.kernels[report.kernel or 0], arming, saturates)
+            ):
                 self._write_overflow(call, report, number, stream, arming)
 
     def capture(self, call: ApiCall, arming: Optional[Arming], *, stream: int) -> CapturedReports:
@@ -168,7 +176,7 @@ class ApiReports:
         for report in call.reports():
             if report.is_launched():
                 tasks.append(self._launch())
-            if arming is not None and dumps:
+            if arming is not None and dumps and report.is_written:
                 op_type, op_name = self._names(call, report.kernel, number)
                 name = DumpName("aclgraph", op_type, op_name, self._now(), self._task & _ID_MASK, stream)
                 folder = self._service.base(arming).rstrip("/")
@@ -194,8 +202,18 @@ class ApiReports:
             self._registers_exceptions = exception is not None and exception.kind == "norm"
 
     def _begin(self, call: ApiCall, dumps: bool) -> int:
-        """Return the number of a call. A generated API has none of its own while it is dumped: each file has one."""
-        return -1 if call.generated and dumps else next(self._numbers)
+        """Return the number of a call. A generated API has none of its own while it is dumped: each file has one.
+
+        Unless something is dumped or watched, op-plugin asks for the executor of an equal call before, and takes a
+        number for that (op_dfx.cpp:1240, op_cache.cpp:1470). A call whose executor is found takes no other one.
+        """
+        if dumps or self._checks_overflow or self._registers_exceptions:
+            return -1 if call.generated and dumps else next(self._numbers)
+        number = next(self._numbers)
+        if call.generated or call.executor in self._executors:
+            return number
+        self._executors.add(call.executor)
+        return next(self._numbers)
 
     def _launch(self) -> int:
         """Return the task of a kernel; a dump is a kernel, too."""
@@ -225,8 +243,6 @@ class ApiReports:
         op_type, op_name = self._names(call, reports[0].kernel, number)
         task = self._task & _ID_MASK
         self._launch()
-        if arming.data == "stats":
-            task = stream = _NO_ID
         name = DumpName("device", op_type, op_name, self._now(), task, stream)
         tensors = self._tensors(call, reports, arming.mode, op_name)
         folder = self._service.base(arming)
@@ -284,4 +300,4 @@ class ApiReports:
 
 
 def _is_finite(array: _Array) -> bool:
-    return not array.dtype.name.startswith(("float", "bfloat", "complex")) or bool(np.isfinite(array).all())
+    return array.dtype.name not in _CHECKED_TYPES or bool(np.isfinite(array).all())

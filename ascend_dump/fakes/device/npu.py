@@ -18,8 +18,8 @@ Differences from a device:
   The payload's addresses and core numbers are 0, its file is named after task 0.
   (assumption cann.overflow_condition) (assumption cann.overflow_task)
 - API calls of eager operators are a second road, see `_api_calls`. A captured one neither overflows nor is registered
-  for exceptions, and executors are not reused: one call is one number of the counter. A plain dump and overflow
-  detection exclude each other, and the detection writes tensors, also after a dump of statistics in the same process.
+  for exceptions. A plain dump and overflow detection exclude each other, and the detection writes tensors, also after
+  a dump of statistics in the same process.
 - Kernels print nothing: `dump_kernel_data` has no effect. The scene `aic_err_detail_dump` fails as on a
   platform without it.
 - An empty configuration leaves an earlier one in force; the device's behaviour is unknown. Steps, models and layers

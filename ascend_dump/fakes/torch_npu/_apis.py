@@ -13,7 +13,7 @@ import msgspec
 
 from ascend_dump.analysis.operators.names import api_names
 
-__all__ = ["api_of", "generated_type", "kernel_of"]
+__all__ = ["api_of", "generated_type", "is_in_place", "kernel_of"]
 
 _INPLACE = "Inplace"
 
@@ -72,6 +72,14 @@ def generated_type(api: str) -> str:
 
 
 def kernel_of(api: str) -> str:
-    """Return the name of the main kernel of an API."""
+    """Return the name of the main kernel of an API; one that is formed from the API if its source is not known.
+
+    (assumption torch_npu.kernel_names)
+    """
     plain = api.replace(_INPLACE, "", 1)
-    return _tables().kernels.get(plain) or f"{plain.removeprefix('aclnn')}AiCore"
+    kernels = _tables().kernels
+    return kernels.get(api) or kernels.get(plain) or f"{plain.removeprefix('aclnn')}AiCore"
+
+
+def is_in_place(api: str) -> bool:
+    return _INPLACE in api

@@ -1,21 +1,24 @@
 """Eager operators of PyTorch as API calls of the simulated NPU.
 
-An operator calls one API of aclnn, which launches one kernel; another one before it brings an operand in order that is
-a view in other memory order. `EagerOperators` is the border between PyTorch and the device.
+An operator calls one API of aclnn, which launches one kernel; others before it bring operands in order that are views
+in other memory order, and one behind it writes to such a view. `EagerOperators` is the border between PyTorch and the
+device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import numpy as np
 import torch
 from torch.utils._pytree import tree_iter
 
+from ascend_dump.analysis.operators.names import reports_no_outputs, written_as
 from ascend_dump.fakes.device.npu import ApiCall, Kernel
-from ascend_dump.fakes.torch_npu._apis import api_of, generated_type, kernel_of
+from ascend_dump.fakes.torch_npu._apis import api_of, generated_type, is_in_place, kernel_of
 from ascend_dump.fakes.torch_npu._graphs import CapturedOperator, captures_of
+from ascend_dump.fakes.torch_npu._views import DeviceTensor, brought_in_order, written_to
 
 if TYPE_CHECKING:
     from ascend_dump.fakes.device.npu import Npu
@@ -33,26 +36,11 @@ _NO_KERNEL = frozenset(
 _READ_BY_INDEX = frozenset(("aten::embedding",))
 #: The kernels of these APIs read transposed operands as they are in memory.
 _MATRIX_PRODUCTS = frozenset(("aclnnMm", "aclnnMatmul", "aclnnAddmm", "aclnnBatchMatMul", "aclnnBaddbmm"))
-
-
-class DeviceTensor(NamedTuple):
-    """A tensor of the device: its storage as an array of one dimension, and its view of it.
-
-    An API call reports the storage (op_plugin/utils/op_api_common.cpp:256), without the offset of the view (opbase,
-    op_dfx.cpp:792), and a kernel the elements of the view. (assumption torch_npu.levels)
-    """
-
-    storage: _Array
-    view: _Array
-
-    def is_in_order(self) -> bool:
-        return bool(self.view.flags.c_contiguous)
-
-    def memory_order(self) -> _Array:
-        """Return the dimensions in their order in memory: a transposed matrix as the one it was made of."""
-        order = sorted(range(self.view.ndim), key=lambda axis: -self.view.strides[axis])
-        transposed: _Array = self.view.transpose(order)
-        return transposed
+_COPY = "aclnnInplaceCopy"
+#: It reads no tensor.
+_FILL = "aclnnInplaceFillScalar"
+#: Types that no kernel of AI Core computes with.
+_WIDE = (np.dtype("float64"), np.dtype("complex128"))
 
 
 class EagerOperators:
@@ -100,26 +88,76 @@ class EagerOperators:
 
 def _api_call(operator: str, inputs: Sequence[DeviceTensor], outputs: Sequence[DeviceTensor]) -> ApiCall:
     # (assumption torch_npu.kernels_per_operator)
-    api = api_of(operator, len(inputs))
-    generated = generated_type(api)
+    called = api_of(operator, len(inputs))
+    api, generated = written_as(called), generated_type(called)
+    is_copy = called == _COPY
+    outputs = [_allocated(output, inputs) for output in outputs]
     kernels, operands = [], []
-    for tensor in inputs:
-        operand = tensor.view
-        if not tensor.is_in_order():
-            memory = tensor.memory_order()
-            if api in _MATRIX_PRODUCTS and memory.flags.c_contiguous:
-                operand = memory
-            else:
-                operand = np.ascontiguousarray(tensor.view)
-                name = "TransposeAiCore" if memory.flags.c_contiguous else "AsStridedAiCore"
-                kernels.append(Kernel(name, [memory if memory.flags.c_contiguous else tensor.storage], [operand]))
+    for tensor in [] if api == _FILL else inputs[-1:] if is_copy else inputs:
+        # op-plugin brings the operands of generated APIs in order itself.
+        before, operand = _operand(tensor, api) if not generated else ([], np.ascontiguousarray(tensor.view))
+        kernels += before
         operands.append(operand)
-    results = [np.ascontiguousarray(tensor.view) for tensor in outputs]
-    if generated:  # op-plugin makes the operands of these contiguous itself
-        kernels.clear()
-    kernels.append(Kernel(generated or kernel_of(api), operands, results))
-    storages = [[tensor.storage for tensor in side] for side in (inputs, outputs)]
-    return ApiCall(api, storages[0], storages[1], kernels, bool(generated))
+    if is_copy:
+        kernels += _copied(operands[0], outputs[0], is_made=bool(kernels))
+        results = [kernels[-1].outputs[0] if kernels else operands[0]]
+    else:
+        results = [np.ascontiguousarray(tensor.view) for tensor in outputs]
+        kernels.append(Kernel(generated or kernel_of(api), operands, results))
+    for target, result in zip(outputs, results) if not generated else ():
+        kernels += written_to(target, result, _storage_before(target, inputs))
+    read, made = ([tensor.storage for tensor in side] for side in (inputs, outputs))
+    if reports_no_outputs(api):
+        # They are among the inputs: first the tensors that a call in place writes to, others last.
+        known = {tensor.address for tensor in inputs}
+        others = [tensor.storage for tensor in outputs if tensor.address not in known]
+        read, made = ([*others, *read] if is_in_place(api) else [*read, *others]), []
+    kernels = [kernel._replace(is_reported=_runs_on_ai_core(kernel)) for kernel in kernels]
+    return ApiCall(api, read, made, kernels, bool(generated))
+
+
+def _allocated(output: DeviceTensor, inputs: Sequence[DeviceTensor]) -> DeviceTensor:
+    """Return an output as op-plugin allocates it, in order; as it is if the operator wrote to an input."""
+    if output.is_in_order() or output.address in {tensor.address for tensor in inputs}:
+        return output
+    elements = np.ascontiguousarray(output.view)
+    return DeviceTensor(elements.ravel(), elements, output.address)
+
+
+def _operand(tensor: DeviceTensor, api: str) -> tuple[list[Kernel], _Array]:
+    """Return an operand of a kernel, and the kernels that bring it in order."""
+    memory = tensor.memory_order()
+    if api in _MATRIX_PRODUCTS and memory.flags.c_contiguous:
+        return [], memory
+    return brought_in_order(tensor)
+
+
+def _copied(source: _Array, target: DeviceTensor, *, is_made: bool) -> list[Kernel]:
+    """Return the kernels of a copy: it casts and repeats its source. is_made: by kernels, which write to the target."""
+    kernels, current = [], source
+    if source.dtype != target.view.dtype:
+        current = source.astype(target.view.dtype)
+        kernels.append(Kernel("CastAiCore", [source], [current]))
+    if current.shape != target.view.shape:
+        repeated = np.ascontiguousarray(np.broadcast_to(current, target.view.shape))
+        kernels.append(Kernel("BroadcastToAiCore", [current], [repeated]))
+    if target.is_in_order() and not is_made and not kernels:
+        kernels.append(Kernel("TensorMoveAiCore", [current], [np.ascontiguousarray(target.view)]))
+    return kernels
+
+
+def _storage_before(target: DeviceTensor, inputs: Sequence[DeviceTensor]) -> _Array:
+    """Return the storage of an output as it was before the call, if the operator read it too."""
+    return next((tensor.storage for tensor in inputs if tensor.address == target.address), target.storage)
+
+
+def _runs_on_ai_core(kernel: Kernel) -> bool:
+    """Return True unless the kernel runs elsewhere: numbers of 64 bits on AICPU, random numbers on DSA.
+
+    Other launchers report no tensors (opbase, kernel_launcher.h:135-195).
+    """
+    wide = any(array.dtype in _WIDE for array in (*kernel.inputs, *kernel.outputs))
+    return not wide and not kernel.name.startswith("DSA")
 
 
 class KernelLauncher:
@@ -221,7 +259,8 @@ def _device_tensor(tensor: torch.Tensor, *, copy: bool) -> Optional[DeviceTensor
         storage = storage.copy()
     strides = [stride * kind.itemsize for stride in tensor.stride()]
     start = storage[tensor.storage_offset() :]
-    return DeviceTensor(storage, np.lib.stride_tricks.as_strided(start, tuple(tensor.shape), strides))
+    view = np.lib.stride_tricks.as_strided(start, tuple(tensor.shape), strides)
+    return DeviceTensor(storage, view, tensor.untyped_storage().data_ptr())
 
 
 def _saturate(tensor: torch.Tensor) -> bool:

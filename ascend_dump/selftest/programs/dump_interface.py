@@ -11,10 +11,41 @@ from typing import Any, Callable
 import torch
 
 from ascend_dump.native.cann.dump_file import read_header
+from ascend_dump.native.cann.names import eager_name, parse_name
 from ascend_dump.selftest.program import ask_each
 from ascend_dump.selftest.programs.kernel_dumps import KernelDumps
 
 torch_npu: Any = import_module("torch_npu")
+#: Operators on a square matrix by the API in their files, and its kernel on 910B (sources: op-plugin and ops).
+OPERATORS: dict[str, Callable[[Any], Any]] = {
+    "aclnnAbs.AbsAiCore": torch.abs,
+    "aclnnAdd.AddAiCore": lambda x: x.add_(x),
+    "aclnnAmax.ReduceMaxAiCore": lambda x: x.amax(-1),
+    "aclnnArgMax.ArgMaxV2AiCore": lambda x: x.argmax(-1),
+    "aclnnCast.CastAiCore": lambda x: x.half(),
+    "aclnnCat.ConcatD": lambda x: torch.cat([x, x]),
+    "aclnnClamp.ClipByValueV2AiCore": lambda x: x.clamp(0, 1),
+    "aclnnCumsum.CumsumAiCore": lambda x: x.cumsum(0),
+    "aclnnDiv.RealDivAiCore": lambda x: x / x,
+    "aclnnEqTensor.EqualAiCore": lambda x: x == x,
+    "aclnnExp.ExpAiCore": torch.exp,
+    "aclnnGelu.Gelu": torch.nn.functional.gelu,
+    "aclnnInplaceCopy.TensorMoveAiCore": torch.clone,
+    "aclnnInplaceMul.MulAiCore": lambda x: x.mul_(x),
+    "aclnnLayerNormWithImplMode.LayerNormV4": lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:]),
+    "aclnnLog.LogAiCore": torch.log,
+    "aclnnLogSoftmax.LogSoftmaxAiCore": lambda x: x.log_softmax(-1),
+    "aclnnMaximum.MaximumAiCore": lambda x: torch.maximum(x, x),
+    "aclnnNeg.NegAiCore": torch.neg,
+    "aclnnReduceSum.ReduceSumOpAiCore": lambda x: x.sum(-1),
+    "aclnnRelu.Relu": torch.relu,
+    "aclnnSigmoid.SigmoidAiCore": torch.sigmoid,
+    "aclnnSilu.SiluAiCore": torch.nn.functional.silu,
+    "aclnnSoftmax.SoftmaxAiCore": lambda x: x.softmax(-1),
+    "aclnnSqrt.SqrtAiCore": torch.sqrt,
+    "aclnnTanh.Tanh": torch.tanh,
+    "aclnnTril.Tril": torch.tril,
+}
 CODE = re.compile(r"error code is (\d{6})\b")
 
 
@@ -57,7 +88,7 @@ def ask(directory: Path) -> dict[str, Any]:
     facts["kernel_level"] = {
         level: bool(interface.files_of(f"level_{level}", dump_level=level)) for level in ("op", "kernel")
     }
-    questions = (empty_operator, sides_of_modes, generated_names)
+    questions = (empty_operator, sides_of_modes, generated_names, called_apis)
     asked = {question.__name__: partial(question, interface) for question in questions}
     return {**facts, **ask_each(directory, asked)}
 
@@ -89,6 +120,19 @@ def generated_names(interface: KernelDumps) -> list[str]:
     x = torch.ones(4).npu()
     files = interface.files_of("generated", launch=lambda: torch._foreach_abs([x])[0].cpu())
     return [path.name for path in files]
+
+
+def called_apis(interface: KernelDumps) -> dict[str, dict[str, list[str]]]:
+    """Return the APIs and the kernels in the files of each operator."""
+    found = {}
+    for name, operator in OPERATORS.items():
+        x = torch.rand(4, 4).npu()
+        files = interface.files_of(name, launch=partial(operator, x))
+        parsed = [eager_name(each) for path in files if (each := parse_name(path.name)) is not None]
+        names = [each for each in parsed if each is not None]
+        kernels = {each.kernel for each in names if each.kernel is not None}
+        found[name] = {"api": sorted({each.api for each in names}), "kernel": sorted(kernels)}
+    return found
 
 
 if __name__ == "__main__":

@@ -23,8 +23,6 @@ if ON_NPU:
         sys.exit(4)
 #: Matrix products in one step: x @ w + b, twice.
 PRODUCTS = 2
-#: APIs that op-plugin calls for the operators of the network.
-APIS = ("aclnnMuls", "aclnnAddmm", "aclnnRelu")
 
 
 class Gain(torch.nn.Module):  # type: ignore[misc, unused-ignore]  # where torch is not installed
@@ -56,7 +54,7 @@ def facts(directory: Path) -> dict[str, Any]:
     if not ON_NPU:
         return {}
     name = torch_npu.npu.get_device_name(0)
-    facts = {"eager": True, "products": PRODUCTS, "apis": APIS, "soc": name}
+    facts = {"eager": True, "products": PRODUCTS, "soc": name}
     return {**facts, "device": torch_npu.npu.current_device()}
 
 

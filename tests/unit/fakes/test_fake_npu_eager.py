@@ -104,13 +104,32 @@ def test_the_number_counts_the_calls_of_the_process(npu, arm):
     for call in (ADD, RMS_NORM, ADD):
         npu.run_api(call)
     assert list(dict.fromkeys(name for name, _ in written(npu))) == [
-        "aclnnAdd_3_L2.aclnnAdd",
-        "aclnnAdd_3_L0.AddAiCore",
-        "L2DfxAbscent_4._L0RmsNorm",
+        "aclnnAdd_4_L2.aclnnAdd",  # the first call took a number when it looked for an executor, and one for its own
+        "aclnnAdd_4_L0.AddAiCore",
         "L2DfxAbscent_5._L0RmsNorm",
-        "aclnnAdd_6_L2.aclnnAdd",
-        "aclnnAdd_6_L0.AddAiCore",
+        "L2DfxAbscent_6._L0RmsNorm",
+        "aclnnAdd_7_L2.aclnnAdd",
+        "aclnnAdd_7_L0.AddAiCore",
     ]
+
+
+def test_only_kernels_on_ai_core_have_files(npu, arm):
+    arm()
+    kernels = [Kernel("DSARandomUniform", [], [X], is_reported=False), Kernel("MulAiCore", [X], [Y])]
+    npu.run_api(ApiCall("aclnnInplaceUniform", [X], [Y], kernels))
+    assert written(npu) == [
+        ("aclnnInplaceUniform_0_L2.aclnnInplaceUniform", "inputs"),
+        ("aclnnInplaceUniform_0_L0.MulAiCore", "inputs"),
+        ("aclnnInplaceUniform_0_L0.MulAiCore", "outputs"),
+        ("aclnnInplaceUniform_0_L2.aclnnInplaceUniform", "outputs"),
+    ]
+    assert [one.name for one in npu.executed] == ["DSARandomUniform", "MulAiCore"]
+
+
+def test_a_call_that_declares_no_outputs_has_no_file_of_them(npu, arm):
+    arm()
+    npu.run_api(ApiCall("aclnnLog", [X, Y], [], [Kernel("LogAiCore", [X], [Y])]))
+    assert [sides for _, sides in written(npu)] == ["inputs", "inputs", "outputs"]
 
 
 def test_the_watcher_dumps_the_outputs_of_eager_operators_too(npu, arm):
@@ -127,14 +146,14 @@ def test_empty_tensors_are_left_out(npu, arm):
     assert {(record.index, record.shape) for record in ascend_dump.open(path)} == {(0, (2, 3))}
 
 
-def test_statistics_are_a_file_of_each_side_too_without_task_and_stream(npu, arm):
+def test_statistics_are_a_file_of_each_side_too(npu, arm):
     path = arm(dump_data="stats")
     npu.run_api(ADD, stream=7)
     assert [file.name.split(".")[:4] for file in npu.files] == [
-        ["aclnnAdd_0_L2", "aclnnAdd", "65535", "65535"],
-        ["aclnnAdd_0_L0", "AddAiCore", "65535", "65535"],
-        ["aclnnAdd_0_L0", "AddAiCore", "65535", "65535"],
-        ["aclnnAdd_0_L2", "aclnnAdd", "65535", "65535"],
+        ["aclnnAdd_0_L2", "aclnnAdd", "0", "7"],
+        ["aclnnAdd_0_L0", "AddAiCore", "1", "7"],
+        ["aclnnAdd_0_L0", "AddAiCore", "3", "7"],
+        ["aclnnAdd_0_L2", "aclnnAdd", "4", "7"],
     ]
     assert [len(file.read_text().splitlines()) for file in npu.files] == [3, 3, 2, 2]
     assert {record.statistics().max for record in ascend_dump.open(path).select(io="output")} == {10}
@@ -165,13 +184,14 @@ def test_with_inf_and_nan_a_kernel_with_such_an_output_is_written_in_one_file(np
         assert {record.attrs["scene"] for record in ascend_dump.open(path)} == {"overflow"}
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", ml_dtypes.bfloat16, ml_dtypes.float8_e5m2])
-def test_infinities_of_each_floating_type_count(npu, arm, dtype):
+@pytest.mark.parametrize("dtype", ["f4", "f2", ml_dtypes.bfloat16, "f8", "c8", ml_dtypes.float8_e5m2, "i4"])
+def test_the_types_in_which_infinities_count(npu, arm, dtype):
     arm(dump_debug="on")
-    npu.run_api(call_of("aclnnAdd", [HALF], [np.array([1, np.inf], dtype)]))
+    value = 3 if dtype == "i4" else np.inf
+    npu.run_api(call_of("aclnnAdd", [HALF], [np.array([1, value], dtype)]))
     npu.run_api(call_of("aclnnAdd", [HALF], [np.array([1, 2], dtype)]))
-    npu.run_api(call_of("aclnnAdd", [HALF], [np.array([1, 2], "i4")]))
-    assert [name for name, _ in written(npu)] == ["aclnnAdd_0_L0.AddAiCore"]
+    counts = dtype in ("f4", "f2", ml_dtypes.bfloat16)
+    assert [name for name, _ in written(npu)] == (["aclnnAdd_0_L0.AddAiCore"] if counts else [])
 
 
 def test_in_saturation_mode_the_status_decides_and_the_values_are_finite(npu, arm):

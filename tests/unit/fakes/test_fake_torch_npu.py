@@ -59,7 +59,7 @@ def test_a_move_is_a_copy_and_no_kernel(npu, move):
     assert (x.is_npu, there.is_npu) == (False, True)
     there += 1
     assert x.tolist() == [1, 1]
-    assert types(npu) == ["aclnnInplaceAdds"]
+    assert types(npu) == ["aclnnAdds"]
     assert there.npu().data_ptr() == there.data_ptr()
 
 
@@ -149,6 +149,7 @@ def test_only_operators_on_the_device_are_kernels(npu):
         ("aclnnMatmul", "MatMulCommon"),
         ("aclnnInplaceRelu", "TransposeAiCore"),
         ("aclnnInplaceRelu", "Relu"),
+        ("aclnnInplaceRelu", "TransposeAiCore"),
     ]
     assert {(one.model_id, one.step) for one in npu.executed} == {(None, None)}
 
@@ -193,8 +194,8 @@ def test_a_call_has_whole_storages_and_its_kernel_the_view(npu, torch_npu, confi
     x = torch.arange(12.0).reshape(3, 4).npu()[1:, :2]
     seen = dumped(npu, torch_npu, config, lambda: x.abs())
     assert seen == [
-        ("aclnnAbs_0/AsStridedAiCore_0", "input", (12,)),
-        ("aclnnAbs_0/AsStridedAiCore_0", "output", (2, 2)),
+        ("aclnnAbs_0/SliceAiCore_0", "input", (3, 4)),
+        ("aclnnAbs_0/SliceAiCore_0", "output", (2, 2)),
         ("aclnnAbs_0/AbsAiCore_0", "input", (2, 2)),
         ("aclnnAbs_0/AbsAiCore_0", "output", (2, 2)),
         ("aclnnAbs_0", "input", (12,)),
@@ -296,8 +297,8 @@ def test_a_graph_computes_in_its_memory_when_it_is_replayed(npu, torch_npu, conf
         graph.replay()
         assert y.cpu().tolist() == [[3.0 * number] * 2] * 2
     assert count.cpu().item() == 2
-    assert types(npu) == ["aclnnMuls", "aclnnInplaceAdds"] * 2
-    assert {eager_name(parse_name(path.name)).api for path in npu.files} == {"aclnnMuls", "aclnnInplaceAdds"}
+    assert types(npu) == ["aclnnMuls", "aclnnAdds"] * 2
+    assert {eager_name(parse_name(path.name)).api for path in npu.files} == {"aclnnMuls", "aclnnAdds"}
     written = [record.numpy().max() for record in ascend_dump.open(tmp_path).select(op_type="aclnnMuls", io="output")]
     assert set(written) >= {6.0}
     graph.reset()
@@ -326,9 +327,7 @@ def test_an_index_out_of_range_fails_on_the_device_where_a_kernel_reads_by_it(np
     assert types(npu) == ["aclnnEmbedding"]
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.bool, torch.complex64]
-)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int8, torch.bool, torch.complex64])
 def test_values_are_dumped_as_they_are(npu, torch_npu, config, tmp_path, dtype):
     x = torch.tensor([[0, 1, 1], [1, 0, 1]]).to(dtype)
     torch_npu.npu.init_dump()
@@ -340,6 +339,74 @@ def test_values_are_dumped_as_they_are(npu, torch_npu, config, tmp_path, dtype):
     assert (given.op_type, given.shape, given.rank, given.step) == ("aclnnLogicalNot", (3, 2), None, None)
     assert given.numpy().astype("c8").tolist() == x.t().to(torch.complex64).tolist()
     assert made.numpy().tolist() == x.t().logical_not().tolist()
+
+
+def test_a_kernel_on_aicpu_has_no_files(npu, torch_npu, config):
+    """Only the API call is dumped, with its whole storages."""
+    x = torch.arange(4.0, dtype=torch.float64).npu()[1:]
+    seen = dumped(npu, torch_npu, config, lambda: x.abs())
+    assert seen == [("aclnnAbs_0", "input", (4,)), ("aclnnAbs_0", "output", (3,))]
+    assert [one.name for one in npu.executed] == ["AbsAiCore"]
+
+
+VIEWS = {
+    "transposed": (lambda x: x.transpose(0, 2), ["TransposeAiCore"]),
+    "a box": (lambda x: x[1:, 2:4, 1:], ["SliceAiCore"]),
+    "a box, transposed": (lambda x: x[1:, 2:4, 1:].transpose(0, 1), ["SliceAiCore", "TransposeAiCore"]),
+    "every second": (lambda x: x[..., ::2], ["StridedSliceAiCore"]),
+    "a column": (lambda x: x[0, :, 1], ["SliceAiCore"]),
+    "a diagonal": (lambda x: x[0].diagonal(), ["SliceAiCore"]),
+    "repeated": (lambda x: x[:1].expand(5, -1, -1), ["BroadcastToAiCore"]),
+    "repeated flags": (lambda x: (x > 3)[:1].expand(5, -1, -1), ["CastAiCore", "BroadcastToAiCore", "CastAiCore"]),
+    "overlapping": (lambda x: x.reshape(-1).unfold(0, 4, 2), ["AsStridedAiCore"]),
+    "in order": (lambda x: x[1:], []),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_kernels_bring_views_in_order(npu, torch_npu, view):
+    make, kernels = VIEWS[view]
+    x = make(torch.arange(120.0).reshape(4, 5, 6).npu())
+    npu.executed.clear()
+    x.logical_not()
+    assert [one.name for one in npu.executed] == [*kernels, "LogicalNotAiCore"]
+
+
+@pytest.mark.parametrize(
+    ("copy", "kernels"),
+    [
+        (lambda x, y: x.copy_(y), ["TensorMoveAiCore"]),
+        (lambda x, y: y.clone(), ["TensorMoveAiCore"]),
+        (lambda x, y: x.copy_(y.t()), ["TransposeAiCore"]),
+        (lambda x, y: x.t().copy_(y), ["TransposeAiCore"]),
+        (lambda x, y: x[:, :2].copy_(y[:, :2]), ["SliceAiCore", "ViewCopyAiCore"]),
+        (lambda x, y: x.copy_(y.half()), ["CastAiCore"]),
+        (lambda x, y: x.copy_(y[0]), ["BroadcastToAiCore"]),
+        (lambda x, y: x[:, :2].fill_(1), ["FillAiCore", "ViewCopyAiCore"]),
+        (lambda x, y: x[:, :2].abs_(), ["SliceAiCore", "AbsAiCore", "ViewCopyAiCore"]),
+    ],
+)
+def test_kernels_write_to_views(npu, torch_npu, copy, kernels):
+    x, y = torch.zeros(4, 4).npu(), torch.ones(4, 4).npu()
+    copy(x, y)
+    names = [one.name for one in npu.executed if one.op_type != "aclnnCast"]
+    assert names == kernels
+
+
+@pytest.mark.parametrize(
+    ("run", "api", "inputs"),
+    [
+        (lambda x: x.log(), "aclnnLog", 2),
+        (lambda x: x.copy_(x[:1]), "aclnnInplaceCopy", 2),
+        (lambda x: x.clone(), "aclnnInplaceCopy", 2),
+        (lambda x: x.fill_(2), "aclnnInplaceFillScalar", 1),
+    ],
+)
+def test_calls_that_declare_no_outputs(npu, torch_npu, config, run, api, inputs):
+    """Their outputs are among their inputs (DFX_OUT of the API is empty)."""
+    x = torch.ones(2, 3).npu()
+    seen = dumped(npu, torch_npu, config, lambda: run(x))
+    assert [(io, shape[0]) for name, io, shape in seen if name == f"{api}_0"] == [("input", 6)] * inputs
 
 
 def test_what_an_operator_overwrites_is_dumped_as_it_was(npu, torch_npu, config, tmp_path):
