@@ -100,10 +100,12 @@ def written_as(api: str) -> str:
 def aten_names(api: str) -> tuple[str, ...]:
     """Return the ATen operators that call an API on an NPU, the most likely first; () if none is known.
 
-    Another version of a listed API counts as that one: `aclnnRmsNormV9`. Names of `npu_` are operators of torch_npu.
+    Another version of a listed API counts as that one: `aclnnRmsNormV9`. Names of `npu_` are operators of torch_npu. A
+    generated API has the name of its operator in a dump: `ForeachAddScalar`.
     """
     callers = _callers()
-    return tuple((callers.get(api) or callers.get(_VERSION.sub("", api)) or "").split())
+    spellings = (api, _VERSION.sub("", api), f"aclnn{api}")
+    return tuple(next((callers[name] for name in spellings if name in callers), "").split())
 
 
 def reports_no_outputs(api: str) -> bool:

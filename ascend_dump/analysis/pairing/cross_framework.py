@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Callable, NamedTuple, Optional
 
@@ -169,28 +169,32 @@ def _pieces(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators, fused: Fus
     pieces = [_Piece(*piece, "provenance", 1.0) for piece in fused.unpaired((taken, pairs))]
     fused_b = {piece.position_b for piece in pieces}.difference(pairs)
     taken.update(piece.position_a for piece in pieces)
-    for position in b.computing:
-        if position not in pairs and position not in fused_b:
-            tensor = b.tensors[position][0]
-            further = _further_output(a, tensor)
-            if further is not None:
-                pieces.append(_Piece(further.operator, position, (further.record, tensor.record)))
-                taken.add(further.operator)
-    for position in a.computing:
-        if position not in taken:
-            tensor = a.tensors[position][0]
-            further = _further_output(b, tensor)
-            if further is not None:
-                pieces.append(_Piece(position, further.operator, (tensor.record, further.record)))
+    free_b = [position for position in b.computing if position not in pairs and position not in fused_b]
+    for position, further in _further_outputs(b, free_b, a):
+        pieces.append(_Piece(further.operator, position, (further.record, b.tensors[position][0].record)))
+        taken.add(further.operator)
+    free_a = [position for position in a.computing if position not in taken]
+    for position, further in _further_outputs(a, free_a, b):
+        pieces.append(_Piece(position, further.operator, (a.tensors[position][0].record, further.record)))
     return pieces
 
 
-def _further_output(side: ProgramGraph, tensor: Output) -> Optional[Output]:
-    """Return an output with these values that is not the first of its operator."""
-    if tensor.size < 2 or tensor.norm == 0:
-        return None
-    further = (output for position in side.computing for output in side.tensors[position][1:])
-    return next((output for output in further if output.is_same(tensor)), None)
+def _further_outputs(side: ProgramGraph, positions: Sequence[int], other: ProgramGraph) -> Iterator[tuple[int, Output]]:
+    """Yield operators whose output is one of the other side that is not the first of its operator, each once.
+
+    Equal elements come first: the next operator may change them by a little only.
+    """
+    waiting = [position for position in positions if (tensor := side.tensors[position][0]).size > 1 and tensor.norm]
+    further = [output for position in other.computing for output in other.tensors[position][1:]]
+    tests: list[Callable[[Output, Output], bool]] = [Output.has_same_elements, Output.is_same]
+    for test in tests if further else ():
+        for position in list(waiting):
+            tensor = side.tensors[position][0]
+            found = next((output for output in further if test(output, tensor) and output.is_same(tensor)), None)
+            if found is not None:
+                yield position, found
+                waiting.remove(position)
+                further = [output for output in further if output is not found]
 
 
 def _inputs(

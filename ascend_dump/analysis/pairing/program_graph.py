@@ -14,6 +14,7 @@ from ascend_dump.analysis.numerics.tensor_pair import identity_of
 from ascend_dump.analysis.operators.names import continues, is_source, is_view, operation
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import operator_class
+from ascend_dump.analysis.operators.unread_inputs import is_unread
 from ascend_dump.errors import AscendDumpError, NotSupported, ReadError
 from ascend_dump.reading import Record
 
@@ -173,13 +174,13 @@ class ProgramGraph:
         return self.views.get(identity, identity)
 
     def reads(self, position: int) -> list[Read]:
-        """Return the floating-point inputs of an operator."""
+        """Return the floating-point inputs that an operator reads."""
         reads = self._reads.get(position)
         if reads is not None:
             return reads
         reads = self._reads[position] = []
         for record in self.operators[position].inputs:
-            if _is_float(record):
+            if _is_float(record) and not is_unread(record):
                 root = self.root(identity_of(record))
                 maker = self.makers.get(root)
                 # Equal bytes may be written again later.

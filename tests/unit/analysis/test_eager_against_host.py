@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import ascend_dump
+from ascend_dump import fakes
 from ascend_dump.analysis.operators.names import aten_names, operation
 
 torch = pytest.importorskip("torch")
@@ -159,6 +160,39 @@ def test_fused_attention_in_each_layout(tmp_path, layout, wrong):
         assert comparison.verdict in ("equal", "noise")
 
 
+@pytest.mark.parametrize("wrong", ["", "aclnnFlashAttentionVarLenScore"])
+def test_packed_sequences_of_unequal_lengths(tmp_path, wrong):
+    """TND with lengths 2, 5 and 3 against a host that packs them too and keeps them apart by a mask."""
+    lengths = (2, 5, 3)
+    arrays = [randn(1, 4, sum(lengths), 8) for _ in range(3)]
+    npu = Npu(tmp_path / "npu", wrong)
+    api = "aclnnFlashAttentionVarLenScore"
+    starts = np.cumsum((0, *lengths))
+
+    def on_npu(*tensors):
+        parts = [
+            attention(*(tensor[start:end].transpose(1, 0, 2)[None] for tensor in tensors))[0].transpose(1, 0, 2)
+            for start, end in zip(starts, starts[1:])
+        ]
+        return np.concatenate(parts)
+
+    h = npu(api, on_npu, *(np.ascontiguousarray(array[0].transpose(1, 0, 2)) for array in arrays))
+    npu("aclnnRelu", lambda h: np.maximum(h, 0), h)
+    sequence = torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths))
+
+    def on_cpu(q, k, v):
+        apart = sequence[:, None] == sequence[None, :]
+        torch.relu(torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=apart))
+
+    comparison = ascend_dump.compare(tmp_path / "npu", recorded(tmp_path / "cpu", on_cpu, *arrays))
+    assert dict(pairs_of(comparison))["aclnnRelu"] == "aten::relu"
+    if wrong:
+        assert comparison.origins[0].pair.actual.op_type == api
+    else:
+        assert comparison.origins == ()
+        assert comparison.verdict in ("equal", "noise")
+
+
 def rms_norm(x, w):
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * w
 
@@ -238,6 +272,48 @@ def test_an_optimizer_that_updates_tensors_one_by_one_agrees_with_one_of_lists(t
     assert {pair.verdict for pair in comparison.pairs if pair.actual and pair.reference} <= {"equal", "noise"}
 
 
+@pytest.mark.skipif(not hasattr(torch, "_C") or not hasattr(torch._C, "_acc"), reason="the fake needs PyTorch 2.13")
+@pytest.mark.parametrize("foreach", [True, False])
+@pytest.mark.parametrize("eps", [1e-8, 1e-3])
+def test_an_optimizer_of_lists_on_the_simulated_device(tmp_path, foreach, eps):
+    """AdamW as PyTorch chooses it on a device: every step calls APIs on lists of tensors."""
+
+    def train(device, path, **settings):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16)).to(device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, **settings)
+        with ascend_dump.capture(model, path=path, steps="0-1", mode="all", quiet=True):
+            for _ in range(2):
+                optimizer.zero_grad()
+                model(torch.ones(4, 8).to(device)).square().mean().backward()
+                optimizer.step()
+        return path
+
+    reference = train("cpu", tmp_path / "cpu", foreach=foreach)
+    with fakes.install("torch_npu", environ={}):
+        actual = train("npu", tmp_path / "npu", foreach=True, eps=eps)
+    comparison = ascend_dump.compare(actual, reference)
+    if eps == 1e-8:
+        assert comparison.origins == ()
+        assert not any(pair.differs for pair in comparison.pairs)
+        assert "aclnnForeachSqrt" in {pair.actual.op_type for pair in comparison.pairs if pair.actual is not None}
+    else:
+        first = comparison.origins[0].pair.actual.op_type
+        # One by one, the host's operators have no partner among those on lists but the last.
+        assert first == ("ForeachAddScalar" if foreach else "aclnnForeachAddcdivScalarList")
+
+
+def test_the_memory_that_a_call_overwrites_is_not_read(tmp_path):
+    npu = Npu(tmp_path / "npu")
+    x = randn(3, 4)
+    npu("aclnnInplaceZero", lambda garbage: garbage * 0, np.where(x > 0, 7, x).astype("f4"))
+    npu("aclnnAdd", lambda a, b: a + b, x, np.zeros_like(x))
+    reference = recorded(tmp_path / "cpu", lambda x: x + torch.empty(3, 4).zero_(), x)
+    comparison = ascend_dump.compare(tmp_path / "npu", reference)
+    assert comparison.origins == ()
+    assert not any(pair.differs for pair in comparison.pairs)
+
+
 def test_operators_of_torch_npu_alone_are_reported_as_such(tmp_path):
     npu = Npu(tmp_path / "npu")
     x, w = randn(4, 8), randn(8, 6)
@@ -255,4 +331,8 @@ def test_names_of_apis():
     assert operation("aclnnSoftmax") == operation("aten::_softmax")
     assert operation("aclnnRmsNormV9") == operation("aclnnRmsNorm") == operation("aten::_fused_rms_norm")
     assert aten_names("aclnnApplyAdamWV2") == ("_fused_adamw_",)
+    # A dump names the API that another one calls in its place, and a generated API by its operator.
+    assert aten_names("aclnnLayerNormWithImplMode") == ("native_layer_norm",)
+    assert set(aten_names("aclnnAdd")) == {"add", "add_"}
+    assert operation("ForeachAddScalar") == operation("aten::_foreach_add_.Scalar")
     assert (aten_names("aclnnNoSuchApi"), operation("aclnnNoSuchApi")) == ((), "aclnnNoSuchApi")
