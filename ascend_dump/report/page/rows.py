@@ -24,7 +24,10 @@ MOST_READ = 2 << 30
 STATE_NUMBER = {state.name: number for number, state in enumerate(STATES)}
 #: The worst state that needs no attention.
 _QUIET = STATE_NUMBER["noise"]
-_TEXTS = ("name", "type", "module", "scope", "source", "stack", "phase", "io", "model", "run", "dtype", "shape")
+_TEXTS = (
+    *("name", "type", "kernel", "module", "scope", "source", "stack", "phase"),
+    *("io", "model", "run", "dtype", "shape"),
+)
 _OF_PAIRS = ("reason", "how", "transformation", "partner")
 _STATISTICS = ("max", "min", "mean", "rms", "zero")
 _ERRORS = ("rel_l2", "max_abs", "max_rel", "rmse", "cosine", "unequal")

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import eager_dumps
+import numpy as np
 import pytest
 from conftest import OpenPage
 from playwright.sync_api import Page, expect
@@ -236,6 +238,17 @@ class TestFilter:
         for text, selectors in self.CASES:
             page.evaluate("(text) => ascendDump.filter(text)", text)
             assert rows_kept(page) == len(dump.select(**selectors)), text
+
+    def test_it_leaves_out_the_kernels_of_api_calls(self, open_page: OpenPage, tmp_path: Path) -> None:
+        values = np.arange(8, dtype="f4")
+        device = eager_dumps.device(tmp_path / "npu")
+        for api, kernel in (("aclnnAdd", "AddAiCore"), ("aclnnRelu", "Relu")):
+            device.call(api, [values], [values], [(kernel, [values], [values])])
+        ascend_dump.triage(tmp_path / "npu").save(tmp_path / "page.html")
+        page = open_page(tmp_path / "page.html")
+        for text, count in (("", 8), ("kernel=", 4), ("kernel=Add*", 2), ("kernel=* op=aclnnRelu*", 4)):
+            page.evaluate("(text) => ascendDump.filter(text)", text)
+            assert rows_kept(page) == count, text
 
     def test_words_without_a_field_are_parts_of_names(self, open_page: OpenPage, compared: Path) -> None:
         page = open_page(compared)

@@ -1,7 +1,7 @@
 // The language of the filter box: that of `Dump.select`.
 
 const TEXT_FIELDS = {
-  op: "name", op_type: "type", io: "io", model: "model", phase: "phase", module: "module", scope: "scope", run: "run",
+  op: "name", op_type: "type", kernel: "kernel", io: "io", model: "model", phase: "phase", module: "module", scope: "scope", run: "run",
   state: "state", dtype: "dtype", source: "source", how: "how", reason: "reason",
 };
 const NUMBER_FIELDS = ["step", "rank", "index", "device"];
