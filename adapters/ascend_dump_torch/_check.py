@@ -120,7 +120,7 @@ def _no_effect(message: str, hint: str, setting: str) -> Problem:
 
 def compiled_problem() -> Problem:
     """Return the problem that explains how compiled code is recorded."""
-    from ascend_dump_torch._eager import can_force_eager
+    from ascend_dump_torch._framework_settings import can_force_eager
 
     if can_force_eager():
         return Problem(

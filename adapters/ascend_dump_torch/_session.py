@@ -24,7 +24,7 @@ from ascend_dump.dump_format import SYMPTOM
 from ascend_dump.writing import CHANGED, HostRun, HostWriter, Item, size_limit
 from ascend_dump_torch import _stack
 from ascend_dump_torch._call_site import Tracker, user_line
-from ascend_dump_torch._eager import force_eager
+from ascend_dump_torch._framework_settings import force_eager, settings_of_torch
 from ascend_dump_torch._layers import LayerFilter
 from ascend_dump_torch._memory_hooks import MemoryGuard
 from ascend_dump_torch._mode import RecordMode
@@ -89,7 +89,8 @@ class TorchSession(Session):
         #: Removes what was installed to record the step.
         self._undo: Optional[contextlib.ExitStack] = None
         self._refuse_others()
-        self._run = HostRun(run, request=request.to_mapping(), versions={"torch": str(torch.__version__)})
+        versions = {"torch": str(torch.__version__)}
+        self._run = HostRun(run, request=request.to_mapping(), versions=versions, settings=settings_of_torch())
         self.root = run.path
         self._limit = size_limit(request, run)
         model = run.model or (type(target).__name__ if target is not None else "process")

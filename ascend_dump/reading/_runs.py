@@ -9,6 +9,7 @@ import socket
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, NamedTuple, Optional
 
@@ -36,6 +37,8 @@ _LEVELS = 5
 #: The most bytes of a manifest, which has no records.
 _MOST_BYTES = 10_000_000
 _LONGEST_REASON = 1000
+#: Versions, variables and settings of a manifest.
+_MOST_SURROUNDINGS = 200
 #: Bytes of an index that are read at a time.
 _PART = 1 << 20
 #: The tensor in a line that ascend_dump wrote, with these fields next to each other. Other lines have their
@@ -69,6 +72,7 @@ class Run(NamedTuple):
     records how many records it left on disk; None if its manifest does not tell, or it is not complete
     ranks   the requested ranks, as in `capture(ranks=...)`; "" if all of them were requested
     steps   how many steps it recorded, also those that left nothing; None as for `records`
+    surroundings  (name, text) pairs: versions, environment variables, settings of the framework, the git commit
     """
 
     path: Path
@@ -80,6 +84,7 @@ class Run(NamedTuple):
     records: Optional[int] = None
     ranks: str = ""
     steps: Optional[int] = None
+    surroundings: tuple[tuple[str, str], ...] = ()
 
 
 class LostRecords(NamedTuple):
@@ -217,7 +222,20 @@ def read_run(root: Path) -> Optional[Run]:
     run = _read_run(root, manifest)
     if run is None:
         return None
-    return run._replace(notes=tuple(_notes(manifest)), made=tuple(_made(manifest)), ranks=_ranks(manifest))
+    return run._replace(
+        notes=tuple(_notes(manifest)),
+        made=tuple(_made(manifest)),
+        ranks=_ranks(manifest),
+        surroundings=tuple(islice(_surroundings(manifest), _MOST_SURROUNDINGS)),
+    )
+
+
+def _surroundings(manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for field in ("versions", "surroundings"):
+        texts = manifest.get(field)
+        for name, text in texts.items() if isinstance(texts, dict) else ():
+            if isinstance(text, str):
+                yield name[:_LONGEST_REASON], text[:_LONGEST_REASON]
 
 
 def _ranks(manifest: dict[str, Any]) -> str:

@@ -105,6 +105,8 @@ _MOST_NAMED = 10
 _MOST_CALLS = 3
 #: Parts that are built differently, and the numbers in their names by which layers differ.
 _MOST_PARTS, _NUMBER = 3, re.compile(r"\d+")
+#: Versions, variables and settings that a line of notes names.
+_MOST_AROUND = 5
 #: Bytes of a short answer, and of a line of it; a next step is never cut.
 _MOST_BRIEF = 2000
 _MOST_OF_LINE = 240
@@ -349,6 +351,17 @@ class RebuiltPart(Protocol):
     def reference(self) -> int: ...
 
 
+class SurroundingText(Protocol):
+    """A version, a variable or a setting that differs around the programs; None: not set."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def actual(self) -> Optional[str]: ...
+    @property
+    def reference(self) -> Optional[str]: ...
+
+
 class HasNotes(Protocol):
     """The fields of a comparison that `comparison_notes` reads; inside, left_out: numbers of (actual, reference)."""
 
@@ -360,6 +373,8 @@ class HasNotes(Protocol):
     def crossings(self) -> Sequence[CrossedPair]: ...
     @property
     def rebuilt(self) -> Sequence[RebuiltPart]: ...
+    @property
+    def around(self) -> Sequence[SurroundingText]: ...
     @property
     def unused(self) -> Sequence[str]: ...
     @property
@@ -379,9 +394,23 @@ def _rebuilt_text(parts: Sequence[RebuiltPart]) -> str:
     return f"{'; '.join(texts[:_MOST_PARTS])}{further}"
 
 
+def _around_text(around: Sequence[SurroundingText]) -> str:
+    texts = [
+        f"{one.name} {_or_not_set(one.actual)} here, {_or_not_set(one.reference)} in the reference" for one in around
+    ]
+    further = f" and {len(texts) - _MOST_AROUND} more (--json lists all)" if len(texts) > _MOST_AROUND else ""
+    return f"{'; '.join(texts[:_MOST_AROUND])}{further}"
+
+
+def _or_not_set(text: Optional[str]) -> str:
+    return "not set" if text is None else text
+
+
 def comparison_notes(compared: HasNotes) -> Iterator[str]:
     """Yield the notes of a comparison: operators and tensors that were not compared, and doubtful pairs."""
     inside, left_out, unused = compared.inside, compared.left_out, compared.unused
+    if compared.around:
+        yield f"around the programs: {_around_text(compared.around)}"
     if any(inside):
         yield (
             f"two frameworks: {inside[0]} operators of actual and {inside[1]} of the reference run inside compared "

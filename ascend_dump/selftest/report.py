@@ -24,6 +24,7 @@ from typing import Any
 from ascend_dump._version import __version__
 from ascend_dump.errors import WriteError
 from ascend_dump.storage.files import read_regular
+from ascend_dump.storage.installed import installed_versions
 
 __all__ = ["Private", "private_names", "versions", "write_report"]
 
@@ -41,12 +42,6 @@ _PACKAGES = (
     "mindspore",
     "tensorflow",
 )
-#: Files with the versions of CANN, driver and firmware.
-_VERSION_FILES = {
-    "CANN": ("{ASCEND_HOME_PATH}/version.cfg", "{ASCEND_HOME_PATH}/runtime/version.info"),
-    "driver": ("/usr/local/Ascend/driver/version.info",),
-    "firmware": ("/usr/local/Ascend/firmware/version.info",),
-}
 #: Environment variables that change a dump; others are not in the report.
 _SETTINGS = re.compile(r"(ASCEND|NPU|GE|HCCL|MS|MINDSPORE|DUMP|TORCH|TF|ACL|OMP)_\w+|RANK(_\w+)?|WORLD_SIZE")
 #: Names of variables whose value may be a secret.
@@ -123,26 +118,14 @@ def versions() -> dict[str, Any]:
         except PackageNotFoundError:
             return None
 
+    installed = installed_versions()
     return {
         "ascend_dump": __version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "packages": {name: of(name) for name in _PACKAGES},
-        **{name: next(_version_texts(paths), None) for name, paths in _VERSION_FILES.items()},
+        **{name: installed.get(name) for name in ("CANN", "driver", "firmware")},
     }
-
-
-def _version_texts(paths: tuple[str, ...]) -> Iterator[str]:
-    for path in paths:
-        if "{" in path and not os.environ.get("ASCEND_HOME_PATH"):
-            continue
-        try:
-            text = read_regular(path.format(**os.environ), _LARGEST).decode(errors="replace")
-        except OSError:
-            continue
-        match = re.search(r"version\s*[=:]\s*\[?([^\s\]]+)", text, re.IGNORECASE)
-        if match:
-            yield match[1]
 
 
 def write_report(file: Path, work: Path, document: Mapping[str, Any]) -> list[str]:

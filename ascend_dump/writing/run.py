@@ -9,7 +9,7 @@ import platform
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -20,6 +20,7 @@ from ascend_dump.common.paths import RunDirectory, add_private_directory, replac
 from ascend_dump.dump_format import MANIFEST, encodable
 from ascend_dump.errors import AscendDumpError, WriteError
 from ascend_dump.writing.budget import explain
+from ascend_dump.writing.surroundings import loaded_versions, surroundings
 
 if TYPE_CHECKING:
     from ascend_dump.writing.writer import HostWriter
@@ -33,7 +34,15 @@ _LONGEST_NAME = 200
 class HostRun:
     """Writes the manifest of a run into its directory, which must exist and be empty. Raises WriteError."""
 
-    def __init__(self, directory: RunDirectory, *, request: dict[str, Any], versions: dict[str, str]) -> None:
+    def __init__(
+        self,
+        directory: RunDirectory,
+        *,
+        request: dict[str, Any],
+        versions: dict[str, str],
+        settings: Optional[Mapping[str, str]] = None,
+    ) -> None:
+        """settings: of the framework, by names that a user knows: `torch.get_num_threads()`."""
         self.root, rank = directory.path, directory.rank
         self._manifest: dict[str, Any] = {
             "schema": "ascend-dump/host/1",
@@ -41,7 +50,13 @@ class HostRun:
             "request": request,
             "rank": rank.rank,
             "world_size": rank.world,
-            "versions": {"ascend_dump": __version__, "python": platform.python_version(), **versions},
+            "versions": {
+                "ascend_dump": __version__,
+                "python": platform.python_version(),
+                **loaded_versions(),
+                **versions,
+            },
+            "surroundings": {**(settings or {}), **surroundings()},
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "parent": os.getppid(),

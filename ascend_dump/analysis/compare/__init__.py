@@ -2,6 +2,7 @@
 
 from ascend_dump.analysis.compare._compare import compare
 from ascend_dump.analysis.compare._comparison import SUFFIXES, Comparison
+from ascend_dump.analysis.compare._surroundings import Surrounding
 from ascend_dump.analysis.explaining.results import KINDS, ChangedCall, Crossing, Origin, Pair
 from ascend_dump.analysis.judging.rules import rules_of
 from ascend_dump.analysis.judging.verdict import Rules, judge, worst
@@ -17,6 +18,7 @@ __all__ = [
     "Origin",
     "Pair",
     "Rules",
+    "Surrounding",
     "compare",
     "judge",
     "measure",

@@ -23,6 +23,7 @@ from ascend_dump.analysis.alignment.shard_notation import ShardLayouts, ShardSou
 from ascend_dump.analysis.alignment.shards import Portions
 from ascend_dump.analysis.compare._comparison import Comparison
 from ascend_dump.analysis.compare._on_executor import CountedBatch, RankResult, result_of, table_of, tasks_of
+from ascend_dump.analysis.compare._surroundings import differing_surroundings
 from ascend_dump.analysis.compare._unused import unused_names, unused_rules
 from ascend_dump.analysis.explaining.origins import kind_order
 from ascend_dump.analysis.explaining.pairs import EqualStep, Pairs, are_equal
@@ -216,6 +217,7 @@ def _combine(
             *unused_rules(rules, dumps),
         ),
         rebuilt=tuple(_agreeing_parts(results, origins)),
+        around=differing_surroundings(*dumps[:2]),
     )
 
 

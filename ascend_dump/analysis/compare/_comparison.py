@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
+from ascend_dump.analysis.compare._surroundings import Surrounding
 from ascend_dump.analysis.explaining.pairs import Pairs
 from ascend_dump.analysis.explaining.results import ChangedCall, Crossing, Origin, Pair, Rebuilt
 from ascend_dump.analysis.judging.input_noise import FOLLOWS_FLIPS
@@ -51,6 +52,7 @@ class Comparison:
                 verdict is surprising, and correct them by a mapping
     unused      names of the mapping and globs of the rules that fit nothing in the dumps, each in words
     rebuilt     parts of the program that are built differently and agree: their insides are in no pair
+    around      versions, environment variables and settings that differ
     allowed     globs of operators that may be missing on one side, see `allowing`
     """
 
@@ -67,6 +69,7 @@ class Comparison:
     unused: tuple[str, ...] = ()
     allowed: tuple[str, ...] = ()
     rebuilt: tuple[Rebuilt, ...] = ()
+    around: tuple[Surrounding, ...] = ()
 
     def allowing(self, *globs: str) -> Comparison:
         """Return the comparison with operators of such names allowed to be missing on one side.
@@ -169,6 +172,7 @@ class Comparison:
             "inside": dict(zip(("actual", "reference"), self.inside)),
             "left_out": dict(zip(("actual", "reference"), self.left_out)),
             "rebuilt": [part._asdict() for part in self.rebuilt],
+            "around": [one._asdict() for one in self.around],
             "unused": list(self.unused),
             "allowed": list(self.allowed),
             "crossings": [crossing._asdict() for crossing in self.crossings],

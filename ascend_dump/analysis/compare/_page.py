@@ -25,6 +25,7 @@ from ascend_dump.request import DumpRequest
 from ascend_dump.storage import named_beside
 
 if TYPE_CHECKING:
+    from ascend_dump.analysis.compare._surroundings import Surrounding
     from ascend_dump.analysis.explaining.results import ChangedCall, Crossing, Origin, Pair, Rebuilt
     from ascend_dump.analysis.judging.verdict import Rules
 
@@ -62,6 +63,8 @@ class ShownComparison(Protocol):
     def several_ranks(self) -> bool: ...
     @property
     def rebuilt(self) -> Sequence[Rebuilt]: ...
+    @property
+    def around(self) -> Sequence[Surrounding]: ...
     @property
     def unused(self) -> Sequence[str]: ...
 

@@ -165,7 +165,7 @@ def _of_reading(note: Any, error: Any) -> dict[str, tuple[_Fields, ...]]:
 
 
 def _of_analyses(note: Any, error: Any) -> dict[str, tuple[_Fields, ...]]:
-    from ascend_dump.analysis.compare import Measure
+    from ascend_dump.analysis.compare import Measure, Surrounding
     from ascend_dump.analysis.explaining.results import Crossing, Rebuilt
     from ascend_dump.analysis.overwritten_outputs import Trample
     from ascend_dump.analysis.ranks.index_comparison import RankOrigin
@@ -188,6 +188,7 @@ def _of_analyses(note: Any, error: Any) -> dict[str, tuple[_Fields, ...]]:
     compared.update(changed=_list(changed), rules=dict[str, Any], undefined=counts, inside=numbers, left_out=numbers)
     crossings = _list(_object("Crossing", _values_of(Crossing)))
     compared.update(rebuilt=_list(_object("Rebuilt", _values_of(Rebuilt))))
+    compared.update(around=_list(_object("Surrounding", _values_of(Surrounding))))
     compared.update(unused=_Texts, allowed=_Texts, crossings=crossings, pairs=_list(pair), notes=_list(note))
     row = {**dict.fromkeys(("rank", "rows", "unequal", "alone", "undecided", "unreadable"), int), "position": _Count}
     row.update(dict.fromkeys(("kind", "op_type", "op_name", "io", "source"), _Text), step=_Count, index=_Count)

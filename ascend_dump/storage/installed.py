@@ -1,0 +1,37 @@
+"""The versions of CANN, its driver and its firmware on this machine, from the files of their installations."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from ascend_dump.storage.files import read_regular
+
+__all__ = ["installed_versions"]
+
+_VERSION_FILES = {
+    "CANN": ("{ASCEND_HOME_PATH}/version.cfg", "{ASCEND_HOME_PATH}/runtime/version.info"),
+    "driver": ("/usr/local/Ascend/driver/version.info",),
+    "firmware": ("/usr/local/Ascend/firmware/version.info",),
+}
+_LARGEST = 64 << 10
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions that are known, by name."""
+    found = {name: next(_versions(paths), None) for name, paths in _VERSION_FILES.items()}
+    return {name: version for name, version in found.items() if version is not None}
+
+
+def _versions(paths: tuple[str, ...]) -> Iterator[str]:
+    for path in paths:
+        if "{" in path and not os.environ.get("ASCEND_HOME_PATH"):
+            continue
+        try:
+            text = read_regular(path.format(**os.environ), _LARGEST).decode(errors="replace")
+        except OSError:
+            continue
+        match = re.search(r"version\s*[=:]\s*\[?([^\s\]]+)", text, re.IGNORECASE)
+        if match:
+            yield match[1]
