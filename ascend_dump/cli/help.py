@@ -24,11 +24,12 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
 @click.command(short_help="Show what to do if a loss is NaN, differs, ...")
 @click.argument("topic", required=False, shell_complete=_complete)
 @click.option("--schema", "name", metavar="NAME", help="Print the JSON Schema of a document; see `help schemas`.")
+@click.option("--lang", metavar="LANGUAGE", help="zh: topics in Chinese, as far as they are; by default the locale's.")
 @json_option
-def help(topic: Optional[str], name: Optional[str], as_json: bool) -> Exit:  # noqa: A001  (the name of the verb)
+def help(topic: Optional[str], name: Optional[str], lang: Optional[str], as_json: bool) -> Exit:  # noqa: A001  (the name of the verb)
     """Print a topic, or the help of a verb; without TOPIC, list all topics."""
     from ascend_dump.cli.shared.group import VERBS
-    from ascend_dump.cli.shared.help_texts import TOPICS, topic_text, topics
+    from ascend_dump.cli.shared.help_texts import LANGUAGES, TOPICS, topic_text, topics, user_language
     from ascend_dump.report.documents import write_document
 
     if name is not None:
@@ -47,7 +48,10 @@ def help(topic: Optional[str], name: Optional[str], as_json: bool) -> Exit:  # n
         with click.Context(command, parent=context.parent, info_name=topic) as inner:
             click.echo(command.get_help(inner))
         return Exit.OK
-    texts = topics() if topic is None else [topic_text(topic)]
+    if lang is not None and lang not in LANGUAGES:
+        raise ConfigError(f"--lang {lang} was given, expected one of {', '.join(LANGUAGES)}")
+    language = lang or user_language()
+    texts = topics(language) if topic is None else [topic_text(topic, language)]
     if as_json:
         write_document(sys.stdout, "help", {"pages": [text._asdict() for text in texts]})
     elif topic is not None:

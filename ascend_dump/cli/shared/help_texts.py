@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,9 +13,20 @@ from ascend_dump.errors import ConfigError
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
-__all__ = ["TOPICS", "HelpText", "explanation", "explanations", "topic_text", "topics"]
+__all__ = [
+    "LANGUAGES",
+    "TOPICS",
+    "HelpText",
+    "explanation",
+    "explanations",
+    "topic_text",
+    "topics",
+    "user_language",
+]
 
 _TOPICS = "topics"
+#: Those besides English are `pages/topics/<language>/`.
+LANGUAGES = ("en", "zh")
 #: Every topic, by task: `pages/topics/<topic>.md`.
 TOPICS = {
     "Find a fault": ("nan", "different", "suspects", "ranks"),
@@ -49,18 +62,33 @@ def explanation(code: str) -> HelpText:
     return _read(name)
 
 
-def topics() -> list[HelpText]:
+def topics(language: str = "en") -> list[HelpText]:
     """Return all topics in the order of TOPICS."""
-    return [_read(name, _TOPICS) for names in TOPICS.values() for name in names]
+    return [_topic(name, language) for names in TOPICS.values() for name in names]
 
 
-def topic_text(topic: str) -> HelpText:
-    """Return the text of a topic. Raises ConfigError naming the nearest topic."""
+def topic_text(topic: str, language: str = "en") -> HelpText:
+    """Return the text of a topic, in English unless it is there in another language.
+
+    Raises ConfigError naming the nearest topic.
+    """
     name, names = topic.strip().lower(), [name for names in TOPICS.values() for name in names]
     if name not in names:
         guess = did_you_mean(name, names, cutoff=0.5)
         raise ConfigError(f"there is no topic {topic!r}", hint=f"{guess}topics: {', '.join(names)}")
-    return _read(name, _TOPICS)
+    return _topic(name, language)
+
+
+def user_language() -> str:
+    """Return the language of the user's locale if there are topics in it, else "en"."""
+    locale = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
+    language = re.split(r"[_.@-]", locale.lower())[0]
+    return language if language in LANGUAGES else "en"
+
+
+def _topic(name: str, language: str) -> HelpText:
+    is_there = language != "en" and (_directory(_TOPICS, language) / f"{name}.md").is_file()
+    return _read(name, _TOPICS, *([language] if is_there else []))
 
 
 def _read(code: str, *subdirectory: str) -> HelpText:
