@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 
 from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.module_calls import NOT_RECORDED, ModuleCalls
+from ascend_dump.analysis.operators.names import name_in_rules
 from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.nonfinite import (
     CONSTANTS,
@@ -28,7 +29,6 @@ from ascend_dump.errors import CorruptDump, NotSupported, ReadError
 from ascend_dump.reading import Dump, Record, RunState, open_dump
 from ascend_dump.report.findings import ANSWERS, Finding
 from ascend_dump.statistics import Statistics
-from ascend_dump.statistics.nonfinite.masks import plain_name
 
 if TYPE_CHECKING:
     from ascend_dump.analysis.ranks.received_nonfinite import Givers, GivingRanks
@@ -547,7 +547,7 @@ def _source(nonfinite: NonFiniteOperator) -> str:
         if statistics is not None and is_nonfinite(statistics)
     ]
     name = nonfinite.record.op_name or nonfinite.record.path.name
-    if plain_name(nonfinite.record.op_type) in CONSTANTS:
+    if name_in_rules(nonfinite.record.op_type) in CONSTANTS:
         return f"{name} is a constant of the program, as in torch.tensor(...)"
     arguments = _Given.of(nonfinite.record)
     if arguments.alone and arguments.wrong:

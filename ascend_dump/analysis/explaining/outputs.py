@@ -24,11 +24,12 @@ from ascend_dump.analysis.numerics.measure import Measure
 from ascend_dump.analysis.numerics.tensor_pair import Difference, identity_of, type_of
 from ascend_dump.analysis.operators.arguments import DifferingArgument, differing_arguments, same_generator
 from ascend_dump.analysis.operators.module_calls import NOT_RECORDED
-from ascend_dump.analysis.operators.names import is_view, may_enlarge_errors
+from ascend_dump.analysis.operators.names import is_view, may_enlarge_errors, operation
 from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import COLLECTIVES, RANDOM, VIEWS, operator_class, writes
 from ascend_dump.analysis.operators.undefined_outputs import why_undefined
+from ascend_dump.analysis.pairing.same_framework import Match
 from ascend_dump.dump_format import UNINITIALISED
 from ascend_dump.reading import Record
 
@@ -188,6 +189,18 @@ def _draft(state: RankState, operators: OperatorPair, pair: Pair, arguments: Seq
         evidence += [*inputs.unread_evidence, *state.unreadable_evidence()]
     if state.rerun is not None and pair.verdict == "different":
         evidence += state.rerun.evidence(match, pair.actual, pair.reference)
+    added = _added_before(match) if kind in ("compute", "amplification") else None
+    if added is not None:
+        is_of_actual, record = added
+        reason = f"{record.op_type} runs in {'actual' if is_of_actual else 'the reference'} only"
+        evidence = [reason, f"its result differs, read as {pair.record.label}: {pair.reason}"]
+        kind = "structure"
+        pair = replace(
+            pair,
+            actual=record if is_of_actual else None,
+            reference=None if is_of_actual else record,
+            reason=reason,
+        )
     # Shards and other layouts differ in shape too; that alone is no difference of values.
     reshaped = pair.verdict == "structure" and not pair.has_one_shape
     texts = [argument.text for argument in arguments]
@@ -200,6 +213,26 @@ def _draft(state: RankState, operators: OperatorPair, pair: Pair, arguments: Seq
         joined=_call_key(match.reference, texts) if texts else None,
         arguments=texts,
     )
+
+
+def _added_before(match: Match) -> Optional[tuple[bool, Record]]:
+    """Return an input of an operator that only one side runs before the same operator; True if it is of actual.
+
+    Between frameworks, inputs are those of such operators: their own results have no partner.
+    """
+    if match.tensors is None or operation(match.actual.op_type) != operation(match.reference.op_type):
+        return None
+    before = [
+        [pair[side] for pair in match.inputs if pair[side] is not None and not _is_of(pair[side], operator)]
+        for side, operator in enumerate((match.actual, match.reference))
+    ]
+    if bool(before[0]) == bool(before[1]):
+        return None
+    return bool(before[0]), next(record for record in (*before[0], *before[1]) if record is not None)
+
+
+def _is_of(record: Optional[Record], operator: Operator) -> bool:
+    return record is not None and any(record is own for own in operator.records)
 
 
 def _call_key(operator: Operator, arguments: Sequence[str]) -> Optional[Hashable]:

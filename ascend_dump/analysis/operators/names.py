@@ -14,6 +14,7 @@ from typing import Optional
 import msgspec
 
 from ascend_dump.analysis.operators.properties import operator_class
+from ascend_dump.statistics.nonfinite.masks import plain_name
 
 __all__ = [
     "api_names",
@@ -24,6 +25,7 @@ __all__ = [
     "is_view",
     "may_enlarge_errors",
     "moves_elements",
+    "name_in_rules",
     "operation",
     "reports_no_outputs",
     "without_counterpart",
@@ -90,6 +92,12 @@ def _callers() -> dict[str, str]:
     for api, written in table.written_as.items():
         callers[written] = " ".join(filter(None, (callers.get(written), table.called_by.get(api))))
     return callers
+
+
+def name_in_rules(op_type: str) -> str:
+    """Return the name of an operator in the rules of masks and constants: of an API that of the ATen operator."""
+    names = aten_names(op_type) if op_type.startswith("aclnn") else ()
+    return plain_name(names[0] if names else op_type)
 
 
 def written_as(api: str) -> str:

@@ -7,12 +7,13 @@ from itertools import groupby
 from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump.analysis.numerics.valueless import is_no_value
+from ascend_dump.analysis.operators.names import name_in_rules
 from ascend_dump.analysis.operators.operator import call_of
 from ascend_dump.errors import NotSupported, ReadError
 from ascend_dump.reading import Record
 from ascend_dump.statistics import Statistics
 from ascend_dump.statistics.nonfinite import has_nan, is_additive_mask, is_nonfinite
-from ascend_dump.statistics.nonfinite.masks import FILLING, plain_name
+from ascend_dump.statistics.nonfinite.masks import FILLING
 
 __all__ = [
     "CONSTANTS",
@@ -133,14 +134,14 @@ def _nonfinite(records: Iterable[Record], measured: Iterable[Optional[Statistics
 
 def _kind(operator: Record, wrong: list[Statistics], inputs: list[Record], measured: list[Optional[Statistics]]) -> str:
     makes_nan = any(map(has_nan, wrong))
-    if not makes_nan and plain_name(operator.op_type or operator.op_name) in CONSTANTS:
+    if not makes_nan and name_in_rules(operator.op_type or operator.op_name) in CONSTANTS:
         return "mask"
     recorded = [statistics for statistics in measured if statistics is not None]
     if any(map(is_nonfinite, recorded)):
         if not makes_nan or any(map(has_nan, recorded)):
             return "carried"
         return "nan-made" if len(recorded) == len(measured) else "unknown"
-    fills = plain_name(operator.op_type or operator.op_name) in FILLING
+    fills = name_in_rules(operator.op_type or operator.op_name) in FILLING
     if not makes_nan and (fills or all(map(is_additive_mask, wrong))):
         return "mask"
     return "origin" if recorded and len(recorded) == len(measured) else "unknown"

@@ -49,7 +49,7 @@ def pair_operators(a: ProgramGraph, b: ProgramGraph, mapping: Mapping[str, str])
     _by_mapping(a, b, mapping, pairs)
     _by_provenance(a, b, pairs)
     _by_calls(a, b, pairs, equal=True)
-    _by_value(a, b, pairs, Output.is_same, 0.95)
+    _by_value(a, b, pairs, _same_or_of_list(a, b), 0.95)
     _by_calls(a, b, pairs, equal=False)
     _by_parameter(a, b, pairs)
     _by_inputs(a, b, pairs)
@@ -169,6 +169,28 @@ def _by_value(
                 taken.add(output.operator)
                 pairs[position_b] = PairedOperator(output.operator, "value", confidence)
                 break
+
+
+def _same_or_of_list(a: ProgramGraph, b: ProgramGraph) -> Callable[[Output, Output], bool]:
+    """Return the test for outputs of the same values.
+
+    An output that is exactly one of a list on the other side is left to it: it is near to what the next operator of
+    an optimizer makes, such as a gradient with weight decay.
+    """
+    lists = [
+        {_elements(output) for position in side.computing for output in side.tensors[position][1:]} for side in (a, b)
+    ]
+
+    def test(of_a: Output, of_b: Output) -> bool:
+        if _elements(of_a) in lists[1] or _elements(of_b) in lists[0]:
+            return of_a.has_same_elements(of_b) and of_a.is_same(of_b)
+        return of_a.is_same(of_b)
+
+    return test
+
+
+def _elements(output: Output) -> tuple[int, float, float, float]:
+    return output.size, output.low, output.high, output.norm
 
 
 def _by_parameter(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> None:

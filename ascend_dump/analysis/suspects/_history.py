@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
 
+from ascend_dump.analysis.operators.names import name_in_rules
 from ascend_dump.analysis.suspects._case import Row, values
 from ascend_dump.analysis.suspects._table import Finder, OperatorRun, SuspectRule, rms_of, storage_number
 from ascend_dump.reading import Record
 from ascend_dump.statistics import Statistics
-from ascend_dump.statistics.nonfinite.masks import FILLING, plain_name
+from ascend_dump.statistics.nonfinite.masks import FILLING
 
 __all__ = ["DEAD", "GROWTH", "LAYER_GROWTH"]
 
@@ -49,7 +50,7 @@ class _DeadFinder(Finder):
                 self._varied.add(key)
             elif key in self._varied and dead is None:
                 dead = (record, statistics)
-        if dead is None or plain_name(run.first.op_type) in FILLING:
+        if dead is None or name_in_rules(run.first.op_type) in FILLING:
             return
         if any(statistics.count > 1 and _is_constant(statistics) for _, statistics in run.inputs):
             return  # it follows from an input

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ascend_dump.analysis.operators.names import name_in_rules
 from ascend_dump.analysis.operators.properties import COPIES, VIEWS, operator_class
 from ascend_dump.analysis.operators.unread_inputs import is_unread
 from ascend_dump.analysis.suspects._case import Row, values
@@ -11,7 +12,7 @@ from ascend_dump.analysis.suspects._table import Finder, MeasuredTensor, Operato
 from ascend_dump.dump_format import UNINITIALISED
 from ascend_dump.reading import Record
 from ascend_dump.statistics import Statistics
-from ascend_dump.statistics.nonfinite.masks import FILLING, plain_name
+from ascend_dump.statistics.nonfinite.masks import FILLING
 
 __all__ = ["SATURATED", "UNDERFLOW", "UNINITIALISED_READ"]
 
@@ -39,7 +40,7 @@ def _is_mask(tensor: MeasuredTensor) -> bool:
 
 class _SaturatedFinder(Finder):
     def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
-        if plain_name(run.first.op_type) in FILLING:
+        if name_in_rules(run.first.op_type) in FILLING:
             return
         for tensor in run.outputs:
             if not _limit_reached(tensor, self.threshold) or _is_mask(tensor):

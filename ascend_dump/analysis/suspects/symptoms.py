@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.numerics.valueless import is_no_value
+from ascend_dump.analysis.operators.names import name_in_rules
 from ascend_dump.analysis.operators.nonfinite import CONSTANTS, executions, has_nan, is_nonfinite
 from ascend_dump.analysis.operators.properties import COLLECTIVES, VIEWS, operator_class
 from ascend_dump.dump_format import SYMPTOM, UNINITIALISED, numpy_dtype
@@ -20,7 +21,7 @@ from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Dump, Record
 from ascend_dump.statistics import Statistics
 from ascend_dump.statistics.nonfinite import is_additive_mask
-from ascend_dump.statistics.nonfinite.masks import FILLING, plain_name
+from ascend_dump.statistics.nonfinite.masks import FILLING
 
 __all__ = ["SymptomSource", "Traced", "failed_operator", "trace_symptoms"]
 
@@ -331,7 +332,7 @@ class _Search:
                 for record, writer in read
                 for source in (self._sources[writer] if writer else [self._from_outside(record, node)])
             ]
-            if plain_name(node.first.op_type) in CONSTANTS:
+            if name_in_rules(node.first.op_type) in CONSTANTS:
                 sources = [(node.position, _source_of(node))]
             self._sources[node] = _with_own(node, list(dict.fromkeys(sources)))
         return self._sources[start]
@@ -361,7 +362,7 @@ def _with_own(node: _Node, sources: list[tuple[int, SymptomSource]]) -> list[tup
 def _source_of(node: _Node) -> SymptomSource:
     """Return the source that an operator without NaN and Inf in its inputs is."""
     record = node.outputs[0][0]
-    name = plain_name(node.first.op_type)
+    name = name_in_rules(node.first.op_type)
     if name in _IMPORTS:
         return SymptomSource("taken in", record)
     only_inf = not any(has_nan(statistics) for _, statistics in node.outputs)

@@ -12,6 +12,8 @@ Differences from these sources:
   is freed after the first replay, so that a device may do anything at the second. (assumption cann.captured_name)
 - Which kernels an API launches besides depends on types, shapes and the device: here it is one, with those around it
   that bring operands in order and write to views. Types with kernels on AI Core are all but float64 and complex128.
+- nn.LSTM and nn.GRU call the APIs of their parts, and not aclnnLSTM and aclnnGRU; aclnnInplaceMish, aclnnInplaceLog10
+  and aclnnSearchSorteds take one number, and not two.
 - A reused executor is found by the API and by shapes and types of its tensors, without scalars.
 """
 
@@ -69,13 +71,13 @@ class ApiCall(NamedTuple):
         return self.api, *((array.shape, array.dtype) for array in (*self.inputs, *self.outputs))
 
     def reports(self) -> Iterator[_Report]:
-        """Yield the files in the order in which they are written. A call without outputs has no file of them."""
-        if not self.generated and self.inputs:
+        """Yield the files in the order in which they are written, without those that have no tensor."""
+        if not self.generated:
             yield _Report(None, "input")
         for position, kernel in enumerate(self.kernels):
             yield _Report(position, "input", kernel.is_reported)
             yield _Report(position, "output", kernel.is_reported)
-        if not self.generated and self.outputs:
+        if not self.generated:
             yield _Report(None, "output")
 
 

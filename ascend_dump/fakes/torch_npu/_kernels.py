@@ -95,22 +95,22 @@ def _api_call(operator: str, inputs: Sequence[DeviceTensor], outputs: Sequence[D
     kernels, operands = [], []
     for tensor in [] if api == _FILL else inputs[-1:] if is_copy else inputs:
         # op-plugin brings the operands of generated APIs in order itself.
-        before, operand = _operand(tensor, api) if not generated else ([], np.ascontiguousarray(tensor.view))
+        before, operand = _operand(tensor, api) if not generated else ([], np.asarray(tensor.view, order="C"))
         kernels += before
         operands.append(operand)
     if is_copy:
         kernels += _copied(operands[0], outputs[0], is_made=bool(kernels))
         results = [kernels[-1].outputs[0] if kernels else operands[0]]
     else:
-        results = [np.ascontiguousarray(tensor.view) for tensor in outputs]
+        results = [np.asarray(tensor.view, order="C") for tensor in outputs]
         kernels.append(Kernel(generated or kernel_of(api), operands, results))
     for target, result in zip(outputs, results) if not generated else ():
         kernels += written_to(target, result, _storage_before(target, inputs))
     read, made = ([tensor.storage for tensor in side] for side in (inputs, outputs))
     if reports_no_outputs(api):
-        # They are among the inputs: first the tensors that a call in place writes to, others last.
+        # They are among the inputs, as they were: first the tensors that a call in place writes to, others last.
         known = {tensor.address for tensor in inputs}
-        others = [tensor.storage for tensor in outputs if tensor.address not in known]
+        others = [np.zeros_like(tensor.storage) for tensor in outputs if tensor.address not in known]
         read, made = ([*others, *read] if is_in_place(api) else [*read, *others]), []
     kernels = [kernel._replace(is_reported=_runs_on_ai_core(kernel)) for kernel in kernels]
     return ApiCall(api, read, made, kernels, bool(generated))
@@ -120,7 +120,7 @@ def _allocated(output: DeviceTensor, inputs: Sequence[DeviceTensor]) -> DeviceTe
     """Return an output as op-plugin allocates it, in order; as it is if the operator wrote to an input."""
     if output.is_in_order() or output.address in {tensor.address for tensor in inputs}:
         return output
-    elements = np.ascontiguousarray(output.view)
+    elements = np.asarray(output.view, order="C")
     return DeviceTensor(elements.ravel(), elements, output.address)
 
 
@@ -139,10 +139,10 @@ def _copied(source: _Array, target: DeviceTensor, *, is_made: bool) -> list[Kern
         current = source.astype(target.view.dtype)
         kernels.append(Kernel("CastAiCore", [source], [current]))
     if current.shape != target.view.shape:
-        repeated = np.ascontiguousarray(np.broadcast_to(current, target.view.shape))
+        repeated = np.asarray(np.broadcast_to(current, target.view.shape), order="C")
         kernels.append(Kernel("BroadcastToAiCore", [current], [repeated]))
     if target.is_in_order() and not is_made and not kernels:
-        kernels.append(Kernel("TensorMoveAiCore", [current], [np.ascontiguousarray(target.view)]))
+        kernels.append(Kernel("TensorMoveAiCore", [current], [np.asarray(target.view, order="C")]))
     return kernels
 
 
@@ -152,12 +152,12 @@ def _storage_before(target: DeviceTensor, inputs: Sequence[DeviceTensor]) -> _Ar
 
 
 def _runs_on_ai_core(kernel: Kernel) -> bool:
-    """Return True unless the kernel runs elsewhere: numbers of 64 bits on AICPU, random numbers on DSA.
+    """Return True unless the kernel runs elsewhere: some, and numbers of 64 bits, on AICPU, random numbers on DSA.
 
     Other launchers report no tensors (opbase, kernel_launcher.h:135-195).
     """
     wide = any(array.dtype in _WIDE for array in (*kernel.inputs, *kernel.outputs))
-    return not wide and not kernel.name.startswith("DSA")
+    return not (wide or kernel.name.startswith("DSA") or kernel.name.lower().endswith("aicpu"))
 
 
 class KernelLauncher:

@@ -67,7 +67,7 @@ class _Axis(NamedTuple):
 
 def brought_in_order(tensor: DeviceTensor) -> tuple[list[Kernel], _Array]:
     """Return the kernels that bring a view in order, and its elements in order: no kernels if it is in order."""
-    ordered: _Array = np.ascontiguousarray(tensor.view)
+    ordered: _Array = np.asarray(tensor.view, order="C")
     if tensor.is_in_order() or not ordered.size:
         return [], ordered
     axes = _axes(tensor)
@@ -79,9 +79,9 @@ def brought_in_order(tensor: DeviceTensor) -> tuple[list[Kernel], _Array]:
     if first is None and not _are_in_order(by_stride):
         return [Kernel("AsStridedAiCore", [tensor.storage[tensor.offset :]], [ordered])], ordered
     kernels = [] if first is None else [first]
-    current: _Array = np.ascontiguousarray(_once(tensor).transpose(_by_stride_of(tensor)))
+    current: _Array = np.asarray(_once(tensor).transpose(_by_stride_of(tensor)), order="C")
     if by_stride != axes:
-        turned = np.ascontiguousarray(_once(tensor))
+        turned = np.asarray(_once(tensor), order="C")
         kernels.append(Kernel("TransposeAiCore", [current], [turned]))
     if repeats:
         kernels += _repeated(ordered, _once(tensor))
@@ -95,7 +95,7 @@ def written_to(target: DeviceTensor, result: _Array, before: _Array) -> list[Ker
     axes = _axes(target)
     by_stride = sorted(axes, key=lambda axis: -axis.stride)
     if 0 not in target.strides and by_stride != axes and _are_in_order(by_stride):
-        return [Kernel("TransposeAiCore", [result], [np.ascontiguousarray(target.memory_order())])]
+        return [Kernel("TransposeAiCore", [result], [np.asarray(target.memory_order(), order="C")])]
     return [Kernel("ViewCopyAiCore", [before, result], [target.storage])]
 
 
@@ -126,7 +126,7 @@ def _by_stride_of(tensor: DeviceTensor) -> list[int]:
 
 def _repeated(ordered: _Array, once: _Array) -> list[Kernel]:
     """Return the kernels of a broadcast: flags are repeated as integers."""
-    source = np.ascontiguousarray(once)
+    source = np.asarray(once, order="C")
     if ordered.dtype != bool:
         return [Kernel("BroadcastToAiCore", [source], [ordered])]
     numbers = source.astype("int32"), ordered.astype("int32")
@@ -181,4 +181,4 @@ def _box(
             return None
         index.append(slice(start, start + (length - 1) * step + 1, step))
     box = tensor.storage[: math.prod(source)].reshape(source)
-    return Kernel(name, [box], [np.ascontiguousarray(box[tuple(index)])])
+    return Kernel(name, [box], [np.asarray(box[tuple(index)], order="C")])

@@ -32,7 +32,8 @@ OPERATORS: dict[str, Callable[[Any], Any]] = {
     "aclnnGelu.Gelu": torch.nn.functional.gelu,
     "aclnnInplaceCopy.TensorMoveAiCore": torch.clone,
     "aclnnInplaceMul.MulAiCore": lambda x: x.mul_(x),
-    "aclnnLayerNormWithImplMode.LayerNormV4": lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:]),
+    "aclnnLayerNormWithImplMode.LayerNormV3WithImplMode": lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:]),
+    "aclnnMean.ReduceMeanAiCore": lambda x: x.mean(-1),
     "aclnnLog.LogAiCore": torch.log,
     "aclnnLogSoftmax.LogSoftmaxAiCore": lambda x: x.log_softmax(-1),
     "aclnnMaximum.MaximumAiCore": lambda x: torch.maximum(x, x),
@@ -126,7 +127,7 @@ def called_apis(interface: KernelDumps) -> dict[str, dict[str, list[str]]]:
     """Return the APIs and the kernels in the files of each operator."""
     found = {}
     for name, operator in OPERATORS.items():
-        x = torch.rand(4, 4).npu()
+        x = torch.rand(64, 64).npu()
         files = interface.files_of(name, launch=partial(operator, x))
         parsed = [eager_name(each) for path in files if (each := parse_name(path.name)) is not None]
         names = [each for each in parsed if each is not None]

@@ -303,6 +303,56 @@ def test_an_optimizer_of_lists_on_the_simulated_device(tmp_path, foreach, eps):
         assert first == ("ForeachAddScalar" if foreach else "aclnnForeachAddcdivScalarList")
 
 
+def test_an_operator_that_one_side_adds_is_the_origin(tmp_path):
+    """It stands before one that both run, with equal inputs: the one behind it is not wrong."""
+    x, w, b = randn(4, 8), randn(8, 6), randn(6)
+
+    def on_npu(path, factor):
+        npu = Npu(path)
+        h = npu("aclnnRelu", lambda x: np.maximum(x, 0), x)
+        if factor:
+            h = npu("aclnnMuls", lambda h: h * factor, h)
+        h = npu("aclnnAddmm", lambda b, h, w: b + h @ w, b, h, w)
+        npu("aclnnTanh", np.tanh, h)
+        return path
+
+    reference = recorded(tmp_path / "cpu", lambda x, w, b: torch.tanh(torch.addmm(b, torch.relu(x), w)), x, w, b)
+    assert ascend_dump.compare(on_npu(tmp_path / "healthy", None), reference).origins == ()
+    [origin] = ascend_dump.compare(on_npu(tmp_path / "added", 1.01), reference).origins
+    assert (origin.op_name, origin.kind) == ("aclnnMuls_0", "structure")
+    assert origin.evidence[0] == "aclnnMuls runs in actual only"
+    assert "equal" not in " ".join(origin.evidence)
+
+
+def test_clipped_gradients_one_by_one_against_a_list(tmp_path):
+    """Gradients are near to those with weight decay, which the next operator makes."""
+    gradients = [randn(16), randn(16), randn(16)]
+    weights = [gradient * 1e-4 for gradient in gradients]
+    npu = Npu(tmp_path / "npu")
+    clipped = [npu("aclnnInplaceMul", lambda g: g * 0.5, gradient) for gradient in gradients]
+    for gradient, weight in zip(clipped, weights):
+        npu("aclnnAdd", lambda g, w: g + w, gradient, weight)
+
+    def on_cpu(*tensors):
+        torch._foreach_mul_(list(tensors[:3]), 0.5)
+        for gradient, weight in zip(tensors[:3], tensors[3:]):
+            gradient.add(weight)
+
+    reference = recorded(tmp_path / "cpu", on_cpu, *gradients, *weights)
+    comparison = ascend_dump.compare(tmp_path / "npu", reference)
+    assert comparison.origins == ()
+    assert ("aclnnInplaceMul", "aten::_foreach_mul_") in pairs_of(comparison)
+
+
+def test_a_mask_that_an_api_fills_in_is_no_overflow(tmp_path):
+    npu = Npu(tmp_path / "npu")
+    mask = npu("aclnnInplaceFillScalar", lambda x: x * 0 - np.inf, np.ones((4, 4), "f4"))
+    npu("aclnnSoftmax", lambda s, m: np.exp(s + np.triu(m, 1) * 0), randn(4, 4), np.where(mask < 0, 0, mask))
+    report = ascend_dump.overflow(tmp_path / "npu")
+    assert (report.verdict, report.masks) == ("none", 1)
+    assert ascend_dump.triage(tmp_path / "npu").suspects == ()
+
+
 def test_the_memory_that_a_call_overwrites_is_not_read(tmp_path):
     npu = Npu(tmp_path / "npu")
     x = randn(3, 4)

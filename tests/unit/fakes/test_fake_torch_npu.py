@@ -341,6 +341,29 @@ def test_values_are_dumped_as_they_are(npu, torch_npu, config, tmp_path, dtype):
     assert made.numpy().tolist() == x.t().logical_not().tolist()
 
 
+@pytest.mark.parametrize(
+    "copy",
+    [
+        lambda x: x[0, 0].clone(),
+        lambda x: x.sum().detach().clone(),
+        lambda x: torch.zeros((), device="npu").copy_(x.sum()),
+        lambda x: x.__setitem__((0, 0), 7.0) or x[0, 0],
+    ],
+)
+def test_copies_of_single_numbers(npu, torch_npu, config, copy):
+    x = torch.ones(2, 3)
+    expected = copy(x.clone()) if "npu" not in copy.__code__.co_consts else x.sum()
+    assert copy(x.npu()).cpu().item() == expected.item()
+
+
+def test_the_memory_of_a_result_is_reported_as_it_was_before(npu, torch_npu, config):
+    """The file of the inputs is written before the call runs: it has the memory of the result, and not the result."""
+    x = torch.full((4,), 3.0).npu()
+    dumped(npu, torch_npu, config, lambda: x.log())
+    [memory] = [r for r in ascend_dump.open(os.path.dirname(config)) if r.op_name == "aclnnLog_0" and r.index == 1]
+    assert memory.numpy().tolist() == [0] * 4
+
+
 def test_a_kernel_on_aicpu_has_no_files(npu, torch_npu, config):
     """Only the API call is dumped, with its whole storages."""
     x = torch.arange(4.0, dtype=torch.float64).npu()[1:]
