@@ -37,6 +37,8 @@ __all__ = ["judge_outputs"]
 
 #: An output with an error so many times that of its inputs was computed wrongly, even if the operator enlarges errors.
 _COMPUTE = 100.0
+#: Operators of each side that a line of evidence names.
+_MOST_BETWEEN = 3
 _SAME_STATE = "the generator state is the same on both sides"
 _OTHER_STATE = "the generator state differs already: seed both programs alike, or find the extra random call"
 
@@ -189,6 +191,7 @@ def _draft(state: RankState, operators: OperatorPair, pair: Pair, arguments: Seq
         evidence += [*inputs.unread_evidence, *state.unreadable_evidence()]
     if state.rerun is not None and pair.verdict == "different":
         evidence += state.rerun.evidence(match, pair.actual, pair.reference)
+    evidence += _others_between(match)
     added = _added_before(match) if kind in ("compute", "amplification") else None
     if added is not None:
         is_of_actual, record = added
@@ -222,17 +225,33 @@ def _added_before(match: Match) -> Optional[tuple[bool, Record]]:
     """
     if match.tensors is None or operation(match.actual.op_type) != operation(match.reference.op_type):
         return None
-    before = [
-        [pair[side] for pair in match.inputs if pair[side] is not None and not _is_of(pair[side], operator)]
-        for side, operator in enumerate((match.actual, match.reference))
-    ]
+    before = _read_by_others(match)
     if bool(before[0]) == bool(before[1]):
         return None
-    return bool(before[0]), next(record for record in (*before[0], *before[1]) if record is not None)
+    return bool(before[0]), next(iter((*before[0], *before[1])))
 
 
-def _is_of(record: Optional[Record], operator: Operator) -> bool:
-    return record is not None and any(record is own for own in operator.records)
+def _others_between(match: Match) -> list[str]:
+    """Return the evidence that operators without a partner run between the inputs and the operator."""
+    names = [dict.fromkeys(record.op_name for record in records) for records in _read_by_others(match)]
+    sides = [", ".join([*of_side][:_MOST_BETWEEN]) for of_side in names]
+    here, there = sides[0], sides[1] and f"{sides[1]} in the reference"
+    if not here and not there:
+        return []
+    named = "; ".join(filter(None, (here, there)))
+    return [f"operators without a partner run behind these inputs, and may be the cause: {named}"]
+
+
+def _read_by_others(match: Match) -> tuple[list[Record], list[Record]]:
+    """Return the inputs on each side that operators before it read, between frameworks."""
+    if match.tensors is None:
+        return [], []
+    sides = ((match.actual, (a for a, _ in match.inputs)), (match.reference, (b for _, b in match.inputs)))
+    found = [
+        [record for record in records if record is not None and not any(record is own for own in operator.records)]
+        for operator, records in sides
+    ]
+    return found[0], found[1]
 
 
 def _call_key(operator: Operator, arguments: Sequence[str]) -> Optional[Hashable]:
