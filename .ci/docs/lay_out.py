@@ -76,7 +76,7 @@ def main(out: Path) -> None:
         (out / "api" / f"{name}.md").write_text(reference(name, known))
     trees = {
         "What to do": [f"topics/{topic.code}" for topic in topics()],
-        "中文": [f"topics/zh/{page.stem}" for page in sorted((pages / "topics" / "zh").glob("*.md"))],
+        "中文": ["README.zh", *(f"topics/zh/{page.stem}" for page in sorted((pages / "topics" / "zh").glob("*.md")))],
         "Examples": [f"examples/{page.parent.name}/README" for page in sorted(examples.rglob("README.md"))],
         "Python": [f"api/{name}" for name in MODULES],
         "More": ["errors", "CHANGELOG", "CONTRIBUTING", "SECURITY"],

@@ -51,6 +51,15 @@ def test_every_page_and_public_name_is_in_the_reference(lay_out: ModuleType, tmp
         assert re.search(rf"^\.\. auto(class|function):: ascend_dump\.{name}$", described, re.MULTILINE), name
 
 
+def test_the_chinese_readme_has_the_headings_commands_and_topics_of_the_english_one() -> None:
+    english, chinese = ((REPOSITORY / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh.md"))
+    for pattern in (r"^#+(?= )", r"^```.*?^```", r"^    [^\n]*$", r"^\| (`[a-z][^\n]*?) \|"):
+        found = [re.findall(pattern, text, re.DOTALL | re.MULTILINE) for text in (english, chinese)]
+        assert found[0] == found[1], pattern
+    named = [set(re.findall(r"ascend-dump help ([a-z]+)", text)) for text in (english, chinese)]
+    assert named[0] == named[1]
+
+
 def test_readme_names_topics_that_exist() -> None:
     text = (REPOSITORY / "README.md").read_text()
     codes = {topic.code for topic in topics()}
