@@ -399,7 +399,7 @@ def _compare_rank(
         for pair in divergence.end_step():
             pairs.append(pair)
             yield pair
-        parts.append([pair for pair in pairs if not divergence.inside(pair)])
+        parts.append([divergence.final(pair) for pair in pairs if not divergence.inside(pair)])
     inside, left_out = ((counts["actual"], counts["reference"]) for counts in (progress.inside, progress.left_out))
     of_program = (divergence.origins(), divergence.changed())
     counts = (inside, left_out)

@@ -42,6 +42,9 @@ class EnteredStretch:
     entering differences within rounding that enter it, by their identity
     agreed   number of tensors that left it and agree
     differs  a tensor that left it differs
+    readers  paired operators that read a difference, by their position in the reference
+    result_differs  a result of the program that it makes differs
+    is_absorbed  what differs inside and behind it reaches no result
     """
 
     stretch: Stretch
@@ -53,10 +56,13 @@ class EnteredStretch:
     entering: dict[int, EnteringNoise] = field(default_factory=dict)
     agreed: int = 0
     differs: bool = False
+    readers: set[int] = field(default_factory=set)
+    result_differs: bool = False
+    is_absorbed: bool = False
 
     @property
     def agrees(self) -> bool:
-        return self.agreed > 0 and not self.differs
+        return self.is_absorbed or (self.agreed > 0 and not self.differs)
 
     @property
     def is_open(self) -> bool:
@@ -200,6 +206,15 @@ class Stretches:
         stretch = self._exits.get((reader.position, record.index))
         entered = None if stretch is None else self._entered.get(id(stretch))
         return [] if entered is None else [entered]
+
+    def by_operator(self) -> dict[tuple[int, int], EnteredStretch]:
+        """Return the stretches of the step by side (0: actual) and position of their operators."""
+        return {
+            (side, operator.position): entered
+            for entered in self.all()
+            for side, operators in enumerate(entered.stretch.operators)
+            for operator in operators
+        }
 
     def all(self) -> list[EnteredStretch]:
         """Return the stretches of the step."""
