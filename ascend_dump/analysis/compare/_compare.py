@@ -21,6 +21,7 @@ from ascend_dump.analysis.alignment.ranks_and_steps import (
 )
 from ascend_dump.analysis.alignment.shard_notation import ShardLayouts, ShardSource, shards_of
 from ascend_dump.analysis.alignment.shards import Portions
+from ascend_dump.analysis.alignment.step_boundaries import divided_steps, may_be_divided
 from ascend_dump.analysis.compare._comparison import Comparison
 from ascend_dump.analysis.compare._on_executor import CountedBatch, RankResult, result_of, table_of, tasks_of
 from ascend_dump.analysis.compare._unused import unused_names, unused_rules
@@ -369,37 +370,21 @@ def _compare_rank(
     divergence = Divergence(rules, Rerun(rules) if replay else None)
     progress = _RankProgress([], Counter(), Counter(), [], set())
     parts = progress.parts
-    for key, a, b in steps:
+    is_divided = group is None and may_be_divided(steps)
+    for key, a, b in () if is_divided else steps:
         if not mapping and divergence.is_clean and are_equal(a, b):
             parts.append(EqualStep(a, b))
             yield from repeat(None, len(parts[-1]))
             continue
-        second_run = spreads.get(key, shared_spread)
-        actual_operators, reference_operators, second_operators = map(
-            operators_in, (a, b, second_run or ()), (*made_of, None)
-        )
-        pairs: list[Pair] = []
-        shards = (
-            None
-            if group is None
-            else group.shards(
-                key,
-                *(
-                    (actual_operators, reference_operators)
-                    if group.of_actual
-                    else (reference_operators, actual_operators)
-                ),
-            )
-        )
-        for pair in _compare_step(
-            divergence, actual_operators, reference_operators, second_operators, mapping, progress, shards
-        ):
-            pairs.append(pair)
-            yield pair
-        for pair in divergence.end_step():
-            pairs.append(pair)
-            yield pair
-        parts.append([divergence.final(pair) for pair in pairs if not divergence.inside(pair)])
+        operators = operators_in(a, made_of[0]), operators_in(b, made_of[1])
+        second_run = operators_in(spreads.get(key, shared_spread) or (), None)
+        shards = None if group is None else group.shards(key, *(operators if group.of_actual else operators[::-1]))
+        parts.append((yield from _compare_step(divergence, *operators, second_run, mapping, progress, shards)))
+    if is_divided:
+        with_operators = [(key, operators_in(a, made_of[0]), operators_in(b, made_of[1])) for key, a, b in steps]
+        for key, actual, reference in divided_steps(with_operators):
+            second_run = operators_in(spreads.get(key, shared_spread) or (), None)
+            parts.append((yield from _compare_step(divergence, actual, reference, second_run, mapping, progress)))
     inside, left_out = ((counts["actual"], counts["reference"]) for counts in (progress.inside, progress.left_out))
     of_program = (divergence.origins(), divergence.changed())
     counts = (inside, left_out)
@@ -416,6 +401,26 @@ def _steps(dump: Dump) -> _Work[dict[Key, list[Batch]]]:
 
 
 def _compare_step(
+    divergence: Divergence,
+    actual: list[Operator],
+    reference: list[Operator],
+    second_run: list[Operator],
+    mapping: Optional[Mapping[str, str]],
+    progress: _RankProgress,
+    shards: Optional[Portions] = None,
+) -> _Work[list[Pair]]:
+    """Return the pairs of a step."""
+    pairs = []
+    for pair in _walk_step(divergence, actual, reference, second_run, mapping, progress, shards):
+        pairs.append(pair)
+        yield pair
+    for pair in divergence.end_step():
+        pairs.append(pair)
+        yield pair
+    return [divergence.final(pair) for pair in pairs if not divergence.inside(pair)]
+
+
+def _walk_step(
     divergence: Divergence,
     actual: list[Operator],
     reference: list[Operator],

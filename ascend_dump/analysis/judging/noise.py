@@ -289,7 +289,9 @@ def _input_pairs(match: Match, output: Record) -> list[tuple[Record, Record]]:
     pairs = [(a, b) for a, b in match.inputs if a is not None and b is not None and not is_unread(b)]
     if match.reference.function.startswith("_foreach_"):
         count = max(len(match.reference.outputs), 1)
-        pairs = [(a, b) for a, b in pairs if b.index % count == output.index % count]
+        # What follows the lists is for each of their tensors.
+        lists = len(match.reference.inputs) // count * count
+        pairs = [(a, b) for a, b in pairs if b.index % count == output.index % count or b.index >= lists]
     return pairs
 
 

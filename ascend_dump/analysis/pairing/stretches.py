@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ascend_dump.analysis.operators.names import is_view
-from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.operator import Operator, common_module
 from ascend_dump.analysis.pairing.data_flow import DataFlow, Flows, has_storages
 from ascend_dump.analysis.pairing.same_framework import Match
 from ascend_dump.analysis.pairing.weak_pairs import Node, Partners, computes, exits, unpaired_components
@@ -32,13 +32,7 @@ class Stretch:
     @property
     def module(self) -> str:
         """The innermost module that all operators belong to; "" for none."""
-        paths = [operator.module.split(".") for side in self.operators for operator in side]
-        shared: list[str] = []
-        for levels in zip(*paths):
-            if len(set(levels)) > 1:
-                break
-            shared.append(levels[0])
-        return ".".join(shared)
+        return common_module(operator.module for side in self.operators for operator in side)
 
     def makers(self, *outputs: Record) -> list[tuple[Operator, Record]]:
         """Return the operators that made some outputs."""

@@ -300,3 +300,74 @@ def test_origins_are_found_behind_a_chain_of_thousands() -> None:
     assert chain[-1].origins() == {0}
     chain[0].causes = {3000}
     assert chain[-1].origins() == {3000}
+
+
+class Momentum:
+    """SGD with momentum by hand: nothing tells the recorder where its steps end."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        self.parameters, self.lr = list(parameters), lr
+        self.buffers: dict[Tensor, Tensor] = {}
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for parameter in self.parameters:
+            assert parameter.grad is not None
+            gradient = parameter.grad
+            buffer = self.buffers[parameter] = (
+                0.9 * self.buffers[parameter] + gradient if parameter in self.buffers else gradient.clone()
+            )
+            parameter.sub_(self.lr * buffer)
+
+    def zero_grad(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+
+def accumulated(path: Path, make: Callable[[Any], Any]) -> Path:
+    """Record two steps of two backward passes each."""
+    torch.manual_seed(0)
+    network = Network()
+    chosen = make(network.parameters())
+    with ascend_dump.capture(network, path=path, steps="all", options={"step": "optimizer"}):
+        for _ in range(2):
+            chosen.zero_grad()
+            for _ in range(2):
+                (network(torch.randn(2, 6, WIDTH)).square().mean() / 2).backward()
+            chosen.step()
+    return path
+
+
+@pytest.mark.parametrize("lr", [0.1, 0.2])
+def test_an_optimizer_by_hand_has_other_steps(tmp_path: Path, lr: float) -> None:
+    reference = accumulated(tmp_path / "reference", lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9))
+    actual = accumulated(tmp_path / "actual", lambda parameters: Momentum(parameters, lr))
+    steps = [{record.step for record in ascend_dump.open(path)} for path in (actual, reference)]
+    assert steps == [{0}, {0, 1}]
+    found = ascend_dump.compare(actual, reference)
+    assert [(origin.kind, origin.module) for origin in found.origins] == [("structure", "")] * (lr != 0.1)
+
+
+def test_a_wrapper_makes_no_program_of_another_framework(tmp_path: Path) -> None:
+    """Both programs run operators that the other never runs, and no module has the same path."""
+
+    class Wrapper(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Tensor) -> Any:
+            return self.inner(x)
+
+    def dump(name: str, wraps: bool) -> Path:
+        torch.manual_seed(0)
+        network: Any = Network()
+        for change in (norms("right"), attentions("right")) if wraps else ():
+            change(network)
+        network = Wrapper(network) if wraps else network
+        with ascend_dump.capture(network, path=tmp_path / name):
+            network(torch.randn(2, 6, WIDTH)).square().mean().backward()
+        return tmp_path / name
+
+    found = ascend_dump.compare(dump("actual", True), dump("reference", False))
+    assert (found.origins, found.inside) == ((), (0, 0))
