@@ -43,6 +43,7 @@ class EnteredStretch:
     agreed   number of tensors that left it and agree
     differs  a tensor that left it differs
     readers  paired operators that read a difference, by their position in the reference
+    is_known the number is that of an origin elsewhere, whatever was compared here
     result_differs  a result of the program that it makes differs
     is_absorbed  what differs inside and behind it reaches no result
     """
@@ -56,6 +57,7 @@ class EnteredStretch:
     entering: dict[int, EnteringNoise] = field(default_factory=dict)
     agreed: int = 0
     differs: bool = False
+    is_known: bool = False
     readers: set[int] = field(default_factory=set)
     result_differs: bool = False
     is_absorbed: bool = False
@@ -107,6 +109,8 @@ class EnteredStretch:
             for before in stretch.before:
                 if before.differs or before.is_open:
                     causes.update((left if before.differs else entered)[before.order])
+                if before.is_known:
+                    causes.add(before.number)
             entered[stretch.order] = frozenset(causes)
             left[stretch.order] = entered[stretch.order] or stretch._earlier_origins() or frozenset({stretch.number})
         return left[self.order]

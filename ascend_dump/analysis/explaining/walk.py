@@ -292,8 +292,17 @@ class Divergence:
         stretch = state.stretches.stretch_of(side, operator)
         entered = state.stretches.entered(stretch)
         if entered is None:
-            number = state.arguments.stretch_origin(side, operator, state.drafts, stretch_draft(stretch))
+            is_alone = not stretch.operators[1 - side]
+            lost = state.arguments.lost_gradient(side, operator) if is_alone else None
+            number = (
+                state.arguments.stretch_origin(side, operator, state.drafts, stretch_draft(stretch))
+                if lost is None
+                else lost
+            )
             entered = state.stretches.enter(stretch, number)
+            entered.is_known = lost is not None
+            if is_alone and operator.function == "detach" and operator.phase != "backward":
+                state.arguments.add_detached(side, operator, number)
             state.rebuilt.append((number, entered))
         state.arguments.add_forward(operator, entered.number)
         state.modules.add_alone(outputs[0].record, entered.number)

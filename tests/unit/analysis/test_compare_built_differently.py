@@ -371,3 +371,13 @@ def test_a_wrapper_makes_no_program_of_another_framework(tmp_path: Path) -> None
 
     found = ascend_dump.compare(dump("actual", True), dump("reference", False))
     assert (found.origins, found.inside) == ((), (0, 0))
+
+
+def test_a_gradient_that_is_lost_begins_where_a_tensor_is_detached(tmp_path: Path) -> None:
+    def change(network: Any) -> None:
+        network.blocks[1].add = lambda x, normed, mixed: x + mixed.detach()
+
+    found = compared(tmp_path, change)
+    origin = found.origins[0]
+    assert (origin.op_type, origin.module, origin.step) == ("aten::detach", "blocks.1", 0)
+    assert origin.evidence[0] == "aten::detach runs in actual only"
