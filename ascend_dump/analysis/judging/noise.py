@@ -165,8 +165,13 @@ class NoiseJudge:
             settled = self._settle(match, a, b)
             if settled is not None:
                 verdict, reason = "noise", settled
-        if verdict == "different" and clean and flips_in(input_noise) and not self._is_proven(match, a, b, difference):
+        if not (clean and flips_in(input_noise)):
+            return verdict, reason
+        if verdict == "different" and not self._is_proven(match, a, b, difference):
             return "undecided" if difference.bounds else "noise", FOLLOWS_FLIPS
+        # What follows from flips may be off by any amount.
+        if verdict == "noise" and elements and _has_all_inputs(match) and is_wrong(match, a, b):
+            return "different", "it is wrong for the inputs of its own side"
         return verdict, reason
 
     def _is_proven(self, match: Match, a: Record, b: Record, difference: Difference) -> bool:
