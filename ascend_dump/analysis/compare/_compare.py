@@ -447,9 +447,16 @@ def _walk_step(
     progress.crossings.extend(map(_crossing, crossings(matches)))
     progress.mapped.update(_mapped(matches))
     spread = Spread(second_run, reference) if second_run else None
-    stretches = stretches_of(actual, reference, matches)
-    wiring = Wiring(actual, reference, matches) if shards is None else None
-    divergence.begin_step(reference, _cast(matches), spread=spread, shards=shards, stretches=stretches, wiring=wiring)
+    wiring = Wiring(actual, reference, matches)
+    stretches = stretches_of(actual, reference, matches, lambda: wiring.flows)
+    divergence.begin_step(
+        reference,
+        _cast(matches),
+        spread=spread,
+        shards=shards,
+        stretches=stretches,
+        wiring=wiring if shards is None else None,
+    )
     partner = {match.reference.position: match for match in matches}
     taken = {match.actual.position for match in matches}
     waiting = [operator for operator in actual if operator.position not in taken]

@@ -78,14 +78,12 @@ class Effects:
         causes = frozenset[OriginNumber]().union(*(differing.causes for differing in self.differing.values()))
         proven = {*causes} - {number for number, _ in origins}
         for number, node in origins:
-            follows = self._is_backward(node) and (number in forward or self._causes(node) - {number})
+            follows = self._causes(node) - {number} or (number in forward and self._is_backward(node))
             if node in first and not follows:
                 proven.add(number)
         leading = _leading(edge for edge in edges if not (self._is_crossing(*edge) and self._causes(edge[1]) & proven))
         reached = {
-            number
-            for number, node in origins
-            if node in leading and not (self._is_backward(node) and (self._causes(node) - {number}) & proven)
+            number for number, node in origins if node in leading and not (self._causes(node) - {number}) & proven
         }
         return reached, leading
 

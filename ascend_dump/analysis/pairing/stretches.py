@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ascend_dump.analysis.operators.names import is_view
@@ -46,11 +46,13 @@ class Stretch:
 
 
 def stretches_of(
-    actual: Sequence[Operator], reference: Sequence[Operator], matches: Sequence[Match]
+    actual: Sequence[Operator], reference: Sequence[Operator], matches: Sequence[Match], read_flows: Callable[[], Flows]
 ) -> dict[Node, Stretch]:
     """Return the stretch of each operator without a partner, by side (0: actual) and position.
 
     Each operator is a stretch of its own if the storages of its tensors are not recorded.
+
+    read_flows: returns the data flow of both programs, which takes time
     """
     sides = actual, reference
     partners = Partners((match.actual.position, match.reference.position) for match in matches)
@@ -61,7 +63,7 @@ def stretches_of(
         return {}
     if not has_storages(*sides):
         return {(side, operator.position): _of_one(side, operator) for side, operator in alone}
-    flows = DataFlow(actual), DataFlow(reference)
+    flows = read_flows()
     results = list(_results(flows, partners))
     components = unpaired_components(flows, partners)
     for node_a, node_b, _ in results:

@@ -381,3 +381,12 @@ def test_a_gradient_that_is_lost_begins_where_a_tensor_is_detached(tmp_path: Pat
     origin = found.origins[0]
     assert (origin.op_type, origin.module, origin.step) == ("aten::detach", "blocks.1", 0)
     assert origin.evidence[0] == "aten::detach runs in actual only"
+
+
+def test_triage_answers_with_the_first_wrong_module(tmp_path: Path) -> None:
+    """All blocks are built differently, and the last ones differ because of the second one."""
+    train(tmp_path / "actual", scaled_first(1.5))
+    train(tmp_path / "reference", attentions("right"))
+    answer = ascend_dump.triage(tmp_path / "actual", tmp_path / "reference")
+    assert answer.cause is not None
+    assert answer.cause.module == "blocks.1.attention"
