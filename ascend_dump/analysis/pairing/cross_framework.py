@@ -92,7 +92,7 @@ def _without_wrapper(modules: set[str]) -> set[str]:
     """Return the paths of modules without that of a wrapper around all of them."""
     paths = {path for path in modules if path}
     wrapper = common_module(paths)
-    return {path[len(wrapper) :].lstrip(".") for path in paths if path != wrapper}
+    return {path[len(wrapper) :].lstrip(".") for path in paths if path != wrapper} or paths
 
 
 def _is_decomposed(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
