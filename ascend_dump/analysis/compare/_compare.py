@@ -21,6 +21,7 @@ from ascend_dump.analysis.alignment.ranks_and_steps import (
 )
 from ascend_dump.analysis.alignment.shard_notation import ShardLayouts, ShardSource, shards_of
 from ascend_dump.analysis.alignment.shards import Portions
+from ascend_dump.analysis.alignment.step_boundaries import divided_steps, may_be_divided
 from ascend_dump.analysis.compare._comparison import Comparison
 from ascend_dump.analysis.compare._on_executor import CountedBatch, RankResult, result_of, table_of, tasks_of
 from ascend_dump.analysis.compare._surroundings import differing_surroundings
@@ -371,37 +372,21 @@ def _compare_rank(
     divergence = Divergence(rules, Rerun(rules) if replay else None)
     progress = _RankProgress([], Counter(), Counter(), [], set())
     parts = progress.parts
-    for key, a, b in steps:
+    is_divided = group is None and may_be_divided(steps)
+    for key, a, b in () if is_divided else steps:
         if not mapping and divergence.is_clean and are_equal(a, b):
             parts.append(EqualStep(a, b))
             yield from repeat(None, len(parts[-1]))
             continue
-        second_run = spreads.get(key, shared_spread)
-        actual_operators, reference_operators, second_operators = map(
-            operators_in, (a, b, second_run or ()), (*made_of, None)
-        )
-        pairs: list[Pair] = []
-        shards = (
-            None
-            if group is None
-            else group.shards(
-                key,
-                *(
-                    (actual_operators, reference_operators)
-                    if group.of_actual
-                    else (reference_operators, actual_operators)
-                ),
-            )
-        )
-        for pair in _compare_step(
-            divergence, actual_operators, reference_operators, second_operators, mapping, progress, shards
-        ):
-            pairs.append(pair)
-            yield pair
-        for pair in divergence.end_step():
-            pairs.append(pair)
-            yield pair
-        parts.append([pair for pair in pairs if not divergence.inside(pair)])
+        operators = operators_in(a, made_of[0]), operators_in(b, made_of[1])
+        second_run = operators_in(spreads.get(key, shared_spread) or (), None)
+        shards = None if group is None else group.shards(key, *(operators if group.of_actual else operators[::-1]))
+        parts.append((yield from _compare_step(divergence, *operators, second_run, mapping, progress, shards)))
+    if is_divided:
+        with_operators = [(key, operators_in(a, made_of[0]), operators_in(b, made_of[1])) for key, a, b in steps]
+        for key, actual, reference in divided_steps(with_operators):
+            second_run = operators_in(spreads.get(key, shared_spread) or (), None)
+            parts.append((yield from _compare_step(divergence, actual, reference, second_run, mapping, progress)))
     inside, left_out = ((counts["actual"], counts["reference"]) for counts in (progress.inside, progress.left_out))
     of_program = (divergence.origins(), divergence.changed())
     counts = (inside, left_out)
@@ -418,6 +403,26 @@ def _steps(dump: Dump) -> _Work[dict[Key, list[Batch]]]:
 
 
 def _compare_step(
+    divergence: Divergence,
+    actual: list[Operator],
+    reference: list[Operator],
+    second_run: list[Operator],
+    mapping: Optional[Mapping[str, str]],
+    progress: _RankProgress,
+    shards: Optional[Portions] = None,
+) -> _Work[list[Pair]]:
+    """Return the pairs of a step."""
+    pairs = []
+    for pair in _walk_step(divergence, actual, reference, second_run, mapping, progress, shards):
+        pairs.append(pair)
+        yield pair
+    for pair in divergence.end_step():
+        pairs.append(pair)
+        yield pair
+    return [divergence.final(pair) for pair in pairs if not divergence.inside(pair)]
+
+
+def _walk_step(
     divergence: Divergence,
     actual: list[Operator],
     reference: list[Operator],
@@ -444,9 +449,16 @@ def _compare_step(
     progress.crossings.extend(map(_crossing, crossings(matches)))
     progress.mapped.update(_mapped(matches))
     spread = Spread(second_run, reference) if second_run else None
-    stretches = stretches_of(actual, reference, matches)
-    wiring = Wiring(actual, reference, matches) if shards is None else None
-    divergence.begin_step(reference, _cast(matches), spread=spread, shards=shards, stretches=stretches, wiring=wiring)
+    wiring = Wiring(actual, reference, matches)
+    stretches = stretches_of(actual, reference, matches, lambda: wiring.flows)
+    divergence.begin_step(
+        reference,
+        _cast(matches),
+        spread=spread,
+        shards=shards,
+        stretches=stretches,
+        wiring=wiring if shards is None else None,
+    )
     partner = {match.reference.position: match for match in matches}
     taken = {match.actual.position for match in matches}
     waiting = [operator for operator in actual if operator.position not in taken]

@@ -7,7 +7,7 @@ the difference of the argument follows from that of the tensor.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, Optional
 
 from ascend_dump.analysis.explaining.origins import Draft, Drafts
@@ -48,6 +48,8 @@ class ChangedArguments:
         self._equal: dict[_Line, list[Match]] = {}
         #: Of the step: numbers read from tensors that differ, of actual and of the reference.
         self._numbers: dict[_Number, _Cause] = {}
+        #: Of the step, by side: modules that detach a tensor which the other program does not, with the origins.
+        self._detached: tuple[list[tuple[str, OriginNumber]], list[tuple[str, OriginNumber]]] = ([], [])
         #: Calls that are origins, and operators that one side runs alone.
         self._origins: dict[_Call, OriginNumber] = {}
         self._one_sided: dict[tuple[int, str], OriginNumber] = {}
@@ -59,6 +61,7 @@ class ChangedArguments:
         self._forward.clear()
         self._equal.clear()
         self._numbers.clear()
+        self._detached = ([], [])
 
     def add_number(self, match: Match, pair: Pair, origins: Collection[OriginNumber], noise: list[InputNoise]) -> None:
         """Note the number that `item()` read from a tensor that differs. pair: of this tensor."""
@@ -94,6 +97,21 @@ class ChangedArguments:
         earlier = min(forward) if forward else self._one_sided.get((side, operator.op_name))
         origin = self._one_sided[side, operator.op_name] = drafts.add(draft) if earlier is None else earlier
         return origin
+
+    def add_detached(self, side: int, operator: Operator, origin: OriginNumber) -> None:
+        """Note that one side (0: actual) alone detaches a tensor in the forward pass: gradients end there."""
+        self._detached[side].append((operator.module, origin))
+
+    def lost_gradient(self, side: int, operator: Operator) -> Optional[OriginNumber]:
+        """Return the origin at the tensor that the other side detaches, so that it lacks an operator of this side.
+
+        That in the module of the operator, or the nearest to it.
+        """
+        if operator.phase != "backward" or self.forward_origins(operator):
+            return None
+        path = operator.module.split(".")
+        candidates = [(_shared(path, module.split(".")), origin) for module, origin in self._detached[1 - side]]
+        return max(candidates)[1] if candidates else None
 
     def add_forward(self, operator: Operator, *origins: OriginNumber) -> None:
         """Note the origins at an operator: the backward operators of its source line may be called differently."""
@@ -170,6 +188,11 @@ class ChangedArguments:
         numbers = [argument.numbers for argument in differing]
         causes = [self._numbers[number] for number in numbers if number is not None and number in self._numbers]
         return causes if len(causes) == len(differing) else []
+
+
+def _shared(path: Sequence[str], other: Sequence[str]) -> int:
+    """Return the number of levels that two paths of modules have in common."""
+    return next((level for level, (a, b) in enumerate(zip(path, other)) if a != b), min(len(path), len(other)))
 
 
 def _texts(arguments: Iterable[DifferingArgument]) -> tuple[str, ...]:

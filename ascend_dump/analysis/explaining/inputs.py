@@ -166,10 +166,12 @@ class InputJudge:
             earlier = self._state.wirings.get((match.reference.op_name, tuple(sources)))
             if earlier is not None:
                 self._state.drafts[earlier].explains += 1
+                self._state.rebuilt.append((earlier, match.reference.position))
                 return earlier
         joined = (kind, reference.step, None if kind == "parameter" else match.reference.position)
         draft = Draft(kind, pair, evidence, first_seen=kind != "wiring", joined=joined)
         number = self._state.drafts.add(draft)
         if kind == "wiring":
             self._state.wirings[match.reference.op_name, tuple(sources)] = number
+            self._state.rebuilt.append((number, match.reference.position))
         return number

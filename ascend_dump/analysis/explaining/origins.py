@@ -61,6 +61,8 @@ class Draft:
         self.changes_values = False
         #: True if tensors computed from it are equal again.
         self.settled = False
+        #: False if its differences end before any result of the program; None if that is not known.
+        self.reaches_results: Optional[bool] = None
         self.first_seen = first_seen
         self.joined = joined
         self.arguments = arguments
@@ -68,6 +70,10 @@ class Draft:
         self.has_border = False
         #: Operators of the backward pass that are called differently because of it.
         self.backward: list[str] = []
+
+    def add_reach(self, reaches: bool) -> None:
+        """Note whether the differences of one step reach a result of the program."""
+        self.reaches_results = reaches or self.reaches_results is True
 
     def add_border(self, pair: Pair) -> None:
         """Note a tensor that left a stretch with a difference, and that differs because of it."""
@@ -84,11 +90,18 @@ class Draft:
             )
 
     @property
+    def is_of_structure(self) -> bool:
+        """True if the programs are built differently there."""
+        return self.kind in ("structure", "wiring") or (self.hidden and self.kind == "unknown")
+
+    @property
     def is_certain(self) -> bool:
         return not (self.hidden or self.reshaped)
 
     @property
     def is_reported(self) -> bool:
+        if self.reaches_results is False:
+            return False
         if self.changes_values or self.is_certain:
             return True
         return not self.settled and (self.explains > 0 or not self.hidden)

@@ -165,6 +165,8 @@ def _add_origin(state: RankState, operators: OperatorPair, pair: Pair) -> Origin
     else:
         state.drafts[number].explains += 1
     state.arguments.add_origin(reference, arguments, operators.is_replaced, number)
+    if state.drafts[number].kind == "structure":
+        state.rebuilt.append((number, reference.position))
     return number
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
 from ascend_dump.analysis.explaining.changed_arguments import ChangedArguments
+from ascend_dump.analysis.explaining.effects import Node
 from ascend_dump.analysis.explaining.input_evidence import is_compared
 from ascend_dump.analysis.explaining.known_differences import KnownDifferences
 from ascend_dump.analysis.explaining.origins import Drafts, add_effect
@@ -89,6 +90,7 @@ class RankState:
 
     casts       contents of tensors in another type on both sides, because one program casts what they are made of
     wirings     origins at inputs that read another tensor, by the name of the operator and the evidence
+    rebuilt     origins where the programs are built differently in this step, and their operators or stretches
     unreadable  number of unreadable records so far
     """
 
@@ -103,6 +105,7 @@ class RankState:
     stretches: Stretches = field(default_factory=Stretches)
     casts: set[tuple[Any, Any]] = field(default_factory=set)
     wirings: dict[tuple[str, tuple[str, ...]], OriginNumber] = field(default_factory=dict)
+    rebuilt: list[tuple[OriginNumber, Node]] = field(default_factory=list)
     unreadable: int = 0
 
     def compare(self, match: Optional[Match], a: Optional[Record], b: Optional[Record]) -> tuple[Difference, Pair]:

@@ -42,6 +42,10 @@ class EnteredStretch:
     entering differences within rounding that enter it, by their identity
     agreed   number of tensors that left it and agree
     differs  a tensor that left it differs
+    readers  paired operators that read a difference, by their position in the reference
+    is_known the number is that of an origin elsewhere, whatever was compared here
+    result_differs  a result of the program that it makes differs
+    is_absorbed  what differs inside and behind it reaches no result
     """
 
     stretch: Stretch
@@ -53,10 +57,14 @@ class EnteredStretch:
     entering: dict[int, EnteringNoise] = field(default_factory=dict)
     agreed: int = 0
     differs: bool = False
+    is_known: bool = False
+    readers: set[int] = field(default_factory=set)
+    result_differs: bool = False
+    is_absorbed: bool = False
 
     @property
     def agrees(self) -> bool:
-        return self.agreed > 0 and not self.differs
+        return self.is_absorbed or (self.agreed > 0 and not self.differs)
 
     @property
     def is_open(self) -> bool:
@@ -101,6 +109,8 @@ class EnteredStretch:
             for before in stretch.before:
                 if before.differs or before.is_open:
                     causes.update((left if before.differs else entered)[before.order])
+                if before.is_known:
+                    causes.add(before.number)
             entered[stretch.order] = frozenset(causes)
             left[stretch.order] = entered[stretch.order] or stretch._earlier_origins() or frozenset({stretch.number})
         return left[self.order]
@@ -200,6 +210,15 @@ class Stretches:
         stretch = self._exits.get((reader.position, record.index))
         entered = None if stretch is None else self._entered.get(id(stretch))
         return [] if entered is None else [entered]
+
+    def by_operator(self) -> dict[tuple[int, int], EnteredStretch]:
+        """Return the stretches of the step by side (0: actual) and position of their operators."""
+        return {
+            (side, operator.position): entered
+            for entered in self.all()
+            for side, operators in enumerate(entered.stretch.operators)
+            for operator in operators
+        }
 
     def all(self) -> list[EnteredStretch]:
         """Return the stretches of the step."""

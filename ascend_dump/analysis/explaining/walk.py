@@ -14,12 +14,13 @@ from typing import Any, Optional
 
 from ascend_dump.analysis.alignment.shards import Portions, is_of_parts
 from ascend_dump.analysis.explaining.api_calls import ApiCalls
+from ascend_dump.analysis.explaining.effects import Differing, Effects
 from ascend_dump.analysis.explaining.inputs import InputJudge
 from ascend_dump.analysis.explaining.origins import stretch_draft
 from ascend_dump.analysis.explaining.outputs import judge_outputs
 from ascend_dump.analysis.explaining.rank_state import OperatorPair, RankState
 from ascend_dump.analysis.explaining.results import ChangedCall, Origin, Pair, Rebuilt
-from ascend_dump.analysis.explaining.stretches import MadeInside
+from ascend_dump.analysis.explaining.stretches import EnteredStretch, MadeInside
 from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS
 from ascend_dump.analysis.judging.noise import NoiseJudge
@@ -29,6 +30,7 @@ from ascend_dump.analysis.numerics.tensor_pair import Types, identity_of
 from ascend_dump.analysis.operators.names import without_counterpart
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import COPIES, writes
+from ascend_dump.analysis.pairing.data_flow import has_storages
 from ascend_dump.analysis.pairing.same_framework import Match
 from ascend_dump.analysis.pairing.stretches import Stretch
 from ascend_dump.analysis.replay.rerun import Rerun
@@ -37,6 +39,7 @@ from ascend_dump.reading import Record
 __all__ = ["Divergence"]
 
 _SAME_RESULT = "made by different operators, and its reader returns the same"
+_ENDS = "built differently, and everything that is computed from it agrees"
 _SIDES = ("actual", "the reference")
 
 
@@ -81,6 +84,12 @@ class Divergence:
         state.known.begin_step(views)
         state.arguments.begin_step()
         state.stretches.begin_step(stretches or {})
+        state.rebuilt.clear()
+        #: By position in the reference: paired operators of which a tensor differs.
+        self._differing: dict[int, Differing] = {}
+        self._wiring = wiring
+        #: Pairs that differ, while everything that is computed from them agrees.
+        self._ending: set[int] = set()
         self._inputs = InputJudge(state, reference, wiring)
         self._calls = ApiCalls()
         #: Unreadable records of this step that are in a pair already.
@@ -117,6 +126,9 @@ class Divergence:
         if match.actual.kernel is not None:
             self._calls.add_kernel(match, frozenset(operators.causes))
         self._end_module(operators, pairs)
+        if any(pair.differs or pair.verdict in ("unmatched", "unreadable") for pair in pairs):
+            causes = frozenset(operators.causes)
+            self._differing[match.reference.position] = Differing(match, operators.inputs, outputs, causes)
         pairs += self._broken_pairs(match)
         self._count_unreadable(pairs)
         return pairs
@@ -152,10 +164,12 @@ class Divergence:
                     border, _ = state.judge_border(makers, a, b, difference, pair)
                     pair = border.pair
                     if border.causes:
+                        entered.result_differs = True
                         state.leave(border)
                         state.remember(pair, difference.contents, border.causes)
                 pairs.append(pair)
         self._count_unreadable(pairs)
+        self._drop_ending()
         for rebuilt in state.stretches.rebuilt():
             self._rebuilt.setdefault(rebuilt.name, rebuilt)
         self._inside = state.stretches.inside() | {
@@ -163,9 +177,30 @@ class Divergence:
         }
         return pairs
 
+    def _drop_ending(self) -> None:
+        """Drop origins where the programs are built differently and all differences end before a result."""
+        state, wiring = self._state, self._wiring
+        if not state.rebuilt or wiring is None or not has_storages(*(flow.operators for flow in wiring.flows)):
+            return
+        effects = Effects(wiring.flows, wiring.partners, self._differing, state.stretches.by_operator())
+        origins = [(number, node) for number, node in state.rebuilt if state.drafts[number].is_of_structure]
+        reached, leading = effects.of(origins)
+        ending = {number for number, _ in origins} - reached
+        for number, node in origins:
+            state.drafts[number].add_reach(number in reached)
+            if isinstance(node, EnteredStretch) and node not in leading:
+                node.is_absorbed = True
+        for position, differing in self._differing.items():
+            if position not in leading and differing.causes <= ending:
+                self._ending.update(map(id, (*differing.inputs, *differing.outputs)))
+
     def inside(self, pair: Pair) -> bool:
         """Return True if a record without a partner is inside a stretch that agrees, or in a pair of results."""
         return pair.how == "" and id(pair.record) in self._inside
+
+    def final(self, pair: Pair) -> Pair:
+        """Return a pair of the step with its verdict after the whole step is known."""
+        return replace(pair, verdict="noise", reason=_ENDS) if pair.differs and id(pair) in self._ending else pair
 
     def rebuilt(self) -> list[Rebuilt]:
         """Return the parts that are built differently and agree, each once."""
@@ -204,6 +239,8 @@ class Divergence:
         for border in operators.borders:
             if not agree:
                 state.leave(border)
+                for stretch in border.stretches:
+                    stretch.readers.add(operators.match.reference.position)
                 continue
             state.disregard(border)
             number = next(i for i, pair in enumerate(operators.inputs) if pair is border.pair)
@@ -255,8 +292,18 @@ class Divergence:
         stretch = state.stretches.stretch_of(side, operator)
         entered = state.stretches.entered(stretch)
         if entered is None:
-            number = state.arguments.stretch_origin(side, operator, state.drafts, stretch_draft(stretch))
+            is_alone = not stretch.operators[1 - side]
+            lost = state.arguments.lost_gradient(side, operator) if is_alone else None
+            number = (
+                state.arguments.stretch_origin(side, operator, state.drafts, stretch_draft(stretch))
+                if lost is None
+                else lost
+            )
             entered = state.stretches.enter(stretch, number)
+            entered.is_known = lost is not None
+            if is_alone and operator.function == "detach" and operator.phase != "backward":
+                state.arguments.add_detached(side, operator, number)
+            state.rebuilt.append((number, entered))
         state.arguments.add_forward(operator, entered.number)
         state.modules.add_alone(outputs[0].record, entered.number)
         contents = [identity_of(record) for record in operator.inputs]

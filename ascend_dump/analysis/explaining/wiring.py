@@ -21,10 +21,15 @@ class Wiring:
 
     def __init__(self, actual: Sequence[Operator], reference: Sequence[Operator], matches: Sequence[Match]) -> None:
         self._operators = actual, reference
-        self._partners = {match.actual.position: match.reference.position for match in matches}
+        #: For each side, by the position of a paired operator: that in the reference.
+        self.partners = (
+            {match.actual.position: match.reference.position for match in matches},
+            {match.reference.position: match.reference.position for match in matches},
+        )
 
     @cached_property
-    def _flows(self) -> Flows:
+    def flows(self) -> Flows:
+        """The data flow of both programs."""
         return DataFlow(self._operators[0]), DataFlow(self._operators[1])
 
     @cached_property
@@ -50,12 +55,12 @@ class Wiring:
         if roots[0].position == roots[1].position == OUTSIDE:
             return False, [NOT_WRITTEN]
         names = [self._name(side, source) for side, source in enumerate(sources) if source is not None]
-        if self._partners.get(roots[0].position) == roots[1].position and roots[0].output == roots[1].output:
+        if self.partners[0].get(roots[0].position) == roots[1].position and roots[0].output == roots[1].output:
             return False, [f"made by {names[0]}, and changed since by something that is not recorded"]
         return True, [f"reads {names[0]} here, {names[1]} in the reference"]
 
     def _source(self, side: int, operator: Operator, record: Record) -> Optional[InputSource]:
-        sources = self._flows[side].sources[operator.position]
+        sources = self.flows[side].sources[operator.position]
         return next((source for source in sources if source.record is record), None)
 
     def _name(self, side: int, source: InputSource) -> str:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
+from ascend_dump.analysis.judging.elementwise import most_roundings
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.arguments import arguments_of, differing_arguments
 from ascend_dump.analysis.operators.operator import Operator
@@ -59,7 +60,13 @@ def why_both_are_right(match: Match, a: Record, b: Record) -> Optional[str]:
 
 
 def is_wrong(match: Match, a: Record, b: Record) -> bool:
-    """Return True if an operator on either side certainly gathered other elements than its indices select."""
+    """Return True if an output is certainly wrong for the inputs of its own side.
+
+    An operator on either side gathered other elements than its indices select, or that of actual computes another
+    function of its input than that of the reference.
+    """
+    if match.reference.function in _FUNCTIONS and match.actual.function == match.reference.function:
+        return bool(_holds(_computes, match.reference, b)) and _holds(_computes, match.actual, a) is False
     if _check_of(match, b) is not _gathers:
         return False
     return False in (_holds(_gathers, match.actual, a), _holds(_gathers, match.reference, b))
@@ -113,6 +120,54 @@ def _remains(operator: Operator, output: Record) -> bool:
     results = (remainder(_wide(x), number) for number in _numbers(operator, x.dtype))
     tiny = math.ldexp(1.0, kind.lowest - kind.mantissa)
     return any(np.allclose(recorded, result, rtol=2 * kind.unit, atol=tiny, equal_nan=True) for result in results)
+
+
+def _computes(operator: Operator, output: Record) -> bool:
+    import numpy as np
+
+    kind = float_kind(output.dtype or "")
+    [read] = operator.inputs
+    if kind is None:
+        return False
+    x, recorded = _wide(read.numpy()), _wide(output.numpy())
+    with np.errstate(all="ignore"):
+        distance = np.abs(_FUNCTIONS[operator.function](x) - recorded)
+        return bool((distance <= most_roundings(kind) * (np.abs(x) + np.abs(recorded))).all())
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    import numpy as np
+
+    result: np.ndarray = 1 / (1 + np.exp(-x))
+    return result
+
+
+def _silu(x: np.ndarray) -> np.ndarray:
+    result: np.ndarray = x * _sigmoid(x)
+    return result
+
+
+def _tanh(x: np.ndarray) -> np.ndarray:
+    import numpy as np
+
+    result: np.ndarray = np.tanh(x)
+    return result
+
+
+def _relu(x: np.ndarray) -> np.ndarray:
+    import numpy as np
+
+    result: np.ndarray = np.maximum(x, 0)
+    return result
+
+
+#: Functions of single elements that have no arguments.
+_FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "relu": _relu,
+    "sigmoid": _sigmoid,
+    "silu": _silu,
+    "tanh": _tanh,
+}
 
 
 def _record_at(records: Sequence[Record], index: int) -> Optional[Record]:

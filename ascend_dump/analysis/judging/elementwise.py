@@ -20,7 +20,7 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["ElementErrors", "element_errors", "measure_without_outliers", "most_roundings"]
+__all__ = ["ElementErrors", "element_errors", "measure_without_masks", "measure_without_outliers", "most_roundings"]
 
 _InputPairs = Collection[tuple[Record, Record]]
 #: The distances of inputs, and their sizes.
@@ -28,6 +28,8 @@ _Read = Sequence[tuple["np.ndarray", "np.ndarray"]]
 #: Roundings of an element that is right, and the most that an implementation may need: of types of at most 16 bits, and
 #: of others, for which devices approximate functions.
 _FEW, _MOST = 8, (16, 512)
+#: Masks and fills are so many times as large as other elements, and as 1.
+_MASK = 1000.0
 
 
 def measure_without_outliers(a: Record, b: Record, inputs: _InputPairs, unit: float) -> Optional[tuple[Measure, int]]:
@@ -48,6 +50,23 @@ def measure_without_outliers(a: Record, b: Record, inputs: _InputPairs, unit: fl
     if not outliers.any():
         return None
     return measure(actual[~outliers], reference[~outliers]), int(outliers.sum())
+
+
+def measure_without_masks(a: Record, b: Record) -> Optional[Measure]:
+    """Measure the elements that differ if all others are masks or fills, which are much larger; else return None."""
+    import numpy as np
+
+    try:
+        actual, reference = _wide(a.numpy()), _wide(b.numpy())
+    except AscendDumpError:
+        return None
+    differ = actual != reference
+    if actual.shape != reference.shape or not differ.any() or differ.all():
+        return None
+    least, largest = np.abs(reference[~differ]).min(), np.abs(reference[differ]).max()
+    if not least >= _MASK * max(largest, 1.0):
+        return None
+    return measure(a.numpy()[differ], b.numpy()[differ])
 
 
 class ElementErrors(NamedTuple):
@@ -86,7 +105,8 @@ class ElementErrors(NamedTuple):
             return None
         if kind is None:
             return f"{int(wrong.sum())} elements differ although those that they are computed from are equal"
-        error = float((self.distance[wrong] / self.terms[wrong]).max())
+        with np.errstate(divide="ignore"):
+            error = float((self.distance[wrong] / self.terms[wrong]).max())
         count = int(wrong.sum())
         return f"{count} elements differ by up to {error:.2g} of the numbers that they are computed from"
 
@@ -202,7 +222,7 @@ _RULES = {
 
 def _arrays(inputs: _InputPairs, shape: tuple[int, ...]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for a, b in inputs:
-        if a.shape == b.shape and _reaches(a.shape, shape):
+        if _reaches(a.shape, shape) and _reaches(b.shape, shape):
             yield _wide(a.numpy()), _wide(b.numpy())
 
 

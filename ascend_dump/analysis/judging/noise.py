@@ -14,6 +14,7 @@ from ascend_dump.analysis.judging.discrete_operators import is_wrong, why_both_a
 from ascend_dump.analysis.judging.elementwise import (
     ElementErrors,
     element_errors,
+    measure_without_masks,
     measure_without_outliers,
     most_roundings,
 )
@@ -90,15 +91,21 @@ class NoiseJudge:
             verdict = judge(measured, dtype, rules, cast=difference.cast, noise=noise, between=between, scale=scale)
             return self._adjusted(difference, verdict, b)
 
-        verdict = judged(difference.measure)
-        if verdict[0] != "different" or difference.measure.nonfinite or difference.bounds:
+        verdict, scale = judged(difference.measure), 0.0
+        is_settled = difference.measure.nonfinite or difference.bounds
+        # The tests below read tensors.
+        if verdict[0] == "different" and not is_settled:
+            scale = max((natural_scale(*maker) for maker in makers), default=0.0)
+            if scale > difference.measure.rms:
+                verdict = judged(difference.measure, scale)
+        kind = float_kind(type_of(a, b))
+        if verdict[0] == "noise" and kind is not None and difference.measure.max_rel > most_roundings(kind):
+            unmasked = measure_without_masks(a, b)
+            verdict, scale = (verdict, scale) if unmasked is None else (judged(unmasked), 0.0)
+        if verdict[0] != "different" or is_settled:
             return verdict
-        # The tests below read tensors, so they are for differences only.
-        scale = max((natural_scale(*maker) for maker in makers), default=0.0)
-        if scale > difference.measure.rms:
-            verdict = judged(difference.measure, scale)
         pairs = [(x, y) for x, y in inputs if x is not None and y is not None and x.shape == b.shape]
-        if verdict[0] == "different" and pairs and difference.layout == IDENTITY:
+        if pairs and difference.layout == IDENTITY:
             remainder = measure_without_outliers(a, b, pairs, max(noise.unit for noise in input_noise))
             if remainder is not None:
                 verdict = judged(remainder[0], scale)
@@ -143,6 +150,8 @@ class NoiseJudge:
         elements = clean and not difference.bounds and not self.of_parts and difference.layout == IDENTITY
         if elements and math.prod(b.shape or ()) <= _MOST_ELEMENTS:
             verdict, reason = self._by_element(match, a, b, difference, dtype, input_noise, (verdict, reason))
+        if verdict == "noise" and not clean and difference.layout == IDENTITY and not difference.bounds:
+            verdict, reason = self._unless_elements_differ(match, a, b, difference, dtype, input_noise, reason)
         # An input with larger differences than rounding is no noise, even if some of its elements are outliers.
         if verdict == "different" and input_noise and elements:
             unit = max(noise.unit for noise in input_noise)
@@ -156,8 +165,13 @@ class NoiseJudge:
             settled = self._settle(match, a, b)
             if settled is not None:
                 verdict, reason = "noise", settled
-        if verdict == "different" and clean and flips_in(input_noise) and not self._is_proven(match, a, b, difference):
+        if not (clean and flips_in(input_noise)):
+            return verdict, reason
+        if verdict == "different" and not self._is_proven(match, a, b, difference):
             return "undecided" if difference.bounds else "noise", FOLLOWS_FLIPS
+        # What follows from flips may be off by any amount.
+        if verdict == "noise" and elements and _has_all_inputs(match) and is_wrong(match, a, b):
+            return "different", "it is wrong for the inputs of its own side"
         return verdict, reason
 
     def _is_proven(self, match: Match, a: Record, b: Record, difference: Difference) -> bool:
@@ -201,6 +215,29 @@ class NoiseJudge:
                 if by_terms == "noise":
                     return "noise", f"{reason}, of the terms of each element"
         return verdict
+
+    def _unless_elements_differ(
+        self,
+        match: Match,
+        a: Record,
+        b: Record,
+        difference: Difference,
+        dtype: str,
+        input_noise: Sequence[InputNoise],
+        reason: str,
+    ) -> tuple[str, str]:
+        """Return "noise" unless an element differs by more than the roundings of those that it is computed from.
+
+        Some inputs differ by more than noise. A mask, which is equal on both sides, hides that from the whole tensor.
+        """
+        kind, measured = float_kind(dtype), difference.measure
+        if kind is None or measured is None or self.of_parts or math.prod(b.shape or ()) > _MOST_ELEMENTS:
+            return "noise", reason
+        rules = self._rules.of(match.reference.op_name, match.reference.op_type)
+        most = max([most_roundings(kind), *(rules.gain * noise.error for noise in input_noise)])
+        errors = _errors(match, a, b) if measured.max_rel > most else None
+        why = None if errors is None else errors.why_wrong(most, most, kind)
+        return ("noise", reason) if why is None else ("different", why)
 
     def _wrong_elements(self, match: Match, a: Record, b: Record, dtype: str) -> Optional[str]:
         """Return why elements are wrong for those that they are computed from; None if they are not."""
@@ -257,7 +294,9 @@ def _input_pairs(match: Match, output: Record) -> list[tuple[Record, Record]]:
     pairs = [(a, b) for a, b in match.inputs if a is not None and b is not None and not is_unread(b)]
     if match.reference.function.startswith("_foreach_"):
         count = max(len(match.reference.outputs), 1)
-        pairs = [(a, b) for a, b in pairs if b.index % count == output.index % count]
+        # What follows the lists is for each of their tensors.
+        lists = len(match.reference.inputs) // count * count
+        pairs = [(a, b) for a, b in pairs if b.index % count == output.index % count or b.index >= lists]
     return pairs
 
 

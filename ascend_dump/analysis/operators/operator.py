@@ -11,7 +11,7 @@ from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.properties import COLLECTIVES, operator_class
 from ascend_dump.reading import MadeOf, Record
 
-__all__ = ["Operator", "call_of", "module_of", "operators", "parameter_name", "storage_of"]
+__all__ = ["Operator", "call_of", "common_module", "module_of", "operators", "parameter_name", "storage_of"]
 
 #: Levels that wrappers of a model add to the path of a module.
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module", "model"}
@@ -132,6 +132,16 @@ def module_of(path: str) -> str:
     """Return the path of a module without the levels that wrappers (DDP, FSDP, torch.compile, checkpointing) add."""
     levels = [level for level in path.split(".") if level not in _WRAPPERS]
     return ".".join(levels)
+
+
+def common_module(paths: Iterable[str]) -> str:
+    """Return the path of the innermost module that some modules belong to; "" for none."""
+    shared: list[str] = []
+    for levels in zip(*(path.split(".") for path in paths)):
+        if len(set(levels)) > 1:
+            break
+        shared.append(levels[0])
+    return ".".join(shared)
 
 
 def parameter_name(record: Record) -> Optional[str]:

@@ -24,7 +24,7 @@ from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.permutations import find_layout
 from ascend_dump.analysis.numerics.tensor_pair import Types, identity_of, type_of
 from ascend_dump.analysis.operators.names import is_view
-from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.operator import Operator, common_module
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.api_calls import api_calls
 from ascend_dump.analysis.pairing.cross_framework_passes import PairedOperators, pair_operators
@@ -88,12 +88,19 @@ def _is_numbered(operators: Sequence[Operator]) -> bool:
     return 2 * sum(_NUMBERED.search(operator.op_name) is not None for operator in operators) > len(operators)
 
 
+def _without_wrapper(modules: set[str]) -> set[str]:
+    """Return the paths of modules without that of a wrapper around all of them."""
+    paths = {path for path in modules if path}
+    wrapper = common_module(paths)
+    return {path[len(wrapper) :].lstrip(".") for path in paths if path != wrapper} or paths
+
+
 def _is_decomposed(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
     """Return True if neither program has modules of the other, and both run operators that the other never runs.
 
     The operators of a decomposition are mostly operators that both programs run: a single type may be new.
     """
-    modules = [{operator.module_path for operator in side if operator.module_path} for side in (actual, reference)]
+    modules = [_without_wrapper({operator.module_path for operator in side}) for side in (actual, reference)]
     if modules[0] & modules[1] or not any(modules):
         return False
     types = [{operator_class(x.op_type) for x in side if not is_view(x.op_type)} for side in (actual, reference)]

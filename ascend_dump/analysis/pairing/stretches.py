@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ascend_dump.analysis.operators.names import is_view
-from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.operator import Operator, common_module
 from ascend_dump.analysis.pairing.data_flow import DataFlow, Flows, has_storages
 from ascend_dump.analysis.pairing.same_framework import Match
 from ascend_dump.analysis.pairing.weak_pairs import Node, Partners, computes, exits, unpaired_components
@@ -32,13 +32,7 @@ class Stretch:
     @property
     def module(self) -> str:
         """The innermost module that all operators belong to; "" for none."""
-        paths = [operator.module.split(".") for side in self.operators for operator in side]
-        shared: list[str] = []
-        for levels in zip(*paths):
-            if len(set(levels)) > 1:
-                break
-            shared.append(levels[0])
-        return ".".join(shared)
+        return common_module(operator.module for side in self.operators for operator in side)
 
     def makers(self, *outputs: Record) -> list[tuple[Operator, Record]]:
         """Return the operators that made some outputs."""
@@ -52,11 +46,13 @@ class Stretch:
 
 
 def stretches_of(
-    actual: Sequence[Operator], reference: Sequence[Operator], matches: Sequence[Match]
+    actual: Sequence[Operator], reference: Sequence[Operator], matches: Sequence[Match], read_flows: Callable[[], Flows]
 ) -> dict[Node, Stretch]:
     """Return the stretch of each operator without a partner, by side (0: actual) and position.
 
     Each operator is a stretch of its own if the storages of its tensors are not recorded.
+
+    read_flows: returns the data flow of both programs, which takes time
     """
     sides = actual, reference
     partners = Partners((match.actual.position, match.reference.position) for match in matches)
@@ -67,7 +63,7 @@ def stretches_of(
         return {}
     if not has_storages(*sides):
         return {(side, operator.position): _of_one(side, operator) for side, operator in alone}
-    flows = DataFlow(actual), DataFlow(reference)
+    flows = read_flows()
     results = list(_results(flows, partners))
     components = unpaired_components(flows, partners)
     for node_a, node_b, _ in results:

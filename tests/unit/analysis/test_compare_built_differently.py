@@ -41,6 +41,7 @@ class Norm(nn.LayerNorm):
 
 class Attention(nn.Module):
     by_hand: Optional[str] = None
+    scales_queries = 0.0
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,11 +50,14 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         batch, length, _ = x.shape
         q, k, v = self.qkv(x).view(batch, length, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
-        if self.by_hand is None:
+        later = torch.ones(length, length, dtype=torch.bool).triu(1)
+        if self.scales_queries:
+            scores = (q * self.scales_queries / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)
+            mixed = scores.masked_fill(later, -1e9).softmax(-1) @ v
+        elif self.by_hand is None:
             mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
             scores = q @ k.transpose(-1, -2) / math.sqrt(WIDTH if self.by_hand == "scale" else q.shape[-1])
-            later = torch.ones(length, length, dtype=torch.bool).triu(1)
             mixed = scores.masked_fill(later, -1e9).softmax(-1) @ v
         return self.out(mixed.transpose(1, 2).reshape(x.shape))
 
@@ -231,6 +235,60 @@ def test_what_is_built_differently_and_agrees_is_one_line(tmp_path: Path, capsys
     assert note.startswith("built differently, and the results agree: blocks.*.attention (3 times: ")
 
 
+def scaled_first(fault: float) -> Callable[[Any], Any]:
+    """Return a change that scales the queries in place of the scores, in the second block by another factor."""
+
+    def change(network: Any) -> None:
+        for number, block in enumerate(network.blocks):
+            block.attention.scales_queries = 1.0 if number != 1 else fault
+
+    return change
+
+
+def test_a_factor_before_a_product_in_place_of_behind_it_is_no_origin(tmp_path: Path) -> None:
+    found = ascend_dump.compare(
+        train(tmp_path / "actual", scaled_first(1.0), steps=2),
+        train(tmp_path / "reference", attentions("right"), steps=2),
+    )
+    assert (found.origins, found.verdict) == ((), "noise")
+
+
+def test_a_wrong_factor_before_a_product_is_the_origin(tmp_path: Path) -> None:
+    found = ascend_dump.compare(
+        train(tmp_path / "actual", scaled_first(1.5)), train(tmp_path / "reference", attentions("right"))
+    )
+    assert {origin.module for origin in found.origins} == {"blocks.1.attention"}
+    assert found.verdict == "different"
+
+
+def test_a_state_that_is_not_read_any_more_is_a_result(tmp_path: Path) -> None:
+    """In the first step the correction of the bias cancels another decay."""
+    [origin] = compared(tmp_path, betas=(0.8, 0.999), foreach=False).origins
+    assert (origin.kind, origin.op_name) == ("structure", "lerp__0")
+
+
+def test_a_mask_does_not_hide_that_a_difference_goes_on(tmp_path: Path) -> None:
+    """Nothing is small in comparison with a mask, which is equal on both sides."""
+
+    class Weights(nn.Module):
+        def forward(self, scores: Tensor, mask: Tensor, bias: Optional[Tensor]) -> Tensor:
+            return (scores + (mask if bias is None else mask + bias)).softmax(-1)
+
+    torch.manual_seed(0)
+    scores, bias = torch.randn(2, 6, 6), torch.randn(1, 6, 6)
+    mask = torch.zeros(1, 6, 6).masked_fill(torch.ones(6, 6, dtype=torch.bool).triu(1), torch.finfo().min)
+
+    def dump(name: str, with_bias: bool) -> Path:
+        network = Weights()
+        with ascend_dump.capture(network, path=tmp_path / name):
+            network(scores, mask, bias if with_bias else None)
+        return tmp_path / name
+
+    found = ascend_dump.compare(dump("actual", False), dump("reference", True))
+    assert found.verdict == "different"
+    assert "aten::add runs in the reference only" in found.origins[0].evidence
+
+
 def test_origins_are_found_behind_a_chain_of_thousands() -> None:
     """Each step updates a parameter by other operators, from what the two updates before it left."""
     chain: list[EnteredStretch] = []
@@ -242,3 +300,93 @@ def test_origins_are_found_behind_a_chain_of_thousands() -> None:
     assert chain[-1].origins() == {0}
     chain[0].causes = {3000}
     assert chain[-1].origins() == {3000}
+
+
+class Momentum:
+    """SGD with momentum by hand: nothing tells the recorder where its steps end."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        self.parameters, self.lr = list(parameters), lr
+        self.buffers: dict[Tensor, Tensor] = {}
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for parameter in self.parameters:
+            assert parameter.grad is not None
+            gradient = parameter.grad
+            buffer = self.buffers[parameter] = (
+                0.9 * self.buffers[parameter] + gradient if parameter in self.buffers else gradient.clone()
+            )
+            parameter.sub_(self.lr * buffer)
+
+    def zero_grad(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+
+def accumulated(path: Path, make: Callable[[Any], Any]) -> Path:
+    """Record two steps of two backward passes each."""
+    torch.manual_seed(0)
+    network = Network()
+    chosen = make(network.parameters())
+    with ascend_dump.capture(network, path=path, steps="all", options={"step": "optimizer"}):
+        for _ in range(2):
+            chosen.zero_grad()
+            for _ in range(2):
+                (network(torch.randn(2, 6, WIDTH)).square().mean() / 2).backward()
+            chosen.step()
+    return path
+
+
+@pytest.mark.parametrize("lr", [0.1, 0.2])
+def test_an_optimizer_by_hand_has_other_steps(tmp_path: Path, lr: float) -> None:
+    reference = accumulated(tmp_path / "reference", lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9))
+    actual = accumulated(tmp_path / "actual", lambda parameters: Momentum(parameters, lr))
+    steps = [{record.step for record in ascend_dump.open(path)} for path in (actual, reference)]
+    assert steps == [{0}, {0, 1}]
+    found = ascend_dump.compare(actual, reference)
+    assert [(origin.kind, origin.module) for origin in found.origins] == [("structure", "")] * (lr != 0.1)
+
+
+def test_a_wrapper_makes_no_program_of_another_framework(tmp_path: Path) -> None:
+    """Both programs run operators that the other never runs, and no module has the same path."""
+
+    class Wrapper(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Tensor) -> Any:
+            return self.inner(x)
+
+    def dump(name: str, wraps: bool) -> Path:
+        torch.manual_seed(0)
+        network: Any = Network()
+        for change in (norms("right"), attentions("right")) if wraps else ():
+            change(network)
+        network = Wrapper(network) if wraps else network
+        with ascend_dump.capture(network, path=tmp_path / name):
+            network(torch.randn(2, 6, WIDTH)).square().mean().backward()
+        return tmp_path / name
+
+    found = ascend_dump.compare(dump("actual", True), dump("reference", False))
+    assert (found.origins, found.inside) == ((), (0, 0))
+
+
+def test_a_gradient_that_is_lost_begins_where_a_tensor_is_detached(tmp_path: Path) -> None:
+    def change(network: Any) -> None:
+        network.blocks[1].add = lambda x, normed, mixed: x + mixed.detach()
+
+    found = compared(tmp_path, change)
+    origin = found.origins[0]
+    assert (origin.op_type, origin.module, origin.step) == ("aten::detach", "blocks.1", 0)
+    assert origin.evidence[0] == "aten::detach runs in actual only"
+
+
+def test_triage_answers_with_the_first_wrong_module(tmp_path: Path) -> None:
+    """All blocks are built differently, and the last ones differ because of the second one."""
+    train(tmp_path / "actual", scaled_first(1.5))
+    train(tmp_path / "reference", attentions("right"))
+    answer = ascend_dump.triage(tmp_path / "actual", tmp_path / "reference")
+    assert answer.cause is not None
+    assert answer.cause.module == "blocks.1.attention"

@@ -387,14 +387,13 @@ class TestOneOrigin:
         """Of a symmetric matrix the largest elements of rows are those of columns; their gradients are not."""
 
         def largest(axis: int) -> Body:
-            return lambda x: (x @ x.T).max(axis)[0][:, None]
+            return lambda x: (x @ x.detach().T).max(axis)[0][:, None]
 
         wrong, right = dump(tmp_path / "wrong", largest(0)), dump(tmp_path / "right", largest(1))
         found = ascend_dump.compare(wrong, right)
         [origin] = found.origins
         assert (origin.step, origin.module) == (0, "layers.2")
         assert "layers.2/max_0 of the forward pass: dim: 0 here, 1 in the reference" in origin.evidence
-        assert any(text.startswith("with it: layers.1/") and "layers.0/" in text for text in origin.evidence)
 
     @pytest.mark.parametrize("of_actual", [True, False])
     def test_a_part_of_a_parameter_that_one_side_writes_between_steps(self, tmp_path: Path, of_actual: bool) -> None:

@@ -376,3 +376,18 @@ def test_the_ratio_that_a_logit_takes_the_logarithm_of_may_be_rounded(
         operator("aten::logit", [x], [right.astype(x.dtype)]),
     )
     assert found.verdict == verdict, found.worst_pairs()
+
+
+@pytest.mark.parametrize(("fault", "verdict"), [(1.0, "noise"), (1.1, "different")])
+def test_a_factor_of_lists_counts_for_each_tensor(tmp_path: Path, fault: float, verdict: str) -> None:
+    """The norm that gradients are clipped by differs by the rounding of all of them."""
+    gradients = [normal(64), normal(8, seed=1)]
+
+    def clipped(scale: float, last: float = 1.0) -> list[Item]:
+        factor = np.asarray(scale, ml_dtypes.bfloat16)
+        results = [array * np.float32(factor) for array in gradients]
+        results[1] *= np.float32(last)
+        return operator("aten::_foreach_mul_", [*gradients, factor], results)
+
+    found = compared(tmp_path, clipped(0.50390625, fault), clipped(0.5))
+    assert [pair.verdict for pair in found.pairs if pair.record.io == "output"] == ["noise", verdict]

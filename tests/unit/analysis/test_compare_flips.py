@@ -52,6 +52,28 @@ def test_a_gather_of_other_rows_than_its_indices_select_is_wrong(tmp_path: Path)
     assert [(one.op_name, one.kind) for one in found.origins] == [("index_2", "compute")]
 
 
+def activated(logits: np.ndarray, factor: float = 1.0) -> list[Item]:
+    """The activation of the rows that are chosen, in the order of their experts."""
+    items, chosen = choose(logits)
+    rows = ROWS[chosen]
+    result = (rows / (1 + np.exp(-rows)) * factor).astype("f4")
+    return [
+        *items,
+        *operator("aten::index", [ROWS, chosen], [rows], seq=2, call=INDEX),
+        *operator("aten::silu", [rows], [result], seq=3),
+    ]
+
+
+def test_a_wrong_function_of_rows_that_are_not_the_same_is_seen(tmp_path: Path) -> None:
+    found = compared(tmp_path, activated(FLIPPED, 1.5), activated(TIES))
+    assert [(one.op_name, one.kind) for one in found.origins] == [("silu_3", "compute")]
+
+
+def test_a_right_function_of_rows_that_are_not_the_same_is_no_origin(tmp_path: Path) -> None:
+    found = compared(tmp_path, activated(FLIPPED), activated(TIES))
+    assert (found.verdict, found.origins) == ("noise", ())
+
+
 def selected(logits: np.ndarray, drop: int = 0) -> list[Item]:
     """The places of the logits above a threshold that some of them are at."""
     flags = logits > np.float32(3.0)

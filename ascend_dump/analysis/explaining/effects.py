@@ -1,0 +1,257 @@
+"""The results of a program that the differences of one step reach.
+
+Where two programs are built differently, tensors inside differ although both compute the same: a factor is applied
+before a product or after it. Such a difference reaches no result if everything that is computed from it agrees again.
+Results are the last values of parameters, gradients and states, tensors that nothing reads, and numbers that leave the
+program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Optional, Union
+
+from ascend_dump.analysis.explaining.results import Pair
+from ascend_dump.analysis.explaining.stretches import EnteredStretch
+from ascend_dump.analysis.judging.input_noise import OriginNumber
+from ascend_dump.analysis.numerics.float_types import float_kind
+from ascend_dump.analysis.operators.names import is_view
+from ascend_dump.analysis.operators.operator import Operator, storage_of
+from ascend_dump.analysis.operators.properties import SHAPED, writes
+from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, Flows, Made
+from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.reading import Record
+
+__all__ = ["Differing", "Effects", "Node"]
+
+#: Paired operators by their position in the reference, or a stretch.
+Node = Union[int, EnteredStretch]
+
+
+class Differing(NamedTuple):
+    """Two paired operators of which an input or output differs. causes: the origins of that."""
+
+    match: Match
+    inputs: Sequence[Pair]
+    outputs: Sequence[Pair]
+    causes: frozenset[OriginNumber]
+
+    @property
+    def differing_outputs(self) -> list[Pair]:
+        """The outputs that differ, or that could not be compared."""
+        agreeing = ("equal", "noise", "undecided")
+        return [pair for pair in self.outputs if pair.verdict not in agreeing]
+
+
+@dataclass
+class Effects:
+    """The differences of a step.
+
+    flows      of both programs
+    partners   for each side, by the position of a paired operator: that in the reference
+    differing  by the position in the reference
+    stretches  by side (0: actual) and position of an operator without a partner
+    """
+
+    flows: Flows
+    partners: tuple[Mapping[int, int], Mapping[int, int]]
+    differing: Mapping[int, Differing]
+    stretches: Mapping[tuple[int, int], EnteredStretch]
+
+    def __post_init__(self) -> None:
+        self._last = tuple(map(_last_of_parameters, self.flows))
+        self._updates = tuple(map(_last_updates, self.flows))
+        self._outside = tuple(map(_readers_of_outside, self.flows))
+
+    def of(self, origins: Sequence[tuple[OriginNumber, Node]]) -> tuple[set[OriginNumber], set[Node]]:
+        """Return the origins whose differences reach a result, and the operators and stretches that do.
+
+        A gradient is computed from tensors of the forward pass. If another origin that reaches a result explains the
+        gradient already, it is no evidence that these tensors reach one.
+
+        origins: where the programs are built differently, and their operators or stretches
+        """
+        edges = [(node, follower) for node in self._nodes() for follower in self._followers(node)]
+        first = _leading(edge for edge in edges if not self._is_crossing(*edge))
+        forward = {number for number, node in origins if not self._is_backward(node)}
+        causes = frozenset[OriginNumber]().union(*(differing.causes for differing in self.differing.values()))
+        proven = {*causes} - {number for number, _ in origins}
+        for number, node in origins:
+            follows = self._causes(node) - {number} or (number in forward and self._is_backward(node))
+            if node in first and not follows:
+                proven.add(number)
+        leading = _leading(edge for edge in edges if not (self._is_crossing(*edge) and self._causes(edge[1]) & proven))
+        reached = {
+            number for number, node in origins if node in leading and not (self._causes(node) - {number}) & proven
+        }
+        return reached, leading
+
+    def _nodes(self) -> list[Node]:
+        return [*self.differing, *dict.fromkeys(self.stretches.values())]
+
+    def _is_crossing(self, node: Node, follower: Optional[Node]) -> bool:
+        """Return True if an operator of the backward pass reads a difference of the forward pass."""
+        return follower is not None and self._is_backward(follower) and not self._is_backward(node)
+
+    def _is_backward(self, node: Node) -> bool:
+        if isinstance(node, EnteredStretch):
+            return any(operator.phase == "backward" for side in node.stretch.operators for operator in side)
+        return self.differing[node].match.reference.phase == "backward"
+
+    def _causes(self, node: Optional[Node]) -> frozenset[OriginNumber]:
+        if isinstance(node, EnteredStretch):
+            return frozenset(node.causes)
+        return frozenset() if node is None else self.differing[node].causes
+
+    def _followers(self, node: Node) -> Iterator[Optional[Node]]:
+        """Yield what reads a difference and may differ because of it, and None for a result."""
+        if isinstance(node, EnteredStretch):
+            if node.is_open:
+                yield from self._followers_of_open(node)
+            if node.result_differs:
+                yield None
+            if node.differs:
+                yield from (position for position in node.readers if position in self.differing)
+            return
+        match = self.differing[node].match
+        for pair in self.differing[node].differing_outputs:
+            for side, operator in enumerate((match.actual, match.reference)):
+                yield from self._readers(side, operator, pair.actual if side == 0 else pair.reference)
+
+    def _followers_of_open(self, node: EnteredStretch) -> Iterator[Optional[Node]]:
+        """Yield what reads the tensors of a stretch of which none was compared."""
+        for side, operators in enumerate(node.stretch.operators):
+            for operator in operators:
+                for output in operator.outputs:
+                    yield from self._readers(side, operator, output)
+
+    def _readers(self, side: int, operator: Operator, output: Optional[Record]) -> Iterator[Optional[Node]]:
+        # An input that an operator overwrites is a buffer.
+        if output is None or output.io == "input" or self._is_last(side, output):
+            yield None
+            return
+        flow, is_read = self.flows[side], False
+        made = _before_views(flow, operator, output)
+        readers = self._outside[side].get(made, ()) if made.position == OUTSIDE else flow.readers[made.position]
+        for position in readers:
+            records = _read_from(flow, position, made)
+            if not records or not _computes_from(flow.operators[position]):
+                continue
+            is_read = True
+            if any(self._is_last(side, record) for record in records) or not flow.operators[position].outputs:
+                yield None
+            yield from self._node(side, position, records)
+        if not is_read:
+            yield None
+
+    def _node(self, side: int, position: int, records: Sequence[Record]) -> Iterator[Optional[Node]]:
+        """Yield the node of a reader, unless what it computes agrees."""
+        partner = self.partners[side].get(position)
+        if partner is None:
+            stretch = self.stretches.get((side, position))
+            if stretch is None or not stretch.agrees:
+                yield stretch
+        elif partner in self.differing and self.differing[partner].differing_outputs:
+            yield partner
+        elif _writes_part(self.flows[side].operators[position], records):
+            yield None
+
+    def _is_last(self, side: int, record: Record) -> bool:
+        """Return True for the last record of a parameter, its gradient or state."""
+        if record.parameter is not None:
+            return self._last[side].get(record.parameter) is record
+        return id(record) in self._updates[side]
+
+
+def _leading(edges: Iterable[tuple[Node, Optional[Node]]]) -> set[Node]:
+    """Return the nodes that lead to a result. edges: nodes and what follows them, None for a result."""
+    sources: dict[Node, list[Node]] = {}
+    leading: set[Node] = set()
+    for node, follower in edges:
+        if follower is None:
+            leading.add(node)
+        else:
+            sources.setdefault(follower, []).append(node)
+    waiting = list(leading)
+    while waiting:
+        for source in sources.get(waiting.pop(), ()):
+            if source not in leading:
+                leading.add(source)
+                waiting.append(source)
+    return leading
+
+
+def _last_of_parameters(flow: DataFlow) -> dict[str, Record]:
+    return {
+        record.parameter: record
+        for operator in flow.operators
+        for record in (*operator.inputs, *operator.outputs)
+        if record.parameter
+    }
+
+
+def _last_updates(flow: DataFlow) -> set[int]:
+    """Return the identities of the last values of buffers, and of tensors that no module updates in place."""
+    last: dict[int, Record] = {}
+    outside, inside = set[int](), set[int]()
+    for operator in flow.operators:
+        outside.update(memory for record in operator.inputs if (memory := _memory_of(record)) not in inside)
+        for record in operator.outputs:
+            memory = _memory_of(record)
+            is_update = writes(operator.op_type) and operator.phase not in ("forward", "backward")
+            if (is_update or memory in outside) and not is_view(operator.op_type):
+                last[memory] = record
+            elif memory not in outside:
+                inside.add(memory)
+    return set(map(id, last.values()))
+
+
+def _memory_of(record: Record) -> int:
+    """Return the number of a storage; -1 if it is unknown."""
+    storage = storage_of(record)
+    return -1 if storage is None else storage[0]
+
+
+def _readers_of_outside(flow: DataFlow) -> dict[Made, set[int]]:
+    """Return the readers of tensors that no operator made, and of their views."""
+    readers: dict[Made, set[int]] = {}
+    for position, sources in enumerate(flow.sources):
+        for source in sources:
+            if source.root is not None and source.root.position == OUTSIDE:
+                readers.setdefault(source.root, set()).add(position)
+    return readers
+
+
+def _before_views(flow: DataFlow, operator: Operator, output: Record) -> Made:
+    """Return the tensor that an output is a view or copy of, else the output itself."""
+    sources = flow.sources[operator.position]
+    if sources and sources[0].root is not None and is_view(operator.op_type):
+        return sources[0].root
+    return Made(operator.position, output.index)
+
+
+def _read_from(flow: DataFlow, reader: int, made: Made) -> list[Record]:
+    """Return the inputs of a reader that are a tensor, or a view or copy of it."""
+    return [source.record for source in flow.sources[reader] if made in (source.maker, source.root)]
+
+
+def _computes_from(operator: Operator) -> bool:
+    """Return True if the values of its inputs lead to a result; what reads a view reads the tensor itself too.
+
+    Indices and flags may be equal by chance.
+    """
+    if operator.function in SHAPED or is_view(operator.op_type):
+        return False
+    return not operator.outputs or any(float_kind(record.dtype or "") is not None for record in operator.outputs)
+
+
+def _writes_part(operator: Operator, read: Sequence[Record]) -> bool:
+    """Return True if an operator writes to a part of the memory that it reads, so that the rest stays as it is."""
+    if not writes(operator.op_type):
+        return False
+    memory = set(map(_memory_of, read))
+    return any(
+        _memory_of(output) in memory and output.nbytes != output.attrs.get("storage_nbytes")
+        for output in operator.outputs
+    )
