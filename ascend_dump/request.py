@@ -61,6 +61,7 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "keep": ("", "", "", "", ""),
             "until": ("", "", "", "", ""),
             "quiet": ("", "", "", "", ""),
+            "strict": ("", "", "", "", ""),
             "options": ("", "", "", "", ""),
         }.items()
     }
@@ -96,7 +97,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 LISTS = ("layers", "models", "stats", "watch")
 #: Those that are True or False.
-FLAGS = ("quant", "quiet")
+FLAGS = ("quant", "quiet", "strict")
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _MAX_BYTES, _MAX_DIGITS, _MAX_SHOWN = 2**63 - 1, 30, 200
 #: Longest file of settings that is read, in bytes.
@@ -132,6 +133,8 @@ class DumpRequest:
     keep       Keep only this number of recorded steps on disk: the oldest is removed once a newer one is complete.
     until      "nonfinite": stop recording after the first step that produces NaN or Inf.
     quiet      Print no summary at the end of a successful run.
+    strict     Raise an exception instead of reporting a failure once and letting the program go on. A program that was
+               started with the dump ends with exit code 2, and with 5 if nothing was recorded.
     options    Settings that only one adapter has.
 
     In Python `steps` and `ranks` may also be an int, a range or a list, and lists of names any iterable. Raises
@@ -157,6 +160,7 @@ class DumpRequest:
     keep: Optional[int]
     until: Optional[Until]
     quiet: bool
+    strict: bool
     options: Mapping[str, Any] = dataclasses.field(hash=False)
 
     def __init__(
@@ -178,6 +182,7 @@ class DumpRequest:
         keep: Union[int, str, None] = None,
         until: Optional[Until] = None,
         quiet: bool = False,
+        strict: bool = False,
         options: Optional[Mapping[str, Any]] = None,
     ) -> None:
         choose = (("mode", mode), ("data", data), ("level", level), ("scene", scene), ("until", until))
@@ -196,7 +201,7 @@ class DumpRequest:
                 f"watch={list(self.watch)} was given with scene={scene!r}",
                 hint="watch names the operators of scene='watch'; set both or neither",
             )
-        for name, flag in (("quant", quant), ("quiet", quiet)):
+        for name, flag in (("quant", quant), ("quiet", quiet), ("strict", strict)):
             if not isinstance(flag, bool):
                 raise _wrong(name, flag, "True or False", ())
             _put(self, name, flag)
