@@ -21,7 +21,7 @@ from typing import Any, Callable, NamedTuple, Optional
 import msgspec
 import torch
 
-from ascend_dump.adapter import current_rank, open_private
+from ascend_dump.adapter import IgnoredOperators, current_rank, open_private
 from ascend_dump.dump_format import OUTLINE_SCHEMA, SKIPPED, OutlineLine, Over, outline_name
 from ascend_dump_torch._call_site import module_names, user_line
 from ascend_dump_torch._devices import find_devices
@@ -76,9 +76,18 @@ class StepOutline:
     """
 
     def __init__(
-        self, directory: Path, *, until_wrong: bool, begins: Callable[[int], None] = lambda step: None
+        self,
+        directory: Path,
+        *,
+        until_wrong: bool,
+        ignore: Sequence[str] = (),
+        begins: Callable[[int], None] = lambda step: None,
     ) -> None:
-        """Begin an outline. begins: called with each step that no module begins."""
+        """Begin an outline. begins: called with each step that no module begins.
+
+        ignore: of these FILE:LINE, tensors with NaN or Inf that the program looks at are no sign
+        """
+        self._ignored = IgnoredOperators(ignore)
         self.over = ""
         self._begins = begins
         self.report: Optional[Callable[[torch.Tensor, str, str], None]] = None
@@ -368,7 +377,7 @@ class StepOutline:
             self._tell(tensor, kind, f"{name}{'.grad' * (kind == 'gradient')}" if name else "")
 
     def _tell(self, tensor: torch.Tensor, kind: str, parameter: str) -> None:
-        if self.report is not None:
+        if self.report is not None and not (self._ignored and self._ignored.selects_line(user_line())):
             self.report(tensor, kind, parameter)
 
     def _note(self, kind: str, what: str, numbers: Sequence[Any]) -> None:
@@ -376,6 +385,8 @@ class StepOutline:
         known = not isinstance(numbers[0], torch.Tensor)
         if known and kind_of(numbers):
             line = user_line()
+            if self._ignored.selects_line(line):
+                return
             what = f"{what}, at {line}" if line else what
         if kind == "read" and not kind_of(numbers):
             return

@@ -69,6 +69,7 @@ class Run(NamedTuple):
     records how many records it left on disk; None if its manifest does not tell, or it is not complete
     ranks   the requested ranks, as in `capture(ranks=...)`; "" if all of them were requested
     steps   how many steps it recorded, also those that left nothing; None as for `records`
+    is_whole  True if all operators of its steps were requested, with inputs and outputs
     """
 
     path: Path
@@ -80,6 +81,7 @@ class Run(NamedTuple):
     records: Optional[int] = None
     ranks: str = ""
     steps: Optional[int] = None
+    is_whole: bool = False
 
 
 class LostRecords(NamedTuple):
@@ -217,7 +219,12 @@ def read_run(root: Path) -> Optional[Run]:
     run = _read_run(root, manifest)
     if run is None:
         return None
-    return run._replace(notes=tuple(_notes(manifest)), made=tuple(_made(manifest)), ranks=_ranks(manifest))
+    return run._replace(
+        notes=tuple(_notes(manifest)),
+        made=tuple(_made(manifest)),
+        ranks=_ranks(manifest),
+        is_whole=_is_whole(manifest.get("request")),
+    )
 
 
 def _ranks(manifest: dict[str, Any]) -> str:
@@ -227,6 +234,13 @@ def _ranks(manifest: dict[str, Any]) -> str:
         return str(Steps(ranks, name="ranks")) if isinstance(ranks, str) else ""
     except ConfigError:  # the manifest is damaged
         return ""
+
+
+def _is_whole(request: object) -> bool:
+    if not isinstance(request, dict):
+        return False
+    is_narrow = any(request.get(name) for name in ("layers", "models", "scene"))
+    return not is_narrow and request.get("mode", "all") == "all" and request.get("level") != "module"
 
 
 def _made(manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:

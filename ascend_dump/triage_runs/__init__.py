@@ -38,6 +38,7 @@ def run_triage(
     replay: bool = False,
     confirm: bool = False,
     run_out: bool = False,
+    ignore: Sequence[str] = (),
     tell: Optional[Tell] = None,
     output: tuple[int, int] = (1, 2),
 ) -> Triage:
@@ -58,6 +59,8 @@ def run_triage(
     replay       with a reference: run operators again that differ, see `ascend_dump.compare`
     confirm      with a reference: run once more with the correct values instead of the wrong ones
     run_out      let the program run to its end each time, instead of stopping it once it has shown enough
+    ignore       without a reference: operators whose NaN and Inf is known, as globs of names or types, modules, or
+                 FILE:LINE
     tell         called with a sentence at the begin and the end of each run
     output       file descriptors for the standard output and error of the program, in its first run
 
@@ -77,6 +80,8 @@ def run_triage(
     ):
         if is_set and not is_allowed:
             raise ConfigError(f"{name} is for a comparison with a reference", hint="add the command of the reference")
+    if ignore and compares:
+        raise ConfigError("ignore is for NaN and Inf, and a comparison looks for differences", hint="leave it out")
     chosen = str(Steps(steps if steps is not None else "0"))
     limit = None if max_bytes is None else parse_size(max_bytes)
     if ranks is not None:
@@ -90,19 +95,22 @@ def run_triage(
         "determinism": determinism,
         "replay": replay,
         "confirm": confirm,
+        "ignore": list(ignore),
     }
     state = TriageState.open(Path(os.path.abspath(path)), settings)
     report: Tell = tell if tell is not None else _say_nothing
     try:
         if state.resumed:
             report(f"resumes {state.directory}, which was interrupted")
-        runner = RoundRunner(state, commands, tell=report, max_bytes=limit, ranks=ranks, run_out=run_out, output=output)
+        runner = RoundRunner(
+            state, commands, tell=report, max_bytes=limit, ranks=ranks, run_out=run_out, ignore=ignore, output=output
+        )
         if determinism:
             result = find_nondeterminism(runner, commands, state.directory, chosen)
         elif reference:
             result = find_difference(runner, commands, state.directory, chosen, replay=replay, confirm=confirm)
         else:
-            result = find_nonfinite(runner, command, state.directory)
+            result = find_nonfinite(runner, command, state.directory, ignore)
         state.save(ended=True)
         return replace(result, rounds=tuple(runner.rounds))
     except CaptureError:

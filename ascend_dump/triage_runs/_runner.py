@@ -78,6 +78,7 @@ class RoundRunner:
 
     max_bytes  the size limit of all rounds together
     run_out    let the commands run to their end
+    ignore     operators whose NaN and Inf is known
     output     descriptors to which their standard output and error are passed on
     """
 
@@ -90,6 +91,7 @@ class RoundRunner:
         max_bytes: Optional[int] = None,
         ranks: Optional[str] = None,
         run_out: bool = False,
+        ignore: Sequence[str] = (),
         output: tuple[int, int] = (1, 2),
     ) -> None:
         self._state = state
@@ -98,6 +100,7 @@ class RoundRunner:
         self._max_bytes = max_bytes
         self._ranks = ranks
         self._run_out = run_out
+        self._ignore = tuple(ignore)
         self._outline_options = {} if run_out else {"outline_wait": _WAIT}
         self._output = output
         self._next = 0
@@ -219,6 +222,7 @@ class RoundRunner:
         make_private_directory(outline)
         request = DumpRequest(
             path=directory / "dump",
+            ignore=self._ignore,
             options=None if options is None else {**self._outline_options, "outline": str(outline), **options},
             **settings,
         )

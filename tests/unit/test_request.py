@@ -290,6 +290,7 @@ SPELLINGS = {
     "max_bytes": [],
     "keep": [],
     "until": [],
+    "ignore": [],
     "quiet": [],
     "strict": [],
     "options": [],
@@ -300,9 +301,9 @@ def test_every_field_is_taken_from_a_file_by_its_name_and_by_other_spellings() -
     assert [field.name for field in dataclasses.fields(DumpRequest)] == list(SPELLINGS)
     given = {"path": "d", "steps": "3", "mode": "input", "layers": ["a"], "models": ["m"], "data": "full"}
     given.update(stats=["max"], level="kernel", scene="watch", watch=["a"], quant=True, ranks="1")
-    given.update(max_bytes=7, keep=3, until="nonfinite", quiet=True, strict=True, options={"a": 1})
+    given.update(max_bytes=7, keep=3, until="nonfinite", ignore=["log"], quiet=True, strict=True, options={"a": 1})
     for name, others in SPELLINGS.items():
-        more = {"scene": "watch"} if name == "watch" else {}
+        more = {"watch": {"scene": "watch"}, "ignore": {"until": "nonfinite"}}.get(name, {})
         expected = DumpRequest(**{name: given[name], **more})
         assert expected != DumpRequest()
         for spelling in (name, *others):
