@@ -91,6 +91,7 @@ class _TorchLaunch:
         return StepOutline(
             Path(request.options["outline"]),
             until_wrong=self._until == "wrong",
+            reports_all=bool(request.options.get("outline_reports_all")),
             ignore=request.ignore,
             begins=self._begins_without_model,
         )

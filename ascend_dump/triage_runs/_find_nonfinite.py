@@ -10,14 +10,16 @@ from typing import NamedTuple, Optional
 
 from ascend_dump.adapter import adapters
 from ascend_dump.analysis.triage import ONLY_IGNORED, Cause, Triage, triage_failed, triage_of_cause, triage_wrong
-from ascend_dump.dump_format import SKIPPED, Over
+from ascend_dump.dump_format import SKIPPED, Outline, Over
 from ascend_dump.errors import CaptureError
 from ascend_dump.reading import Dump
 from ascend_dump.request import Data
 from ascend_dump.triage_runs._determinism import first_other_step
 from ascend_dump.triage_runs._explain_cause import explain_cause
+from ascend_dump.triage_runs._find_symptom import explain_symptom
 from ascend_dump.triage_runs._runner import PROGRAM, RoundResult, RoundRunner, no_dump
 from ascend_dump.triage_runs.looked_at import looked_at, not_looked_at
+from ascend_dump.triage_runs.loss_symptoms import LossSymptom, Symptom, changes_before, is_divergence, loss_symptom
 from ascend_dump.triage_runs.trainer_steps import trainer_step
 
 __all__ = ["find_nonfinite"]
@@ -51,10 +53,17 @@ class _Sign(NamedTuple):
         return self.what if self.step is None else f"{self.what} in step {self.step}"
 
 
-def find_nonfinite(runner: RoundRunner, command: Sequence[str], directory: Path, ignore: Sequence[str] = ()) -> Triage:
+def find_nonfinite(
+    runner: RoundRunner,
+    command: Sequence[str],
+    directory: Path,
+    ignore: Sequence[str] = (),
+    symptom: Optional[Symptom] = None,
+) -> Triage:
     """Run the program until the user would see NaN or Inf, and again to record where it comes from.
 
     ignore: operators whose NaN and Inf is known
+    symptom: the one to look for in the losses, before NaN and Inf; by default any of them, if nothing is NaN or Inf
 
     Raises CaptureError if the program runs nothing that can be dumped.
     """
@@ -62,8 +71,18 @@ def find_nonfinite(runner: RoundRunner, command: Sequence[str], directory: Path,
     if not any(outline.steps or outline.looked for outline in first.outlines):
         return _without_steps(runner, first, command, directory)
     sign = _sign(first, tuple(ignore))
+    if symptom is not None or sign is None:
+        triage = _of_symptom(runner, first, symptom)
+        if triage is not None:
+            return triage
+    diverged = _divergence(first)
+    if sign is not None and sign.kind == "wrong" and diverged is not None:
+        runner.conclude(first, f"{diverged[1].what}; {sign.text}")
+        triage = explain_symptom(runner, *diverged)
+        if triage.cause is not None:
+            return replace(triage, notes=(*triage.notes, sign.text))
     if sign is None:
-        return _nothing_wrong(runner, first, directory)
+        return _nothing_wrong(runner, first, directory, symptom)
     runner.conclude(first, sign.text)
     triage = _record(runner, command, first, sign)
     if triage.cause is None and sign.kind != "failed":
@@ -98,13 +117,37 @@ def _sign(result: RoundResult, ignore: tuple[str, ...]) -> Optional[_Sign]:
     return _Sign("masked", *min(masked), trains, ignore) if masked and not trains else None
 
 
-def _nothing_wrong(runner: RoundRunner, first: RoundResult, directory: Path) -> Triage:
+def _of_symptom(runner: RoundRunner, first: RoundResult, asked: Optional[Symptom]) -> Optional[Triage]:
+    """Explain the first symptom in the losses; None if there is none, or if it may be a part of a healthy training."""
+    found = [(symptom, one) for one in first.outlines if (symptom := loss_symptom(one, asked)) is not None]
+    if not found:
+        return None
+    symptom, outline = min(found, key=lambda pair: pair[0].step)
+    runner.conclude(first, symptom.what)
+    triage = explain_symptom(runner, outline, symptom)
+    return triage if asked is not None or triage.cause is not None else replace(triage, reasons=())
+
+
+def _divergence(first: RoundResult) -> Optional[tuple[Outline, LossSymptom]]:
+    """Return the loss that rises from a changed setting of the optimizer until it is NaN or Inf; None if none does."""
+    for outline in first.outlines:
+        spike = loss_symptom(outline, "spike")
+        if spike is not None and is_divergence(outline, spike) and any(changes_before(outline, spike.step)):
+            return outline, spike
+    return None
+
+
+def _nothing_wrong(
+    runner: RoundRunner, first: RoundResult, directory: Path, symptom: Optional[Symptom] = None
+) -> Triage:
     seen = looked_at(first.outlines)
     runner.conclude(first, f"no NaN or Inf in {seen}")
     hint = "`--reference COMMAND` compares with a correct program, and `--determinism` with another run of this one"
     marks = [mark for outline in first.outlines for mark in (outline.masked, outline.read) if mark is not None]
     harmless = tuple(f"{what}, step {step}" for step, what in marks)
     reasons = tuple(not_looked_at(first.outlines))
+    if symptom is not None:
+        reasons = (*reasons, f"not found: no {symptom} in the losses of these steps")
     return Triage(directory, (), None, None, f"no NaN or Inf in {seen}; {hint}", reasons, harmless=harmless)
 
 

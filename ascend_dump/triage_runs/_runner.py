@@ -129,16 +129,20 @@ class RoundRunner:
         graft: Optional[Mapping[str, str]] = None,
         max_bytes: Optional[int] = None,
         from_start: bool = False,
+        reports_all: bool = False,
     ) -> RoundResult:
         """Record these steps, of all operators or of `layers`.
 
         max_bytes: of this round only. from_start: the first step begins with the program.
+        reports_all: losses and gradients have records of their own
         """
         settings: dict[str, Any] = {"steps": steps, "data": data, "layers": list(layers), "ranks": self._ranks}
         # The steps are few, so call stacks cost little.
         options: dict[str, Any] = {"stack": True, **({} if graft is None else {"graft": dict(graft)})}
         if from_start:
             options["outline_from_start"] = True
+        if reports_all:
+            options["outline_reports_all"] = True
         return self._round(program, purpose, options, settings, max_bytes)
 
     def trace(self, program: str, purpose: str, last: Optional[int]) -> RoundResult:
@@ -178,7 +182,7 @@ class RoundRunner:
         """Run a round, or take its results from an interrupted triage.
 
         options: of the outline; None for no outline, with every framework
-        max_bytes: a limit of this round, which may differ when the triage is resumed
+        max_bytes: a limit of this round; it may differ when the triage is resumed
         """
         number = self._next = self._next + 1
         name = f"{number}-{program.replace(' ', '_')}"
@@ -277,7 +281,7 @@ class RoundRunner:
 
 
 class _Enough:
-    """A test whether every process of a round has recorded enough."""
+    """A test that every process of a round has recorded enough."""
 
     def __init__(self, outline: Path) -> None:
         self._outline = outline

@@ -14,7 +14,7 @@ from ascend_dump.statistics.nonfinite.masks import plain_name
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["constant_argument", "input_patterns", "ranges", "wrong_index"]
+__all__ = ["constant_argument", "input_patterns", "ranges", "wrong_index", "zero_argument"]
 
 #: Inputs that are described.
 _MOST_INPUTS = 3
@@ -79,6 +79,13 @@ def wrong_index(records: Sequence[Record]) -> str:
         if value is not None and (value >= size or (lowest is not None and value < lowest)):
             return f"an index of {int(value)} in a table of {size}"
     return ""
+
+
+def zero_argument(records: Sequence[Record]) -> Optional[str]:
+    """Return the number among the arguments of a product that is 0, such as `other=0.0`; or None."""
+    if plain_name(records[0].op_type) not in ("mul", "foreachmul"):
+        return None
+    return next((f"{name}={value}" for name, value in _arguments(records).items() if value in (0, [0])), None)
 
 
 def input_patterns(records: Sequence[Record]) -> str:

@@ -16,7 +16,7 @@ __all__ = ["TOPICS", "HelpText", "explanation", "explanations", "topic_text", "t
 _TOPICS = "topics"
 #: Every topic, by task: `pages/topics/<topic>.md`.
 TOPICS = {
-    "Find a fault": ("nan", "different", "suspects", "ranks"),
+    "Find a fault": ("nan", "diverges", "different", "suspects", "ranks"),
     "Capture": ("frameworks", "pytorch", "trainers", "serving", "settings", "options"),
     "Read": ("reading", "page", "files", "storage"),
     "On an NPU, and without one": ("operator", "test", "converters"),
