@@ -14,7 +14,7 @@ __all__ = ["first_other_step", "first_unequal", "is_unequal", "other_content", "
 
 
 def first_other_step(a: Sequence[Outline], b: Sequence[Outline]) -> Optional[int]:
-    """Return the first step of both runs with numbers that differ, or None. A step may end in the middle, with its run."""
+    """Return the first step of both runs with other numbers, or None. A step may end in the middle, with its run."""
     steps = []
     for outline, again in zip(a, b):
         for step in outline.steps.keys() & again.steps.keys():
