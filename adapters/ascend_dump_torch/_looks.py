@@ -72,6 +72,8 @@ def sample_of(parameters: Sequence[torch.Tensor], most: int, length: int) -> Opt
     """
     chosen = parameters[:: max(1, -(-len(parameters) // most))]
     pieces = [piece for parameter in chosen if (piece := _plain(parameter)) is not None]
+    # Of others `reshape` would copy all elements.
+    pieces = [piece for piece in pieces if piece.is_contiguous()]
     pieces = [piece for piece in pieces if (piece.device, piece.dtype) == (pieces[0].device, pieces[0].dtype)]
     return torch.cat([piece.reshape(-1)[:length] for piece in pieces]).float() if pieces else None
 

@@ -104,6 +104,7 @@ class StepOutline:
         self._settings: dict[str, float] = {}
         #: Of the open step: settings that have changed, and the line of the optimizer step.
         self._new_settings: tuple[dict[str, float], str] = {}, ""
+        self._seen_optimizers = 0
         self._sample: Optional[torch.Tensor] = None
         self._names: dict[str, tuple[str, ...]] = {}
         self._directory = directory
@@ -186,7 +187,7 @@ class StepOutline:
             if self._file >= 0 or self._lines or self._looked:  # else nothing has happened
                 looked = dict(self._looked)
                 end = OutlineLine(over=over, reason=reason, looked=looked, updates=self.counts_itself)
-                end.parameters = self._names
+                end.parameters, end.optimizers = self._names, self._seen_optimizers
                 self._add(end)
                 self._flush()
                 os.close(self._file)
@@ -262,6 +263,7 @@ class StepOutline:
 
     def _look_before(self, optimizer: torch.optim.Optimizer) -> None:
         if optimizer not in self._optimizers:
+            self._seen_optimizers += 1
             parameters = list(parameters_of(optimizer))
             self._optimizers[optimizer] = parameters
             # Before they are gone with their optimizer, which ends with its function.

@@ -49,7 +49,8 @@ _MOST_LAYERS = 16
 class Cause:
     """The operator that is the first thing wrong.
 
-    kind      of NaN and Inf that reach what the user sees: one of `SymptomSource.kind`; else ""
+    kind      of NaN and Inf that reach what the user sees: one of `SymptomSource.kind`; "raised" for an exception;
+              "spike", "zero" or "stuck" for such a loss; else ""
     source    the line of the user's code, `FILE:LINE`
     phase     "forward", "backward" or "other"
     evidence  the facts that support it, one sentence each

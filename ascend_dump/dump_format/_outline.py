@@ -72,7 +72,9 @@ class OutlineLine(msgspec.Struct, omit_defaults=True):
     change  the change of a sample of the parameters by the optimizer, relative to their size
     settings  numbers among the settings of the optimizer, such as `lr`, where they differ from those before
     settings_at  the line of the optimizer step that reads them
-    parameters  in the last line, names of parameters by what is noteworthy: "without gradient", "without optimizer"
+    parameters  in the last line, by their kind ("frozen", "without gradient", "without optimizer", "of all optimizers")
+                the number of parameters as text, and the names of the first ones
+    optimizers  in the last line, the number of optimizers
     """
 
     schema: str = ""
@@ -94,6 +96,7 @@ class OutlineLine(msgspec.Struct, omit_defaults=True):
     settings: dict[str, float] = {}
     settings_at: str = ""
     parameters: dict[str, tuple[str, ...]] = {}
+    optimizers: int = 0
 
 
 @dataclass
@@ -107,7 +110,7 @@ class Outline:
     read    the first step in which the program reads NaN, else Inf, and where
     over    one of `Over`; "" while the process runs, or where it was killed
     last    the last step, -1 where there is none
-    looked, updates, parameters  as in `OutlineLine`
+    looked, updates, parameters, optimizers  as in `OutlineLine`
     losses, norms, changes  the series of `OutlineLine.losses`, `norm` and `change` by step
     settings  of the optimizer from each step on in which they change, with the line of the optimizer step
     """
@@ -124,6 +127,7 @@ class Outline:
     looked: dict[str, int] = field(default_factory=dict)
     updates: bool = False
     parameters: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    optimizers: int = 0
     losses: dict[int, tuple[Optional[float], ...]] = field(default_factory=dict)
     norms: dict[int, float] = field(default_factory=dict)
     changes: dict[int, float] = field(default_factory=dict)
@@ -132,7 +136,8 @@ class Outline:
     def add(self, line: OutlineLine) -> None:
         if line.over:
             self.over, self.reason = line.over, line.reason
-            self.looked, self.updates, self.parameters = line.looked, line.updates, line.parameters
+            self.looked, self.updates = line.looked, line.updates
+            self.parameters, self.optimizers = line.parameters, line.optimizers
         if line.step < 0:
             return
         self.last = max(self.last, line.step)

@@ -71,10 +71,12 @@ def find_nonfinite(
     if not any(outline.steps or outline.looked for outline in first.outlines):
         return _without_steps(runner, first, command, directory)
     sign = _sign(first, tuple(ignore))
+    notes: tuple[str, ...] = ()
     if symptom is not None or sign is None:
         triage = _of_symptom(runner, first, symptom)
-        if triage is not None:
+        if triage is not None and (symptom is not None or triage.cause is not None):
             return triage
+        notes = () if triage is None else (triage.advice, *triage.notes)
     diverged = _divergence(first)
     if sign is not None and sign.kind == "wrong" and diverged is not None:
         runner.conclude(first, f"{diverged[1].what}; {sign.text}")
@@ -82,7 +84,8 @@ def find_nonfinite(
         if triage.cause is not None:
             return replace(triage, notes=(*triage.notes, sign.text))
     if sign is None:
-        return _nothing_wrong(runner, first, directory, symptom)
+        triage = _nothing_wrong(runner, first, directory, symptom)
+        return replace(triage, notes=(*triage.notes, *notes))
     runner.conclude(first, sign.text)
     triage = _record(runner, command, first, sign)
     if triage.cause is None and sign.kind != "failed":
@@ -118,14 +121,13 @@ def _sign(result: RoundResult, ignore: tuple[str, ...]) -> Optional[_Sign]:
 
 
 def _of_symptom(runner: RoundRunner, first: RoundResult, asked: Optional[Symptom]) -> Optional[Triage]:
-    """Explain the first symptom in the losses; None if there is none, or if it may be a part of a healthy training."""
+    """Explain the first symptom in the losses; None if there is none."""
     found = [(symptom, one) for one in first.outlines if (symptom := loss_symptom(one, asked)) is not None]
     if not found:
         return None
     symptom, outline = min(found, key=lambda pair: pair[0].step)
     runner.conclude(first, symptom.what)
-    triage = explain_symptom(runner, outline, symptom)
-    return triage if asked is not None or triage.cause is not None else replace(triage, reasons=())
+    return explain_symptom(runner, outline, symptom)
 
 
 def _divergence(first: RoundResult) -> Optional[tuple[Outline, LossSymptom]]:

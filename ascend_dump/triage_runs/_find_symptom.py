@@ -15,7 +15,15 @@ from ascend_dump.errors import ReadError
 from ascend_dump.reading import Dump, Record
 from ascend_dump.triage_runs._runner import PROGRAM, RoundResult, RoundRunner
 from ascend_dump.triage_runs.input_patterns import input_patterns, zero_argument
-from ascend_dump.triage_runs.loss_symptoms import THRESHOLDS, LossSymptom, SettingsChange, changes_before
+from ascend_dump.triage_runs.loss_symptoms import (
+    THRESHOLDS,
+    LossSymptom,
+    SettingsChange,
+    changes_before,
+    is_learning_rate_zero,
+    is_without_gradients,
+)
+from ascend_dump.triage_runs.trainer_steps import trainer_step
 
 __all__ = ["explain_symptom"]
 
@@ -42,9 +50,12 @@ def explain_symptom(runner: RoundRunner, outline: Outline, symptom: LossSymptom)
         reports_all=True,
     )
     triage = _explained(result, outline, symptom)
-    runner.conclude(
-        result, symptom.what if triage.cause is None else f"{triage.cause.op_name} in step {triage.cause.step}"
-    )
+    cause = triage.cause
+    if cause is not None and cause.step is not None and result.dump is not None:
+        records = result.dump.select(step=cause.step, rank=cause.rank)
+        time = next((record.timestamp for record in records if record.op_name == cause.op_name), None)
+        triage = replace(triage, when=trainer_step(cause.step, cause.rank, time, result.outlines))
+    runner.conclude(result, symptom.what if cause is None else f"{cause.op_name} in step {cause.step}")
     return replace(triage, reasons=(*triage.reasons, *result.reasons), notes=(*triage.notes, *_facts(outline, symptom)))
 
 
@@ -86,8 +97,7 @@ def _of_zero(dump: Dump, outline: Outline, symptom: LossSymptom) -> Optional[Tri
 
 
 def _of_stuck(dump: Dump, outline: Outline, symptom: LossSymptom) -> Optional[Triage]:
-    steps = [settings for _, settings, _ in outline.settings]
-    if steps and all(settings.get("lr") == 0 for settings in steps):
+    if is_learning_rate_zero(outline):
         step, _, line = outline.settings[0]
         change = SettingsChange("lr", max(step, symptom.step), 0.0, 0.0, line)
         why = "the learning rate of the optimizer is 0"
@@ -111,11 +121,10 @@ def _of_stuck(dump: Dump, outline: Outline, symptom: LossSymptom) -> Optional[Tr
 
 def _unreached(outline: Outline) -> str:
     """Return in words that no parameter of an optimizer has a gradient; "" if one has."""
-    mine, without = (outline.parameters.get(kind, ("0",)) for kind in ("of all optimizers", "without gradient"))
-    if mine[0] == "0" or mine[0] != without[0]:
+    if not is_without_gradients(outline):
         return ""
     absent = outline.parameters.get("without optimizer", ())
-    text = f"no parameter of the optimizer has a gradient: {_names(without)}"
+    text = f"no parameter of the optimizer has a gradient: {_names(outline.parameters['without gradient'])}"
     return f"{text}; no optimizer has {_names(absent)}" if absent else f"{text}; the loss does not depend on them"
 
 

@@ -17,6 +17,8 @@ __all__ = [
     "Symptom",
     "changes_before",
     "is_divergence",
+    "is_learning_rate_zero",
+    "is_without_gradients",
     "loss_symptom",
 ]
 
@@ -87,7 +89,7 @@ def loss_symptom(outline: Outline, asked: Optional[Symptom] = None) -> Optional[
     """Return the symptom in the losses of a process; asked: look for this one only."""
     found = _zero(outline, is_asked=asked == "zero") if asked in (None, "zero") else None
     if found is None and asked in (None, "stuck"):
-        found = _stuck(outline) or (_level(outline) if asked is not None else None)
+        found = _stuck(outline) or (_still(outline) or _level(outline) if asked is not None else None)
     return found or (_spike(outline, is_asked=asked == "spike") if asked in (None, "spike") else None)
 
 
@@ -170,15 +172,41 @@ def _zero(outline: Outline, *, is_asked: bool) -> Optional[LossSymptom]:
 
 def _stuck(outline: Outline) -> Optional[LossSymptom]:
     """Return the loss of parameters that do not move: they are the same after the optimizer, or have no gradient."""
-    changes, norms = sorted(outline.changes.items()), sorted(outline.norms.items())
-    if outline.losses and len(changes) >= THRESHOLDS["still"] and all(change == 0 for _, change in changes):
-        return LossSymptom("stuck", changes[0][0], f"no parameter changes in {len(changes)} optimizer steps")
+    norms = sorted(outline.norms.items())
+    # A sample that does not change proves nothing by itself: rows of an embedding change when they are used.
+    if not any(outline.norms.values()) or is_learning_rate_zero(outline) or is_without_gradients(outline):
+        still = _still(outline)
+        if still is not None:
+            return still._replace(what=f"no parameter changes in {len(outline.changes)} optimizer steps")
     if outline.losses and len(norms) >= THRESHOLDS["still"] and all(norm == 0 for _, norm in norms):
         return LossSymptom("stuck", norms[0][0], f"all gradients are 0 in {len(norms)} steps")
     for series in _series(outline):
         if len(series) >= THRESHOLDS["fewest"] and all(value == series[0][1] for _, value in series):
             return LossSymptom("stuck", series[0][0], f"the loss is {series[0][1]:g} in all {len(series)} steps")
     return None
+
+
+def is_learning_rate_zero(outline: Outline) -> bool:
+    """Return True if the only optimizer has a learning rate of 0 in all steps."""
+    rates = [settings.get("lr") for _, settings, _ in outline.settings]
+    return outline.optimizers == 1 and bool(rates) and not any(rate != 0 for rate in rates)
+
+
+def is_without_gradients(outline: Outline) -> bool:
+    """Return True if no parameter of an optimizer has a gradient in the first steps."""
+    mine, without = (outline.parameters.get(kind, ("0",))[0] for kind in ("of all optimizers", "without gradient"))
+    return mine != "0" and mine == without
+
+
+def _still(outline: Outline) -> Optional[LossSymptom]:
+    """Return the loss of parameters of which no sampled element changes."""
+    changes = sorted(outline.changes.items())
+    if outline.optimizers != 1 or not outline.losses or len(changes) < THRESHOLDS["still"]:
+        return None
+    if any(change for _, change in changes):
+        return None
+    what = f"no element in a sample of the parameters changes in {len(changes)} optimizer steps"
+    return LossSymptom("stuck", changes[0][0], what)
 
 
 def _level(outline: Outline) -> Optional[LossSymptom]:
