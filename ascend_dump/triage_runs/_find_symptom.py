@@ -158,9 +158,12 @@ def _operator_of(dump: Dump, change: SettingsChange) -> Optional[Record]:
 
 
 def _at_line(dump: Dump, step: int, source: str) -> Iterator[Record]:
-    """Yield the records of the operators that a line runs outside of modules and backward passes."""
+    """Yield the records of the operators that a line runs after the backward pass, outside of modules."""
+    is_after = False
     for record in dump.select(step=step):
-        if record.source == source and record.phase == "other" and not record.op_type.startswith(SYMPTOM):
+        is_after = is_after or record.phase == "backward"
+        is_own = record.phase == "other" and not record.op_type.startswith(SYMPTOM)
+        if is_after and is_own and record.source == source:
             yield record
 
 
