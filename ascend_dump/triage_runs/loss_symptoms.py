@@ -172,9 +172,10 @@ def _zero(outline: Outline, *, is_asked: bool) -> Optional[LossSymptom]:
 
 def _stuck(outline: Outline) -> Optional[LossSymptom]:
     """Return the loss of parameters that do not move: they are the same after the optimizer, or have no gradient."""
-    norms = sorted(outline.norms.items())
+    # In the first step gradients are looked at before they are clipped: no optimizer is known.
+    norms = sorted(outline.norms.items())[1:]
     # A sample that does not change proves nothing by itself: rows of an embedding change when they are used.
-    if not any(outline.norms.values()) or is_learning_rate_zero(outline) or is_without_gradients(outline):
+    if not any(norm for _, norm in norms) or is_learning_rate_zero(outline) or is_without_gradients(outline):
         still = _still(outline)
         if still is not None:
             return still._replace(what=f"no parameter changes in {len(outline.changes)} optimizer steps")
