@@ -60,7 +60,9 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "max_bytes": ("", "", "", "", ""),
             "keep": ("", "", "", "", ""),
             "until": ("", "", "", "", ""),
+            "ignore": ("", "", "", "", ""),
             "quiet": ("", "", "", "", ""),
+            "strict": ("", "", "", "", ""),
             "options": ("", "", "", "", ""),
         }.items()
     }
@@ -94,9 +96,9 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "until": get_args(Until),
     }
 )
-LISTS = ("layers", "models", "stats", "watch")
+LISTS = ("layers", "models", "stats", "watch", "ignore")
 #: Those that are True or False.
-FLAGS = ("quant", "quiet")
+FLAGS = ("quant", "quiet", "strict")
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _MAX_BYTES, _MAX_DIGITS, _MAX_SHOWN = 2**63 - 1, 30, 200
 #: Longest file of settings that is read, in bytes.
@@ -131,7 +133,11 @@ class DumpRequest:
     max_bytes  Stop writing at about this size: an int, or text such as "20GB".
     keep       Keep only this number of recorded steps on disk: the oldest is removed once a newer one is complete.
     until      "nonfinite": stop recording after the first step that produces NaN or Inf.
+    ignore     With until: operators whose NaN and Inf is known and does not count: globs of names or types, modules, or
+               FILE:LINE.
     quiet      Print no summary at the end of a successful run.
+    strict     Raise an exception instead of reporting a failure once and letting the program go on. A program that was
+               started with the dump ends with exit code 2, and with 5 if nothing was recorded.
     options    Settings that only one adapter has.
 
     In Python `steps` and `ranks` may also be an int, a range or a list, and lists of names any iterable. Raises
@@ -156,7 +162,9 @@ class DumpRequest:
     max_bytes: Optional[int]
     keep: Optional[int]
     until: Optional[Until]
+    ignore: tuple[str, ...]
     quiet: bool
+    strict: bool
     options: Mapping[str, Any] = dataclasses.field(hash=False)
 
     def __init__(
@@ -177,7 +185,9 @@ class DumpRequest:
         max_bytes: Union[int, str, None] = None,
         keep: Union[int, str, None] = None,
         until: Optional[Until] = None,
+        ignore: Union[str, Iterable[str]] = (),
         quiet: bool = False,
+        strict: bool = False,
         options: Optional[Mapping[str, Any]] = None,
     ) -> None:
         choose = (("mode", mode), ("data", data), ("level", level), ("scene", scene), ("until", until))
@@ -186,7 +196,10 @@ class DumpRequest:
             if value not in choices and not (name in ("scene", "until") and value is None):
                 raise _wrong(name, value, " or ".join(repr(choice) for choice in choices), choices)
             _put(self, name, value)
-        for name, items in (("layers", layers), ("models", models), ("stats", stats), ("watch", watch)):
+        for name, items in (
+            *(("layers", layers), ("models", models), ("stats", stats)),
+            *(("watch", watch), ("ignore", ignore)),
+        ):
             _put(self, name, _names(name, items))
         for stat in self.stats:
             if stat not in ALL_STATISTICS:
@@ -196,7 +209,7 @@ class DumpRequest:
                 f"watch={list(self.watch)} was given with scene={scene!r}",
                 hint="watch names the operators of scene='watch'; set both or neither",
             )
-        for name, flag in (("quant", quant), ("quiet", quiet)):
+        for name, flag in (("quant", quant), ("quiet", quiet), ("strict", strict)):
             if not isinstance(flag, bool):
                 raise _wrong(name, flag, "True or False", ())
             _put(self, name, flag)
@@ -211,7 +224,12 @@ class DumpRequest:
         self._refuse_idle()
 
     def _refuse_idle(self) -> None:
-        """Raise ConfigError for `until` or `keep` in a scene where they have no effect."""
+        """Raise ConfigError for `until` or `keep` in a scene where they have no effect, and for `ignore` alone."""
+        if self.ignore and self.until is None and "outline" not in self.options:
+            raise ConfigError(
+                f"ignore={list(self.ignore)} was given without until='nonfinite'",
+                hint="set both; `ascend-dump overflow` and `triage --run` have --ignore too",
+            )
         if self.until is not None and self.scene in ("watch", "exception"):
             raise ConfigError(
                 f"until={self.until!r} was given with scene={self.scene!r}, which does not dump what steps compute",

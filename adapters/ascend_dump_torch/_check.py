@@ -18,6 +18,7 @@ _VALUES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("outline", lambda value: isinstance(value, str) and bool(value), "the path of a directory"),
     ("outline_wait", lambda value: type(value) in (int, float) and 0 <= value <= 60, "0 to 60 seconds"),
     ("outline_until", lambda value: value in _ENDS, f"one of {', '.join(map(repr, _ENDS))}"),
+    ("outline_reports_all", lambda value: type(value) is bool, "True or False"),
     ("outline_from_start", lambda value: type(value) is bool, "True or False"),
     ("step", lambda value: value == "optimizer", "'optimizer', or leave it out: each call of the model is one"),
     ("skip_warmup", lambda value: type(value) is bool, "True or False"),

@@ -87,9 +87,14 @@ class _TorchLaunch:
         self._steps.begin_again()
 
     def _new_outline(self) -> StepOutline:
-        options = self._begin.request.options
-        directory = Path(options["outline"])
-        return StepOutline(directory, until_wrong=self._until == "wrong", begins=self._begins_without_model)
+        request = self._begin.request
+        return StepOutline(
+            Path(request.options["outline"]),
+            until_wrong=self._until == "wrong",
+            reports_all=bool(request.options.get("outline_reports_all")),
+            ignore=request.ignore,
+            begins=self._begins_without_model,
+        )
 
     def _end_outline(self) -> None:
         if self._outline is not None:

@@ -18,6 +18,8 @@ __all__ = [
     "nonfinite_among",
     "norms_of",
     "parameters_of",
+    "sample_of",
+    "settings_of",
     "tensors_in",
 ]
 
@@ -51,6 +53,29 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
+def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    """Return the numbers among the settings of an optimizer; of several groups their largest."""
+    settings: dict[str, float] = {}
+    for group in optimizer.param_groups:
+        for name, value in group.items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                settings[name] = max(settings.get(name, value), float(value))
+    return settings
+
+
+def sample_of(parameters: Sequence[torch.Tensor], most: int, length: int) -> Optional[torch.Tensor]:
+    """Return a copy of the first elements of some parameters; None if there are none of one type and device.
+
+    most: of the parameters; length: elements of each
+    """
+    chosen = parameters[:: max(1, -(-len(parameters) // most))]
+    pieces = [piece for parameter in chosen if (piece := _plain(parameter)) is not None]
+    # Of others `reshape` would copy all elements.
+    pieces = [piece for piece in pieces if piece.is_contiguous()]
+    pieces = [piece for piece in pieces if (piece.device, piece.dtype) == (pieces[0].device, pieces[0].dtype)]
+    return torch.cat([piece.reshape(-1)[:length] for piece in pieces]).float() if pieces else None
 
 
 def extremes_of(tensor: torch.Tensor) -> list[torch.Tensor]:

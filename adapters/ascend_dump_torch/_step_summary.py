@@ -21,7 +21,7 @@ from typing import Any, Callable, NamedTuple, Optional
 import msgspec
 import torch
 
-from ascend_dump.adapter import current_rank, open_private
+from ascend_dump.adapter import IgnoredOperators, current_rank, open_private
 from ascend_dump.dump_format import OUTLINE_SCHEMA, SKIPPED, OutlineLine, Over, outline_name
 from ascend_dump_torch._call_site import module_names, user_line
 from ascend_dump_torch._devices import find_devices
@@ -31,6 +31,8 @@ from ascend_dump_torch._looks import (
     nonfinite_among,
     norms_of,
     parameters_of,
+    sample_of,
+    settings_of,
     tensors_in,
 )
 from ascend_dump_torch._overflow import read_number
@@ -50,6 +52,10 @@ _PAUSE, _MOST_LINES, _SPARSE = 0.5, 100_000, 100
 _PARAMETERS_EVERY = 16
 #: A scaler that leaves out this many optimizer steps in a row, after one that it did not, adapts to nothing.
 _MOST_SKIPS = 4
+#: Parameters with a sampled change, and elements of each; names that are kept, and their length.
+_MOST_SAMPLED, _SAMPLE, _MOST_NAMES, _LONGEST_NAME = 16, 64, 8, 80
+#: The optimizer step after which parameters without a gradient are named.
+_NAMED_AT = 3
 #: Tensors with NaN or Inf that are reported to a recording, per look.
 _MOST_REPORTED = 8
 
@@ -73,16 +79,34 @@ class StepOutline:
     is_wrong       True once a step had NaN or Inf that the user sees
     counts_itself  True if no module begins steps: then optimizers do, or backward passes
     report  set while a step is recorded: called with each tensor with NaN or Inf, the kind of the look, its parameter
+    reports_all  True to report losses and gradients without NaN and Inf too
     """
 
     def __init__(
-        self, directory: Path, *, until_wrong: bool, begins: Callable[[int], None] = lambda step: None
+        self,
+        directory: Path,
+        *,
+        until_wrong: bool,
+        reports_all: bool = False,
+        ignore: Sequence[str] = (),
+        begins: Callable[[int], None] = lambda step: None,
     ) -> None:
-        """Begin an outline. begins: called with each step that no module begins."""
+        """Begin an outline. begins: called with each step that no module begins.
+
+        ignore: of these FILE:LINE, tensors with NaN or Inf that the program looks at are no sign
+        """
+        self._ignored = IgnoredOperators(ignore)
         self.over = ""
         self._begins = begins
         self.report: Optional[Callable[[torch.Tensor, str, str], None]] = None
         self._until_wrong = until_wrong
+        self._reports_all = reports_all
+        self._settings: dict[str, float] = {}
+        #: Of the open step: settings that have changed, and the line of the optimizer step.
+        self._new_settings: tuple[dict[str, float], str] = {}, ""
+        self._seen_optimizers = 0
+        self._sample: Optional[torch.Tensor] = None
+        self._names: dict[str, tuple[str, ...]] = {}
         self._directory = directory
         self._file = -1
         self._lines: list[bytes] = []
@@ -162,7 +186,9 @@ class StepOutline:
         try:
             if self._file >= 0 or self._lines or self._looked:  # else nothing has happened
                 looked = dict(self._looked)
-                self._add(OutlineLine(over=over, reason=reason, looked=looked, updates=self.counts_itself))
+                end = OutlineLine(over=over, reason=reason, looked=looked, updates=self.counts_itself)
+                end.parameters, end.optimizers = self._names, self._seen_optimizers
+                self._add(end)
                 self._flush()
                 os.close(self._file)
         except OSError as error:
@@ -237,6 +263,7 @@ class StepOutline:
 
     def _look_before(self, optimizer: torch.optim.Optimizer) -> None:
         if optimizer not in self._optimizers:
+            self._seen_optimizers += 1
             parameters = list(parameters_of(optimizer))
             self._optimizers[optimizer] = parameters
             # Before they are gone with their optimizer, which ends with its function.
@@ -244,6 +271,14 @@ class StepOutline:
         # With an optimizer that skips steps itself, Inf in scaled gradients is expected.
         if getattr(optimizer, "found_inf", None) is None:
             self._look_at_gradients(optimizer)
+        if self._optimizer is None or self._optimizer() is optimizer:
+            if self._updates < _NAMED_AT:
+                self._name_parameters()
+            settings = settings_of(optimizer)
+            if settings != self._settings:
+                self._settings = settings
+                self._new_settings = settings, user_line()
+            self._sample = sample_of(self._optimizers[optimizer], _MOST_SAMPLED, _SAMPLE)
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
         self._guard(self._look_after, optimizer)
@@ -254,6 +289,11 @@ class StepOutline:
         if self._optimizer() is not optimizer:
             return
         self._note_update()
+        before, self._sample = self._sample, None
+        after = None if before is None else sample_of(self._optimizers.get(optimizer, []), _MOST_SAMPLED, _SAMPLE)
+        if before is not None and after is not None and before.shape == after.shape:
+            change = (after - before).norm() / before.norm().clamp(min=1e-30)
+            self._note("change", "", [read_number(change) if change.is_cpu else change])
         if self._updates % _PARAMETERS_EVERY == 0:
             self._look_at_parameters(list(parameters_of(optimizer)))
         if self.counts_itself:
@@ -305,9 +345,30 @@ class StepOutline:
             return
         if numbers[0].is_cpu or self.report is not None:
             numbers = [read_number(number) for number in numbers]
-            if kind_of(numbers):
+            if kind_of(numbers) or (self._reports_all and kind == "loss"):
                 self._tell(tensor, kind, "")
         self._note(kind, what, numbers)
+
+    def _name_parameters(self) -> None:
+        """Keep the names of parameters of the models that no optimizer has, and of those that have no gradient."""
+        every = [parameter for model in self._models for parameter in model.parameters() if parameter.requires_grad]
+        mine = {id(parameter) for parameters in self._optimizers.values() for parameter in parameters}
+        names = self._names_of(every)
+        absent = [names[id(parameter)] for parameter in every if id(parameter) not in mine]
+        parameters = self._all_parameters()
+        names = self._names_of(parameters)
+        without = [names[id(one)] for one in parameters if one.requires_grad and one.grad is None]
+        found = {
+            "of all optimizers": [names[id(one)] for one in parameters if one.requires_grad],
+            "frozen": [names[id(one)] for one in parameters if not one.requires_grad],
+            "without optimizer": absent,
+            "without gradient": without,
+        }
+        self._names = {
+            kind: (str(len(some)), *(name[:_LONGEST_NAME] for name in some[:_MOST_NAMES]))
+            for kind, some in found.items()
+            if some
+        }
 
     def _look_at_gradients(self, optimizer: Optional[torch.optim.Optimizer] = None) -> None:
         """Look at the gradients that the last backward pass has left, unless they are scaled."""
@@ -316,6 +377,11 @@ class StepOutline:
         self._fresh_gradients = False
         if not self._scaled_gradients:
             parameters = list(parameters_of(optimizer)) if optimizer is not None else self._all_parameters()
+            if self._reports_all and self.report is not None:
+                names = self._names_of(parameters)
+                for parameter in parameters:
+                    if parameter.grad is not None:
+                        self._tell(parameter.grad, "gradient", f"{names[id(parameter)]}.grad")
             self._look_at_many("gradient", "the gradient", [parameter.grad for parameter in parameters], parameters)
 
     def _look_at_parameters(self, parameters: list[torch.Tensor]) -> None:
@@ -368,14 +434,16 @@ class StepOutline:
             self._tell(tensor, kind, f"{name}{'.grad' * (kind == 'gradient')}" if name else "")
 
     def _tell(self, tensor: torch.Tensor, kind: str, parameter: str) -> None:
-        if self.report is not None:
+        if self.report is not None and not (self._ignored and self._ignored.selects_line(user_line())):
             self.report(tensor, kind, parameter)
 
     def _note(self, kind: str, what: str, numbers: Sequence[Any]) -> None:
-        self._looked[kind] += kind != "read"
+        self._looked[kind] += kind not in ("read", "change")
         known = not isinstance(numbers[0], torch.Tensor)
         if known and kind_of(numbers):
             line = user_line()
+            if self._ignored.selects_line(line):
+                return
             what = f"{what}, at {line}" if line else what
         if kind == "read" and not kind_of(numbers):
             return
@@ -383,7 +451,7 @@ class StepOutline:
         if len(self._looks) < _MOST_LOOKS or (known and kind_of(numbers)):
             self._looks.append(look)
         self._on_device = self._on_device or not known
-        if known and self._until_wrong and kind != "output" and _judge(OutlineLine(), [look]).wrong:
+        if known and self._until_wrong and kind not in ("output", "change") and _judge(OutlineLine(), [look]).wrong:
             self._end_step()
 
     def _captures(self) -> bool:
@@ -397,6 +465,8 @@ class StepOutline:
         if self._step >= 0 or self._looks:
             update, passes = self._began_after
             line = OutlineLine(step=max(self._step, 0), update=update, passes=passes, updated_at=self._updated_at)
+            line.settings, line.settings_at = self._new_settings
+            self._new_settings = {}, ""
             self._waiting.append((line, self._looks))
             self._looks = []
         if all_of_it or not self._on_device or len(self._waiting) >= _LAG:
@@ -410,7 +480,8 @@ class StepOutline:
         looks = [look._replace(numbers=list(_numbers(look))) for look in looks]
         _judge(line, looks)
         self.is_wrong = self.is_wrong or bool(line.wrong)
-        values = (value for look in looks for value in look.numbers)
+        _add_series(line, looks)
+        values = (value for look in looks if look.kind != "change" for value in look.numbers)
         line.values = tuple(value if math.isfinite(value) else None for value in values)
         self._count += 1
         if line.wrong or line.masked or line.read or self._count <= _MOST_LINES or line.step % _SPARSE == 0:
@@ -441,12 +512,25 @@ def _numbers(look: _Look) -> Iterator[float]:
         yield read_number(number) if isinstance(number, torch.Tensor) else number
 
 
+def _add_series(line: OutlineLine, looks: Sequence[_Look]) -> None:
+    """Add the losses, the norm of the gradients and the change of the parameters to the line of a step."""
+    line.losses = tuple(_finite(look.numbers[0]) for look in looks if look.kind == "loss")
+    for kind, name in (("gradient", "norm"), ("change", "change")):
+        numbers = [number for look in looks if look.kind == kind for number in look.numbers]
+        if numbers:
+            setattr(line, name, _finite(max(numbers)))
+
+
+def _finite(number: float) -> Optional[float]:
+    return number if math.isfinite(number) else None
+
+
 def _judge(line: OutlineLine, looks: Sequence[_Look]) -> OutlineLine:
     """Add the first look with NaN or Inf that is wrong, and the first ones that may be harmless, in words."""
     has_loss = any(look.kind == "loss" for look in looks)
     for look in looks:
         kind = kind_of(look.numbers)
-        if not kind:
+        if not kind or look.kind == "change":
             continue
         text = f"{kind} in {look.what}"
         if look.kind == "read":

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ascend_dump.adapter._recorder import Recorder
     from ascend_dump.adapter._session import Session, tell_of_empty
     from ascend_dump.common.counters import Tally
+    from ascend_dump.common.ignored import IgnoredOperators
     from ascend_dump.common.paths import (
         PRIVATE_FILE,
         RunDirectory,
@@ -63,6 +64,7 @@ __all__ = [
     "DumpRequest",
     "HostRun",
     "HostWriter",
+    "IgnoredOperators",
     "Item",
     "Line",
     "Payload",
@@ -120,6 +122,7 @@ _HOMES: dict[str, str] = {
             "remove_file",
             "remove_tree",
         ),
+        "common.ignored": ("IgnoredOperators",),
         "common.patterns": ("text_matcher",),
         "common.problem": ("SEVERITIES", "Problem", "worst_first"),
         "common.rank": ("Rank", "current_rank"),

@@ -22,7 +22,9 @@ from ascend_dump.analysis.operators.nonfinite import (
     has_nan,
     is_nonfinite,
 )
+from ascend_dump.analysis.operators.nonfinite_flow import NonfiniteFlow, OperatorKey, operator_key
 from ascend_dump.analysis.operators.operator import call_of
+from ascend_dump.common.ignored import IgnoredOperators
 from ascend_dump.common.units import counted
 from ascend_dump.dump_format import Cut, Named, TensorOf, plain_text
 from ascend_dump.errors import CorruptDump, NotSupported, ReadError
@@ -97,6 +99,7 @@ class OverflowReport(NamedTuple):
     notes      remarks on the answer
     errors     the errors of records that cannot be read
     checked    number of operators that could be read completely; 0 if a report of the device could not
+    harmless   overflows whose NaN or Inf no tensor had at the end of the step, and those that are ignored
     """
 
     answer: str
@@ -108,6 +111,7 @@ class OverflowReport(NamedTuple):
     notes: tuple[str, ...]
     errors: tuple[ReadError, ...]
     checked: int
+    harmless: tuple[Overflow, ...] = ()
 
 
 def find_overflows(
@@ -116,6 +120,7 @@ def find_overflows(
     watch: Optional[Callable[[Iterable[Record]], Iterable[Record]]] = None,
     beside: Optional[Callable[[list[Record], Measure], object]] = None,
     executor: Optional[Executor] = None,
+    ignore: Iterable[str] = (),
 ) -> OverflowReport:
     """Find the operators of a dump of any scene that overflowed. dump: or its path.
 
@@ -126,6 +131,7 @@ def find_overflows(
     beside: another analysis in the same pass: called with the records of each run of an operator and a function that
             measures them, so that no tensor is read twice.
     executor: measures the tensors of several ranks side by side, see `ascend_dump.analysis.ranks.measured`.
+    ignore: operators whose NaN and Inf is known: globs of names or types, modules, or FILE:LINE.
     """
     dump = dump if isinstance(dump, Dump) else open_dump(dump)
     reader = _OverflowReader()
@@ -140,7 +146,8 @@ def find_overflows(
     # A report of the device cannot be read: normal values do not replace it.
     unknown = bool(reader.errors)
     ranks = _giving_ranks(dump)
-    values = _ValueJudge(reader, ranks)
+    ignored = IgnoredOperators(ignore)
+    values = _ValueJudge(reader, ranks, ignored, is_whole=_is_whole(dump))
     operators = unread = 0
     is_counted = False
     scene = _first_scene(dump)
@@ -175,12 +182,15 @@ def find_overflows(
         if reader.misses > before and not is_counted:
             unread += 1
             is_counted = True
+    values.end()
+    harmless = tuple(overflow for overflow in overflows if values.is_harmless(overflow))
+    overflows = [overflow for overflow in overflows if not values.is_harmless(overflow)]
     overflows = sorted(overflows, key=_time) if ranks is None else _of_ranks(overflows, ranks.end())
     reasons = [*reader.reasons(), *_unended(dump), *(f"{one.run}: {one.reason}" for one in dump.lost_records())]
     if not operators and not overflows and not reader.zero:
         reasons += _empty(dump)
     answer = overflows[0].kind if overflows else "unchecked" if reasons else "none"
-    notes = list(reader.notes)
+    notes = [*reader.notes, *(f"ignore={pattern!r} selected no operator with NaN or Inf" for pattern in ignored.unused)]
     if not overflows and not scene and True in dump.known_values("scene_is_beside"):
         notes.append(
             "only NaN and Inf were looked for: MindSpore leaves no report with jit_level O0 and O1. If this was dumped "
@@ -196,6 +206,7 @@ def find_overflows(
         tuple(notes),
         tuple(reader.errors),
         0 if unknown else operators - unread,
+        harmless,
     )
 
 
@@ -261,6 +272,13 @@ def watched(dump: Dump) -> str:
     of_runs = "" if len(runs) == 1 else f" of {len(runs)} runs"
     verb = "was" if step_counts == [1] else "were"
     return f"{each}{of_runs} {verb} watched, and no operator made NaN or Inf"
+
+
+def _is_whole(dump: Dump) -> bool:
+    """Return True if the dump has all operators of its steps, with inputs and outputs."""
+    runs = dump.runs()
+    is_narrowed = any(not {"step", "rank"}.issuperset(selection) for selection in dump.selections)
+    return bool(runs) and all(run.is_whole for run in runs) and not is_narrowed
 
 
 def _first_scene(dump: Dump) -> Optional[str]:
@@ -405,11 +423,19 @@ def _operator(record: Record) -> dict[str, Any]:
 class _ValueJudge:
     """A judge of operators by their values, in execution order on each device."""
 
-    def __init__(self, reader: _OverflowReader, ranks: Optional[GivingRanks] = None) -> None:
+    def __init__(
+        self, reader: _OverflowReader, ranks: Optional[GivingRanks], ignored: IgnoredOperators, *, is_whole: bool
+    ) -> None:
+        """is_whole: the dump has all operators of its steps, with inputs and outputs."""
         self._ranks = ranks
         self.followed = self.masks = 0
         self._reader = reader
-        self._rooted: set[_DeviceKey] = set()
+        self._ignored = ignored
+        #: The overflows of each device that later operators may follow.
+        self._rooted: dict[_DeviceKey, set[OperatorKey]] = {}
+        self._is_whole = is_whole
+        self._flows: dict[_DeviceKey, NonfiniteFlow] = {}
+        self._harmless: set[OperatorKey] = set()
         self._masked: set[_DeviceKey] = set()
         self._known: dict[_DeviceKey, set[str]] = {}
         self._modules: dict[_DeviceKey, ModuleCalls] = {}
@@ -418,15 +444,60 @@ class _ValueJudge:
         nonfinite = classify(members, self._reader.statistics)
         if self._ranks is not None:
             self._ranks.look_at(members, nonfinite)
-        device = _device_key(members[0])
+        device, operator = _device_key(members[0]), operator_key(members[0])
+        flow = self._flows.setdefault(device, NonfiniteFlow(is_whole=self._is_whole))
+        if flow.step != members[0].step:
+            self._end_step(device)
+            flow.step = members[0].step
+        overflow = self._overflow_of(members, nonfinite, device)
+        is_mask = nonfinite is None or nonfinite.kind == "mask" or self._is_of_masks(nonfinite, device)
+        roots = flow.look_at(
+            members, self._reader.statistics, operator if overflow is not None or not is_mask else None
+        )
+        rooted = self._rooted.setdefault(device, set())
+        if (
+            overflow is None
+            and nonfinite is not None
+            and roots == frozenset((operator,))
+            and rooted
+            and rooted <= flow.roots
+        ):
+            # It follows no overflow: none was before this step, and it comes from none in this step.
+            self.followed -= 1
+            overflow = _of_values("outside", _first_wrong(nonfinite), members, _source(nonfinite))
+        if overflow is None:
+            return
+        rooted.add(operator)
+        first = members[0]
+        if self._ignored.selects(
+            op_name=first.op_name, op_type=first.op_type, module=first.module, source=first.source
+        ):
+            flow.ignore(operator)
+        yield overflow
+
+    def end(self) -> None:
+        """End the last steps."""
+        for device in self._flows:
+            self._end_step(device)
+
+    def is_harmless(self, overflow: Overflow) -> bool:
+        return overflow.unit == "values" and operator_key(overflow.record) in self._harmless
+
+    def _end_step(self, device: _DeviceKey) -> None:
+        harmless = self._flows[device].end_step()
+        self._harmless |= harmless
+        self._rooted.get(device, set()).difference_update(harmless)
+
+    def _overflow_of(
+        self, members: list[Record], nonfinite: Optional[NonFiniteOperator], device: _DeviceKey
+    ) -> Optional[Overflow]:
+        """Return the overflow that an operator is; None if it passes NaN or Inf on, has none, or is a mask."""
         marked = [record for record in members if record.attrs.get("origin")]
         if marked and (nonfinite is None or nonfinite.kind not in ("mask", "origin")):
             # The recorder looked at the inputs before the operator wrote into them, and at what it did not store.
-            self._rooted.add(device)
-            yield _of_values("origin", marked[0], members)
-            return
+            return _of_values("origin", marked[0], members)
         if nonfinite is None:
-            return
+            return None
         hashes = self._known.setdefault(device, set())
         overflow: Optional[Overflow] = None
         if nonfinite.kind == "mask":
@@ -438,16 +509,14 @@ class _ValueJudge:
             overflow = _of_values(nonfinite.kind, nonfinite.record, members)
         elif nonfinite.kind == "unknown" and _Given.of(members[0]).makes_it_itself:
             overflow = _of_values("origin", nonfinite.record, members)
-        elif device in self._rooted:
+        elif self._rooted.get(device):
             self.followed += 1
         elif nonfinite.kind != "carried" or not self._is_of_masks(nonfinite, device):
             overflow = _of_values("outside", _first_wrong(nonfinite), members, _source(nonfinite))
         # What comes of it later is known by its content, where the dump tells that.
         outputs = (record for record in members if record.io == "output")
         hashes.update(record.attrs["hash"] for record in outputs if record.attrs.get("hash"))
-        if overflow is not None:
-            self._rooted.add(device)
-            yield overflow
+        return overflow
 
     def _follows_in_modules(self, nonfinite: NonFiniteOperator, device: _DeviceKey) -> bool:
         """Return whether NaN or Inf of a module may come from an earlier call of a module with NaN or Inf."""

@@ -28,8 +28,19 @@ if TYPE_CHECKING:
     from ascend_dump.analysis.suspects.symptoms import Traced
     from ascend_dump.report.page import PageContent
 
-__all__ = ["Cause", "Triage", "TriageRound", "triage", "triage_failed", "triage_of_cause", "triage_wrong"]
+__all__ = [
+    "ONLY_IGNORED",
+    "Cause",
+    "Triage",
+    "TriageRound",
+    "triage",
+    "triage_failed",
+    "triage_of_cause",
+    "triage_wrong",
+]
 
+#: The begin of `Triage.advice` where ignored operators alone have made NaN or Inf.
+ONLY_IGNORED = "no operator is known to have made NaN or Inf, apart from those that are ignored"
 #: Operators that the next dump is narrowed to, at most.
 _MOST_LAYERS = 16
 
@@ -38,7 +49,8 @@ _MOST_LAYERS = 16
 class Cause:
     """The operator that is the first thing wrong.
 
-    kind      of NaN and Inf that reach what the user sees: one of `SymptomSource.kind`; else ""
+    kind      of NaN and Inf that reach what the user sees: one of `SymptomSource.kind`; "raised" for an exception;
+              "spike", "zero" or "stuck" for such a loss; else ""
     source    the line of the user's code, `FILE:LINE`
     phase     "forward", "backward" or "other"
     evidence  the facts that support it, one sentence each
@@ -258,28 +270,44 @@ def _alone(
     return _of_suspects(dump, report.suspects, report)
 
 
-def triage_wrong(dump: Dump, *, trains: bool = False, needs_symptom: bool = False, skips_count: bool = False) -> Triage:
+def triage_wrong(
+    dump: Dump,
+    *,
+    trains: bool = False,
+    needs_symptom: bool = False,
+    skips_count: bool = False,
+    ignore: Iterable[str] = (),
+) -> Triage:
     """`triage` of a dump that is known to have NaN or Inf: the operator that made it is the only possible cause.
 
     trains         the program has losses, and all of them are finite unless a symptom says otherwise
     needs_symptom  without a symptom in the dump there is no cause
     skips_count    gradients that a scaler refuses are a symptom: the scaler does not recover
+    ignore         operators whose NaN and Inf is known: they are no cause
     """
     from ascend_dump.analysis.suspects.first_wrong import cause_of_wrong
-    from ascend_dump.analysis.suspects.symptoms import trace_symptoms
+    from ascend_dump.analysis.suspects.symptoms import is_ignored, trace_symptoms
+    from ascend_dump.common.ignored import IgnoredOperators
 
     report = find_suspects(dump)
-    suspects = [suspect for suspect in report.suspects if suspect.rule == "non-finite"]
-    traced = trace_symptoms(dump, trains=trains, skips_count=skips_count)
-    harmless = () if traced is None else tuple(map(_named, traced.harmless))
+    ignored = IgnoredOperators(ignore)
+    suspects = [
+        suspect
+        for suspect in report.suspects
+        if suspect.rule == "non-finite" and not is_ignored(suspect.record, ignored)
+    ]
+    traced = trace_symptoms(dump, trains=trains, skips_count=skips_count, ignored=ignored)
+    harmless = () if traced is None else _listed(traced.harmless)
     if traced is not None:
         first = _suspect_of(traced, suspects, dump) if traced.counts else None
     elif needs_symptom:
-        first, harmless = None, tuple(_named(suspect.record) for suspect in suspects)
+        first, harmless = None, _listed(suspect.record for suspect in suspects)
     else:
-        first = cause_of_wrong(dump, suspects)
+        first = cause_of_wrong(dump, suspects, ignored)
     if first is None:
         advice = "no operator is known to have made NaN or Inf"
+        if ignored.used:
+            advice = f"{ONLY_IGNORED}: {', '.join(ignored.used)}"
         triage = Triage(
             dump.root, report.suspects, None, None, advice, report.reasons, records=dump, notes=report.notes
         )
@@ -330,6 +358,14 @@ def _suspect_of(traced: Traced, suspects: Iterable[Suspect], dump: Dump) -> Susp
     found = next((one for one in suspects if (one.op_name, one.step, one.rank) == key), None)
     producers = found.producers if found is not None else tuple(producers_of(dump, [record.op_name]))
     return Suspect("non-finite", record, f"{record.label}: {traced.source.words}", producers=producers)
+
+
+def _listed(records: Iterable[Record]) -> tuple[str, ...]:
+    """Return the operators in words, of each line of the program once, where it ran first."""
+    first: dict[Any, Record] = {}
+    for record in records:
+        first.setdefault((record.op_type, record.source or record.op_name), record)
+    return tuple(map(_named, first.values()))
 
 
 def _named(record: Record) -> str:

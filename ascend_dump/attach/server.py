@@ -108,6 +108,11 @@ class Attachments:
         default = request.get("default_path")
         base = {"path": default} if isinstance(default, str) else {}
         dump_request = DumpRequest.from_mapping({**base, **self._defaults, **settings})
+        if dump_request.strict:
+            raise ConfigError(
+                "strict=True decides the exit code of a program, and this one runs already",
+                hint="leave it out: `ascend-dump attach` ends with an error where nothing was recorded",
+            )
         # The client may run in another directory.
         dump_request = dump_request.replace(path=Path(os.path.abspath(dump_request.path)))
         adapter = _adapter(request.get("framework"))

@@ -241,16 +241,17 @@ class TreeRecorder:
         """Return the first fault of a step, by its values, statistics or the device's reports of overflow."""
         from ascend_dump.analysis.overflow import find_overflows
         from ascend_dump.analysis.suspects.first_wrong import first_wrong
+        from ascend_dump.common.ignored import IgnoredOperators
         from ascend_dump.reading import open_dump
 
         try:
             dump = open_dump(step)
             if self._request.scene == "overflow":
-                for overflow in find_overflows(dump).overflows:
+                for overflow in find_overflows(dump, ignore=self._request.ignore).overflows:
                     name = str((overflow.operator or {}).get("op_name") or overflow.record.op_name)
                     return Ended(f"an overflow in {name}", None, name)
                 return None
-            wrong, unknown = first_wrong(dump)
+            wrong, unknown = first_wrong(dump, IgnoredOperators(self._request.ignore))
             self.unknown += unknown
             if wrong is not None:
                 record = wrong.record

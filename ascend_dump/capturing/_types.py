@@ -54,6 +54,7 @@ class CaptureSettings(TypedDict, total=False):
     keep: Union[int, str, None]
     until: Optional[Until]
     graft: Optional[Mapping[str, Any]]
+    ignore: Union[str, Iterable[str]]
     quiet: bool
     strict: bool
     options: Optional[Mapping[str, Any]]

@@ -89,7 +89,6 @@ class Capture:
         request: DumpRequest,
         *,
         framework: Optional[str] = None,
-        strict: bool = False,
         launched: bool = False,
         model: str = "",
     ) -> None:
@@ -98,7 +97,7 @@ class Capture:
         self.problems: list[Problem] = []
         self._target = target
         self._framework = framework
-        self._strict = strict
+        self._strict = request.strict
         self._launched = launched
         self._model = model
         self._adapter: Optional[Adapter] = None

@@ -34,7 +34,6 @@ def capture(
     *,
     framework: Optional[FrameworkName] = None,
     graft: Optional[Mapping[str, Any]] = None,
-    strict: bool = False,
     **settings: Any,
 ) -> Any:
     """Dump the operators of `target` while the returned object is active.
@@ -42,7 +41,6 @@ def capture(
     target     a model: each top-level call of it is a step; a function: it is decorated, and each call is a step; None:
                everything in the block is recorded as step 0, until `step()` begins the next one
     framework  the adapter to use; by default the target decides
-    strict     raise an exception instead of reporting a failure once and letting the program go on
     graft      replace tensors by those of another dump, in recorded steps: {"layers.3/addmm_0.output.0": "reference"}.
                Differences that disappear then were caused there. An input is replaced for that operator only. For
                framework="torch", on any device
@@ -66,8 +64,8 @@ def capture(
 
         raise refuse_class(target)
     if inspect.isroutine(target) or isinstance(target, functools.partial):
-        return Capture(None, request, framework=framework, strict=strict)(target)
-    return Capture(target, request, framework=framework, strict=strict)
+        return Capture(None, request, framework=framework)(target)
+    return Capture(target, request, framework=framework)
 
 
 def _signature() -> inspect.Signature:

@@ -19,6 +19,7 @@ from ascend_dump.cli.shared.reading import (
     Unreadable,
     argument_text,
     brief_option,
+    ignore_option,
     json_option,
     open_selected,
     progress,
@@ -26,6 +27,7 @@ from ascend_dump.cli.shared.reading import (
     selector_options,
     shape_text,
 )
+from ascend_dump.common.units import named
 from ascend_dump.errors import ReadError
 from ascend_dump.report.findings import ANSWERS
 
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from ascend_dump.statistics import Statistics
 
 _UNKNOWN = "unknown: no file of its task and stream beside the record"
+#: Harmless overflows that are listed.
+_MOST_HARMLESS = 5
 _SELECTORS = ("step", "rank", "device", "model", "run")
 
 
@@ -56,6 +60,7 @@ def _answers() -> str:
 @click.argument("path", type=click.Path(), default="dumps")
 @click.option("-n", "--limit", type=click.IntRange(1), help="List at most this many overflows.")
 @selector_options(*_SELECTORS)
+@ignore_option
 @executor_options
 @brief_option
 @json_option
@@ -66,20 +71,24 @@ def overflow(
     dask: Optional[str],
     brief: bool,
     as_json: bool,
+    ignore: tuple[str, ...],
     **selectors: Optional[str],
 ) -> Exit:
     """List the overflows in the dump at PATH (default: dumps) in their order.
 
     Each is shown with the meaning of its status bits, its operator, and the shape, dtype, max, min and mean of the
     operator's tensors. If no device reported an overflow, as in dumps of the host, the recorded values are checked. An
-    Inf that the program writes itself, such as the mask of attention, is no overflow. Times are the clocks of the
-    devices, and may differ between machines.
+    Inf that the program writes itself, such as the mask of attention, is no overflow. NaN or Inf that no tensor has at
+    the end of its step is harmless so far: such operators are listed below, where all operators of the step are in the
+    dump. Times are the clocks of the devices, and may differ between machines.
     """
     from ascend_dump.analysis.overflow import find_overflows
 
     dump = open_selected(path, selectors)
     with opened_executor(workers, dask) as executor:
-        report = find_overflows(dump, watch=lambda records: progress(records, "records"), executor=executor)
+        report = find_overflows(
+            dump, watch=lambda records: progress(records, "records"), executor=executor, ignore=ignore
+        )
     unreadable = Unreadable()
     for error in report.errors:
         unreadable.add(error)
@@ -90,7 +99,8 @@ def overflow(
         listed = (_fields(one, unreadable) for one in shown)
         counts = {"total": len(report.overflows), "operators": report.operators, "checked": report.checked}
         counts["followed"] = report.followed
-        fields = {"answer": report.answer, "overflows": listed, **counts, "masks": report.masks}
+        harmless = [_harmless(one) for one in report.harmless]
+        fields = {"answer": report.answer, "overflows": listed, **counts, "masks": report.masks, "harmless": harmless}
         write_document(
             sys.stdout, "overflow", {"path": path, **fields, "reasons": report.reasons, "notes": report.notes}
         )
@@ -143,8 +153,16 @@ def _write_brief(report: OverflowReport, dump: Dump, path: str) -> None:
             next_steps = [operator_command("show", dump.root, first.tensors[0])]
         later = {"more overflow": len(report.overflows) - 1, "later operator that passed it on": report.followed}
         notes += [counted(count, what) for what, count in later.items() if count]
+    notes += [f"harmless so far: {_harmless(one)}" for one in report.harmless[:_MOST_HARMLESS]]
     answer = f"{report.answer}: {ANSWERS[report.answer]}; {report.checked} of {report.operators} operators checked"
     print(brief_text(answer, finding, next_steps=next_steps, not_checked=report.reasons, notes=notes))
+
+
+def _harmless(overflow: Overflow) -> str:
+    """Return the name of a harmless overflow, with its step and line."""
+    record = overflow.record
+    step = "" if record.step is None else f", step {record.step}"
+    return f"{named(record.op_name, record.op_type)}{step}{f', {record.source}' if record.source else ''}"
 
 
 def _operator_names(overflow: Overflow) -> Optional[tuple[str, str]]:
@@ -161,6 +179,10 @@ def _tell(report: OverflowReport, path: str) -> None:
 
     if report.followed:
         print(f"{counted(report.followed, 'later operator')} only passed it on", file=sys.stderr)
+    for text in [_harmless(one) for one in report.harmless[:_MOST_HARMLESS]]:
+        print(f"harmless so far: {escape(text)}", file=sys.stderr)
+    if len(report.harmless) > _MOST_HARMLESS:
+        print(f"and {len(report.harmless) - _MOST_HARMLESS} more of these", file=sys.stderr)
     for note in report.notes:
         print(escape(note), file=sys.stderr)
     if report.overflows and report.reasons:

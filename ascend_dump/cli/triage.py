@@ -13,7 +13,7 @@ import click
 from ascend_dump.cli.config import write_settings
 from ascend_dump.cli.shared.executor import executor_options, opened_executor
 from ascend_dump.cli.shared.exit import Exit, exit_code
-from ascend_dump.cli.shared.reading import brief_option, json_option, open_selected, progress
+from ascend_dump.cli.shared.reading import brief_option, ignore_option, json_option, open_selected, progress
 from ascend_dump.cli.shared.target import check_target
 from ascend_dump.common.units import counted
 from ascend_dump.errors import ConfigError, WriteError
@@ -63,6 +63,12 @@ _LANGUAGE_OF = {
 )
 @click.option("--path", metavar="DIRECTORY", help='With --run: the directory of the dumps, "triage" by default.')
 @click.option("--max-bytes", metavar="BYTES", help="With --run: size limit of all dumps together, such as 20GB.")
+@ignore_option
+@click.option(
+    "--symptom",
+    type=click.Choice(["spike", "zero", "stuck"]),
+    help="With --run: look for a loss that spikes, is zero, or does not fall.",
+)
 @click.option("--verbose", is_flag=True, help="With --run: print how the cause was found, and all that is known of it.")
 @click.option("--run-out", is_flag=True, help="With --run: let COMMAND run to its end each time.")
 @executor_options
@@ -84,6 +90,8 @@ def triage(
     step: Optional[str],
     rank: Optional[str],
     verbose: bool,
+    ignore: tuple[str, ...],
+    symptom: Optional[str],
     **flags: bool,
 ) -> Union[Exit, int]:
     """Find the suspects in DUMP, or with REFERENCE the origins of the differences.
@@ -110,11 +118,20 @@ def triage(
         _refuse_executor(workers, dask)
         from ascend_dump.cli.shared.triage_run import exit_of_run, run_command, show_run
 
-        settings = {"path": path or "triage", "max_bytes": max_bytes, **flags}
+        settings = {"path": path or "triage", "max_bytes": max_bytes, "ignore": ignore, "symptom": symptom, **flags}
         result = run_command(arguments, reference, selectors, to_stdout=not (as_json or brief), **settings)
         show = None if as_json else partial(show_run, result, verbose=verbose)
         return _finish(result, file, framework, show, exit_of_run(result), brief=brief)
-    _refuse(arguments, reference=reference, path=path, max_bytes=max_bytes, verbose=verbose, **flags)
+    _refuse(
+        arguments,
+        reference=reference,
+        path=path,
+        max_bytes=max_bytes,
+        verbose=verbose,
+        ignore=ignore,
+        symptom=symptom,
+        **flags,
+    )
     from ascend_dump.analysis.triage import triage as triage_dump
 
     compared = "records read and compared" if workers is None and dask is None else "ranks compared"

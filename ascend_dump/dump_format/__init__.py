@@ -18,7 +18,7 @@ from ascend_dump.dump_format._call import (
     text_of,
 )
 from ascend_dump.dump_format._content import StoredView, content_of, view_of
-from ascend_dump.dump_format._dtypes import has_values, numpy_dtype
+from ascend_dump.dump_format._dtypes import has_values, memory_of, numpy_dtype
 from ascend_dump.dump_format._layout import (
     INDEX,
     LAST_TIME,
@@ -90,6 +90,7 @@ __all__ = [
     "cut_text",
     "encodable",
     "has_values",
+    "memory_of",
     "numpy_dtype",
     "outline_name",
     "plain_text",

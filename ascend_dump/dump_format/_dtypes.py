@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump.errors import NotSupported
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["has_values", "numpy_dtype"]
+__all__ = ["has_values", "memory_of", "numpy_dtype"]
 
 _NUMPY = (
     "bool",
@@ -72,3 +73,18 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     raise NotSupported(
         f"{name[:100]!r} is no element type known to this version", hint="a newer version of ascend-dump may read it"
     )
+
+
+def memory_of(
+    address: int, dtype: str, shape: Sequence[int], stride: Sequence[int], storage_offset: int
+) -> Optional[tuple[int, int, int]]:
+    """Return the address of a tensor's storage, and the range of bytes that the tensor covers there; None: unknown."""
+    if not address:
+        return None
+    try:
+        size = numpy_dtype(dtype).itemsize
+    except NotSupported:
+        return None
+    begin = storage_offset * size
+    elements = sum((length - 1) * step for length, step in zip(shape, stride)) + 1
+    return address, begin, begin + max(elements, 1) * size

@@ -67,6 +67,14 @@ class OutlineLine(msgspec.Struct, omit_defaults=True):
     over    the end of the outline, one of `Over`; reason: the same in words
     looked  the number of looks by their kind: "output", "loss", "gradient", "parameter", "read", "skip"
     updates True if steps are those of optimizers, because no module with parameters was called
+    losses  the losses of the step, in their order
+    norm    the largest norm of a gradient, as the optimizer reads it
+    change  the change of a sample of the parameters by the optimizer, relative to their size
+    settings  numbers among the settings of the optimizer, such as `lr`, where they differ from those before
+    settings_at  the line of the optimizer step that reads them
+    parameters  in the last line, by their kind ("frozen", "without gradient", "without optimizer", "of all optimizers")
+                the number of parameters as text, and the names of the first ones
+    optimizers  in the last line, the number of optimizers
     """
 
     schema: str = ""
@@ -82,6 +90,13 @@ class OutlineLine(msgspec.Struct, omit_defaults=True):
     reason: str = ""
     looked: dict[str, int] = {}
     updates: bool = False
+    losses: tuple[Optional[float], ...] = ()
+    norm: Optional[float] = None
+    change: Optional[float] = None
+    settings: dict[str, float] = {}
+    settings_at: str = ""
+    parameters: dict[str, tuple[str, ...]] = {}
+    optimizers: int = 0
 
 
 @dataclass
@@ -95,7 +110,9 @@ class Outline:
     read    the first step in which the program reads NaN, else Inf, and where
     over    one of `Over`; "" while the process runs, or where it was killed
     last    the last step, -1 where there is none
-    looked, updates  as in `OutlineLine`
+    looked, updates, parameters, optimizers  as in `OutlineLine`
+    losses, norms, changes  the series of `OutlineLine.losses`, `norm` and `change` by step
+    settings  of the optimizer from each step on in which they change, with the line of the optimizer step
     """
 
     name: str
@@ -109,16 +126,31 @@ class Outline:
     last: int = -1
     looked: dict[str, int] = field(default_factory=dict)
     updates: bool = False
+    parameters: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    optimizers: int = 0
+    losses: dict[int, tuple[Optional[float], ...]] = field(default_factory=dict)
+    norms: dict[int, float] = field(default_factory=dict)
+    changes: dict[int, float] = field(default_factory=dict)
+    settings: list[tuple[int, dict[str, float], str]] = field(default_factory=list)
 
     def add(self, line: OutlineLine) -> None:
         if line.over:
             self.over, self.reason = line.over, line.reason
             self.looked, self.updates = line.looked, line.updates
+            self.parameters, self.optimizers = line.parameters, line.optimizers
         if line.step < 0:
             return
         self.last = max(self.last, line.step)
         if line.values:
             self.steps[line.step] = line.values
+        if line.losses:
+            self.losses[line.step] = line.losses
+        if line.norm is not None:
+            self.norms[line.step] = line.norm
+        if line.change is not None:
+            self.changes[line.step] = line.change
+        if line.settings:
+            self.settings.append((line.step, line.settings, line.settings_at))
         if line.wrong and self.wrong is None:
             self.wrong = line.step, line.wrong
         self.before.setdefault(line.step, (line.update, line.passes, line.updated_at))

@@ -73,6 +73,7 @@ class Run(NamedTuple):
     ranks   the requested ranks, as in `capture(ranks=...)`; "" if all of them were requested
     steps   how many steps it recorded, also those that left nothing; None as for `records`
     surroundings  (name, text) pairs: versions, environment variables, settings of the framework, the git commit
+    is_whole  True if all operators of its steps were requested, with inputs and outputs
     """
 
     path: Path
@@ -85,6 +86,7 @@ class Run(NamedTuple):
     ranks: str = ""
     steps: Optional[int] = None
     surroundings: tuple[tuple[str, str], ...] = ()
+    is_whole: bool = False
 
 
 class LostRecords(NamedTuple):
@@ -227,6 +229,7 @@ def read_run(root: Path) -> Optional[Run]:
         made=tuple(_made(manifest)),
         ranks=_ranks(manifest),
         surroundings=tuple(islice(_surroundings(manifest), _MOST_SURROUNDINGS)),
+        is_whole=_is_whole(manifest.get("request")),
     )
 
 
@@ -245,6 +248,13 @@ def _ranks(manifest: dict[str, Any]) -> str:
         return str(Steps(ranks, name="ranks")) if isinstance(ranks, str) else ""
     except ConfigError:  # the manifest is damaged
         return ""
+
+
+def _is_whole(request: object) -> bool:
+    if not isinstance(request, dict):
+        return False
+    is_narrow = any(request.get(name) for name in ("layers", "models", "scene"))
+    return not is_narrow and request.get("mode", "all") == "all" and request.get("level") != "module"
 
 
 def _made(manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:

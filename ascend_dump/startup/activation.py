@@ -6,7 +6,9 @@
     ASCEND_DUMP                     what to dump: `1`, `steps=0|2-5,path=/d`, JSON text or a file; empty, `0`, `off`,
                                     `false` and `no` mean off; `wait` and `wait,path=/d`: wait for `ascend-dump attach`
     ASCEND_DUMP_STRICT=1            exit with code 2 instead of printing a message: at once if nothing can be dumped, at
-                                    the end of the process if the dump is empty or incomplete
+                                    the end of the process if the dump is incomplete; with code 5 at the end of the
+                                    process if nothing was recorded. ASCEND_DUMP=...,strict=true does the same, once
+                                    the settings are read
     ASCEND_DUMP_DISABLED_ADAPTERS   names of adapters to ignore, `*` for all
     ASCEND_DUMP_RUN                 id of the process that `ascend-dump run` has started: it alone reports, at its end,
                                     that neither it nor a child process imported a framework
@@ -53,8 +55,14 @@ _ANY = (Exception, SystemExit)
 _started = False
 #: Launched captures by adapter name; added when a module of the adapter's framework is imported.
 _launched: dict[str, LaunchedCapture] = {}
-#: True if the process is to end with exit code 2.
-_failed = False
+#: The exit codes of strict processes: nothing can be recorded, or not all; and nothing was recorded.
+_FAILED, _EMPTY = 2, 5
+#: The code of the error of an empty capture.
+_NOTHING_WRITTEN = "AD303"
+#: The exit code that this process is to end with; 0: its own.
+_code = 0
+#: Whether the settings of ASCEND_DUMP ask for strictness.
+_asks_strictness = False
 
 
 def start() -> None:
@@ -94,16 +102,19 @@ def _is_on(text: str) -> bool:
 
 
 def _arm() -> None:
+    global _asks_strictness
     # Registered before everything that the program registers, so it runs after that.
     atexit.register(_end_strictly, os.getpid())
     try:
         give_messages_a_name()
         waiting = settings_of_waiting()
         if waiting is not None:
+            _asks_strictness = waiting.strict
             _WaitingProcess(waiting).follow(_launchable_adapters())
             return
         request = requested()
         assert request is not None, "start() returned when it is off"
+        _asks_strictness = request.strict
         if os.environ.get(RUN) == str(os.getpid()):
             atexit.register(_tell_nothing, os.getpid(), os.path.abspath(request.path), time.time())
         adapters = _launchable_adapters()
@@ -182,7 +193,7 @@ def _listen(settings: DumpRequest) -> Listener:
         if not attachments:
             from ascend_dump.attach.server import Attachments
 
-            attachments.append(Attachments(settings.to_mapping()))
+            attachments.append(Attachments(settings.replace(strict=False).to_mapping()))
         return attachments[0].handle(request)
 
     def forked() -> None:
@@ -231,7 +242,8 @@ class LaunchedCapture:
             return None
         from ascend_dump.capturing.capture import Capture
 
-        capture = Capture(target, self.request, framework=name, strict=_is_strict(), launched=True, model=model)
+        request = self.request.replace(strict=_is_strict())
+        capture = Capture(target, request, framework=name, launched=True, model=model)
         capture.failed_at_exit = _failed_at_exit
         self._capture = capture
         try:
@@ -270,12 +282,7 @@ def _tell_unused(process: int) -> None:
     from multiprocessing import parent_process
 
     # A process that only forks workers, or was started by multiprocessing, may run no model itself.
-    if (
-        not _launched
-        or any(launched.begun for launched in _launched.values())
-        or os.getpid() != process
-        or parent_process() is not None
-    ):
+    if not _launched or _has_begun() or os.getpid() != process or parent_process() is not None:
         return
     first = max(_launched.values(), key=lambda launched: launched.adapter.priority)
     reason = first.unused() if first.unused is not None else ""
@@ -285,16 +292,20 @@ def _tell_unused(process: int) -> None:
 
 def _tell_nothing(process: int, path: str, since: float) -> None:
     """Warn if no framework was imported in the whole run; processes that imported one report for themselves."""
-    global _failed
-    if _launched or os.getpid() != process or _is_written(path, since):
+    if os.getpid() != process or _has_begun() or _is_written(path, since):
         return
-    log.warning(
-        "%s is set, but this process imported no framework that can be captured, and no process below it wrote into "
-        "%s: nothing was dumped",
-        VARIABLE,
-        path,
-    )
-    _failed = _failed or _is_strict()
+    if not _launched:
+        log.warning(
+            "%s is set, but this process imported no framework that can be captured, and no process below it wrote "
+            "into %s: nothing was dumped",
+            VARIABLE,
+            path,
+        )
+    _fail(_EMPTY)
+
+
+def _has_begun() -> bool:
+    return any(launched.begun for launched in _launched.values())
 
 
 def _is_written(path: str, since: float) -> bool:
@@ -314,16 +325,24 @@ def _entries(path: str) -> list[str]:
 
 
 def _failed_at_exit(error: Exception) -> None:
-    global _failed
     log.warning("%s", error)
-    _failed = _failed or _is_strict()
+    _fail(_EMPTY if getattr(error, "code", "") == _NOTHING_WRITTEN else _FAILED)
+
+
+def _fail(code: int) -> None:
+    """Have a strict process end with this exit code; an incomplete dump has precedence over an empty one."""
+    global _code
+    if _is_strict() and _code != _FAILED:
+        _code = code
 
 
 def _end_strictly(process: int) -> None:
-    """Exit with code 2 after all other exit handlers, unless the program failed with an exception of its own."""
-    if _failed and os.getpid() == process and getattr(sys, "last_value", None) is None:
+    """Exit with a code of ours after all other exit handlers, unless the program failed with an exception."""
+    if _code and os.getpid() == process and getattr(sys, "last_value", None) is None:
         logging.shutdown()
-        _leave()
+        what = "nothing was recorded" if _code == _EMPTY else "the recording is not complete"
+        _say(f"ascend-dump: {of_this_rank(f'{what}: exit code {_code}, because the settings are strict')}")
+        _leave(_code)
 
 
 class _AfterSite:
@@ -358,23 +377,27 @@ def _site_is_starting() -> bool:
 
 def _complain(what: str, error: BaseException) -> None:
     """Print a message in one line; with ASCEND_DUMP_STRICT exit with code 2."""
-    with contextlib.suppress(Exception):  # without memory this fails too, and must not reach the program
-        print_line(f"ascend-dump: {of_this_rank(' '.join(f'{what}: {_one_line(error)}'.splitlines()))}")
+    _say(f"ascend-dump: {of_this_rank(' '.join(f'{what}: {_one_line(error)}'.splitlines()))}")
     if _is_strict():
-        _leave()
+        _leave(_FAILED)
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(Exception):  # without memory this fails too, and must not reach the program
+        print_line(text)
 
 
 def _is_strict() -> bool:
-    return _is_on(os.environ.get(STRICT, ""))
+    return _asks_strictness or _is_on(os.environ.get(STRICT, ""))
 
 
-def _leave() -> NoReturn:
+def _leave(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # it is closed or full, or there is none
             stream.flush()
     # A SystemExit inside site is a fatal error of the interpreter, with exit code 1; inside the import of a
     # framework it leaves half a module, over which the framework's own exit handlers may abort the process.
-    os._exit(2)
+    os._exit(code)
 
 
 def _one_line(error: BaseException) -> str:

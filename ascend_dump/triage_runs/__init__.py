@@ -22,6 +22,7 @@ from ascend_dump.triage_runs._find_difference import find_difference, find_nonde
 from ascend_dump.triage_runs._find_nonfinite import find_nonfinite
 from ascend_dump.triage_runs._runner import PROGRAM, REFERENCE, SECOND_RUN, RoundRunner, Tell
 from ascend_dump.triage_runs._state import STATE, TriageState
+from ascend_dump.triage_runs.loss_symptoms import SYMPTOMS, Symptom
 
 __all__ = ["STATE", "run_triage"]
 
@@ -38,10 +39,12 @@ def run_triage(
     replay: bool = False,
     confirm: bool = False,
     run_out: bool = False,
+    ignore: Sequence[str] = (),
+    symptom: Optional[Symptom] = None,
     tell: Optional[Tell] = None,
     output: tuple[int, int] = (1, 2),
 ) -> Triage:
-    """Run a program repeatedly until the operator is found that causes its fault, which is then `Triage.cause`.
+    """Run a program repeatedly until the operator that causes its fault is found: `Triage.cause`.
 
     Without a reference the fault is NaN or Inf: the first run records a few numbers of each step, the second run the
     step with NaN or Inf. With a reference both programs are recorded, first statistics and hashes, then the
@@ -54,10 +57,14 @@ def run_triage(
     steps        with a reference or determinism, the steps to compare first, "0" by default
     ranks        the ranks to record
     max_bytes    size limit of all dumps together
-    determinism  find the first operator whose result differs in a second run of the program
+    determinism  find the first operator with another result in a second run of the program
     replay       with a reference: run operators again that differ, see `ascend_dump.compare`
     confirm      with a reference: run once more with the correct values instead of the wrong ones
     run_out      let the program run to its end each time, instead of stopping it once it has shown enough
+    ignore       without a reference: operators whose NaN and Inf is known, as globs of names or types, modules, or
+                 FILE:LINE
+    symptom      without a reference: "spike", "zero" or "stuck", to look for in the losses; by default any of them, if
+                 nothing is NaN or Inf
     tell         called with a sentence at the begin and the end of each run
     output       file descriptors for the standard output and error of the program, in its first run
 
@@ -77,6 +84,13 @@ def run_triage(
     ):
         if is_set and not is_allowed:
             raise ConfigError(f"{name} is for a comparison with a reference", hint="add the command of the reference")
+    if ignore and compares:
+        raise ConfigError("ignore is for NaN and Inf, and a comparison looks for differences", hint="leave it out")
+    if symptom is not None and (compares or symptom not in SYMPTOMS):
+        raise ConfigError(
+            f"symptom={symptom!r}: expected {', '.join(SYMPTOMS)}, without a reference and determinism",
+            hint="leave out one of them",
+        )
     chosen = str(Steps(steps if steps is not None else "0"))
     limit = None if max_bytes is None else parse_size(max_bytes)
     if ranks is not None:
@@ -90,19 +104,23 @@ def run_triage(
         "determinism": determinism,
         "replay": replay,
         "confirm": confirm,
+        "ignore": list(ignore),
+        "symptom": symptom,
     }
     state = TriageState.open(Path(os.path.abspath(path)), settings)
     report: Tell = tell if tell is not None else _say_nothing
     try:
         if state.resumed:
             report(f"resumes {state.directory}, which was interrupted")
-        runner = RoundRunner(state, commands, tell=report, max_bytes=limit, ranks=ranks, run_out=run_out, output=output)
+        runner = RoundRunner(
+            state, commands, tell=report, max_bytes=limit, ranks=ranks, run_out=run_out, ignore=ignore, output=output
+        )
         if determinism:
             result = find_nondeterminism(runner, commands, state.directory, chosen)
         elif reference:
             result = find_difference(runner, commands, state.directory, chosen, replay=replay, confirm=confirm)
         else:
-            result = find_nonfinite(runner, command, state.directory)
+            result = find_nonfinite(runner, command, state.directory, ignore, symptom)
         state.save(ended=True)
         return replace(result, rounds=tuple(runner.rounds))
     except CaptureError:

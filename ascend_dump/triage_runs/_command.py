@@ -100,7 +100,7 @@ def birth_of(process: int) -> str:
 
 
 def is_running(process: Any, birth: Any) -> bool:
-    """Return whether the process group of a round still runs. birth: `birth_of` its first process."""
+    """Return True if the process group of a round still runs. birth: `birth_of` its first process."""
     if type(process) is not int or process <= 1:
         return False
     try:

@@ -14,7 +14,7 @@ __all__ = ["first_other_step", "first_unequal", "is_unequal", "other_content", "
 
 
 def first_other_step(a: Sequence[Outline], b: Sequence[Outline]) -> Optional[int]:
-    """Return the first step of both runs whose numbers differ, or None. A step may end in the middle, with its run."""
+    """Return the first step of both runs with other numbers, or None. A step may end in the middle, with its run."""
     steps = []
     for outline, again in zip(a, b):
         for step in outline.steps.keys() & again.steps.keys():
@@ -44,7 +44,7 @@ def unequal(compared: Comparison) -> Iterator[list[Pair]]:
 
 
 def is_unequal(pair: Pair) -> bool:
-    """Return whether the two tensors differ; not of tensors that carry no value of the program."""
+    """Return True if the two tensors differ; not of tensors that carry no value of the program."""
     return pair.verdict not in ("equal", "unreadable") and not pair.undefined
 
 

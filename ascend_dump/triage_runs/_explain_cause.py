@@ -11,7 +11,7 @@ from ascend_dump.analysis.triage import Cause, Triage
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Dump, Record
 from ascend_dump.statistics.nonfinite.masks import plain_name
-from ascend_dump.triage_runs.input_patterns import constant_argument, input_patterns, ranges
+from ascend_dump.triage_runs.input_patterns import constant_argument, input_patterns, ranges, wrong_index
 
 __all__ = ["explain_cause"]
 
@@ -67,8 +67,8 @@ def _why(cause: Cause, records: Sequence[Record]) -> str:
 
 
 def _indices(records: Sequence[Record]) -> str:
-    """Return the inputs of an operator that raised an exception: their shapes, and the ranges of indices."""
+    """Return the inputs of an operator that raised an exception: a wrong index, their shapes, and ranges of indices."""
     inputs = [record for record in records if record.io == "input"]
     shapes = ", ".join(f"input {record.index} is {record.dtype}{list(record.shape or ())}" for record in inputs)
     indices = [record for record in inputs if (record.dtype or "").startswith(("int", "uint"))]
-    return f"{shapes}; {ranges(indices)}".rstrip("; ")
+    return "; ".join(filter(None, [wrong_index(records), shapes, ranges(indices)]))

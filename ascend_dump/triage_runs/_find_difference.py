@@ -69,7 +69,7 @@ def find_difference(
 
 
 def find_nondeterminism(runner: RoundRunner, commands: _Commands, directory: Path, steps: str) -> Triage:
-    """Find the first operator whose result differs in a second run of the program."""
+    """Find the first operator with another result in a second run of the program."""
     sides = _first_steps(runner, commands, steps)
     if sides is None:
         return _nothing(directory, "two runs do not differ: the outputs of all steps are the same")

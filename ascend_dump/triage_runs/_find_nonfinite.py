@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 from ascend_dump.adapter import adapters
-from ascend_dump.analysis.triage import Cause, Triage, triage_failed, triage_of_cause, triage_wrong
-from ascend_dump.dump_format import SKIPPED, Over
+from ascend_dump.analysis.triage import ONLY_IGNORED, Cause, Triage, triage_failed, triage_of_cause, triage_wrong
+from ascend_dump.dump_format import SKIPPED, Outline, Over
 from ascend_dump.errors import CaptureError
 from ascend_dump.reading import Dump
 from ascend_dump.request import Data
 from ascend_dump.triage_runs._determinism import first_other_step
 from ascend_dump.triage_runs._explain_cause import explain_cause
+from ascend_dump.triage_runs._find_symptom import explain_symptom
 from ascend_dump.triage_runs._runner import PROGRAM, RoundResult, RoundRunner, no_dump
 from ascend_dump.triage_runs.looked_at import looked_at, not_looked_at
+from ascend_dump.triage_runs.loss_symptoms import LossSymptom, Symptom, changes_before, is_divergence, loss_symptom
 from ascend_dump.triage_runs.trainer_steps import trainer_step
 
 __all__ = ["find_nonfinite"]
@@ -37,29 +39,53 @@ class _Sign(NamedTuple):
     step   None: no step is known
     what   the tensor with it, in words
     trains True if the program has losses
+    ignore operators whose NaN and Inf is known
     """
 
     kind: str
     step: Optional[int]
     what: str
     trains: bool
+    ignore: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
         return self.what if self.step is None else f"{self.what} in step {self.step}"
 
 
-def find_nonfinite(runner: RoundRunner, command: Sequence[str], directory: Path) -> Triage:
+def find_nonfinite(
+    runner: RoundRunner,
+    command: Sequence[str],
+    directory: Path,
+    ignore: Sequence[str] = (),
+    symptom: Optional[Symptom] = None,
+) -> Triage:
     """Run the program until the user would see NaN or Inf, and again to record where it comes from.
+
+    ignore: operators whose NaN and Inf is known
+    symptom: the one to look for in the losses, before NaN and Inf; by default any of them, if nothing is NaN or Inf
 
     Raises CaptureError if the program runs nothing that can be dumped.
     """
     first = runner.watch(PROGRAM, "looks for the first step with NaN or Inf", until="wrong")
     if not any(outline.steps or outline.looked for outline in first.outlines):
         return _without_steps(runner, first, command, directory)
-    sign = _sign(first)
+    sign = _sign(first, tuple(ignore))
+    notes: tuple[str, ...] = ()
+    if symptom is not None or sign is None:
+        triage = _of_symptom(runner, first, symptom)
+        if triage is not None and (symptom is not None or triage.cause is not None):
+            return triage
+        notes = () if triage is None else (triage.advice, *triage.notes)
+    diverged = _divergence(first)
+    if sign is not None and sign.kind == "wrong" and diverged is not None:
+        runner.conclude(first, f"{diverged[1].what}; {sign.text}")
+        triage = explain_symptom(runner, *diverged)
+        if triage.cause is not None:
+            return replace(triage, notes=(*triage.notes, sign.text))
     if sign is None:
-        return _nothing_wrong(runner, first, directory)
+        triage = _nothing_wrong(runner, first, directory, symptom)
+        return replace(triage, notes=(*triage.notes, *notes))
     runner.conclude(first, sign.text)
     triage = _record(runner, command, first, sign)
     if triage.cause is None and sign.kind != "failed":
@@ -68,35 +94,62 @@ def find_nonfinite(runner: RoundRunner, command: Sequence[str], directory: Path)
     return triage
 
 
-def _sign(result: RoundResult) -> Optional[_Sign]:
+def _sign(result: RoundResult, ignore: tuple[str, ...]) -> Optional[_Sign]:
     """Return the first sign of NaN or Inf. Inf in a result or a number counts only in a program without losses."""
     outlines = result.outlines
     trains = any(outline.looked.get("loss") for outline in outlines)
     wrong = [outline.wrong for outline in outlines if outline.wrong is not None]
     if wrong:
-        return _Sign("wrong", *min(wrong), trains)
+        return _Sign("wrong", *min(wrong), trains, ignore)
     if result.has_failed:
         error = f": {result.error}" if result.error else ""
         return _Sign(
-            "failed", max(result.last_step, 0), f"the command ended with exit code {result.exit_code}{error}", trains
+            "failed",
+            max(result.last_step, 0),
+            f"the command ended with exit code {result.exit_code}{error}",
+            trains,
+            ignore,
         )
     read = [outline.read for outline in outlines if outline.read is not None]
     for mark in sorted(read):
         if not trains or mark[1].startswith("NaN"):
-            return _Sign("read", *mark, trains)
+            return _Sign("read", *mark, trains, ignore)
     if result.nan_line:
-        return _Sign("printed", None, f"the program printed {result.nan_line!r}", trains)
+        return _Sign("printed", None, f"the program printed {result.nan_line!r}", trains, ignore)
     masked = [outline.masked for outline in outlines if outline.masked is not None]
-    return _Sign("masked", *min(masked), trains) if masked and not trains else None
+    return _Sign("masked", *min(masked), trains, ignore) if masked and not trains else None
 
 
-def _nothing_wrong(runner: RoundRunner, first: RoundResult, directory: Path) -> Triage:
+def _of_symptom(runner: RoundRunner, first: RoundResult, asked: Optional[Symptom]) -> Optional[Triage]:
+    """Explain the first symptom in the losses; None if there is none."""
+    found = [(symptom, one) for one in first.outlines if (symptom := loss_symptom(one, asked)) is not None]
+    if not found:
+        return None
+    symptom, outline = min(found, key=lambda pair: pair[0].step)
+    runner.conclude(first, symptom.what)
+    return explain_symptom(runner, outline, symptom)
+
+
+def _divergence(first: RoundResult) -> Optional[tuple[Outline, LossSymptom]]:
+    """Return the loss that rises from a changed setting of the optimizer until it is NaN or Inf; None if none does."""
+    for outline in first.outlines:
+        spike = loss_symptom(outline, "spike")
+        if spike is not None and is_divergence(outline, spike) and any(changes_before(outline, spike.step)):
+            return outline, spike
+    return None
+
+
+def _nothing_wrong(
+    runner: RoundRunner, first: RoundResult, directory: Path, symptom: Optional[Symptom] = None
+) -> Triage:
     seen = looked_at(first.outlines)
     runner.conclude(first, f"no NaN or Inf in {seen}")
     hint = "`--reference COMMAND` compares with a correct program, and `--determinism` with another run of this one"
     marks = [mark for outline in first.outlines for mark in (outline.masked, outline.read) if mark is not None]
     harmless = tuple(f"{what}, step {step}" for step, what in marks)
     reasons = tuple(not_looked_at(first.outlines))
+    if symptom is not None:
+        reasons = (*reasons, f"not found: no {symptom} in the losses of these steps")
     return Triage(directory, (), None, None, f"no NaN or Inf in {seen}; {hint}", reasons, harmless=harmless)
 
 
@@ -115,6 +168,7 @@ def _record(runner: RoundRunner, command: Sequence[str], first: RoundResult, sig
         if sign.kind == "failed" and not _is_answer(triage) and last.dump is not None:
             triage = triage_failed(last.dump, sign.what) or triage
         is_over = sign.kind == "failed" and not first.nan_line and not differs
+        is_over = is_over or (triage is not None and triage.advice.startswith(ONLY_IGNORED))
         if _is_answer(triage) or last.reasons or is_over:
             return _ended(runner, last, triage, sign, differs)
         runner.conclude(last, differs or _outcome(triage))
@@ -152,7 +206,9 @@ def _triage(result: RoundResult, sign: _Sign, cause: Optional[Cause] = None) -> 
     # What a program tests before it raises an exception is no symptom that is recorded.
     of_nan = sign.kind == "failed" and _OF_NAN.search(sign.what) is not None
     is_skip = sign.what.startswith(SKIPPED)
-    return triage_wrong(result.dump, trains=sign.trains, needs_symptom=not of_nan, skips_count=is_skip)
+    return triage_wrong(
+        result.dump, trains=sign.trains, needs_symptom=not of_nan, skips_count=is_skip, ignore=sign.ignore
+    )
 
 
 def _is_answer(triage: Optional[Triage]) -> bool:
@@ -183,7 +239,8 @@ def _ended(runner: RoundRunner, result: RoundResult, triage: Optional[Triage], s
     triage = triage or Triage(result.directory, (), None, None, "")
     runner.conclude(result, _outcome(triage))
     if triage.cause is None:
-        advice = _no_operator(sign, result)
+        is_ignored = triage.advice.startswith(ONLY_IGNORED)
+        advice = triage.advice if is_ignored else _no_operator(sign, result)
         if result.reasons:
             advice = "the dump is incomplete: solve the problems in the notes, and run the same command again"
         triage = replace(triage, advice=advice, reasons=(*triage.reasons, f"not found: {sign.text}"))

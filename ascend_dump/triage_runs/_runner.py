@@ -78,6 +78,7 @@ class RoundRunner:
 
     max_bytes  the size limit of all rounds together
     run_out    let the commands run to their end
+    ignore     operators whose NaN and Inf is known
     output     descriptors to which their standard output and error are passed on
     """
 
@@ -90,6 +91,7 @@ class RoundRunner:
         max_bytes: Optional[int] = None,
         ranks: Optional[str] = None,
         run_out: bool = False,
+        ignore: Sequence[str] = (),
         output: tuple[int, int] = (1, 2),
     ) -> None:
         self._state = state
@@ -98,6 +100,7 @@ class RoundRunner:
         self._max_bytes = max_bytes
         self._ranks = ranks
         self._run_out = run_out
+        self._ignore = tuple(ignore)
         self._outline_options = {} if run_out else {"outline_wait": _WAIT}
         self._output = output
         self._next = 0
@@ -126,16 +129,20 @@ class RoundRunner:
         graft: Optional[Mapping[str, str]] = None,
         max_bytes: Optional[int] = None,
         from_start: bool = False,
+        reports_all: bool = False,
     ) -> RoundResult:
         """Record these steps, of all operators or of `layers`.
 
         max_bytes: of this round only. from_start: the first step begins with the program.
+        reports_all: losses and gradients have records of their own
         """
         settings: dict[str, Any] = {"steps": steps, "data": data, "layers": list(layers), "ranks": self._ranks}
         # The steps are few, so call stacks cost little.
         options: dict[str, Any] = {"stack": True, **({} if graft is None else {"graft": dict(graft)})}
         if from_start:
             options["outline_from_start"] = True
+        if reports_all:
+            options["outline_reports_all"] = True
         return self._round(program, purpose, options, settings, max_bytes)
 
     def trace(self, program: str, purpose: str, last: Optional[int]) -> RoundResult:
@@ -175,7 +182,7 @@ class RoundRunner:
         """Run a round, or take its results from an interrupted triage.
 
         options: of the outline; None for no outline, with every framework
-        max_bytes: a limit of this round, which may differ when the triage is resumed
+        max_bytes: a limit of this round; it may differ when the triage is resumed
         """
         number = self._next = self._next + 1
         name = f"{number}-{program.replace(' ', '_')}"
@@ -219,6 +226,7 @@ class RoundRunner:
         make_private_directory(outline)
         request = DumpRequest(
             path=directory / "dump",
+            ignore=self._ignore,
             options=None if options is None else {**self._outline_options, "outline": str(outline), **options},
             **settings,
         )
@@ -273,7 +281,7 @@ class RoundRunner:
 
 
 class _Enough:
-    """A test whether every process of a round has recorded enough."""
+    """A test that every process of a round has recorded enough."""
 
     def __init__(self, outline: Path) -> None:
         self._outline = outline

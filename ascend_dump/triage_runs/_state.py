@@ -30,7 +30,7 @@ class TriageState:
     """One triage: its directory, its settings, and its rounds as plain values.
 
     directory   `{path}/{time}`
-    resumed     whether it was begun before
+    resumed     True if it was begun before
     """
 
     def __init__(self, directory: Path, settings: Mapping[str, Any], lock: int, rounds: list[dict[str, Any]]) -> None:

@@ -14,7 +14,7 @@ from ascend_dump.statistics.nonfinite.masks import plain_name
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["constant_argument", "input_patterns", "ranges"]
+__all__ = ["constant_argument", "input_patterns", "ranges", "wrong_index", "zero_argument"]
 
 #: Inputs that are described.
 _MOST_INPUTS = 3
@@ -29,6 +29,26 @@ _SIZES = (
     *("mul", "add", "sub", "rsub", "addcmul", "square", "exp", "exp2", "expm1", "cosh", "sinh", "sum", "cumsum"),
     *("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "linear", "matmul", "convolution", "prod", "tocopy"),
 )
+#: Operators that read rows of their first input at the indices in another input, and the dimension that these count;
+#: None: it is the argument `dim`.
+_LOOKUPS = {
+    "embedding": 0,
+    "embeddingbag": 0,
+    "index": 0,
+    "indexput": 0,
+    "take": 0,
+    "nllloss": 1,
+    "nlllossforward": 1,
+    "nllloss2dforward": 1,
+    "gather": None,
+    "indexselect": None,
+    "scatter": None,
+    "scatteradd": None,
+    "indexadd": None,
+    "indexcopy": None,
+}
+#: Of them, those where an index of -1 is the last row.
+_FROM_BEHIND = ("index", "indexput", "take")
 _MEANS = (*_SPREADS, "mean", "nllloss", "mseloss", "l1loss", "binarycrossentropy")
 
 
@@ -40,6 +60,32 @@ def constant_argument(records: Sequence[Record]) -> Optional[str]:
         if is_number and (not math.isfinite(value) or (divides and name == "other" and value == 0)):
             return f"{name}={value}"
     return None
+
+
+def wrong_index(records: Sequence[Record]) -> str:
+    """Return the index that is outside of its table, as `an index of 16 in a table of 16`; "" if there is none."""
+    name = plain_name(records[0].op_type)
+    inputs = [record for record in records if record.io == "input"]
+    indices = [record for record in inputs if (record.dtype or "").startswith(("int", "uint"))]
+    if name not in _LOOKUPS or len(indices) != 1 or not inputs[0].shape:
+        return ""
+    dim = _LOOKUPS[name] if _LOOKUPS[name] is not None else _arguments(records).get("dim")
+    shape, statistics = inputs[0].shape, _read(indices[0])
+    if not isinstance(dim, int) or not -len(shape) <= dim < len(shape) or statistics is None:
+        return ""
+    size = math.prod(shape) if name == "take" else shape[dim]
+    lowest = -size if name in _FROM_BEHIND else None if name.startswith("nllloss") else 0
+    for value in (statistics.max, statistics.min):
+        if value is not None and (value >= size or (lowest is not None and value < lowest)):
+            return f"an index of {int(value)} in a table of {size}"
+    return ""
+
+
+def zero_argument(records: Sequence[Record]) -> Optional[str]:
+    """Return the number among the arguments of a product that is 0, such as `other=0.0`; or None."""
+    if plain_name(records[0].op_type) not in ("mul", "foreachmul"):
+        return None
+    return next((f"{name}={value}" for name, value in _arguments(records).items() if value in (0, [0])), None)
 
 
 def input_patterns(records: Sequence[Record]) -> str:

@@ -19,6 +19,8 @@ _NAN = re.compile(rb"(?<![\w.'/-])[-+]?nan(?![\w'/-])", re.IGNORECASE)
 _BLOCK = 1 << 16
 #: Bytes of a line that are searched and shown.
 _LONGEST = 1 << 12
+#: Characters of an error message that are kept.
+_LONGEST_ERROR = 200
 
 
 class CommandOutput:
@@ -26,7 +28,7 @@ class CommandOutput:
 
     shown       descriptors to which both are passed on, as they are written; None: they are only kept
     nan_line    the first line with NaN; "" if there is none
-    last_error  the last line of the standard error
+    last_error  the last line of the standard error, shortened
     """
 
     def __init__(self, directory: Path, shown: Optional[Sequence[int]]) -> None:
@@ -69,7 +71,7 @@ class CommandOutput:
         # Progress bars rewrite their line.
         text = line[-_LONGEST:].rsplit(b"\r")[-1].decode("utf-8", "replace").strip()
         if number == 1 and text:
-            self.last_error = text
+            self.last_error = text if len(text) <= _LONGEST_ERROR else f"{text[:_LONGEST_ERROR]}…"
         if not self.nan_line and _NAN.search(line[-_LONGEST:]):
             parts = [part for part in line[-_LONGEST:].split(b"\r") if _NAN.search(part)]
             self.nan_line = parts[0].decode("utf-8", "replace").strip()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple, Optional
 
-from ascend_dump.dump_format import NO_VALUES
+from ascend_dump.common.ignored import IgnoredOperators
+from ascend_dump.dump_format import NO_VALUES, memory_of
 from ascend_dump.statistics import Statistics
-from ascend_dump.statistics.nonfinite import Judge, Slot
+from ascend_dump.statistics.nonfinite import Flow, FlowTensor, Judge, Slot
 from ascend_dump.writing.payload import CHANGED, Item
 
 __all__ = ["Ended", "NonfiniteWatch"]
@@ -34,19 +36,26 @@ class Ended(NamedTuple):
 class NonfiniteWatch:
     """Checks records for NaN and Inf as they are written.
 
-    unknown  number of floating-point tensors that could not be checked
+    unknown   number of floating-point tensors that could not be checked
+    harmless  operators that made NaN or Inf that no tensor had at the end of their step, with the number of these steps
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ignored: Iterable[str] = (), *, follows: bool = False) -> None:
+        """follows: all operators are recorded with their inputs and outputs, so NaN and Inf can be followed."""
         self.unknown = 0
+        self.harmless: Counter[str] = Counter()
         self._judge = Judge()
+        self._ignored = IgnoredOperators(ignored)
+        #: The contents of results that come from ignored operators.
+        self._ignored_contents: set[bytes] = set()
+        self._flow: Optional[Flow[Ended]] = Flow() if follows else None
 
     def look_at(self, items: Sequence[Item]) -> Optional[Ended]:
         """Check the records of one or more operators; those of an operator must be passed together.
 
-        Returns why the recording must end with their step; None if it goes on.
+        Returns why the recording must end with their step; None if it goes on, and if that is known at its end only.
         """
-        wrong = False
+        wrong = self._flow is not None and self._flow.is_active
         for item in items:
             payload = item.payload
             if payload is None:
@@ -63,16 +72,46 @@ class NonfiniteWatch:
                 return ended
         return None
 
+    def end_step(self) -> Optional[Ended]:
+        """Return why the recording ends with this step; None if it goes on."""
+        self._ignored_contents.clear()
+        if self._flow is None or not self._flow.is_active:
+            return None
+        end = self._flow.end()
+        self.harmless.update(root.operator for root in end.ended)
+        return end.left[0] if end.left else None
+
     def _of_operator(self, items: list[Item]) -> Optional[Ended]:
         outputs = [item for item in items if item.line.io == "output"]
         inputs = [item for item in items if item.line.io == "input"]
         line = items[0].line
         wrong = self._judge.look_at(line.op_type, [_slot(item) for item in inputs], [_slot(item) for item in outputs])
-        if wrong is None:
-            return None
-        record = (outputs or inputs)[wrong.output].line
-        name = f"{record.op_name}.{record.io}.{record.index}"
-        return Ended(f"{wrong.what} in {name}", None, name)
+        ended = None
+        if wrong is not None and not self._is_ignored(inputs, outputs):
+            record = (outputs or inputs)[wrong.output].line
+            name = f"{record.op_name}.{record.io}.{record.index}"
+            ended = Ended(f"{wrong.what} in {name}", None, name)
+        if self._flow is None:
+            return ended
+        read, made = ([_flow_tensor(item) for item in side] for side in (inputs, outputs))
+        roots = self._flow.look_at(line.op_type, read, made, ended)
+        # Without an output it is no operator that passes anything on.
+        return ended if ended is not None and not roots else None
+
+    def _is_ignored(self, inputs: list[Item], outputs: list[Item]) -> bool:
+        """Return True for an ignored operator, and for one with NaN or Inf of ignored operators alone."""
+        if not self._ignored:
+            return False
+        line = (outputs or inputs)[0].line
+        carried = [item.payload.digest for item in inputs if item.payload is not None and _is_nonfinite(item)]
+        is_ignored = self._ignored.selects(
+            op_name=line.op_name, op_type=line.op_type, module=line.module, source=line.source
+        ) or (bool(carried) and self._ignored_contents.issuperset(carried))
+        if is_ignored:
+            self._ignored_contents.update(
+                item.payload.digest for item in outputs if item.payload is not None and _is_nonfinite(item)
+            )
+        return is_ignored
 
 
 def _slot(item: Item) -> Slot:
@@ -80,3 +119,15 @@ def _slot(item: Item) -> Slot:
     if payload is None or payload.changed or payload.measured is None:
         return Slot(None)
     return Slot(payload.measured.nonfinite or _FINITE, payload.digest)
+
+
+def _is_nonfinite(item: Item) -> bool:
+    payload = item.payload
+    return payload is not None and payload.measured is not None and payload.measured.nonfinite is not None
+
+
+def _flow_tensor(item: Item) -> FlowTensor:
+    line = item.line
+    is_floating = not line.dtype.startswith(("int", "uint", "bool"))
+    memory = memory_of(line.address, line.dtype, line.shape, line.stride, line.storage_offset)
+    return FlowTensor(memory, line.storage, _is_nonfinite(item), is_floating)

@@ -48,7 +48,7 @@ class Store:
         limit: Optional[SizeLimit],
         steps: Optional[int],
         keep: Optional[int],
-        until: Optional[str],
+        watch: Optional[NonfiniteWatch],
         limits: Limits,
     ) -> None:
         self.bytes_written = 0
@@ -59,7 +59,7 @@ class Store:
         self._tensors = tensors
         self._stats = stats
         self.ended: Optional[Ended] = None
-        self.watch: Optional[NonfiniteWatch] = NonfiniteWatch() if until == "nonfinite" else None
+        self.watch = watch
         self._measuring = Measuring(stats) if stats or self.watch is not None else None
         self._limits = limits
         self._budget = Budget(directory, limit)
@@ -238,6 +238,9 @@ class Store:
                 )
                 self._closed_records += files.records
                 self._files = None
+                ended = None if self.watch is None else self.watch.end_step()
+                if ended is not None and self.ended is None:
+                    self.ended = ended._replace(step=files.step)
 
     def _note_skipped(self, reason: str, line: Line) -> None:
         self.skipped[reason] += 1

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Callable, NamedTuple, Optional, Union
@@ -22,7 +23,7 @@ from ascend_dump.request import DumpRequest
 from ascend_dump.statistics import STATISTIC_NAMES
 from ascend_dump.writing.backlog import Backlog
 from ascend_dump.writing.budget import SizeLimit, explain
-from ascend_dump.writing.ending import Ended
+from ascend_dump.writing.ending import Ended, NonfiniteWatch
 from ascend_dump.writing.payload import COPYING, DONE, QUEUED, WRITING, Item, Payload, copy_memory
 from ascend_dump.writing.shard import LIMITS, Limits
 from ascend_dump.writing.store import Store
@@ -33,6 +34,8 @@ log = logging.getLogger("ascend_dump")
 
 #: Bytes of queued tensors above which the recording thread waits.
 _BUFFER_BYTES = 512 << 20
+#: Operators with harmless NaN or Inf that are named in the manifest.
+_MOST_HARMLESS = 16
 #: Records are queued in batches of about this many bytes.
 _BATCH_BYTES = 4 << 20
 _BATCH_ITEMS = 100
@@ -65,6 +68,9 @@ class HostWriter:
                the disk or `max_bytes` has no room for all of them
     keep       the number of last steps to keep on disk; `max_bytes` then applies to the bytes on disk
     until      "nonfinite": record nothing after the first step that produced NaN or Inf
+    ignored    operators whose NaN and Inf do not count, as `DumpRequest.ignore`
+    follows    all operators are recorded, with inputs and outputs: NaN and Inf that are gone at the end of their step
+               do not count
     limits     the size limits of a shard
     buffer_bytes  bytes of queued tensors above which the program waits
 
@@ -85,6 +91,8 @@ class HostWriter:
         steps: Optional[int] = None,
         keep: Optional[int] = None,
         until: Optional[str] = None,
+        ignored: Sequence[str] = (),
+        follows: bool = False,
         limits: Limits = LIMITS,
         buffer_bytes: int = _BUFFER_BYTES,
     ) -> None:
@@ -103,7 +111,7 @@ class HostWriter:
             limit=SizeLimit(max_bytes) if isinstance(max_bytes, int) else max_bytes,
             steps=steps,
             keep=keep,
-            until=until,
+            watch=NonfiniteWatch(ignored, follows=follows) if until == "nonfinite" else None,
             limits=limits,
         )
         self._is_end_logged = False
@@ -136,6 +144,8 @@ class HostWriter:
             steps=request.steps.count,
             keep=request.keep,
             until=request.until,
+            ignored=request.ignore,
+            follows=request.mode == "all" and not request.layers and request.level != "module" and not request.scene,
             buffer_bytes=request.options.get("buffer_bytes") or _BUFFER_BYTES,
         )
 
@@ -172,6 +182,7 @@ class HostWriter:
         removed  with keep: the number of removed steps and of their records, and the first and last of these steps
         ended    why and where the recording ended before the capture did, if it did
         unknown  with until="nonfinite": the number of tensors that could not be checked for NaN and Inf
+        harmless  operators whose NaN or Inf was gone at the end of their step, with the number of these steps
         """
         store = self._store
         fields: dict[str, Any] = {}
@@ -181,6 +192,8 @@ class HostWriter:
             fields["ended"] = store.ended._asdict()
         if store.watch is not None:
             fields["unknown"] = store.watch.unknown
+            if store.watch.harmless:
+                fields["harmless"] = dict(store.watch.harmless.most_common(_MOST_HARMLESS))
         return fields
 
     def begin_step(self, number: int) -> None:

@@ -282,6 +282,16 @@ def test_what_reads_its_settings_at_the_start_is_refused(name: str, run: Any) ->
     )
 
 
+def test_the_exit_code_of_a_program_that_runs_already_is_not_decided(run: Any) -> None:
+    run(
+        """
+        said = attach("--strict", code=2)
+        assert "strict=True decides the exit code of a program, and this one runs already" in said, said
+        """,
+        ASCEND_DUMP="wait,strict=true",
+    )
+
+
 def test_kernels_of_the_npu(run: Any, tmp_path: Path) -> None:
     run(
         """

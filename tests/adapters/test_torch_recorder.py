@@ -219,14 +219,52 @@ class TestUntil:
         model = net()
         with ascend_dump.capture(model, path=dumps, until="nonfinite") as cap:
             model(torch.full((1, 4), torch.nan))
-            cap.dump()  # waits for the writer
             assert model._forward_pre_hooks
+            model(torch.ones(1, 4))  # ends the step, and with it the recording
+            cap.dump()  # waits for the writer
             model(torch.ones(1, 4))
             assert not model._forward_pre_hooks
             model(torch.ones(1, 4))
         assert steps_of(cap.dump()) == [0]
         assert caplog.text.count("the capture keeps it and records nothing more") == 1
         assert manifest(cap)["state"] == "complete"
+
+    @pytest.mark.parametrize(
+        ("ends", "body"),
+        [
+            (False, "torch.where(x > 0, (x * 0).log() * 0, x)"),
+            (False, "((x * 0 - 1).sqrt()).nan_to_num().sum()"),
+            (False, "y = x * 0 / 0; y[torch.isnan(y)] = 0.0"),
+            (True, "(x * 0 - 1).sqrt().sum().item()"),
+            (True, "y = (x * 0 - 1).sqrt(); torch.isnan(y).any()"),
+            (True, "y = (x * 0 - 1).sqrt(); y.nan_to_num().sum(); (y + 1)"),
+            (True, "KEPT.mul_(float('nan')); KEPT.nan_to_num(); KEPT.add_(1)"),
+        ],
+    )
+    def test_nan_that_is_gone_at_the_end_of_its_step_ends_nothing(self, ends: bool, body: str, dumps: Path) -> None:
+        model = net()
+        with torch.no_grad(), ascend_dump.capture(model, path=dumps, keep=1, until="nonfinite", data="stats") as cap:
+            for step in range(4):
+                x = model(torch.ones(1, 4))
+                if step == 1:
+                    exec(body, {"torch": torch, "x": x, "KEPT": torch.ones(3)})
+        kept = manifest(cap)
+        assert ("ended" in kept) == ends
+        assert bool(kept.get("harmless")) == (not ends)
+        assert steps_of(cap.dump())[-1] == (1 if ends else 3)
+
+    @pytest.mark.parametrize("ignored", ["sqrt", "aten::sqrt", "sqrt_*", f"{Path(__file__).name}:LINE"])
+    def test_what_is_ignored_ends_nothing(self, ignored: str, dumps: Path) -> None:
+        code = compile("y = (x * 0 - 1).sqrt(); z = y + 1", __file__, "exec")
+        model = net()
+        ignore = [ignored.replace("LINE", "1"), "never"]
+        for numbers, until in ((ignore, 3), (["never"], 1)):
+            with ascend_dump.capture(model, path=dumps, keep=1, until="nonfinite", data="stats", ignore=numbers) as cap:
+                for step in range(4):
+                    x = model(torch.ones(1, 4))
+                    if step == 1:
+                        exec(code, {"x": x})
+            assert steps_of(cap.dump())[-1] == until
 
     def test_ls_says_so(self, dumps: Path, capsys: pytest.CaptureFixture[str]) -> None:
         from ascend_dump.cli import main

@@ -243,7 +243,25 @@ class TestNonFinite:
         found = program.document(command=program.command())
         assert (found["cause"]["op_name"], found["cause"]["step"]) == ("embedding_0", 3)
         assert "IndexError" in found["why"]
-        assert "input 1 has values from 3 to 17" in found["why"]
+        assert "an index of 17 in a table of 16" in found["why"]
+
+    @pytest.mark.parametrize("by_line", [True, False])
+    def test_what_is_ignored_is_no_cause(self, by_line: bool, tmp_path: Path) -> None:
+        loss = "model(x).mean() + (x.mean() * 0 - float(step == 2)).sqrt()"
+        program = Program(tmp_path, LOOP.format(loss=loss, end=""))
+        ignored = program.line_of("loss = ").rpartition("/")[2] if by_line else "aten::sqrt"
+        done = program.triage("--ignore", ignored, "--ignore", "never", command=program.command())
+        assert done.returncode == 3, done.stdout
+        assert f"apart from those that are ignored: {ignored}" in done.stdout
+
+    def test_the_line_that_reads_a_known_nan_is_ignored(self, tmp_path: Path) -> None:
+        loss = "model(x).sum()"
+        end = "if step == 7: print('known', (x.sum() * float('nan')).item())"
+        program = Program(tmp_path, LOOP.format(loss=loss, end="") + f"        {end}\n")
+        line = program.line_of("known").rpartition("/")[2]
+        assert program.triage(command=program.command()).returncode == 3
+        found = program.document("--ignore", line, command=program.command())
+        assert found["cause"] is None
 
     def test_the_micro_batch_is_named(self, tmp_path: Path) -> None:
         text = LOOP.format(loss="(model(x) * (0.0 if step == 5 else 1.0)).log().mean() / 2", end="")

@@ -156,7 +156,7 @@ def road(name: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(activation, "_launched", {})
-    monkeypatch.setattr(activation, "_failed", False)
+    monkeypatch.setattr(activation, "_code", 0)
     load(name)
     install = PROGRAMS[name].install
     with fakes.install(*install) if install else contextlib.nullcontext():
@@ -246,7 +246,7 @@ def test_an_empty_dump_fails_a_strict_run(road: Road) -> None:
     else:
         with road.capturing(steps="1000", strict=True) as given:
             road.program.run(given)
-        assert activation._failed, "the exit code says nothing"
+        assert activation._code, "the exit code says nothing"
 
 
 @pytest.mark.parametrize("how", ["script"])  # the launcher reports any error and goes on

@@ -290,7 +290,9 @@ SPELLINGS = {
     "max_bytes": [],
     "keep": [],
     "until": [],
+    "ignore": [],
     "quiet": [],
+    "strict": [],
     "options": [],
 }
 
@@ -299,9 +301,9 @@ def test_every_field_is_taken_from_a_file_by_its_name_and_by_other_spellings() -
     assert [field.name for field in dataclasses.fields(DumpRequest)] == list(SPELLINGS)
     given = {"path": "d", "steps": "3", "mode": "input", "layers": ["a"], "models": ["m"], "data": "full"}
     given.update(stats=["max"], level="kernel", scene="watch", watch=["a"], quant=True, ranks="1")
-    given.update(max_bytes=7, keep=3, until="nonfinite", quiet=True, options={"a": 1})
+    given.update(max_bytes=7, keep=3, until="nonfinite", ignore=["log"], quiet=True, strict=True, options={"a": 1})
     for name, others in SPELLINGS.items():
-        more = {"scene": "watch"} if name == "watch" else {}
+        more = {"watch": {"scene": "watch"}, "ignore": {"until": "nonfinite"}}.get(name, {})
         expected = DumpRequest(**{name: given[name], **more})
         assert expected != DumpRequest()
         for spelling in (name, *others):
@@ -315,7 +317,7 @@ def test_the_keywords_of_capture_are_those_of_a_request_for_people_and_for_type_
     """The signature is for `help(capture)` and for completion in a shell."""
     shown, settings = (inspect.signature(each).parameters for each in (ascend_dump.capture, DumpRequest))
     assert {field.name for field in dataclasses.fields(DumpRequest)} == set(settings)
-    own = {"target", "framework", "strict", "graft"}
+    own = {"target", "framework", "graft"}
     assert {name: parameter for name, parameter in shown.items() if name not in own} == settings
     assert [parameter.kind for parameter in shown.values()] == [
         inspect.Parameter.POSITIONAL_OR_KEYWORD,

@@ -7,16 +7,17 @@ operator with NaN or +Inf that no rule excuses, then for the earlier operator th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, Optional
 
 from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.nonfinite import executions
 from ascend_dump.analysis.operators.properties import COLLECTIVES
 from ascend_dump.analysis.suspects import Suspect, Writers
+from ascend_dump.common.ignored import IgnoredOperators
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Dump, Record
-from ascend_dump.statistics.nonfinite import Judge, Slot
+from ascend_dump.statistics.nonfinite import Judge, Slot, is_nonfinite
 
 __all__ = ["WrongOperator", "cause_of_wrong", "first_wrong"]
 
@@ -34,8 +35,14 @@ class WrongOperator(NamedTuple):
     before: dict[str, tuple[str, ...]]
 
 
-def first_wrong(records: Iterable[Record]) -> tuple[Optional[WrongOperator], int]:
-    """Return the first such operator of one rank or None, and the number of tensors that could not be checked."""
+def first_wrong(
+    records: Iterable[Record], ignored: Optional[IgnoredOperators] = None
+) -> tuple[Optional[WrongOperator], int]:
+    """Return the first such operator of one rank or None, and the number of tensors that could not be checked.
+
+    ignored: operators that do not count, nor those with NaN or Inf of them alone, by the content of their inputs
+    """
+    contents: set[object] = set()
     judge, writers = Judge(), Writers()
     unknown = 0
     step: object = None
@@ -51,9 +58,36 @@ def first_wrong(records: Iterable[Record]) -> tuple[Optional[WrongOperator], int
         unknown += sum(slot is None for slot in (*inputs, *outputs))
         slots = [[slot or Slot(None) for slot in side] for side in (inputs, outputs)]
         wrong = judge.look_at(members[0].op_type or "", *slots)
+        if wrong is not None and ignored and _is_ignored(members, inputs, outputs, ignored, contents):
+            continue
         if wrong is not None:
             return WrongOperator((sides["output"] or sides["input"])[wrong.output], wrong.what, before), unknown
     return None, unknown
+
+
+def _is_ignored(
+    members: Sequence[Record],
+    inputs: Iterable[Optional[Slot]],
+    outputs: Iterable[Optional[Slot]],
+    ignored: IgnoredOperators,
+    contents: set[object],
+) -> bool:
+    """contents: of the results of ignored operators; those of this one are added."""
+    first = members[0]
+    carried = _nonfinite_contents(inputs)
+    selected = ignored.selects(op_name=first.op_name, op_type=first.op_type, module=first.module, source=first.source)
+    is_ignored = selected or (bool(carried) and None not in carried and contents.issuperset(carried))
+    if is_ignored:
+        contents.update(_nonfinite_contents(outputs))
+    return is_ignored
+
+
+def _nonfinite_contents(slots: Iterable[Optional[Slot]]) -> set[object]:
+    return {
+        slot.content
+        for slot in slots
+        if slot is not None and slot.statistics is not None and is_nonfinite(slot.statistics)
+    }
 
 
 def _slot(record: Record) -> Optional[Slot]:
@@ -66,9 +100,11 @@ def _slot(record: Record) -> Optional[Slot]:
         return None
 
 
-def cause_of_wrong(dump: Dump, suspects: Collection[Suspect]) -> Optional[Suspect]:
+def cause_of_wrong(
+    dump: Dump, suspects: Collection[Suspect], ignored: Optional[IgnoredOperators] = None
+) -> Optional[Suspect]:
     """Return the suspect with NaN or Inf that made the program wrong; None if nothing is certainly wrong."""
-    by_rank = [first_wrong(_of_rank(dump, rank))[0] for rank in sorted(dump.known_values("rank"), key=str)]
+    by_rank = [first_wrong(_of_rank(dump, rank), ignored)[0] for rank in sorted(dump.known_values("rank"), key=str)]
     wrong_operators = [operator for operator in by_rank if operator is not None]
     if not wrong_operators:
         return None

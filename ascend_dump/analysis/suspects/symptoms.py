@@ -15,15 +15,17 @@ from typing import Any, NamedTuple, Optional
 from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.names import name_in_rules
 from ascend_dump.analysis.operators.nonfinite import CONSTANTS, executions, has_nan, is_nonfinite
+from ascend_dump.analysis.operators.nonfinite_flow import memory_of_record
 from ascend_dump.analysis.operators.properties import COLLECTIVES, VIEWS, operator_class
-from ascend_dump.dump_format import SYMPTOM, UNINITIALISED, numpy_dtype
+from ascend_dump.common.ignored import IgnoredOperators
+from ascend_dump.dump_format import SYMPTOM, UNINITIALISED
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Dump, Record
 from ascend_dump.statistics import Statistics
 from ascend_dump.statistics.nonfinite import is_additive_mask
 from ascend_dump.statistics.nonfinite.masks import FILLING
 
-__all__ = ["SymptomSource", "Traced", "failed_operator", "trace_symptoms"]
+__all__ = ["SymptomSource", "Traced", "failed_operator", "is_ignored", "trace_symptoms"]
 
 #: Symptoms in words.
 _WORDS = {
@@ -114,20 +116,29 @@ class _Node:
     outputs: list[tuple[Record, Statistics]] = field(default_factory=list)
 
 
-def trace_symptoms(dump: Dump, *, trains: bool, skips_count: bool = False) -> Optional[Traced]:
+def trace_symptoms(
+    dump: Dump, *, trains: bool, skips_count: bool = False, ignored: Optional[IgnoredOperators] = None
+) -> Optional[Traced]:
     """Return the source of the first symptom in a dump; None if it has no symptoms.
 
     trains       the program has losses, and all of them are finite unless a symptom says otherwise
     skips_count  gradients that a scaler refuses are a symptom
+    ignored      operators whose NaN and Inf is known; what comes of them alone is no symptom
     """
+    ignored = ignored or IgnoredOperators(())
     numbers_last = any(run.scene == "overflow" for run in dump.runs())
     graphs = [_Graph(records, numbers_last=numbers_last) for records in _ranks(dump)]
-    by_rank = [_of_rank(graph, trains, skips_count) for graph in graphs]
+    by_rank = [_of_rank(graph, trains, skips_count, ignored) for graph in graphs]
     traced = [one for one in by_rank if one is not None]
     if not traced:
         return None
     harmless = tuple(record for one in traced for record in one.harmless)
     return min(traced, key=_order)._replace(harmless=harmless)
+
+
+def is_ignored(record: Record, ignored: IgnoredOperators) -> bool:
+    """Return True for an operator whose NaN and Inf is known."""
+    return ignored.selects(op_name=record.op_name, op_type=record.op_type, module=record.module, source=record.source)
 
 
 def failed_operator(dump: Dump) -> Sequence[Record]:
@@ -164,14 +175,17 @@ def _order(traced: Traced) -> tuple[Any, ...]:
     )
 
 
-def _of_rank(graph: _Graph, trains: bool, skips_count: bool) -> Optional[Traced]:
+def _of_rank(graph: _Graph, trains: bool, skips_count: bool, ignored: IgnoredOperators) -> Optional[Traced]:
     symptoms = [node for node in graph.symptoms if skips_count or _kind(node.first) != "skip"]
-    searches = [(node, _Search(graph).of(node)) for node in sorted(symptoms, key=_weight)]
+    every = [(node, _Search(graph, ignored).of(node)) for node in sorted(symptoms, key=_weight)]
+    searches = [(node, search) for node, search in every if not search.is_ignored]
     if not searches:
         return None
     counting = [pair for pair in searches if _counts(*pair, trains)]
     reached = {id(node) for _, search in counting for node in search.visited}
-    harmless = tuple(record for node, record in graph.makers() if id(node) not in reached)
+    harmless = tuple(
+        record for node, record in graph.makers() if id(node) not in reached and not is_ignored(record, ignored)
+    )
     from_operators = [pair for pair in counting if pair[1].source.is_operator]
     symptom, search = (from_operators or counting or searches)[0]
     return Traced(symptom.first, search.source, search.path(), harmless, bool(counting))
@@ -236,14 +250,14 @@ class _Graph:
 
     def _note_writes(self, node: _Node) -> None:
         for record, _ in node.outputs:
-            memory = _memory(record)
+            memory = memory_of_record(record)
             if memory is not None:
                 address, begin, end = memory
                 self._written.setdefault(address, []).append((begin, end, record.attrs.get("storage"), node))
 
     def writer(self, record: Record, reader: _Node) -> Optional[_Node]:
         """Return the last operator before `reader` that wrote NaN or Inf to the memory of a tensor."""
-        memory = _memory(record)
+        memory = memory_of_record(record)
         if memory is None:
             return None
         address, begin, end = memory
@@ -268,10 +282,13 @@ class _Search:
     source   the earliest operator that made NaN or Inf; else where it came from
     visited  all operators on the way
     is_of_constants  True if it comes from Inf that the program writes itself
+    is_ignored       True if it comes from ignored operators alone
     """
 
-    def __init__(self, graph: _Graph) -> None:
+    def __init__(self, graph: _Graph, ignored: IgnoredOperators) -> None:
         self._graph = graph
+        self._ignored = ignored
+        self.is_ignored = False
         self._sources: dict[_Node, list[tuple[int, SymptomSource]]] = {}
         #: By operator, the one that reads its result on the way to the symptom.
         self._reader: dict[_Node, _Node] = {}
@@ -283,7 +300,9 @@ class _Search:
         return self._sources
 
     def of(self, symptom: _Node) -> _Search:
-        found = [pair for record, _ in symptom.inputs for pair in self._behind(record, symptom)]
+        every = [pair for record, _ in symptom.inputs for pair in self._behind(record, symptom)]
+        found = [pair for pair in every if not is_ignored(pair[1].record, self._ignored)]
+        self.is_ignored = bool(every) and not found
         # Operators first, then what is outside; a constant or mask last.
         found.sort(key=lambda pair: (not pair[1].is_operator, pair[1].kind == "filled", pair[0]))
         self.source = found[0][1] if found else SymptomSource("outside", symptom.first)
@@ -375,7 +394,7 @@ def _is_view(node: _Node) -> bool:
     """Return True if the outputs are views of the inputs, so that nothing was written."""
     if operator_class(node.first.op_type) not in VIEWS or not node.inputs:
         return False
-    places = [{memory[0] for memory in map(_memory, side) if memory} for side in _records(node)]
+    places = [{memory[0] for memory in map(memory_of_record, side) if memory} for side in _records(node)]
     return not places[0].isdisjoint(places[1])
 
 
@@ -390,15 +409,3 @@ def _statistics(record: Record) -> Optional[Statistics]:
         return record.statistics()
     except AscendDumpError:
         return None
-
-
-def _memory(record: Record) -> Optional[tuple[int, int, int]]:
-    """Return the address of a tensor's storage, and the range of bytes that the tensor covers there."""
-    attrs, dtype = record.attrs, record.dtype
-    address, stride = attrs.get("address"), attrs.get("stride")
-    if not address or dtype is None or record.shape is None:
-        return None
-    size = numpy_dtype(dtype).itemsize
-    begin = int(attrs.get("storage_offset") or 0) * size
-    elements = sum((length - 1) * step for length, step in zip(record.shape, stride or ())) + 1
-    return int(address), begin, begin + max(elements, 1) * size

@@ -25,6 +25,7 @@ class Exit(IntEnum):
     USAGE = 2
     UNREADABLE = 3
     UNAVAILABLE = 4
+    EMPTY = 5
     INTERNAL = 70
     INTERRUPTED = 130
     PIPE_CLOSED = 141
@@ -40,6 +41,7 @@ _MEANINGS = {
     Exit.USAGE: "wrong usage or configuration",
     Exit.UNREADABLE: "a dump, or a part of it, cannot be read",
     Exit.UNAVAILABLE: "a framework, an adapter, an optional package or a worker is missing",
+    Exit.EMPTY: "a captured program recorded nothing, and its settings are strict",
     Exit.INTERNAL: "an error in ascend-dump itself",
     Exit.INTERRUPTED: "interrupted (Ctrl-C)",
     Exit.PIPE_CLOSED: "the reader of the output closed it, as `| head` does",

@@ -29,6 +29,7 @@ __all__ = [
     "brief_option",
     "code_of_comparison",
     "first_line",
+    "ignore_option",
     "json_option",
     "leading_cells",
     "leading_columns",
@@ -86,6 +87,12 @@ def brief_option(function: _Function) -> _Function:
 
     text = "Print the answer, the first finding and the next command only, at most 2 kB."
     return click.option("--brief", is_flag=True, callback=refuse_json, help=text)(function)
+
+
+def ignore_option(function: _Function) -> _Function:
+    """Add `--ignore`."""
+    text = "An operator whose NaN or Inf is known: a glob of its name or type, its module, or FILE:LINE; repeatable."
+    return click.option("--ignore", metavar="OP|MODULE|FILE:LINE", multiple=True, help=text)(function)
 
 
 def reading_options(function: _Function) -> _Function:

@@ -240,7 +240,8 @@ def _overflow(error: Any) -> _Fields:
     ids = dict.fromkeys(("model_id", "stream_id", "task_id", "context_id", "thread_id"), _Count)
     counts = dict.fromkeys(("total", "operators", "checked", "followed", "masks"), int)
     overflows = _list(_object("Overflow", found, ids))
-    return {"path": str, "answer": str, "overflows": overflows, **counts, "reasons": _Texts, "notes": _Texts}
+    texts: _Fields = {"harmless": _Texts, "reasons": _Texts, "notes": _Texts}
+    return {"path": str, "answer": str, "overflows": overflows, **counts, **texts}
 
 
 def _demo(origin: Any, error: Any) -> _Fields:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from ascend_dump.statistics.nonfinite._flow import Flow, FlowTensor
 from ascend_dump.statistics.nonfinite._judge import Judge, Slot, Wrong
 from ascend_dump.statistics.nonfinite._values import has_nan, is_additive_mask, is_nonfinite
 
-__all__ = ["Judge", "Slot", "Wrong", "has_nan", "is_additive_mask", "is_nonfinite"]
+__all__ = ["Flow", "FlowTensor", "Judge", "Slot", "Wrong", "has_nan", "is_additive_mask", "is_nonfinite"]

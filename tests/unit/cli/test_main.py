@@ -86,7 +86,7 @@ EXPECTED = {
 
 def test_every_error_has_an_exit_code() -> None:
     assert EXPECTED.keys() == set(ERRORS)
-    assert {int(code) for code in Exit} == {0, 1, 2, 3, 4, 70, 130, 141}
+    assert {int(code) for code in Exit} == {0, 1, 2, 3, 4, 5, 70, 130, 141}
 
 
 @pytest.mark.parametrize("name", EXPECTED)

@@ -269,8 +269,25 @@ class TestLaunched:
         environment = {"ASCEND_DUMP_STRICT": "1"} if strict else {}
         options = ["-m", "ascend_dump", "run", "--path", str(tmp_path / "dumps"), "--"]
         done = interpreter.run(*options, *command, **environment)
-        assert done.returncode == (2 if strict else 0)
+        assert done.returncode == (Exit.EMPTY if strict else 0)
         assert done.stderr.count("nothing was dumped") == 1
+
+    def test_a_strict_run_that_recorded_nothing_says_it_in_its_last_line(
+        self, interpreter: Interpreter, network: Path
+    ) -> None:
+        options = ["-m", "ascend_dump", "run", "--strict", "--path", str(network.parent / "dumps")]
+        command = ["--", str(interpreter.python), str(network)]
+        done = interpreter.run(*options, "--steps", "100", *command)
+        assert done.returncode == Exit.EMPTY
+        last = "ascend-dump: nothing was recorded: exit code 5, because the settings are strict"
+        assert done.stderr.splitlines()[-1] == last
+        assert interpreter.run(*options, *command).returncode == 37
+
+    def test_strict_is_not_for_a_run_whose_child_recorded(self, interpreter: Interpreter, network: Path) -> None:
+        child = f"import toyframe, subprocess, sys; subprocess.call([sys.executable, {str(network)!r}])"
+        options = ["-m", "ascend_dump", "run", "--strict", "--quiet", "--path", str(network.parent / "dumps")]
+        done = interpreter.run(*options, "--", str(interpreter.python), "-c", child)
+        assert done.returncode == 0, done.stderr
 
     def test_a_run_whose_child_dumps_says_nothing(self, interpreter: Interpreter, network: Path) -> None:
         child = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, {str(network)!r}]))"

@@ -1,0 +1,137 @@
+"""Follow NaN and Inf through the memory of one step, from the operators that make it to those with finite results."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Optional, TypeVar
+
+__all__ = ["Flow", "FlowEnd", "FlowTensor"]
+
+_Root = TypeVar("_Root", bound=Hashable)
+
+#: Results that are followed in one step. A step in which more have NaN or Inf is no harmless one.
+_MOST = 1 << 14
+#: It leaves NaN in gradients; a gradient scaler then leaves out the optimizer step, which would read them.
+_REFUSING = ("_amp_foreach_non_finite_check_and_unscale_", "_amp_non_finite_check_and_unscale_")
+
+
+class FlowTensor(NamedTuple):
+    """A tensor of an operator.
+
+    memory     the address of its storage, and the range of bytes in it; None if it is unknown
+    storage    the number of the storage, which tells storages at one address apart
+    nonfinite  True if it has NaN or Inf
+    floating   True if it has a type with NaN
+    """
+
+    memory: Optional[tuple[int, int, int]]
+    storage: Optional[int]
+    nonfinite: bool
+    floating: bool
+
+
+class FlowEnd(NamedTuple, Generic[_Root]):
+    """The roots of a step, in the order they ran: those whose NaN or Inf is left at its end, and the others."""
+
+    left: tuple[_Root, ...]
+    ended: tuple[_Root, ...]
+
+
+@dataclass(eq=False)
+class _Result(Generic[_Root]):
+    """A result with NaN or Inf. is_read: an operator has read it; is_seen: the program has."""
+
+    tensor: FlowTensor
+    roots: frozenset[_Root]
+    is_read: bool = False
+    is_seen: bool = False
+
+
+class Flow(Generic[_Root]):
+    """Follows the operators of a step in the order they ran, all of them and with all inputs and outputs.
+
+    NaN and Inf end where all operators that read them have finite results, as `nan_to_num` and `where`. What no
+    operator has read is left at the end of the step: it may be a parameter, or a number that the program prints.
+    """
+
+    def __init__(self) -> None:
+        self._results: dict[Optional[int], list[_Result[_Root]]] = {}
+        self._count = 0
+        self._roots: dict[_Root, None] = {}
+
+    @property
+    def is_active(self) -> bool:
+        """Return True if NaN or Inf is followed."""
+        return bool(self._roots)
+
+    def look_at(
+        self, op_type: str, inputs: Sequence[FlowTensor], outputs: Sequence[FlowTensor], root: Optional[_Root]
+    ) -> frozenset[_Root]:
+        """Follow an operator, and return the roots that its results come from.
+
+        root  the operator, if it makes NaN or Inf unless its inputs had it; None for a mask
+        """
+        read = [result for tensor in inputs if tensor.nonfinite for result in self._overlapping(tensor)]
+        made = [tensor for tensor in outputs if tensor.nonfinite]
+        roots: frozenset[_Root] = frozenset().union(*(result.roots for result in read))
+        if made and not roots and root is not None:
+            roots = frozenset((root,))
+            self._roots.setdefault(root)
+        if made or any(tensor.floating for tensor in outputs):
+            for result in read:
+                result.is_read = True
+        elif not outputs:
+            for result in read:
+                result.is_seen = True
+        if self._count:
+            self._forget_overwritten([tensor for tensor in outputs if not tensor.nonfinite])
+        if made and roots:
+            is_refused = op_type.rpartition("::")[2].partition(".")[0] in _REFUSING
+            for tensor in made:
+                address = None if tensor.memory is None else tensor.memory[0]
+                self._results.setdefault(address, []).append(_Result(tensor, roots, is_read=is_refused))
+            self._count += len(made)
+        return roots
+
+    def end(self) -> FlowEnd[_Root]:
+        """Return the roots of the step, and begin another one."""
+        left = {
+            root
+            for results in self._results.values()
+            for result in results
+            if result.is_seen or not result.is_read
+            for root in result.roots
+        }
+        if self._count > _MOST:
+            left.update(self._roots)
+        end = FlowEnd(
+            tuple(root for root in self._roots if root in left), tuple(root for root in self._roots if root not in left)
+        )
+        self._results, self._count, self._roots = {}, 0, {}
+        return end
+
+    def _overlapping(self, tensor: FlowTensor) -> list[_Result[_Root]]:
+        if tensor.memory is None or self._count > _MOST:
+            return []
+        return [result for result in self._results.get(tensor.memory[0], ()) if _shared(result, tensor)[0]]
+
+    def _forget_overwritten(self, tensors: Sequence[FlowTensor]) -> None:
+        """Drop the results that these cover."""
+        for tensor in tensors:
+            results = self._results.get(tensor.memory[0]) if tensor.memory is not None else None
+            if results:
+                results[:] = [result for result in results if result.is_seen or not _is_covered(result, tensor)]
+
+
+def _shared(result: _Result[Any], tensor: FlowTensor) -> tuple[int, int]:
+    """Return the bytes of a result that a tensor shares, and all bytes of the result."""
+    mine, other = result.tensor.memory, tensor.memory
+    if mine is None or other is None or result.tensor.storage != tensor.storage:
+        return 0, 1
+    return max(min(mine[2], other[2]) - max(mine[1], other[1]), 0), mine[2] - mine[1]
+
+
+def _is_covered(result: _Result[Any], tensor: FlowTensor) -> bool:
+    shared, nbytes = _shared(result, tensor)
+    return shared == nbytes
