@@ -220,6 +220,7 @@ def _inputs(
     same size without other evidence are paired too; agreeing outputs show that such inputs are no partners.
     """
     read_a, read_b = a.reads_outside(position_a, paired[0]), b.reads_outside(position_b, paired[1])
+    order = {id(read.record): number for number, read in enumerate(read_b)}
     pairs: list[RecordPair] = []
 
     def is_same(x: Read, y: Read) -> bool:
@@ -242,6 +243,7 @@ def _inputs(
                 j += 1
             else:
                 pairs.append((read_a.pop(i).record, read_b.pop(j).record))
+    pairs.sort(key=lambda pair: order[id(pair[1])])
     return pairs, ([read.record for read in read_a], [read.record for read in read_b])
 
 

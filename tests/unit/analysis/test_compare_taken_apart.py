@@ -97,7 +97,12 @@ def test_operators_that_run_alike_are_paired_though_nothing_that_they_read_is(tm
 
     found = compared(tmp_path, build, (4, 6), after=moments, fault=fault)
     assert found.verdict == "different"
-    assert found.origins[0].op_name == "lerp__2"
+    first = found.origins[0]
+    assert first.evidence[0] == "aten::mul runs in actual only"
+    arguments = first.pair.record.arguments
+    assert arguments is not None
+    assert arguments.values["other"] == 1.1
+    assert "read as lerp__2.output.0" in first.evidence[1]
 
 
 def test_operators_that_run_in_another_order_are_paired_by_their_values(tmp_path: Path) -> None:
