@@ -13,14 +13,20 @@ from ascend_dump.reading import Dump, Record
 from ascend_dump.statistics.nonfinite.masks import plain_name
 from ascend_dump.triage_runs.input_patterns import constant_argument, input_patterns, ranges, wrong_index
 
-__all__ = ["explain_cause"]
+__all__ = ["explain_cause", "is_carried"]
+
+
+def is_carried(cause: Cause, dump: Dump) -> bool:
+    """Return True if the operator of a cause has NaN or Inf in its inputs already: it is the first that is recorded."""
+    finding = next(find_nonfinite(_records_of(cause, dump)), None)
+    return finding is not None and finding.kind == "carried"
 
 
 def explain_cause(triage: Triage, dump: Dump) -> Triage:
     """Add `Triage.why`, and to the evidence the result of running the operator again from its recorded inputs."""
     cause = triage.cause
     assert cause is not None, "there is a cause"
-    records = [record for record in dump.select(step=cause.step, rank=cause.rank) if record.op_name == cause.op_name]
+    records = _records_of(cause, dump)
     why = _why(cause, records)
     is_computed = cause.kind not in ("raised", "taken in", "outside", "uninitialised")
     is_right = _is_right(records) if is_computed and triage.next is None else None
@@ -33,6 +39,10 @@ def explain_cause(triage: Triage, dump: Dump) -> Triage:
         cause = replace(cause, evidence=(*cause.evidence, text))
     reaches = cause.evidence[1] if cause.kind not in ("", "raised") else ""
     return replace(triage, cause=cause, why="; ".join(filter(None, [why, reaches])))
+
+
+def _records_of(cause: Cause, dump: Dump) -> list[Record]:
+    return [record for record in dump.select(step=cause.step, rank=cause.rank) if record.op_name == cause.op_name]
 
 
 def _is_right(records: Sequence[Record]) -> Optional[bool]:

@@ -15,7 +15,7 @@ from ascend_dump.errors import CaptureError
 from ascend_dump.reading import Dump
 from ascend_dump.request import Data
 from ascend_dump.triage_runs._determinism import first_other_step
-from ascend_dump.triage_runs._explain_cause import explain_cause
+from ascend_dump.triage_runs._explain_cause import explain_cause, is_carried
 from ascend_dump.triage_runs._find_symptom import explain_symptom
 from ascend_dump.triage_runs._runner import PROGRAM, RoundResult, RoundRunner, no_dump
 from ascend_dump.triage_runs.looked_at import looked_at, not_looked_at
@@ -268,6 +268,12 @@ def _keep_last(
     if result.dump is None:
         raise no_dump(result, command)
     triage = triage_wrong(result.dump)
+    cause = triage.cause
+    if cause is not None and is_carried(cause, result.dump):
+        operator = f"{cause.op_name} in step {cause.step}"
+        what = f"{operator} has NaN or Inf in its inputs already, and no recorded operator made it"
+        advice = "record more of the program, such as what a framework runs without a graph: see its messages above"
+        triage = replace(triage, cause=None, advice=advice, reasons=(*triage.reasons, f"not found: {what}"))
     runner.conclude(result, _outcome(triage))
     if triage.cause is not None:
         triage = _explained(triage, result.dump, result)

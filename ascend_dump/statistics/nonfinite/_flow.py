@@ -31,7 +31,8 @@ class FlowTensor(NamedTuple):
     floating: bool
 
 
-class FlowEnd(NamedTuple, Generic[_Root]):
+@dataclass(frozen=True)
+class FlowEnd(Generic[_Root]):
     """The roots of a step, in the order they ran: those whose NaN or Inf is left at its end, and the others."""
 
     left: tuple[_Root, ...]
