@@ -234,6 +234,8 @@ def read_run(root: Path) -> Optional[Run]:
 
 
 def _surroundings(manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if isinstance(manifest.get("surroundings"), dict):
+        yield "surroundings", "recorded"
     for field in ("versions", "surroundings"):
         texts = manifest.get(field)
         for name, text in texts.items() if isinstance(texts, dict) else ():

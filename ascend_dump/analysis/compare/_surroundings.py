@@ -12,8 +12,10 @@ __all__ = ["Surrounding", "differing_surroundings"]
 
 #: Manifests that are read of each side: ranks of one program have the same surroundings.
 _MOST_RUNS = 16
-#: What each program has of its own, and the version that writes the manifest.
-_OWN = ("ascend_dump", "command")
+#: The name that a manifest with variables and settings has in any case.
+_RECORDED = "surroundings"
+#: The version that writes the manifest is no part of the program.
+_OWN = ("ascend_dump", _RECORDED)
 
 
 class Surrounding(NamedTuple):
@@ -31,7 +33,8 @@ def differing_surroundings(actual: Dump, reference: Dump) -> tuple[Surrounding, 
         return ()
     names = dict.fromkeys(name for side in sides for name in side)
     found = (Surrounding(name, *(_text(side, name) for side in sides)) for name in names if name not in _OWN)
-    return tuple(one for one in found if one.actual != one.reference and _tells(one))
+    are_recorded = all(_RECORDED in side for side in sides)
+    return tuple(one for one in found if one.actual != one.reference and _tells(one, are_recorded))
 
 
 def _of_runs(dump: Dump) -> Mapping[str, list[str]]:
@@ -48,7 +51,7 @@ def _text(side: Mapping[str, Iterable[str]], name: str) -> Optional[str]:
     return " or ".join(texts) if texts else None
 
 
-def _tells(one: Surrounding) -> bool:
+def _tells(one: Surrounding, are_recorded: bool) -> bool:
     """Return True unless one side merely does not know it: another framework has other settings."""
     is_variable = one.name.isupper() and "_" in one.name
-    return is_variable or (one.actual is not None and one.reference is not None)
+    return (is_variable and are_recorded) or (one.actual is not None and one.reference is not None)

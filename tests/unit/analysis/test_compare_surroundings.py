@@ -19,6 +19,12 @@ torch = pytest.importorskip("torch")
 Change = Callable[[dict[str, Any]], None]
 
 
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in surroundings():
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def sides(tmp_path: Path) -> Callable[[Change], tuple[Path, Path]]:
     """Two equal dumps; the manifest of the first is changed."""

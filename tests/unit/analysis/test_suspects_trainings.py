@@ -127,7 +127,8 @@ class TestPlantedFaults:
             torch.clamp(scores * 100, -65504, 65504).softmax(-1)
 
         report = dumped(tmp_path, scaled, 1)
-        assert [one.rule for one in report.suspects] == ["non-finite", "saturated"]
+        # The clamp takes the Inf of the product away.
+        assert [one.rule for one in report.suspects] == ["saturated"]
 
     def test_gradients_that_half_precision_loses(self, tmp_path: Path) -> None:
         report = dumped(tmp_path, lambda: (torch.randn(1000) * 1e-8).half() * 2, 1)
