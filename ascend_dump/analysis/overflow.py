@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import cmath
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -11,10 +10,8 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 
 from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.module_calls import NOT_RECORDED, ModuleCalls
-from ascend_dump.analysis.operators.names import name_in_rules
 from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.nonfinite import (
-    CONSTANTS,
     Measure,
     NonFiniteOperator,
     classify,
@@ -23,10 +20,10 @@ from ascend_dump.analysis.operators.nonfinite import (
     is_nonfinite,
 )
 from ascend_dump.analysis.operators.nonfinite_flow import NonfiniteFlow, OperatorKey, operator_key
+from ascend_dump.analysis.operators.nonfinite_source import ProgramNumbers, first_nonfinite_input, source_of
 from ascend_dump.analysis.operators.operator import call_of
 from ascend_dump.common.ignored import IgnoredOperators
 from ascend_dump.common.units import counted
-from ascend_dump.dump_format import Cut, Named, TensorOf, plain_text
 from ascend_dump.errors import CorruptDump, NotSupported, ReadError
 from ascend_dump.reading import Dump, Record, RunState, open_dump
 from ascend_dump.report.findings import ANSWERS, Finding
@@ -38,13 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["ANSWERS", "Overflow", "OverflowReport", "find_overflows", "watched"]
 
 _OPDEBUG = "re:(?i)^opdebug$"
-#: Records of these types are what graphs call their parameters, constants and inputs.
-_PARAMETERS = ("parameter", "refdata", "variable", "variablev2", "varhandleop", "const", "constant")
-_GRAPH_INPUTS = ("data", "placeholder", "placeholderwithdefault", "iteratorgetnext", "getnext")
-
-#: Characters of an argument that are shown.
-_LONGEST = 80
-
 #: The run, the rank and the device of a record.
 _DeviceKey = tuple[Any, ...]
 
@@ -464,7 +454,7 @@ class _ValueJudge:
         ):
             # It follows no overflow: none was before this step, and it comes from none in this step.
             self.followed -= 1
-            overflow = _of_values("outside", _first_wrong(nonfinite), members, _source(nonfinite))
+            overflow = _of_values("outside", first_nonfinite_input(nonfinite), members, source_of(nonfinite))
         if overflow is None:
             return
         rooted.add(operator)
@@ -507,12 +497,12 @@ class _ValueJudge:
             self.followed += 1
         elif nonfinite.kind in _WORDS:
             overflow = _of_values(nonfinite.kind, nonfinite.record, members)
-        elif nonfinite.kind == "unknown" and _Given.of(members[0]).makes_it_itself:
+        elif nonfinite.kind == "unknown" and ProgramNumbers.of(members[0]).makes_it_itself:
             overflow = _of_values("origin", nonfinite.record, members)
         elif self._rooted.get(device):
             self.followed += 1
         elif nonfinite.kind != "carried" or not self._is_of_masks(nonfinite, device):
-            overflow = _of_values("outside", _first_wrong(nonfinite), members, _source(nonfinite))
+            overflow = _of_values("outside", first_nonfinite_input(nonfinite), members, source_of(nonfinite))
         # What comes of it later is known by its content, where the dump tells that.
         outputs = (record for record in members if record.io == "output")
         hashes.update(record.attrs["hash"] for record in outputs if record.attrs.get("hash"))
@@ -543,7 +533,7 @@ class _ValueJudge:
 def _of_values(kind: str, record: Record, members: list[Record], source: Optional[str] = None) -> Overflow:
     words = [f"first seen here; {source}"]
     if source is None:
-        arguments = _Given.of(record)
+        arguments = ProgramNumbers.of(record)
         words = ["it has no tensor inputs: it made the value itself" if arguments.makes_it_itself else _WORDS[kind]]
         if arguments.wrong and kind == "origin":
             words.append(f"the program gave it {arguments.wrong}")
@@ -551,82 +541,3 @@ def _of_values(kind: str, record: Record, members: list[Record], source: Optiona
         words.append(NOT_RECORDED)
     operator = _operator(members[0])
     return Overflow(kind, record, "values", tuple(words), operator=operator, tensors=tuple(members), source=source)
-
-
-class _Given(NamedTuple):
-    """The arguments of an operator that are numbers of the program.
-
-    alone   True if the operator has no tensor inputs
-    wrong   the arguments that are NaN or Inf, as in `fill_value=nan`; "" if there are none
-    """
-
-    alone: bool
-    wrong: str
-
-    @classmethod
-    def of(cls, record: Record) -> _Given:
-        try:
-            call = record.arguments
-        except ReadError:
-            call = None
-        if call is None:
-            return cls(False, "")
-        tensors = any(map(_may_be_input, call.values.values()))
-        wrong = [f"{name}={plain_text(value)[:_LONGEST]}" for name, value in call.values.items() if _is_wrong(value)]
-        return cls(not tensors, ", ".join(wrong))
-
-    @property
-    def makes_it_itself(self) -> bool:
-        return self.alone and not self.wrong
-
-
-def _may_be_input(value: Any) -> bool:
-    if isinstance(value, list):
-        return any(map(_may_be_input, value))
-    if isinstance(value, Named):
-        return value.kind == "object"  # it may hold tensors
-    return isinstance(value, TensorOf) and value.io == "input"
-
-
-def _is_wrong(value: Any) -> bool:
-    if isinstance(value, Cut):
-        value = value.values
-    if isinstance(value, list):
-        return any(map(_is_wrong, value))
-    return isinstance(value, (float, complex)) and not cmath.isfinite(value)
-
-
-def _first_wrong(nonfinite: NonFiniteOperator) -> Record:
-    pairs = zip(nonfinite.inputs, nonfinite.input_statistics)
-    return next(
-        (record for record, statistics in pairs if statistics is not None and is_nonfinite(statistics)),
-        nonfinite.record,
-    )
-
-
-def _source(nonfinite: NonFiniteOperator) -> str:
-    kind = nonfinite.record.op_type.lower()
-    if kind in _PARAMETERS:
-        return f"the parameter {nonfinite.record.op_name} has NaN or Inf"
-    if kind in _GRAPH_INPUTS:
-        return f"the input {nonfinite.record.op_name} of the model has NaN or Inf"
-    wrong = [
-        f"input {record.index} ({record.dtype}{list(record.shape or ())})"
-        for record, statistics in zip(nonfinite.inputs, nonfinite.input_statistics)
-        if statistics is not None and is_nonfinite(statistics)
-    ]
-    name = nonfinite.record.op_name or nonfinite.record.path.name
-    if name_in_rules(nonfinite.record.op_type) in CONSTANTS:
-        return f"{name} is a constant of the program, as in torch.tensor(...)"
-    arguments = _Given.of(nonfinite.record)
-    if arguments.alone and arguments.wrong:
-        return f"{name} has no tensor inputs: the program gave it {arguments.wrong}"
-    if wrong:
-        return (
-            f"{' and '.join(wrong)} of {name} had NaN or Inf before the recording began: an input, a parameter or a "
-            "buffer of the model, or the result of an operator that is not recorded"
-        )
-    return (
-        f"the inputs of {name} are not all recorded: it made the value itself, or got it from an operator before it. "
-        "Dump with mode='all' to tell"
-    )

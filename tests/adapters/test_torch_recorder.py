@@ -247,6 +247,7 @@ class TestUntil:
             for step in range(4):
                 x = model(torch.ones(1, 4))
                 if step == 1:
+                    # The lines of the table above: one step of a program each.
                     exec(body, {"torch": torch, "x": x, "KEPT": torch.ones(3)})
         kept = manifest(cap)
         assert ("ended" in kept) == ends
@@ -263,6 +264,7 @@ class TestUntil:
                 for step in range(4):
                     x = model(torch.ones(1, 4))
                     if step == 1:
+                        # Compiled for its line number, that of FILE:LINE.
                         exec(code, {"x": x})
             assert steps_of(cap.dump())[-1] == until
 

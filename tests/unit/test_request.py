@@ -1,4 +1,4 @@
-"""What to dump: checked, brought to one form, written to text and read back."""
+"""Requests of a dump: checked, brought to one form, written to text and read back."""
 
 from __future__ import annotations
 

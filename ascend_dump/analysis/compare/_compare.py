@@ -381,12 +381,14 @@ def _compare_rank(
         operators = operators_in(a, made_of[0]), operators_in(b, made_of[1])
         second_run = operators_in(spreads.get(key, shared_spread) or (), None)
         shards = None if group is None else group.shards(key, *(operators if group.of_actual else operators[::-1]))
-        parts.append((yield from _compare_step(divergence, *operators, second_run, mapping, progress, shards)))
+        walk = _walk_step(divergence, *operators, second_run, mapping, progress, shards)
+        parts.append((yield from _pairs_of_step(divergence, walk)))
     if is_divided:
         with_operators = [(key, operators_in(a, made_of[0]), operators_in(b, made_of[1])) for key, a, b in steps]
         for key, actual, reference in divided_steps(with_operators):
             second_run = operators_in(spreads.get(key, shared_spread) or (), None)
-            parts.append((yield from _compare_step(divergence, actual, reference, second_run, mapping, progress)))
+            walk = _walk_step(divergence, actual, reference, second_run, mapping, progress)
+            parts.append((yield from _pairs_of_step(divergence, walk)))
     inside, left_out = ((counts["actual"], counts["reference"]) for counts in (progress.inside, progress.left_out))
     of_program = (divergence.origins(), divergence.changed())
     counts = (inside, left_out)
@@ -402,18 +404,10 @@ def _steps(dump: Dump) -> _Work[dict[Key, list[Batch]]]:
     return steps
 
 
-def _compare_step(
-    divergence: Divergence,
-    actual: list[Operator],
-    reference: list[Operator],
-    second_run: list[Operator],
-    mapping: Optional[Mapping[str, str]],
-    progress: _RankProgress,
-    shards: Optional[Portions] = None,
-) -> _Work[list[Pair]]:
-    """Return the pairs of a step."""
+def _pairs_of_step(divergence: Divergence, walk: Iterator[Pair]) -> _Work[list[Pair]]:
+    """Return the pairs of a step. walk: yields those of its operators."""
     pairs = []
-    for pair in _walk_step(divergence, actual, reference, second_run, mapping, progress, shards):
+    for pair in walk:
         pairs.append(pair)
         yield pair
     for pair in divergence.end_step():

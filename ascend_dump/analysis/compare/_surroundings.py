@@ -27,18 +27,18 @@ class Surrounding(NamedTuple):
 
 
 def differing_surroundings(actual: Dump, reference: Dump) -> tuple[Surrounding, ...]:
-    """Return what differs; nothing unless both sides have manifests that tell it."""
-    sides = [_of_runs(dump) for dump in (actual, reference)]
+    """Return the differences; none unless both sides have manifests with versions."""
+    sides = [_surroundings_of(dump) for dump in (actual, reference)]
     if not all(sides):
         return ()
-    names = dict.fromkeys(name for side in sides for name in side)
-    found = (Surrounding(name, *(_text(side, name) for side in sides)) for name in names if name not in _OWN)
+    names = [name for name in dict.fromkeys([*sides[0], *sides[1]]) if name not in _OWN]
+    both = (Surrounding(name, *(_text(side, name) for side in sides)) for name in names)
     are_recorded = all(_RECORDED in side for side in sides)
-    return tuple(one for one in found if one.actual != one.reference and _tells(one, are_recorded))
+    return tuple(pair for pair in both if pair.actual != pair.reference and _is_certain(pair, are_recorded))
 
 
-def _of_runs(dump: Dump) -> Mapping[str, list[str]]:
-    """Return the distinct texts of each name, over the ranks."""
+def _surroundings_of(dump: Dump) -> Mapping[str, list[str]]:
+    """Return the texts of each name, over the ranks."""
     texts: dict[str, list[str]] = {}
     for run in islice(dump.runs(), _MOST_RUNS):
         for name, text in run.surroundings:
@@ -51,7 +51,7 @@ def _text(side: Mapping[str, Iterable[str]], name: str) -> Optional[str]:
     return " or ".join(texts) if texts else None
 
 
-def _tells(one: Surrounding, are_recorded: bool) -> bool:
-    """Return True unless one side merely does not know it: another framework has other settings."""
-    is_variable = one.name.isupper() and "_" in one.name
-    return (is_variable and are_recorded) or (one.actual is not None and one.reference is not None)
+def _is_certain(pair: Surrounding, are_recorded: bool) -> bool:
+    """Return True unless the name may merely be unknown on one side: another framework has other settings."""
+    is_variable = pair.name.isupper() and "_" in pair.name
+    return (is_variable and are_recorded) or (pair.actual is not None and pair.reference is not None)

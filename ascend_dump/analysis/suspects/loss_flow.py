@@ -11,13 +11,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Optional
 
-from ascend_dump.analysis.numerics.valueless import is_no_value
+from ascend_dump.analysis.numerics.valueless import statistics_of
 from ascend_dump.analysis.operators.nonfinite import executions
 from ascend_dump.analysis.operators.nonfinite_flow import memory_of_record
 from ascend_dump.dump_format import SYMPTOM
-from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
-from ascend_dump.statistics import Statistics
 
 __all__ = ["GrowthSource", "LossFlow", "ZeroSource"]
 
@@ -191,18 +189,9 @@ def _allocates(operator: _Operator) -> bool:
     return operator.records[0].op_type.rpartition("::")[2] in _ALLOCATIONS
 
 
-def _statistics(record: Record) -> Optional[Statistics]:
-    if is_no_value(record):
-        return None
-    try:
-        return record.statistics()
-    except AscendDumpError:
-        return None
-
-
 def _is_zero(record: Record) -> bool:
     """Return True if all elements are known to be zero."""
-    statistics = _statistics(record)
+    statistics = statistics_of(record)
     if statistics is None or not statistics.count:
         return False
     if statistics.zero is not None:
@@ -211,7 +200,7 @@ def _is_zero(record: Record) -> bool:
 
 
 def _magnitude(record: Record) -> float:
-    statistics = _statistics(record)
+    statistics = statistics_of(record)
     if statistics is None or statistics.min is None or statistics.max is None:
         return math.nan
     return max(abs(float(statistics.min)), abs(float(statistics.max)))

@@ -12,14 +12,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional
 
-from ascend_dump.analysis.numerics.valueless import is_no_value
+from ascend_dump.analysis.numerics.valueless import statistics_of
 from ascend_dump.analysis.operators.names import name_in_rules
 from ascend_dump.analysis.operators.nonfinite import CONSTANTS, executions, has_nan, is_nonfinite
 from ascend_dump.analysis.operators.nonfinite_flow import memory_of_record
 from ascend_dump.analysis.operators.properties import COLLECTIVES, VIEWS, operator_class
 from ascend_dump.common.ignored import IgnoredOperators
 from ascend_dump.dump_format import SYMPTOM, UNINITIALISED
-from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Dump, Record
 from ascend_dump.statistics import Statistics
 from ascend_dump.statistics.nonfinite import is_additive_mask
@@ -236,7 +235,7 @@ class _Graph:
         for position, members in enumerate(executions(records)):
             node = _Node(position, members[0])
             for record in members:
-                statistics = _statistics(record)
+                statistics = statistics_of(record)
                 if record.io == "output" and record.attrs.get("skipped") == UNINITIALISED:
                     self.unwritten.setdefault((record.step, record.attrs.get("storage")), record)
                 if statistics is not None and is_nonfinite(statistics):
@@ -320,7 +319,7 @@ class _Search:
         unwritten = self._graph.unwritten.get((record.step, record.attrs.get("storage")))
         if unwritten is not None:
             return reader.position, SymptomSource("uninitialised", unwritten)
-        statistics = _statistics(record)
+        statistics = statistics_of(record)
         is_mask = statistics is not None and not has_nan(statistics)
         if is_mask and not self._graph.numbers_last:
             is_mask = statistics is not None and is_additive_mask(statistics)
@@ -400,12 +399,3 @@ def _is_view(node: _Node) -> bool:
 
 def _records(node: _Node) -> tuple[list[Record], list[Record]]:
     return [record for record, _ in node.inputs], [record for record, _ in node.outputs]
-
-
-def _statistics(record: Record) -> Optional[Statistics]:
-    if is_no_value(record):
-        return None
-    try:
-        return record.statistics()
-    except AscendDumpError:
-        return None

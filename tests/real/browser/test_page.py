@@ -28,12 +28,12 @@ def rows_kept(page: Page) -> int:
 
 
 def label(page: Page) -> str:
-    """What the operator view shows."""
+    """Return the text of the operator view."""
     return page.locator("#operator-view > h4").inner_text()
 
 
 def is_painted(page: Page, canvas: str) -> bool:
-    """Whether a canvas shows more than one colour."""
+    """Return True if a canvas shows more than one colour."""
     script = """(name) => {
       const canvas = document.querySelector(name);
       const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;

@@ -384,7 +384,7 @@ class TestOneOrigin:
         assert "with it: layers.0/mul_1" in found.origins[0].evidence
 
     def test_the_backward_pass_of_an_operator_that_gives_the_same(self, tmp_path: Path) -> None:
-        """Of a symmetric matrix the largest elements of rows are those of columns; their gradients are not."""
+        """The largest elements of the rows of a symmetric matrix are those of columns; their gradients are not."""
 
         def largest(axis: int) -> Body:
             return lambda x: (x @ x.detach().T).max(axis)[0][:, None]

@@ -243,7 +243,7 @@ def test_a_sum_that_is_further_off_than_its_parts_are_rounded_is_seen(tmp_path: 
 
 
 def batch_norm(x: np.ndarray, rounded: Any) -> Arrays:
-    """Of rows: a factor and a shift of each column, which a kernel may keep in the type of the tensor."""
+    """Normalize rows by a factor and a shift of each column, which a kernel may keep in the type of the tensor."""
     mean, factor = x.astype("f4").mean(0), 1 / x.astype("f4").std(0)
     used, shift = (one.astype(rounded).astype("f4") for one in (factor, -mean * factor))
     return [(x.astype("f4") * used + shift).astype(x.dtype), mean, factor]

@@ -1,4 +1,4 @@
-"""What differs around two programs is told before all: versions, variables, settings, commits."""
+"""Differences around two programs come before all others: versions, variables, settings, commits."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def regression(net: Any, optimizer: Any, *, dtype: Any = torch.float32) -> Calla
 
 
 class TestPlantedFaults:
-    """Of each: the rule that has to name it first, and where."""
+    """The rule that has to name each of them first, and its operator."""
 
     def test_a_layer_whose_units_have_died(self, tmp_path: Path) -> None:
         net = small(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 16))

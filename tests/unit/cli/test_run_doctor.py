@@ -38,7 +38,7 @@ sys.exit(37)
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What `run` would have replaced this process by."""
+    """The command that `run` would have replaced this process by."""
     calls: list[Any] = []
     monkeypatch.setattr(os, "execve", lambda *args: calls.append(args))
     for name in ("ASCEND_DUMP", "PYTHONPATH"):

@@ -1,4 +1,4 @@
-"""What a triage learns of a run: its output, the values that were looked at, and the steps as trainers count them."""
+"""Facts that a triage learns of a run: its output, the values that it looked at, and steps as trainers count them."""
 
 from __future__ import annotations
 
