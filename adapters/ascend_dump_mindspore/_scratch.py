@@ -34,10 +34,12 @@ class Scratch:
             raise OSError("no temporary directory has a path that MindSpore accepts (letters, digits, - and _)")
         _sweep(parent)
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        self._lock_file = os.open(self.path / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        if not _lock(self._lock_file):
-            # No other process may mistake it for an abandoned one.
-            os.unlink(self.path / _LOCK_FILE)
+        unlocked = self.path / f"{_LOCK_FILE}-new"
+        self._lock_file = os.open(unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        # The file gets its name when it is locked, because another process may sweep at any time; where locks are not
+        # supported it gets none, and the directory is never mistaken for an abandoned one.
+        if _lock(self._lock_file):
+            os.rename(unlocked, self.path / _LOCK_FILE)
 
     def remove(self) -> None:
         """Remove the directory with its contents; a second call does nothing."""
