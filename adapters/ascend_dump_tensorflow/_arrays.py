@@ -17,7 +17,7 @@ _QUANTISED = ("qint8", "quint8", "qint16", "quint16", "qint32")
 
 
 class RecordedTensor(NamedTuple):
-    """One tensor of one operator: names, time (microseconds since the epoch), and bytes."""
+    """One tensor of one operator: names, time (microseconds since the epoch), bytes, and FILE:LINE of the user."""
 
     op_type: str
     op_name: str
@@ -26,6 +26,7 @@ class RecordedTensor(NamedTuple):
     time: int
     payload: Payload
     device: str = "cpu"
+    source: str = ""
 
 
 def payload_of(array: Any) -> Optional[Payload]:
@@ -58,6 +59,7 @@ def line_of(tensor: RecordedTensor, seq: int) -> Line:
         nbytes=tensor.payload.nbytes,
         stride=_strides(tensor.payload.shape),
         device=tensor.device,
+        source=tensor.source,
         phase="backward" if _is_gradient(tensor.op_name) else "other",
     )
 

@@ -7,6 +7,8 @@ seen, including loop bodies and branches.
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import threading
 import time
 import weakref
@@ -22,6 +24,11 @@ __all__ = ["EagerRecorder"]
 
 log = logging.getLogger("ascend_dump")
 
+#: Parts of the paths of files that are not the user's: installed packages, frozen modules, and this adapter.
+_LIBRARIES = (
+    *(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages")),
+    *("<frozen ", os.path.dirname(os.path.abspath(__file__)) + os.sep, os.path.dirname(os.__file__) + os.sep),
+)
 
 #: The active recorders, and whether functions ran eagerly before the first one.
 _recording: list[EagerRecorder] = []
@@ -109,12 +116,13 @@ class EagerRecorder:
         now = time.time_ns() // 1000
         items: list[Item] = []
         new = 0
+        source = _user_line()
         for io, is_recorded, tensors in (("input", self._inputs, inputs), ("output", self._outputs, outputs)):
             for index, tensor in enumerate(tensors or () if is_recorded else ()):
                 before = len(self._payloads)
                 payload = self._payload(tensor)
                 if payload is not None:
-                    recorded = RecordedTensor(op_type, name, io, index, now, payload, _device(tensor))
+                    recorded = RecordedTensor(op_type, name, io, index, now, payload, _device(tensor), source)
                     items.append(Item(line_of(recorded, self._seq), payload))
                     new += payload.nbytes if len(self._payloads) != before else 0
         self._seq += 1
@@ -150,3 +158,14 @@ def _scalar(tensor: Any) -> Any:
 def _device(tensor: Any) -> str:
     device = str(getattr(tensor, "device", "")).rpartition("device:")[2].lower()
     return "cpu" if device.startswith("cpu") or not device else device
+
+
+def _user_line() -> str:
+    """Return FILE:LINE of the innermost frame of the user's program; "" if there is none."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not any(part in name for part in _LIBRARIES):
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""

@@ -49,6 +49,7 @@ class HostSession(Session):
         self.request = request
         self._target = target
         self._armed = True
+        self._launched = run.launched
         #: Whether the program requested the end of the recording.
         self._ends = False
         self._process = os.getpid()
@@ -144,8 +145,12 @@ class HostSession(Session):
         _hook.watch(self)
         self._undo.append(lambda: _hook.unwatch(self))
         self._undo.append(replace_runs(self))
+        # A launched program that runs eagerly makes it known by its first step.
         if kind == "process" and tensorflow.executing_eagerly() and not launched:
-            self._eager = EagerRecorder(self._selects, self._inputs, self._outputs, self._failed)
+            self._eager = self._eager_recorder()
+
+    def _eager_recorder(self) -> EagerRecorder:
+        return EagerRecorder(self._selects, self._inputs, self._outputs, self._failed)
 
     def configure(self, config: Any) -> Any:
         self._local.taken = False
@@ -166,6 +171,8 @@ class HostSession(Session):
 
     def step(self, number: Optional[int]) -> None:
         """End the open step of eager operators and begin another one. Raises CaptureError in another thread."""
+        if self._eager is None and self._launched and not self._runs:
+            self._eager = self._eager_recorder()
         if self._eager is None or not self._armed:
             raise CaptureError("this capture marks no steps: sessions count their own", hint="leave cap.step() out")
         writer = self._writers.get("eager")

@@ -1,14 +1,19 @@
-"""Record a whole TensorFlow program: starts at its first session, or before npu_device is opened."""
+"""Record a whole TensorFlow program: starts at its first session or eager step, or before npu_device is opened."""
 
 from __future__ import annotations
 
+import logging
 import sys
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
-from ascend_dump.adapter import Begin
+from ascend_dump.adapter import Begin, Session
 from ascend_dump_tensorflow import _hook
+from ascend_dump_tensorflow._bridge import is_on_npu
+from ascend_dump_tensorflow._eager_steps import EagerSteps
 
 __all__ = ["launch"]
+
+log = logging.getLogger("ascend_dump")
 
 
 def launch(begin: Begin) -> Callable[[], str]:
@@ -17,6 +22,7 @@ def launch(begin: Begin) -> Callable[[], str]:
     launched = _TensorflowLaunch(begin)
     _hook.watch(launched)
     register_post_import_hook(launched.device_imported, "npu_device")
+    launched.steps = EagerSteps(launched.begin_step)
     return launched.unused
 
 
@@ -24,12 +30,30 @@ class _TensorflowLaunch:
     def __init__(self, begin: Begin) -> None:
         self._begin = begin
         self._begun = False
+        self._session: Optional[Session] = None
+        self.steps: Optional[EagerSteps] = None
 
     def unused(self) -> str:
         return (
-            "TensorFlow made no session here, and eager operators need "
+            "TensorFlow made no session here, and called no tf.function and no Keras model; other eager operators need "
             "`with ascend_dump.capture(framework='tensorflow')` in the script"
         )
+
+    def begin_step(self, number: int) -> None:
+        """Begin a step of a program that runs eagerly on the host."""
+        if not is_on_npu():
+            self._begin_once()
+        session = self._session
+        try:
+            if session is not None and not session.is_over and not self._begin.over:
+                session.step(number)
+                return
+        except Exception as error:
+            log.warning("the eager operators of TensorFlow are not recorded from step %d on: %s", number, error)
+        if session is not None:
+            session.step(None)
+        if self.steps is not None:
+            self.steps.end()
 
     def configure(self, config: Any) -> Any:
         self._begin_once()
@@ -55,4 +79,4 @@ class _TensorflowLaunch:
         """Start the capture. Its watcher is added after this one, so it sees this session too."""
         if not self._begun:
             self._begun = True
-            self._begin()
+            self._session = self._begin()

@@ -5,6 +5,7 @@ Separate several fakes by commas. The program's arguments are those of `python t
 
 from __future__ import annotations
 
+import contextlib
 import runpy
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,9 @@ from pathlib import Path
 
 from ascend_dump import ConfigError
 from ascend_dump.fakes import FAKES, install
+
+#: Left open to the end of the process, because functions that run then may still look at tensors of the device.
+_installed = contextlib.ExitStack()
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -24,16 +28,16 @@ def run(arguments: Sequence[str]) -> None:
     program = arguments[2]
     sys.argv[:] = arguments[2:]
     sys.path[0] = str(Path(program).resolve().parent)
-    with install(*arguments[0].split(",")):
-        try:
-            runpy.run_path(program, run_name="__main__")
-        except ModuleNotFoundError as error:
-            if error.name not in FAKES:
-                raise
-            raise ConfigError(
-                f"{program} imports {error.name}, of which no fake is installed",
-                hint=f"python -m ascend_dump.fakes {arguments[0]},{error.name} -- {program}",
-            ) from error
+    _installed.enter_context(install(*arguments[0].split(",")))
+    try:
+        runpy.run_path(program, run_name="__main__")
+    except ModuleNotFoundError as error:
+        if error.name not in FAKES:
+            raise
+        raise ConfigError(
+            f"{program} imports {error.name}, of which no fake is installed",
+            hint=f"python -m ascend_dump.fakes {arguments[0]},{error.name} -- {program}",
+        ) from error
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Optional
 
 from ascend_dump.analysis.operators.nonfinite import CONSTANTS, find_nonfinite
+from ascend_dump.analysis.operators.nonfinite_source import GRAPH_INPUTS
 from ascend_dump.analysis.triage import Cause, Triage
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Dump, Record
@@ -61,10 +62,12 @@ def _why(cause: Cause, records: Sequence[Record]) -> str:
     """Return why the operator gives NaN or Inf, or raises an exception."""
     if cause.kind == "raised":
         return f"{cause.evidence[0]}; {_indices(records)}"
-    if cause.kind in ("taken in", "outside", "filled", "uninitialised"):
+    if cause.kind in ("taken in", "outside", "filled", "parameter filled", "uninitialised"):
         return cause.evidence[0].partition(": ")[2]
     finding = next(find_nonfinite(records), None)
     what = "NaN" if finding is None or finding.statistics.nan else "Inf"
+    if plain_name(cause.op_type) in GRAPH_INPUTS:
+        return f"the data that the program takes in here has {what}"
     if plain_name(cause.op_type) in CONSTANTS:
         return f"the program passes {what} in here, from Python or numpy"
     if finding is not None and finding.kind == "carried":

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
+from ascend_dump.analysis.operators.names import name_in_rules
 from ascend_dump.common.units import counted
 from ascend_dump.errors import AscendDumpError, ReadError
 from ascend_dump.reading import Record
-from ascend_dump.statistics.nonfinite.masks import plain_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,12 +50,29 @@ _LOOKUPS = {
 }
 #: Of them, those where an index of -1 is the last row.
 _FROM_BEHIND = ("index", "indexput", "take")
+#: Suffixes of versions in the names of other frameworks, and their names for operators of these rules.
+_VERSION = re.compile(r"(v\d+|ext)$")
+_SAME = {
+    "batchmatmul": "bmm",
+    "biasadd": "add",
+    "conv2d": "convolution",
+    "divnonan": "div",
+    "realdiv": "div",
+    "reducemean": "mean",
+    "reducesum": "sum",
+    "tensoradd": "add",
+}
 _MEANS = (*_SPREADS, "mean", "nllloss", "mseloss", "l1loss", "binarycrossentropy")
+
+
+def _name_of(record: Record) -> str:
+    name = _VERSION.sub("", name_in_rules(record.op_type))
+    return _SAME.get(name, name)
 
 
 def constant_argument(records: Sequence[Record]) -> Optional[str]:
     """Return the number among the arguments that is NaN, Inf, or 0 where it divides, such as `value=nan`; or None."""
-    divides = plain_name(records[0].op_type) in _DIVISIONS
+    divides = _name_of(records[0]) in _DIVISIONS
     for name, value in _arguments(records).items():
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if is_number and (not math.isfinite(value) or (divides and name == "other" and value == 0)):
@@ -64,7 +82,7 @@ def constant_argument(records: Sequence[Record]) -> Optional[str]:
 
 def wrong_index(records: Sequence[Record]) -> str:
     """Return the index that is outside of its table, as `an index of 16 in a table of 16`; "" if there is none."""
-    name = plain_name(records[0].op_type)
+    name = _name_of(records[0])
     inputs = [record for record in records if record.io == "input"]
     indices = [record for record in inputs if (record.dtype or "").startswith(("int", "uint"))]
     if name not in _LOOKUPS or len(indices) != 1 or not inputs[0].shape:
@@ -83,7 +101,7 @@ def wrong_index(records: Sequence[Record]) -> str:
 
 def zero_argument(records: Sequence[Record]) -> Optional[str]:
     """Return the number among the arguments of a product that is 0, such as `other=0.0`; or None."""
-    if plain_name(records[0].op_type) not in ("mul", "foreachmul"):
+    if _name_of(records[0]) not in ("mul", "foreachmul"):
         return None
     return next((f"{name}={value}" for name, value in _arguments(records).items() if value in (0, [0])), None)
 
@@ -104,7 +122,7 @@ def ranges(inputs: Iterable[Record]) -> str:
 
 def _patterns(record: Record, records: Sequence[Record]) -> Iterator[str]:
     """Yield the patterns in an input, each as a phrase."""
-    name = plain_name(record.op_type)
+    name = _name_of(record)
     shape = record.shape or ()
     if name.endswith("norm") and record.index in (1, 2):
         return  # its weight and bias, which begin as 1 and 0 everywhere
@@ -169,7 +187,7 @@ def _masked_rows(record: Record, dim: Any) -> int:
 def _reduced(record: Record, records: Sequence[Record]) -> Optional[int]:
     """Return the number of elements that make one result of a reduction; None for another operator."""
     shape = record.shape
-    if shape is None or not plain_name(record.op_type).startswith(_MEANS):
+    if shape is None or not _name_of(record).startswith(_MEANS):
         return None
     dims = _arguments(records).get("dim")
     dims = [dims] if isinstance(dims, int) else dims

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-# Private: what a process does at its end.
+# Private: what a process does at its end, and what it has in the temporary directory.
 from ascend_dump_mindspore._process import forget
+from ascend_dump_mindspore._scratch import Scratch
 from findings import findings
 from mindspore_process import dense_net, graph_mode, step
 from planted_links import plant, state_of
@@ -105,6 +106,25 @@ def test_a_path_that_mindspore_refuses_is_reached_through_a_link(name, ms, net, 
         step(ms, net)
     assert tmp_path / name in cap.path.parents
     assert len(cap.dump()) > 0
+
+
+def test_a_capture_elsewhere_does_not_take_a_directory_that_is_being_made(ms, net, tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+    lock, others = fcntl.flock, []
+
+    def locked_late(descriptor: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        others.append(Scratch())  # as another process does, before the capture has its lock
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", locked_late)
+    with ascend_dump.capture(net, path=tmp_path / "run.1", strict=True) as cap:
+        others.append(Scratch())  # and once it has it
+        step(ms, net)
+    assert len(cap.dump()) > 0
+    assert len(others) == 2
+    for scratch in others:
+        scratch.remove()
 
 
 def test_links_of_a_temporary_directory_with_other_characters_are_elsewhere(ms, net, tmp_path, monkeypatch):

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
-from ascend_dump_mindspore._scratch import Scratch
 
 import ascend_dump
 
@@ -157,24 +155,3 @@ def test_who_does_not_dump_leaves_nothing(settings, values, tmp_path):
 def test_a_process_that_ran_nothing_says_so(tmp_path):
     said, _ = launch(tmp_path, "", does="nothing")
     assert "wrote nothing" in said
-
-
-def test_a_process_that_sweeps_meanwhile_takes_no_directory_that_is_being_made(tmp_path, monkeypatch):
-    fcntl = pytest.importorskip("fcntl")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    lock, others = fcntl.flock, []
-
-    def locked_late(descriptor: int, operation: int) -> None:
-        monkeypatch.setattr(fcntl, "flock", lock)
-        others.append(Scratch())  # another capture begins, and sweeps, before the first one has its lock
-        lock(descriptor, operation)
-
-    monkeypatch.setattr(fcntl, "flock", locked_late)
-    first = Scratch()
-    assert first.path.is_dir()
-    assert others[0].path.is_dir()
-    others.append(Scratch())  # nor once it has it
-    assert first.path.is_dir()
-    for scratch in (first, *others):
-        scratch.remove()
-    assert list(tmp_path.iterdir()) == []

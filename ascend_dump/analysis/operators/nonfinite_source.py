@@ -12,11 +12,11 @@ from ascend_dump.errors import ReadError
 from ascend_dump.reading import Record
 from ascend_dump.statistics.nonfinite.masks import FILLING
 
-__all__ = ["ProgramNumbers", "first_nonfinite_input", "source_of"]
+__all__ = ["GRAPH_INPUTS", "ProgramNumbers", "first_nonfinite_input", "source_of"]
 
 #: Records of these types are what graphs call their parameters, constants and inputs.
 _PARAMETERS = ("parameter", "refdata", "variable", "variablev2", "varhandleop", "const", "constant")
-_GRAPH_INPUTS = ("data", "placeholder", "placeholderwithdefault", "iteratorgetnext", "getnext")
+GRAPH_INPUTS = ("data", "placeholder", "placeholderwithdefault", "iteratorgetnext", "getnext")
 
 #: Characters of an argument that are shown.
 _LONGEST = 80
@@ -79,7 +79,7 @@ def source_of(nonfinite: NonFiniteOperator) -> str:
     kind = nonfinite.record.op_type.lower()
     if kind in _PARAMETERS:
         return f"the parameter {nonfinite.record.op_name} has NaN or Inf"
-    if kind in _GRAPH_INPUTS:
+    if kind in GRAPH_INPUTS:
         return f"the input {nonfinite.record.op_name} of the model has NaN or Inf"
     wrong = [
         f"input {record.index} ({record.dtype}{list(record.shape or ())})"

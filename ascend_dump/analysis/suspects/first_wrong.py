@@ -11,13 +11,15 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, Optional
 
 from ascend_dump.analysis.numerics.valueless import is_no_value
-from ascend_dump.analysis.operators.nonfinite import executions
+from ascend_dump.analysis.operators.names import name_in_rules
+from ascend_dump.analysis.operators.nonfinite import CONSTANTS, executions, find_nonfinite
 from ascend_dump.analysis.operators.properties import COLLECTIVES
 from ascend_dump.analysis.suspects import Suspect, Writers
 from ascend_dump.common.ignored import IgnoredOperators
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Dump, Record
 from ascend_dump.statistics.nonfinite import Judge, Slot, is_nonfinite
+from ascend_dump.statistics.nonfinite.masks import FILLING
 
 __all__ = ["WrongOperator", "cause_of_wrong", "first_wrong"]
 
@@ -47,15 +49,20 @@ def first_wrong(
     unknown = 0
     step: object = None
     before: dict[str, tuple[str, ...]] = {}
+    #: Where the dump has no memory: the operator of this step that made this NaN or Inf last.
+    makers: dict[object, str] = {}
     for members in executions(records):
         if members[0].step != step:
-            step, before = members[0].step, {}
-        before[members[0].op_name] = writers.look_at(members)
+            step, before, makers = members[0].step, {}, {}
+        producers = writers.look_at(members)
         sides: dict[str, list[Record]] = {"input": [], "output": []}
         for record in members:
             sides.get(record.io, []).append(record)
         inputs, outputs = ([_slot(record) for record in side] for side in sides.values())
         unknown += sum(slot is None for slot in (*inputs, *outputs))
+        found = [makers[content] for content in _nonfinite_contents(inputs) if content in makers]
+        before[members[0].op_name] = producers or tuple(dict.fromkeys(found))
+        makers.update(dict.fromkeys(_nonfinite_contents(outputs) - {None}, members[0].op_name))
         slots = [[slot or Slot(None) for slot in side] for side in (inputs, outputs)]
         wrong = judge.look_at(members[0].op_type or "", *slots)
         if wrong is not None and ignored and _is_ignored(members, inputs, outputs, ignored, contents):
@@ -122,7 +129,20 @@ def cause_of_wrong(
         fresh = [producer for producer in wrong.before.get(name, ()) if producer not in visited]
         visited.update(fresh)
         queue += fresh
+    computed = _computed_mask(_of_rank(dump, record.rank), record, visited)
+    if computed is not None:
+        return computed
     return Suspect("non-finite", record, f"{record.label}: {wrong.what}")
+
+
+def _computed_mask(dump: Dump, wrong: Record, producers: Collection[str]) -> Optional[Suspect]:
+    """Return the producer that computed zeros and -Inf of finite inputs: a mask elsewhere, such as `mask.log()`."""
+    records = (record for record in dump.select(step=wrong.step) if record.op_name in producers)
+    for finding in find_nonfinite(records):
+        record = finding.record
+        if finding.kind == "mask" and name_in_rules(record.op_type or record.op_name) not in FILLING | CONSTANTS:
+            return Suspect("non-finite", record, f"{record.label}: Inf of finite inputs")
+    return None
 
 
 def _of_rank(dump: Dump, rank: Optional[int]) -> Dump:

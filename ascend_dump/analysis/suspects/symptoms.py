@@ -40,6 +40,8 @@ _WORDS = {
 _MOST_NAMED = 6
 #: Operators that may follow the one that fails, while the program ends.
 _MOST_LATER = 4
+#: Kinds of sources that may be masks of a correct program.
+_MASKS = ("computed", "filled")
 #: Operators that take in memory that PyTorch has not written.
 _IMPORTS = frozenset(("set", "fromfile", "frombuffer"))
 
@@ -49,6 +51,8 @@ class SymptomSource(NamedTuple):
 
     kind     "made": an operator makes it of finite inputs; "nan-made": NaN of inputs with Inf alone
              "filled": the program writes Inf as a constant or a mask
+             "computed": an operator makes zeros and -Inf, which may be a mask too
+             "parameter filled": it writes Inf into a parameter
              "constant": the program passes NaN in, as in torch.tensor(...)
              "taken in": the operator takes in memory of another process or a file
              "uninitialised": the memory was never written
@@ -61,7 +65,7 @@ class SymptomSource(NamedTuple):
 
     @property
     def is_operator(self) -> bool:
-        return self.kind in ("made", "nan-made")
+        return self.kind in ("made", "nan-made", "parameter filled")
 
     @property
     def words(self) -> str:
@@ -71,6 +75,8 @@ class SymptomSource(NamedTuple):
             "made": "NaN or Inf of finite inputs",
             "nan-made": "NaN of inputs without NaN",
             "filled": "the program fills in Inf here",
+            "computed": "-Inf of finite inputs",
+            "parameter filled": "the program writes Inf into a parameter here",
             "constant": "the program passes NaN in here, from Python or numpy",
             "taken in": "data of another process, or of a file",
             "uninitialised": "its memory is allocated here, and was not written before it is read",
@@ -306,7 +312,7 @@ class _Search:
         found.sort(key=lambda pair: (not pair[1].is_operator, pair[1].kind == "filled", pair[0]))
         self.source = found[0][1] if found else SymptomSource("outside", symptom.first)
         makers = [node for node in self._sources if not node.inputs]
-        self.is_of_constants = bool(makers) and all(_source_of(node).kind == "filled" for node in makers)
+        self.is_of_constants = bool(makers) and all(_source_of(node).kind in _MASKS for node in makers)
         return self
 
     def path(self) -> tuple[str, ...]:
@@ -321,7 +327,7 @@ class _Search:
             return reader.position, SymptomSource("uninitialised", unwritten)
         statistics = statistics_of(record)
         is_mask = statistics is not None and not has_nan(statistics)
-        if is_mask and not self._graph.numbers_last:
+        if is_mask and (record.parameter or not self._graph.numbers_last):
             is_mask = statistics is not None and is_additive_mask(statistics)
         return reader.position, SymptomSource("filled" if is_mask else "outside", record)
 
@@ -329,7 +335,7 @@ class _Search:
         writer = self._graph.writer(record, reader)
         if writer is None:
             return [self._from_outside(record, reader)]
-        return self._of_operator(writer)
+        return _as_read(record, self._of_operator(writer))
 
     def _of_operator(self, start: _Node) -> list[tuple[int, SymptomSource]]:
         """Return the sources of an operator's NaN or Inf. Without recursion: a backward pass has long chains."""
@@ -348,12 +354,25 @@ class _Search:
             sources = [
                 source
                 for record, writer in read
-                for source in (self._sources[writer] if writer else [self._from_outside(record, node)])
+                for source in (
+                    _as_read(record, self._sources[writer]) if writer else [self._from_outside(record, node)]
+                )
             ]
             if name_in_rules(node.first.op_type) in CONSTANTS:
                 sources = [(node.position, _source_of(node))]
             self._sources[node] = _with_own(node, list(dict.fromkeys(sources)))
         return self._sources[start]
+
+
+def _as_read(record: Record, sources: list[tuple[int, SymptomSource]]) -> list[tuple[int, SymptomSource]]:
+    """Return the sources of a tensor that is read. Inf that the program wrote into a parameter is no mask."""
+    statistics = statistics_of(record)
+    if not record.parameter or statistics is None or has_nan(statistics) or is_additive_mask(statistics):
+        return sources
+    return [
+        (position, source._replace(kind="parameter filled") if source.kind == "filled" else source)
+        for position, source in sources
+    ]
 
 
 def _carried(node: _Node) -> Sequence[tuple[Record, Statistics]]:
@@ -383,9 +402,11 @@ def _source_of(node: _Node) -> SymptomSource:
     name = name_in_rules(node.first.op_type)
     if name in _IMPORTS:
         return SymptomSource("taken in", record)
-    only_inf = not any(has_nan(statistics) for _, statistics in node.outputs)
-    if only_inf and (name in FILLING or name in CONSTANTS or all(is_additive_mask(s) for _, s in node.outputs)):
-        return SymptomSource("filled", record)
+    if not any(has_nan(statistics) for _, statistics in node.outputs):
+        if name in FILLING or name in CONSTANTS:
+            return SymptomSource("filled", record)
+        if all(is_additive_mask(statistics) for _, statistics in node.outputs):
+            return SymptomSource("computed", record)
     return SymptomSource("constant" if name in CONSTANTS else "made", record)
 
 

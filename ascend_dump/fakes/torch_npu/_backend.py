@@ -279,6 +279,25 @@ def _implementations() -> dict[str, Callable[..., Any]]:
     return kernels
 
 
+def _without_kernel() -> set[str]:
+    """Return the names of ATen's operators that PyTorch would not compose of others for a new device."""
+    operators = torch._C._dispatch_get_all_op_names()
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    composites = (
+        f"Composite{kind}" for kind in ("ImplicitAutograd", "ExplicitAutograd", "ExplicitAutogradNonFunctional")
+    )
+    composing = ("PrivateUse1", *composites)
+    return {
+        operator.partition("::")[2]
+        for operator in operators
+        if operator.startswith("aten::") and not any(has_kernel(operator, key) for key in composing)
+    }
+
+
+def _run_named(name: str, *args: Any, **kwargs: Any) -> Any:
+    return _run(_overload(name), *args, **kwargs)
+
+
 def _overload(name: str) -> Any:
     packet, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
@@ -310,7 +329,9 @@ def register() -> None:
         )
     # Starts PyTorch's threads for backward passes without one for this device: a process with such threads could
     # not run a backward pass in a forked child.
-    torch.ones((), requires_grad=True).backward()
+    # Called below `torch.autograd.backward`, where a capture looks at losses.
+    root = torch.ones((), requires_grad=True)
+    torch.autograd.Variable._execution_engine.run_backward((root,), (torch.ones(()),), False, False, (), True, True)
     torch.utils.rename_privateuse1_backend(NAME)
     torch._C._acc.register_python_privateuseone_hook(_keep(_DummyPrivateUse1Hook()))
     torch._C._acc.register_python_privateuseone_device_guard(_keep(_DummyDeviceGuard()))
@@ -322,7 +343,11 @@ def register() -> None:
     for name in _COMPOSED.read_text(encoding="ascii").split():
         if name not in kernels and torch._C._dispatch_has_kernel(f"aten::{name}"):
             aten.impl(name, functools.partial(_run, _overload(name)), "PrivateUse1")
-    for name, (with_gradients, plain) in composed_operators(_run).items():
+    # Below a dispatch mode that is switched off, PyTorch finds only kernels of their own, and no fallback.
+    composed = composed_operators(_run)
+    for name in sorted(_without_kernel() - kernels.keys() - composed.keys()):
+        aten.impl(name, functools.partial(_run_named, name), "PrivateUse1")
+    for name, (with_gradients, plain) in composed.items():
         aten.impl(name, with_gradients, "AutogradPrivateUse1")
         aten.impl(name, plain, "PrivateUse1")
     _keep(register_operators(_run))

@@ -81,6 +81,24 @@ def test_a_mask_from_before_the_recording_is_one(tmp_path: Path) -> None:
     assert source(tmp_path / "data", *rows) == ("outside", "_softmax_0")
 
 
+def test_zeros_and_inf_that_an_operator_computes_are_the_source_of_nothing_better(tmp_path: Path) -> None:
+    log, loss = operator("log_0", RIGHT, MASK, 1, 2), symptom("loss", NAN, 3)
+    assert source(tmp_path / "softmax", log, operator("_softmax_0", MASK, NAN, 2, 3), loss) == (
+        "nan-made",
+        "_softmax_0",
+    )
+    low = symptom("loss", LOW, 3)
+    assert source(tmp_path / "mean", log, operator("mean_0", MASK, LOW, 2, 3), low) == ("computed", "log_0")
+
+
+@pytest.mark.parametrize(("parameter", "expected"), [("fc.weight", ("parameter filled", "fill_0")), ("", None)])
+def test_inf_that_is_written_into_a_parameter_is_no_mask(tmp_path: Path, parameter: str, expected: object) -> None:
+    fill = operator("fill_0", RIGHT, LOW, 1, 2)
+    read = [row._replace(parameter=parameter if row.io == "input" else "") for row in operator("mm_0", LOW, LOW, 2, 3)]
+    rows = fill, read, operator("sub_0", LOW, NAN, 3, 4), symptom("loss", NAN, 4)
+    assert source(tmp_path, *rows) == (expected or ("nan-made", "sub_0"))
+
+
 @pytest.mark.parametrize(("kind", "name"), [("outside", "mul_0"), ("taken in", "set_0"), ("constant", "lift_fresh_0")])
 def test_what_no_operator_made(tmp_path: Path, kind: str, name: str) -> None:
     begin = {

@@ -52,3 +52,12 @@ def test_a_softmax_of_a_row_that_is_all_masked_is_the_cause(tmp_path: Path) -> N
     masked = LOW._replace(max=0.0, zero=6)
     rows = operator("masked_fill_0", RIGHT, masked, 1, 2), operator("_softmax_0", masked, NAN, 2, 3)
     assert named(tmp_path, *rows) == ("_softmax_0", 0)
+
+
+def test_what_computes_zeros_and_inf_alone_is_the_cause_of_inf_that_comes_of_it(tmp_path: Path) -> None:
+    mask, low = LOW._replace(max=0.0, zero=6), LOW._replace(max=float("-inf"), neginf=9)
+    given = ZEROS._replace(max=1.0)
+    carried = operator("mean_0", mask, low, 2, 3), operator("neg_0", low, HIGH._replace(posinf=9), 3, 4)
+    assert named(tmp_path / "computed", operator("log_0", given, mask, 1, 2), *carried) == ("log_0", 0)
+    filled = named(tmp_path / "filled", operator("where_0", given, mask, 1, 2), *carried)
+    assert filled == ("neg_0", 0)
