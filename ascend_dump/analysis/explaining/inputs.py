@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.explaining.input_kind import InputKinds
 from ascend_dump.analysis.explaining.origins import Draft, add_effect
@@ -168,7 +168,10 @@ class InputJudge:
                 self._state.drafts[earlier].explains += 1
                 self._state.rebuilt.append((earlier, match.reference.position))
                 return earlier
-        joined = (kind, reference.step, None if kind == "parameter" else match.reference.position)
+        joined: tuple[Any, ...] = (kind, reference.step, None if kind == "parameter" else match.reference.position)
+        if kind == "wiring" and match.reference.source:
+            # Operators of one source line are one change of the program, in each layer.
+            joined = (kind, match.reference.source, match.reference.op_type)
         draft = Draft(kind, pair, evidence, first_seen=kind != "wiring", joined=joined)
         number = self._state.drafts.add(draft)
         if kind == "wiring":

@@ -152,8 +152,11 @@ class Drafts:
         return first.summary.format(count=len(group))
 
 
-def stretch_draft(stretch: Stretch) -> Draft:
-    """Return the draft of an origin at a stretch: its first operator that computes, if possible one of actual."""
+def stretch_draft(stretch: Stretch, states: Sequence[str] = ()) -> Draft:
+    """Return the draft of an origin at a stretch: its first operator that computes, if possible one of actual.
+
+    states: what one side alone updates there, and later steps read
+    """
     here, there = stretch.operators
     both = [*here, *there]
     first = next((operator for operator in both if computes(operator)), both[0])
@@ -168,7 +171,13 @@ def stretch_draft(stretch: Stretch) -> Draft:
     # Operators of one source line are one change of the program, in each layer.
     types = (tuple(operator.op_type for operator in here), tuple(operator.op_type for operator in there))
     joined = (of_actual, first.module, first.source) if not (here and there) else (types, first.source)
-    return Draft("structure", pair, [text], hidden=True, joined=joined if first.source else None)
+    evidence = [text]
+    if states:
+        names = list(dict.fromkeys(states))
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        side = "here" if here else "in the reference"
+        evidence.append(f"updates {', '.join(names[:_MOST_NAMED])}{more} {side} only, for later steps")
+    return Draft("structure", pair, evidence, hidden=not states, joined=joined if first.source else None)
 
 
 def _adds_to_gradient(operator: Operator) -> bool:

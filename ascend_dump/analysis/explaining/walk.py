@@ -16,7 +16,7 @@ from ascend_dump.analysis.alignment.shards import Portions, is_of_parts
 from ascend_dump.analysis.explaining.api_calls import ApiCalls
 from ascend_dump.analysis.explaining.effects import Differing, Effects
 from ascend_dump.analysis.explaining.inputs import InputJudge
-from ascend_dump.analysis.explaining.origins import stretch_draft
+from ascend_dump.analysis.explaining.origins import Draft, stretch_draft
 from ascend_dump.analysis.explaining.outputs import judge_outputs
 from ascend_dump.analysis.explaining.rank_state import OperatorPair, RankState
 from ascend_dump.analysis.explaining.results import ChangedCall, Origin, Pair, Rebuilt
@@ -51,6 +51,8 @@ class Divergence:
         self._state = RankState(rules, rerun, NoiseJudge(rules, None if rerun is None else rerun.settles))
         #: By module or operator: parts that are built differently and agree.
         self._rebuilt: dict[str, Rebuilt] = {}
+        #: Drafts of what one side alone updates at the end of the last step.
+        self._last_updates: list[Draft] = []
         self.begin_step(())
 
     def begin_step(
@@ -76,6 +78,10 @@ class Divergence:
         shards     the tensors of other ranks, if the ranks of one side have parts of those of the other side
         """
         state = self._state
+        if wiring is not None and wiring.partners[0]:
+            for draft in self._last_updates:
+                draft.hidden = False
+            self._last_updates = []
         state.judge.spread = spread
         state.differences.shards = shards
         state.differences.layouts = views is not None
@@ -286,6 +292,17 @@ class Divergence:
     def _count_unreadable(self, pairs: Sequence[Pair]) -> None:
         self._state.unreadable += sum(pair.verdict == "unreadable" for pair in pairs)
 
+    def _draft_of(self, side: int, stretch: Stretch) -> Draft:
+        if self._wiring is None or stretch.operators[1 - side]:
+            return stretch_draft(stretch)
+        states = self._wiring.states_written(side, stretch.operators[side])
+        draft = stretch_draft(stretch, [self._wiring.named(side, record) for record in states])
+        if states and stretch.operators[side][-1].position > self._wiring.last_paired[side]:
+            # The recording of the other side may have ended before, unless it has another step.
+            draft.hidden = True
+            self._last_updates.append(draft)
+        return draft
+
     def _enter_stretch(self, side: int, operator: Operator, outputs: Sequence[Pair]) -> None:
         """Note an operator that only one side runs, with what it reads and makes."""
         state = self._state
@@ -295,7 +312,7 @@ class Divergence:
             is_alone = not stretch.operators[1 - side]
             lost = state.arguments.lost_gradient(side, operator) if is_alone else None
             number = (
-                state.arguments.stretch_origin(side, operator, state.drafts, stretch_draft(stretch))
+                state.arguments.stretch_origin(side, operator, state.drafts, self._draft_of(side, stretch))
                 if lost is None
                 else lost
             )

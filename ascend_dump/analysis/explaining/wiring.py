@@ -1,18 +1,23 @@
-"""Inputs that read another tensor than in the reference, by the operators that made them."""
+"""Inputs that read another tensor than in the reference, and states that one program alone writes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Optional
 
+from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.operator import Operator, storage_of
+from ascend_dump.analysis.operators.properties import writes
 from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, Flows, InputSource
 from ascend_dump.analysis.pairing.same_framework import Match
 from ascend_dump.reading import Record
 
 __all__ = ["NOT_WRITTEN", "Wiring"]
 
+#: Operators that begin a sum or a gradient anew.
+_FILLS = ("zero", "fill", "copy")
 NOT_WRITTEN = "no recorded operator wrote it before"
 
 
@@ -31,6 +36,11 @@ class Wiring:
     def flows(self) -> Flows:
         """The data flow of both programs."""
         return DataFlow(self._operators[0]), DataFlow(self._operators[1])
+
+    @cached_property
+    def last_paired(self) -> tuple[int, int]:
+        """The position of the last operator with a partner on each side; -1 if there is none."""
+        return max(self.partners[0], default=-1), max(self.partners[1], default=-1)
 
     @cached_property
     def _names(self) -> tuple[dict[int, str], dict[int, str]]:
@@ -59,6 +69,63 @@ class Wiring:
             return False, [f"made by {names[0]}, and changed since by something that is not recorded"]
         return True, [f"reads {names[0]} here, {names[1]} in the reference"]
 
+    def states_written(self, side: int, operators: Sequence[Operator]) -> list[Record]:
+        """Return the outputs by which operators of one side (0: actual) update what is older than the step.
+
+        Gradients, and what the other side writes too, are left out.
+        """
+        flow = self.flows[side]
+        before: dict[int, Record] = {}
+        after: dict[int, Record] = {}
+        for operator in operators:
+            if operator.phase == "backward" or not writes(operator.op_type) or operator.function in _FILLS:
+                continue
+            for source in flow.sources[operator.position]:
+                if source.root is not None and source.root.position == OUTSIDE:
+                    before.setdefault(source.root.output, source.record)
+            after.update((storage[0], output) for output in operator.outputs if (storage := storage_of(output)))
+        return [
+            output
+            for storage, output in after.items()
+            if storage in before and self._is_changed(side, before[storage], output)
+        ]
+
+    def _is_changed(self, side: int, before: Record, after: Record) -> bool:
+        # Counts of steps are single numbers; another program has them in Python.
+        is_float = float_kind(after.dtype or "") is not None and math.prod(after.shape or ()) > 1
+        name = self._names[side].get((storage_of(after) or (-1,))[0], after.parameter or "")
+        if not is_float or name.endswith(".grad") or after.content is None or after.content == before.content:
+            return False
+        return after.content not in self._written[1 - side] and (not name or name not in self._named_writes[1 - side])
+
+    @cached_property
+    def _written(self) -> tuple[set[object], set[object]]:
+        """The contents that each side makes."""
+        sides: list[set[object]] = [
+            {output.content for one in operators for output in one.outputs} for operators in self._operators
+        ]
+        return sides[0], sides[1]
+
+    @cached_property
+    def _named_writes(self) -> tuple[set[str], set[str]]:
+        """The parameters and states that each side writes, by name."""
+        sides = [
+            {
+                self._names[side].get((storage_of(output) or (-1,))[0], output.parameter or "")
+                for one in operators
+                if writes(one.op_type)
+                for output in one.outputs
+            }
+            for side, operators in enumerate(self._operators)
+        ]
+        return sides[0], sides[1]
+
+    def named(self, side: int, record: Record) -> str:
+        """Return the name of the parameter or state of a tensor, or that it is from outside."""
+        storage = storage_of(record)
+        name = "" if storage is None else self._names[side].get(storage[0], "")
+        return name or record.parameter or "a tensor from outside"
+
     def _source(self, side: int, operator: Operator, record: Record) -> Optional[InputSource]:
         sources = self.flows[side].sources[operator.position]
         return next((source for source in sources if source.record is record), None)
@@ -66,8 +133,6 @@ class Wiring:
     def _name(self, side: int, source: InputSource) -> str:
         root = source.root
         if root is None or root.position == OUTSIDE:
-            storage = storage_of(source.record)
-            name = "" if storage is None else self._names[side].get(storage[0], "")
-            return name or "a tensor from outside"
+            return self.named(side, source.record)
         label = self._operators[side][root.position].label
         return label if root.output == 0 else f"output {root.output} of {label}"

@@ -452,4 +452,5 @@ class TestOneOrigin:
             return path
 
         found = ascend_dump.compare(run(tmp_path / "one", changed=True), run(tmp_path / "other", changed=False))
-        assert [(one.kind, one.op_name, one.step) for one in found.origins] == [("input", "addmm_0", 1)]
+        kinds = [(one.kind, one.op_name, one.step) for one in found.origins]
+        assert kinds == [("structure", "mul__0", 0), ("input", "addmm_0", 1)]

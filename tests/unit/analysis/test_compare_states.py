@@ -1,0 +1,104 @@
+"""States that one of two programs alone updates: averages, parameters, momentum."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Callable
+
+import pytest
+
+import ascend_dump
+
+torch = pytest.importorskip("torch")
+
+Update = Callable[[torch.nn.Module, torch.Tensor], None]
+
+
+def train(path: Path, update: Update, *, steps: str = "0-1") -> Path:
+    """Two layers, and a state of the size of the first weight that `update` may change after the backward pass."""
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    state, inputs = torch.zeros(4, 4), torch.randn(3, 8, 4).unbind()
+    with ascend_dump.capture(network, path=path, steps=steps, mode="all"):
+        for step in range(3):
+            network(inputs[step]).square().mean().backward()
+            with torch.no_grad():
+                update(network, state)
+            for parameter in network.parameters():
+                parameter.grad = None
+    return path
+
+
+def descend(network: torch.nn.Module, *frozen: str) -> None:
+    for name, parameter in network.named_parameters():
+        if name not in frozen:
+            parameter.sub_(parameter.grad, alpha=0.1)
+
+
+def average(network: torch.nn.Module, state: torch.Tensor) -> None:
+    descend(network)
+    state.mul_(0.9).add_(network[0].weight, alpha=0.1)
+
+
+def test_an_average_that_is_never_updated(tmp_path: Path) -> None:
+    actual = train(tmp_path / "actual", lambda network, state: descend(network))
+    found = ascend_dump.compare(actual, train(tmp_path / "reference", average))
+    [origin] = found.origins
+    assert (origin.kind, origin.step) == ("structure", 0)
+    assert origin.source.startswith(__file__)
+    assert "updates a tensor from outside in the reference only, for later steps" in origin.evidence
+
+
+def test_a_recording_that_ends_before_the_update_proves_nothing(tmp_path: Path) -> None:
+    actual = train(tmp_path / "actual", lambda network, state: descend(network), steps="0")
+    assert ascend_dump.compare(actual, train(tmp_path / "reference", average, steps="0")).origins == ()
+
+
+def test_a_parameter_that_is_frozen_is_named(tmp_path: Path) -> None:
+    actual = train(tmp_path / "actual", lambda network, state: descend(network, "0.weight"))
+    found = ascend_dump.compare(actual, train(tmp_path / "reference", lambda network, state: descend(network)))
+    [origin] = found.origins
+    assert "updates 0.weight in the reference only, for later steps" in origin.evidence
+
+
+def test_a_count_of_steps_is_no_state(tmp_path: Path) -> None:
+    def counted(network: torch.nn.Module, state: torch.Tensor) -> None:
+        state[:1, :1].add_(1)
+        descend(network)
+
+    actual = train(tmp_path / "actual", counted)
+    found = ascend_dump.compare(actual, train(tmp_path / "reference", lambda network, state: descend(network)))
+    assert found.origins == ()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_product_out_of_place_that_loses_the_state_is_one_origin(tmp_path: Path, lost: bool) -> None:
+    """Where nothing is lost, the state is assigned, and no origin is left."""
+
+    def run(path: Path, *, in_place: bool) -> Path:
+        torch.manual_seed(0)
+        network = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
+        momentum = [torch.zeros_like(parameter) for parameter in network.parameters()]
+        inputs = torch.randn(3, 8, 4)
+        with ascend_dump.capture(network, path=path, steps="0-2", mode="all"):
+            for step in range(3):
+                network(inputs[step]).square().mean().backward()
+                with torch.no_grad():
+                    for number, parameter in enumerate(network.parameters()):
+                        if in_place:
+                            momentum[number].mul_(0.9).add_(parameter.grad)
+                        else:
+                            product = momentum[number].mul(0.9).add_(parameter.grad)
+                            momentum[number] = momentum[number] if lost else product
+                        parameter.sub_(momentum[number], alpha=0.1)
+                        parameter.grad = None
+        return path
+
+    found = ascend_dump.compare(run(tmp_path / "a", in_place=False), run(tmp_path / "b", in_place=True))
+    if not lost:
+        assert found.origins == ()
+        return
+    [origin] = found.origins
+    assert origin.kind == "wiring"
+    assert any(text.startswith("with it: ") for text in origin.evidence)
+    assert any(text.startswith("reads a tensor from outside here, add_") for text in origin.evidence)
