@@ -12,6 +12,7 @@ from ascend_dump.analysis.explaining.rank_state import (
     FOLLOWS,
     FOLLOWS_ROUNDING,
     FOLLOWS_UNDEFINED,
+    NO_VALUE_YET,
     OperatorPair,
     RankState,
 )
@@ -20,6 +21,7 @@ from ascend_dump.analysis.explaining.stretches import Border
 from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
 from ascend_dump.analysis.numerics.tensor_pair import Difference, type_of
+from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.collectives import is_contribution
 from ascend_dump.analysis.operators.module_calls import NOT_RECORDED
 from ascend_dump.analysis.operators.next_request import is_of_module
@@ -93,6 +95,8 @@ class InputJudge:
             return _JudgedInput(pair)
         if difference.verdict == "unreadable":
             return _JudgedInput(pair, state.known.causes_of(difference.contents))
+        if (storage_of(a), storage_of(b)) in state.cast_memory and is_no_value(a) and is_no_value(b):
+            return _JudgedInput(replace(pair, verdict="noise", reason=NO_VALUE_YET))
         if state.is_cast(difference):
             difference = difference.of_values()
             pair = replace(pair, verdict="different", reason="")

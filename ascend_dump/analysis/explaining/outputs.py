@@ -13,6 +13,7 @@ from ascend_dump.analysis.explaining.rank_state import (
     FOLLOWS,
     FOLLOWS_ROUNDING,
     FOLLOWS_UNDEFINED,
+    NO_VALUE_YET,
     OperatorPair,
     RankState,
     extent,
@@ -22,11 +23,12 @@ from ascend_dump.analysis.judging.input_noise import FOLLOWS_FLIPS, NO_ORIGINS, 
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.measure import Measure
 from ascend_dump.analysis.numerics.tensor_pair import Difference, identity_of, type_of
+from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.arguments import DifferingArgument, differing_arguments, same_generator
 from ascend_dump.analysis.operators.module_calls import NOT_RECORDED
 from ascend_dump.analysis.operators.names import is_view, may_enlarge_errors, operation
 from ascend_dump.analysis.operators.next_request import is_of_module
-from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import COLLECTIVES, RANDOM, VIEWS, operator_class, writes
 from ascend_dump.analysis.operators.undefined_outputs import why_undefined
 from ascend_dump.analysis.pairing.same_framework import Match
@@ -76,7 +78,13 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
             state.remember(pair, None, frozenset({origin}))
     if a is None or b is None or difference.verdict in ("equal", "unreadable"):
         return pair
-    if operators.is_cast and difference.verdict == "structure" and difference.contents is not None:
+    memory = storage_of(a), storage_of(b)
+    is_cast = operators.is_cast or memory in state.cast_memory
+    if is_cast and difference.verdict == "structure" and a.shape == b.shape and is_no_value(a) and is_no_value(b):
+        # Allocated for a tensor that is cast, and not written yet.
+        state.cast_memory.add(memory)
+        return replace(pair, verdict="noise", reason=NO_VALUE_YET)
+    if is_cast and difference.verdict == "structure" and difference.contents is not None:
         state.casts.add(difference.contents)
         difference = difference.of_values()
         pair = replace(pair, verdict=difference.verdict, reason=difference.reason)

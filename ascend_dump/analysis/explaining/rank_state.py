@@ -26,12 +26,13 @@ from ascend_dump.analysis.replay.rerun import Rerun
 from ascend_dump.common.units import counted
 from ascend_dump.reading import Record
 
-__all__ = ["FOLLOWS", "FOLLOWS_ROUNDING", "FOLLOWS_UNDEFINED", "OperatorPair", "RankState", "extent"]
+__all__ = ["FOLLOWS", "FOLLOWS_ROUNDING", "FOLLOWS_UNDEFINED", "NO_VALUE_YET", "OperatorPair", "RankState", "extent"]
 
 #: Reasons of differences that known ones explain.
 FOLLOWS = "follows from an earlier difference"
 FOLLOWS_ROUNDING = "follows from earlier rounding"
 FOLLOWS_UNDEFINED = "follows from a tensor without a defined value"
+NO_VALUE_YET = "memory without a value yet, in the type that one program casts to"
 
 
 class OperatorPair:
@@ -89,6 +90,7 @@ class RankState:
     """The knowledge of one rank at one moment of the walk.
 
     casts       contents of tensors in another type on both sides, because one program casts what they are made of
+    cast_memory memory of this step that is allocated for such tensors, and has no value yet
     wirings     origins at inputs that read another tensor, by the name of the operator and the evidence
     rebuilt     origins where the programs are built differently in this step, and their operators or stretches
     unreadable  number of unreadable records so far
@@ -104,6 +106,7 @@ class RankState:
     drafts: Drafts = field(default_factory=Drafts)
     stretches: Stretches = field(default_factory=Stretches)
     casts: set[tuple[Any, Any]] = field(default_factory=set)
+    cast_memory: set[tuple[Any, Any]] = field(default_factory=set)
     wirings: dict[tuple[str, tuple[str, ...]], OriginNumber] = field(default_factory=dict)
     rebuilt: list[tuple[OriginNumber, Node]] = field(default_factory=list)
     unreadable: int = 0

@@ -91,6 +91,7 @@ class Divergence:
         state.arguments.begin_step()
         state.stretches.begin_step(stretches or {})
         state.rebuilt.clear()
+        state.cast_memory.clear()
         #: By position in the reference: paired operators of which a tensor differs.
         self._differing: dict[int, Differing] = {}
         self._wiring = wiring
