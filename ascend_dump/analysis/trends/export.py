@@ -1,0 +1,157 @@
+"""Write curves as event files of TensorBoard, as Parquet or as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+from ascend_dump.analysis.trends.curves import Curve
+from ascend_dump.common.suggest import did_you_mean
+from ascend_dump.errors import ConfigError, NotSupported
+from ascend_dump.reading.catalog import polars_or_refuse
+from ascend_dump.report.saving import save_bytes, writing
+
+if TYPE_CHECKING:
+    import polars
+
+__all__ = ["FORMATS", "CurveSide", "check_format", "export_curves", "frame_of"]
+
+FORMATS = ("tensorboard", "parquet", "csv")
+
+_COLUMNS = ("side", "run", "rank", "model", "kind", "name", "quantity", "step", "value")
+
+
+class CurveSide(NamedTuple):
+    """The curves of a dump. name: "actual" or "reference"; times: as in `CurvesRead`."""
+
+    name: str
+    curves: Sequence[Curve]
+    times: Mapping[Any, float]
+
+
+def check_format(format: str) -> None:
+    """Raise ConfigError for an unknown format, NotSupported if the package that writes it is missing."""
+    if format not in FORMATS:
+        guess = did_you_mean(format, FORMATS)
+        raise ConfigError(f"curves cannot be exported as {format!r}", hint=f"{guess}formats: {', '.join(FORMATS)}")
+    if format == "parquet":
+        polars_or_refuse("Parquet")
+    elif format == "tensorboard":
+        _tensorboard_or_refuse()
+
+
+def export_curves(sides: Sequence[CurveSide], format: str, path: Path) -> Path:
+    """Write curves to a file, or a directory for TensorBoard, and return its path. Raises as `Trends.export` does."""
+    check_format(format)
+    if format == "tensorboard":
+        _write_events(sides, path)
+    elif format == "parquet":
+        packed = io.BytesIO()
+        frame_of(sides).write_parquet(packed)
+        save_bytes(path, packed.getvalue(), "the table of curves")
+    else:
+        text = io.StringIO(newline="")
+        writer = csv.writer(text)
+        writer.writerow(_columns(sides))
+        writer.writerows(_rows(sides))
+        save_bytes(path, text.getvalue().encode(errors="backslashreplace"), "the table of curves")
+    return path
+
+
+def frame_of(sides: Sequence[CurveSide]) -> polars.DataFrame:
+    """Return a row for each value. Raises NotSupported without polars."""
+    pl = polars_or_refuse("to_frame()")
+    types = dict.fromkeys(_COLUMNS, pl.Utf8)
+    types.update(rank=pl.Int64, step=pl.Int64, value=pl.Float64)
+    columns = _columns(sides)
+    frame: polars.DataFrame = pl.DataFrame(
+        list(_rows(sides)), schema={name: types[name] for name in columns}, orient="row"
+    )
+    return frame
+
+
+def _columns(sides: Sequence[CurveSide]) -> tuple[str, ...]:
+    return _COLUMNS if len(sides) > 1 else _COLUMNS[1:]
+
+
+def _rows(sides: Sequence[CurveSide]) -> Iterator[tuple[Any, ...]]:
+    for side in sides:
+        for curve in side.curves:
+            place = (curve.run, curve.rank, curve.model, curve.kind, curve.name, curve.quantity)
+            lead = (side.name, *place) if len(sides) > 1 else place
+            yield from ((*lead, step, value) for step, value in zip(curve.steps, curve.values))
+
+
+def _tensorboard_or_refuse() -> tuple[Any, Any, Any]:
+    """Return the writer of event files, and the messages Event and Summary of the package tensorboard."""
+    try:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    except ImportError as error:
+        raise NotSupported(
+            f"event files need the package tensorboard, which cannot be imported: {error}",
+            hint="pip install 'ascend-dump[tensorboard]', or export csv",
+        ) from None
+    return EventFileWriter, Event, Summary
+
+
+def _write_events(sides: Sequence[CurveSide], directory: Path) -> None:
+    """Write one directory for each side, run, rank and model below `directory`, as far as there are several."""
+    writer_of, event_of, summary_of = _tensorboard_or_refuse()
+    several = _several(sides)
+    groups: dict[Path, list[tuple[CurveSide, Curve]]] = {}
+    for side in sides:
+        for curve in side.curves:
+            groups.setdefault(directory.joinpath(*_names(side, curve, several)), []).append((side, curve))
+    with writing(directory, "the event files"):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path, members in groups.items():
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            before = set(path.iterdir())
+            writer = writer_of(str(path))
+            try:
+                for event in _events(members, event_of, summary_of):
+                    writer.add_event(event)
+            finally:
+                writer.close()
+            for file in set(path.iterdir()) - before:
+                os.chmod(file, 0o600)
+
+
+def _several(sides: Sequence[CurveSide]) -> list[str]:
+    curves = [curve for side in sides for curve in side.curves]
+    # Two sides always have runs of different names.
+    runs = any(len({curve.run for curve in side.curves}) > 1 for side in sides)
+    places = [name for name in ("rank", "model") if len({getattr(curve, name) for curve in curves}) > 1]
+    return [*(["side"] if len(sides) > 1 else []), *(["run"] if runs else []), *places]
+
+
+def _names(side: CurveSide, curve: Curve, several: Sequence[str]) -> list[str]:
+    """Return the directories of a curve, which are the names of runs in TensorBoard."""
+    parts = [side.name] if "side" in several else []
+    return parts + [f"{name}_{_as_file_name(getattr(curve, name))}" for name in several if name != "side"]
+
+
+def _as_file_name(value: Optional[object]) -> str:
+    text = "none" if value is None else str(value)
+    return "".join(char if char.isalnum() or char in "-_." else "_" for char in text)[:100]
+
+
+def _events(members: Sequence[tuple[CurveSide, Curve]], event_of: Any, summary_of: Any) -> Iterator[Any]:
+    """Yield one event for each step, with all values of it: `quantity/name` is the tag."""
+    by_step: dict[int, list[tuple[str, float]]] = {}
+    times: dict[int, float] = {}
+    for side, curve in members:
+        tag = f"{curve.quantity}/{curve.name or 'model'}"
+        place = (curve.run, curve.rank, curve.model)
+        for step, value in zip(curve.steps, curve.values):
+            by_step.setdefault(step, []).append((tag, value))
+            times.setdefault(step, side.times.get((place, step), 0.0))
+    for step, values in sorted(by_step.items()):
+        summary = summary_of(value=[summary_of.Value(tag=tag, simple_value=value) for tag, value in values])
+        yield event_of(wall_time=times[step], step=step, summary=summary)
