@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ascend_dump.analysis.trends.assemble import Trends, trends
 from ascend_dump.analysis.trends.curves import Curve, CurveSpike
 from ascend_dump.analysis.trends.export import FORMATS
 from ascend_dump.analysis.trends.parting import Parting
 from ascend_dump.analysis.trends.quantities import QUANTITIES
-from ascend_dump.analysis.trends.assemble import Trends, trends
 
 __all__ = ["FORMATS", "QUANTITIES", "Curve", "CurveSpike", "Parting", "Trends", "trends"]

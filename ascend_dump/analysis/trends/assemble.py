@@ -231,6 +231,13 @@ def _notes(read: Mapping[str, CurvesRead]) -> Iterable[str]:
             'no parameter is recorded: capture(data="stats", level="module") records their norms where a torch '
             "optimizer steps within a recorded step"
         )
+        return
+    updated = {step for curve in curves.curves if curve.kind == "parameter" for step in curve.steps}
+    if len(updated) < len(steps):
+        yield (
+            f"parameters have values in {len(updated)} of {len(steps)} steps, in which an optimizer stepped: "
+            'options={"step": "optimizer"} lets each step end with it'
+        )
 
 
 def _no_curves(dump: Dump, selection: CurveSelection, read: CurvesRead) -> DumpNotFound:

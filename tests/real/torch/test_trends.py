@@ -1,4 +1,4 @@
-"""`trends` of a small GPT-2: a spike of the learning rate, a changed eps, healthy seeds, and TensorBoard's own reader."""
+"""`trends` of a small GPT-2: a spike of the learning rate, a changed eps, healthy seeds, and TensorBoard's reader."""
 
 from __future__ import annotations
 
