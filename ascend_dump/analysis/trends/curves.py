@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.judging.spikes import find_spikes
-from ascend_dump.analysis.trends.quantities import Point, StepPoints, least_change
+from ascend_dump.analysis.trends.quantities import CurvePoint, StepPoints, least_change
 from ascend_dump.common.patterns import text_matcher
 from ascend_dump.reading import Dump, Record
 
@@ -138,11 +138,11 @@ class _Curves:
     """The curves read so far, in the order of their first points."""
 
     selection: CurveSelection
-    builders: dict[tuple[_Key, Point], _Builder] = field(default_factory=dict)
+    builders: dict[tuple[_Key, CurvePoint], _Builder] = field(default_factory=dict)
     #: Microseconds since the epoch of the first record of a step.
     times: dict[tuple[_Key, int], int] = field(default_factory=dict)
 
-    def add(self, place: tuple[_Key, int], points: Mapping[Point, float]) -> None:
+    def add(self, place: tuple[_Key, int], points: Mapping[CurvePoint, float]) -> None:
         key, step = place
         for point, value in points.items():
             if self.selection.takes(point.kind, point.name):
@@ -201,7 +201,7 @@ def read_curves(
     return CurvesRead(read, times, points.unreadable, points.first_error)
 
 
-def _curve(key: _Key, point: Point, builder: _Builder) -> Curve:
+def _curve(key: _Key, point: CurvePoint, builder: _Builder) -> Curve:
     # A step that is found twice, such as on two devices, has its last value.
     by_step = dict(sorted(dict(zip(builder.steps, builder.values)).items()))
     return Curve(point.kind, point.name, point.quantity, array("q", by_step), array("d", by_step.values()), *key)

@@ -15,7 +15,7 @@ from ascend_dump.errors import NotSupported, ReadError
 from ascend_dump.reading import Record
 from ascend_dump.statistics import Statistics
 
-__all__ = ["QUANTITIES", "Point", "StepPoints", "execution_order", "least_change"]
+__all__ = ["QUANTITIES", "CurvePoint", "StepPoints", "execution_order", "least_change"]
 
 #: Quantities of modules, then of parameters, with their meanings.
 QUANTITIES: Mapping[str, str] = MappingProxyType(
@@ -45,7 +45,7 @@ _PARTS, _LEAST_OF_PARTS = ("zeros", "concentration"), 0.02
 _SUM_TOLERANCE = 2e-3
 
 
-class Point(NamedTuple):
+class CurvePoint(NamedTuple):
     """The place of a value in one step. kind, name, quantity: as in `Curve`."""
 
     kind: str
@@ -95,7 +95,7 @@ class _Outputs:
             self.row_squares += (statistics.l2norm or 0.0) * (statistics.l2norm or 0.0)
             self.rows += rows
 
-    def values(self, kind: str, name: str) -> dict[Point, float]:
+    def values(self, kind: str, name: str) -> dict[CurvePoint, float]:
         values = {
             "activation_max": self.largest,
             "activation_rms": None if self.squares is None else _root(self.squares, self.measured_elements),
@@ -103,7 +103,9 @@ class _Outputs:
             "concentration": self.row_squares / self.rows if self.rows else None,
             "nonfinite": self.nonfinite,
         }
-        return {Point(kind, name, quantity): float(value) for quantity, value in values.items() if value is not None}
+        return {
+            CurvePoint(kind, name, quantity): float(value) for quantity, value in values.items() if value is not None
+        }
 
 
 class StepPoints:
@@ -117,7 +119,7 @@ class StepPoints:
         self.first_error = ""
         self._outputs: dict[tuple[str, str], _Outputs] = {}
         self._gradients: dict[str, float] = {}
-        self._parameters: dict[str, _Parameter] = {}
+        self._parameters: dict[str, _ParameterStep] = {}
 
     def add(self, record: Record) -> None:
         """Add a record of the step, if it has a part in a value."""
@@ -148,15 +150,15 @@ class StepPoints:
         else:
             self._add_to_parameter(record, role, statistics.l2norm)
 
-    def values(self) -> dict[Point, float]:
+    def values(self) -> dict[CurvePoint, float]:
         """Return the values of the step."""
-        values: dict[Point, float] = {}
+        values: dict[CurvePoint, float] = {}
         for (kind, name), outputs in self._outputs.items():
             values.update(outputs.values(kind, name))
             if kind == "module" and name in self._gradients:
-                values[Point(kind, name, "output_gradient")] = self._gradients[name]
+                values[CurvePoint(kind, name, "output_gradient")] = self._gradients[name]
         for name, parameter in self._parameters.items():
-            values.update({Point("parameter", name, quantity): value for quantity, value in parameter.values()})
+            values.update({CurvePoint("parameter", name, quantity): value for quantity, value in parameter.values()})
         return values
 
     def _note_error(self, error: ReadError) -> None:
@@ -166,7 +168,7 @@ class StepPoints:
     def _add_to_parameter(self, record: Record, role: str, norm: float) -> None:
         label = record.parameter or ""
         name = label.removesuffix(".grad") if role == "gradient" else label.removeprefix(_CHANGE_OF)
-        parameter = self._parameters.setdefault(name, _Parameter())
+        parameter = self._parameters.setdefault(name, _ParameterStep())
         if role == "gradient":
             parameter.gradient = norm
         elif role == "change":
@@ -184,7 +186,7 @@ _STATE_OF = " of "
 
 
 @dataclass
-class _Parameter:
+class _ParameterStep:
     """A parameter in one step. before, after: its records before and after the optimizer step, if there are any."""
 
     before: Optional[Record] = None
