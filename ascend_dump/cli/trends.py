@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Optional
 
 import click
 
 from ascend_dump.cli.shared.exit import Exit, exit_code
-from ascend_dump.cli.shared.reading import json_option, lost_fields, lost_of, open_selected, progress, selector_options
-from ascend_dump.cli.shared.reading import tell_lost as print_lost
+from ascend_dump.cli.shared.reading import (
+    json_option,
+    lost_fields,
+    lost_of,
+    open_selected,
+    progress,
+    selector_options,
+    tell_lost,
+)
 from ascend_dump.common.units import counted
 from ascend_dump.errors import AscendDumpError, ConfigError, WriteError
 
@@ -91,7 +100,7 @@ def trends(
         write_document(sys.stdout, "trends", {**fields, "notes": [*notes, *lost_fields(lost)]})
     else:
         _show(found, full=show_all)
-    print_lost(lost)
+    tell_lost(lost)
     for error in failures:
         print(f"error: {error}", file=sys.stderr)
     if failures:
@@ -159,6 +168,8 @@ def _show(found: Trends, *, full: bool) -> None:
 
 def _lines(found: Trends) -> Iterator[str]:
     """Yield the answer, which stands above the table."""
+    from ascend_dump.report.tables import PIPE_WIDTH
+
     steps = found.steps
     kinds = Counter(kind for kind, _ in {(curve.kind, curve.name) for curve in found.curves})
     counts = ", ".join(counted(count, kind) for kind, count in sorted(kinds.items()))
@@ -170,7 +181,8 @@ def _lines(found: Trends) -> Iterator[str]:
     if nonfinite is not None:
         yield f"NaN or Inf first in step {nonfinite[1]}: {nonfinite[0].label}"
     yield from _spikes(found)
-    yield from found.notes
+    for note in found.notes:
+        yield from wrap(note, PIPE_WIDTH, subsequent_indent="  ")
 
 
 def _partings(found: Trends) -> Iterator[str]:
@@ -188,8 +200,6 @@ def _partings(found: Trends) -> Iterator[str]:
 
 
 def _factor(distance: float) -> str:
-    import math
-
     return f"{math.exp(min(distance, 700.0)):.4g}"
 
 

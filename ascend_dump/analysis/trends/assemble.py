@@ -72,16 +72,18 @@ class Trends:
     @property
     def first_nonfinite(self) -> Optional[tuple[Curve, int]]:
         """The curve with the earliest NaN or Inf, and its step; None if there is none."""
-        found = [(curve, step) for curve in self.curves if (step := curve.first_nonfinite) is not None]
-        return min(found, key=lambda pair: pair[1], default=None)
+        nonfinite = [(curve, step) for curve in self.curves if (step := curve.first_nonfinite) is not None]
+        return min(nonfinite, key=lambda pair: pair[1], default=None)
 
     def curve(self, name: str, quantity: str) -> Curve:
         """Return the first curve of a module or parameter. Raises ConfigError if there is none."""
         for curve in self.curves:
             if (curve.name, curve.quantity) == (name, quantity):
                 return curve
-        known = sorted({curve.quantity for curve in self.curves if curve.name == name})
-        hint = f"it has {', '.join(known)}" if known else _nearest(name, (curve.name for curve in self.curves))
+        quantities = sorted({curve.quantity for curve in self.curves if curve.name == name})
+        hint = (
+            f"it has {', '.join(quantities)}" if quantities else _nearest(name, (curve.name for curve in self.curves))
+        )
         raise ConfigError(f"{self.path} has no curve {quantity!r} of {name!r}", hint=hint)
 
     def to_dict(self) -> dict[str, Any]:
@@ -225,15 +227,14 @@ def _notes(read: Mapping[str, CurvesRead]) -> Iterable[str]:
     steps = {step for curve in curves.curves for step in curve.steps}
     if len(steps) == 1:
         yield 'one step only, which is no curve: capture several, with steps="0-:10"'
-    kinds = {curve.kind for curve in curves.curves}
-    if "parameter" not in kinds:
+    if not curves.has_parameters:
         yield (
-            'no parameter is recorded: capture(data="stats", level="module") records their norms where a torch '
-            "optimizer steps within a recorded step"
+            'no parameter is recorded: capture(data="stats", level="module") records their norms where an optimizer of '
+            'PyTorch steps within a recorded step; with gradient accumulation add options={"step": "optimizer"}'
         )
         return
     updated = {step for curve in curves.curves if curve.kind == "parameter" for step in curve.steps}
-    if len(updated) < len(steps):
+    if updated and len(updated) < len(steps):
         yield (
             f"parameters have values in {len(updated)} of {len(steps)} steps, in which an optimizer stepped: "
             'options={"step": "optimizer"} lets each step end with it'
@@ -242,8 +243,8 @@ def _notes(read: Mapping[str, CurvesRead]) -> Iterable[str]:
 
 def _no_curves(dump: Dump, selection: CurveSelection, read: CurvesRead) -> DumpNotFound:
     chosen = {"module": selection.module, "parameter": selection.parameter}
-    given = [f"{name}={text!r}" for name, text in chosen.items() if text is not None]
-    if given:
+    patterns = [f"{name}={text!r}" for name, text in chosen.items() if text is not None]
+    if patterns:
         names = {
             name: [
                 curve.name for curve in read_curves(dump).curves if (curve.kind == "parameter") == (name == "parameter")
@@ -252,7 +253,7 @@ def _no_curves(dump: Dump, selection: CurveSelection, read: CurvesRead) -> DumpN
             if text is not None
         }
         hint = "; ".join(_nearest(str(chosen[name]), known) for name, known in names.items())
-        return DumpNotFound(f"no curve matches {', '.join(given)}", path=dump.root, hint=hint)
+        return DumpNotFound(f"no curve matches {', '.join(patterns)}", path=dump.root, hint=hint)
     reason = f"; {read.first_error}" if read.first_error else ""
     return DumpNotFound(
         f"no curve: no record of a step has a floating-point output{reason}",
@@ -262,6 +263,6 @@ def _no_curves(dump: Dump, selection: CurveSelection, read: CurvesRead) -> DumpN
 
 
 def _nearest(pattern: str, names: Iterable[str]) -> str:
-    known = sorted(set(names))
-    near = get_close_matches(pattern.strip("*"), known, n=3, cutoff=0.3) or known[:3]
+    choices = sorted(set(names))
+    near = get_close_matches(pattern.strip("*"), choices, n=3, cutoff=0.3) or choices[:3]
     return f"nearest: {', '.join(name or 'the model' for name in near)}" if near else "the dump has none"

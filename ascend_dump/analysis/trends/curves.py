@@ -139,11 +139,14 @@ class _Curves:
 
     selection: CurveSelection
     builders: dict[tuple[_Key, CurvePoint], _Builder] = field(default_factory=dict)
+    has_parameters: bool = False
     #: Microseconds since the epoch of the first record of a step.
     times: dict[tuple[_Key, int], int] = field(default_factory=dict)
 
-    def add(self, place: tuple[_Key, int], points: Mapping[CurvePoint, float]) -> None:
-        key, step = place
+    def add(self, key_and_step: tuple[_Key, int], points: Mapping[CurvePoint, float]) -> None:
+        key, step = key_and_step
+        self.has_parameters = self.has_parameters or any(point.kind == "parameter" for point in points)
+        self.has_parameters = self.has_parameters or any(point.kind == "parameter" for point in points)
         for point, value in points.items():
             if self.selection.takes(point.kind, point.name):
                 builder = self.builders.get((key, point))
@@ -157,11 +160,14 @@ class CurvesRead(NamedTuple):
     """The curves of a dump.
 
     times       seconds since the epoch at which a step of a run began, by (run, rank, model) and step
+    has_parameters  some are of parameters, selected or not
+    has_parameters  there are curves of parameters, selected or not
     unreadable  number of records that cannot be read; first_error: of the first one
     """
 
     curves: tuple[Curve, ...]
     times: Mapping[tuple[_Key, int], float]
+    has_parameters: bool
     unreadable: int
     first_error: str
 
@@ -198,7 +204,7 @@ def read_curves(
     # A count of NaN and Inf that is always 0 is no news.
     read = tuple(curve for curve in read if curve.quantity != "nonfinite" or any(curve.values))
     times = {key: time / 1e6 for key, time in curves.times.items()}
-    return CurvesRead(read, times, points.unreadable, points.first_error)
+    return CurvesRead(read, times, curves.has_parameters, points.unreadable, points.first_error)
 
 
 def _curve(key: _Key, point: CurvePoint, builder: _Builder) -> Curve:

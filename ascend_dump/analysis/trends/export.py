@@ -81,8 +81,8 @@ def _columns(sides: Sequence[CurveSide]) -> tuple[str, ...]:
 def _rows(sides: Sequence[CurveSide]) -> Iterator[tuple[Any, ...]]:
     for side in sides:
         for curve in side.curves:
-            place = (curve.run, curve.rank, curve.model, curve.kind, curve.name, curve.quantity)
-            lead = (side.name, *place) if len(sides) > 1 else place
+            fields = (curve.run, curve.rank, curve.model, curve.kind, curve.name, curve.quantity)
+            lead = (side.name, *fields) if len(sides) > 1 else fields
             yield from ((*lead, step, value) for step, value in zip(curve.steps, curve.values))
 
 
@@ -127,8 +127,8 @@ def _several(sides: Sequence[CurveSide]) -> list[str]:
     curves = [curve for side in sides for curve in side.curves]
     # Two sides always have runs of different names.
     runs = any(len({curve.run for curve in side.curves}) > 1 for side in sides)
-    places = [name for name in ("rank", "model") if len({getattr(curve, name) for curve in curves}) > 1]
-    return [*(["side"] if len(sides) > 1 else []), *(["run"] if runs else []), *places]
+    axes = [name for name in ("rank", "model") if len({getattr(curve, name) for curve in curves}) > 1]
+    return [*(["side"] if len(sides) > 1 else []), *(["run"] if runs else []), *axes]
 
 
 def _names(side: CurveSide, curve: Curve, several: Sequence[str]) -> list[str]:
@@ -148,10 +148,10 @@ def _events(members: Sequence[tuple[CurveSide, Curve]], event_of: Any, summary_o
     times: dict[int, float] = {}
     for side, curve in members:
         tag = f"{curve.quantity}/{curve.name or 'model'}"
-        place = (curve.run, curve.rank, curve.model)
+        key = (curve.run, curve.rank, curve.model)
         for step, value in zip(curve.steps, curve.values):
             by_step.setdefault(step, []).append((tag, value))
-            times.setdefault(step, side.times.get((place, step), 0.0))
+            times.setdefault(step, side.times.get((key, step), 0.0))
     for step, values in sorted(by_step.items()):
         summary = summary_of(value=[summary_of.Value(tag=tag, simple_value=value) for tag, value in values])
         yield event_of(wall_time=times[step], step=step, summary=summary)

@@ -143,8 +143,8 @@ def _pair(actual: Curve, reference: Curve, second_run: Optional[Curve]) -> Optio
         return None
     steps, values = zip(*shared)
     again = None if second_run is None else dict(zip(second_run.steps, second_run.values))
-    known = None if again is None else [again.get(step) for step in steps]
-    return CurvePair(actual, steps, values, [of_reference[step] for step in steps], known)
+    third = None if again is None else [again.get(step) for step in steps]
+    return CurvePair(actual, steps, values, [of_reference[step] for step in steps], third)
 
 
 def find_partings(pairs: Sequence[CurvePair], *, has_noise: bool) -> list[Parting]:

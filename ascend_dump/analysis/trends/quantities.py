@@ -197,11 +197,11 @@ class _ParameterStep:
 
     def values(self) -> list[tuple[str, float]]:
         change = self.change if self.change is not None else self._difference()
-        known = [("weight_norm", self.weight), ("gradient_norm", self.gradient)]
+        values = [("weight_norm", self.weight), ("gradient_norm", self.gradient)]
         # Biases begin at 0, of which no change is a part.
         if change is not None and self.weight:
-            known.append(("update_ratio", change / self.weight))
-        return [(quantity, value) for quantity, value in known if value is not None]
+            values.append(("update_ratio", change / self.weight))
+        return [(quantity, value) for quantity, value in values if value is not None]
 
     def _difference(self) -> Optional[float]:
         """Return the norm of the change, from the values before and after; None if one is not recorded."""

@@ -160,6 +160,7 @@ def test_patterns_select_modules_and_parameters(tmp_path: Path) -> None:
         }
         for module, parameter in (("up", None), (None, "*.w"), ("re:^d", None), ("down", "up.*"))
     }
+    assert not any("parameter is" in note for note in ascend_dump.trends(tmp_path, module="down").notes)
     assert list(names.values()) == [{"up", "up.w"}, {"up.w"}, {"down"}, {"down", "up.w"}]
     with pytest.raises(DumpNotFound, match="no curve matches module='dwn'") as caught:
         ascend_dump.trends(tmp_path, module="dwn")
