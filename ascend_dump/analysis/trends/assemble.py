@@ -52,7 +52,8 @@ class Trends:
     unmatched: int = 0
     notes: tuple[str, ...] = ()
     unreadable: int = 0
-    _sides: tuple[CurveSide, ...] = field(default=(), repr=False, compare=False)
+    #: `CurveSide` values; not for programs.
+    _sides: tuple[Any, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def steps(self) -> list[int]:
@@ -113,6 +114,7 @@ class Trends:
 
         format  "csv" or "parquet" (needs polars): a file with the rows of `to_frame`; "tensorboard" (needs the package
                 tensorboard): a directory of event files, with one run of TensorBoard for each side, run and rank
+
         Raises ConfigError for another format, NotSupported if the package is missing, and WriteError.
         """
         return export_curves(self._sides, format, Path(path))

@@ -5,15 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import os
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ascend_dump.analysis.trends.curves import Curve
+from ascend_dump.common.paths import PRIVATE_FILE, make_private_directory, open_private
 from ascend_dump.common.suggest import did_you_mean
 from ascend_dump.errors import ConfigError, NotSupported
 from ascend_dump.reading.catalog import polars_or_refuse
-from ascend_dump.report.saving import save_bytes, writing
+from ascend_dump.report.saving import writing
 
 if TYPE_CHECKING:
     import polars
@@ -52,14 +54,20 @@ def export_curves(sides: Sequence[CurveSide], format: str, path: Path) -> Path:
     elif format == "parquet":
         packed = io.BytesIO()
         frame_of(sides).write_parquet(packed)
-        save_bytes(path, packed.getvalue(), "the table of curves")
+        _save(path, packed.getvalue())
     else:
         text = io.StringIO(newline="")
         writer = csv.writer(text)
         writer.writerow(_columns(sides))
         writer.writerows(_rows(sides))
-        save_bytes(path, text.getvalue().encode(errors="backslashreplace"), "the table of curves")
+        _save(path, text.getvalue().encode(errors="backslashreplace"))
     return path
+
+
+def _save(path: Path, content: bytes) -> None:
+    """Write a table that only its owner can read, never through a link. Raises WriteError."""
+    with writing(path, "the table of curves"), os.fdopen(open_private(path, os.O_WRONLY | os.O_TRUNC), "wb") as file:
+        file.write(content)
 
 
 def frame_of(sides: Sequence[CurveSide]) -> polars.DataFrame:
@@ -109,18 +117,19 @@ def _write_events(sides: Sequence[CurveSide], directory: Path) -> None:
         for curve in side.curves:
             groups.setdefault(directory.joinpath(*_names(side, curve, several)), []).append((side, curve))
     with writing(directory, "the event files"):
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path, members in groups.items():
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            before = set(path.iterdir())
-            writer = writer_of(str(path))
-            try:
-                for event in _events(members, event_of, summary_of):
-                    writer.add_event(event)
-            finally:
-                writer.close()
-            for file in set(path.iterdir()) - before:
-                os.chmod(file, 0o600)
+            make_private_directory(path, "--export tensorboard ")
+            # In a fresh directory nobody has put a link where the writer creates its file.
+            with tempfile.TemporaryDirectory(prefix=".events-", dir=path) as fresh:
+                writer = writer_of(fresh)
+                try:
+                    for event in _events(members, event_of, summary_of):
+                        writer.add_event(event)
+                finally:
+                    writer.close()
+                for name in os.listdir(fresh):
+                    os.chmod(os.path.join(fresh, name), PRIVATE_FILE)
+                    os.replace(os.path.join(fresh, name), path / name)
 
 
 def _several(sides: Sequence[CurveSide]) -> list[str]:

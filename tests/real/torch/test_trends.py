@@ -107,6 +107,9 @@ def test_tensorboard_reads_the_curves(healthy: list[Path], spiked: Path, tmp_pat
     files = [path for path in events.rglob("*") if path.is_file()]
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
     assert {stat.S_IMODE(path.stat().st_mode) for path in (events, events / "actual")} == {0o700}
+    assert len(files) == 2
+    assert main(words) == Exit.DIFFERENT  # a second export stands beside the first one
+    assert len(list(events.rglob("events.*"))) == 4
 
 
 def test_attention_that_computes_its_weights_shows_their_concentration(tmp_path: Path) -> None:

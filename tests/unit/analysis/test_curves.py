@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 import shutil
 import statistics
 import sys
@@ -339,6 +340,13 @@ def test_exports_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
     assert "tensorboard" in caught.value.hint
     with pytest.raises(WriteError, match="cannot be written"):
         found.export("csv", tmp_path / "none" / "x.csv")
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    for name, make in (("link.csv", os.symlink), ("name.csv", os.link)):
+        make(precious, tmp_path / name)
+        with pytest.raises(WriteError, match="it is a link"):
+            found.export("csv", tmp_path / name)
+    assert precious.read_text() == "kept"
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(NotSupported, match="package tensorboard") as missing:
         found.export("tensorboard", tmp_path / "events")
