@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
 
@@ -38,6 +39,15 @@ def train(
             optimizer.step()
             optimizer.zero_grad()
     return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Operators this short wait for their threads longer than they run, beside other programs."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
