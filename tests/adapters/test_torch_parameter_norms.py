@@ -107,6 +107,30 @@ def test_the_change_of_a_large_parameter_is_estimated(tmp_path: Path) -> None:
     assert change.statistics().l2norm == pytest.approx(norm, rel=0.05)
 
 
+def test_a_parameter_that_is_divided_anew_has_no_change(tmp_path: Path) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with capture(tmp_path, model, options={"debug": True}) as cap:
+        model(torch.ones(2, 8)).mean().backward()
+        optimizer.step()
+        model[0].weight.data = torch.ones(1)
+    names = {record.parameter for record in updates(cap.dump()) if record.io == "output"}
+    assert names == {"change of 0.bias", "change of 2.weight", "change of 2.bias"}
+
+
+def test_a_device_without_the_kernel_for_many_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*args: Any) -> None:
+        raise NotImplementedError("not on this device")
+
+    monkeypatch.setattr(torch, "_foreach_norm", missing)
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+    with capture(tmp_path, model) as cap:
+        [norms] = train(model, optimizer, steps=1)
+    [weight] = [record for record in updates(cap.dump()) if record.parameter == "0.weight"]
+    assert weight.statistics().l2norm == pytest.approx(norms["0.weight"][0], rel=1e-5)
+
+
 def test_a_gradient_with_nan_has_all_its_statistics(tmp_path: Path) -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import msgspec
 import torch
@@ -37,13 +37,15 @@ class _Update(NamedTuple):
     """A parameter at an optimizer step.
 
     inputs  the records of the parameter and of its gradient, without numbers
-    sample  a copy of some elements of the parameter, see `_sampled`
+    elements  number of elements of the parameter
+    sample  a copy of some of them, see `_sampled`
     """
 
     op: OperatorCall
     name: str
     parameter: torch.Tensor
     inputs: list[Item]
+    elements: int
     sample: torch.Tensor
 
 
@@ -99,7 +101,7 @@ class ParameterNorms:
             if self._session.records_inputs:
                 for tensor, label, norm in zip((parameter, parameter.grad), (name, f"{name}.grad"), pair):
                     inputs.append(self._item(op, tensor, "input", len(inputs), label, norm))
-            yield _Update(op, name, parameter, inputs, _sampled(weight).clone())
+            yield _Update(op, name, parameter, inputs, weight.numel(), _sampled(weight).clone())
 
     def _selected(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[OperatorCall, str, torch.Tensor]]:
         """Yield the selected parameters that have a gradient, with the calls of their updates and their names."""
@@ -116,10 +118,10 @@ class ParameterNorms:
 
     def _write(self, updates: Sequence[_Update]) -> None:
         """Write the updates of an optimizer, which has run."""
-        changes = _changes(updates) if self._session.records_outputs else []
-        for number, (op, name, parameter, items, _) in enumerate(updates):
-            if changes:
-                items.append(self._item(op, parameter, "output", 0, f"change of {name}", changes[number]))
+        changes = _changes(updates) if self._session.records_outputs else [None] * len(updates)
+        for (op, name, parameter, items, *_), change in zip(updates, changes):
+            if change is not None:
+                items.append(self._item(op, parameter, "output", 0, f"change of {name}", change))
             seq = self._session.next_seq()
             for item in items:
                 item.line.seq = seq
@@ -158,27 +160,44 @@ def _sampled(values: torch.Tensor) -> torch.Tensor:
     return values.reshape(-1)[::distance]
 
 
-def _changes(updates: Sequence[_Update]) -> list[float]:
-    """Return the norms of the changes of the parameters, those of large ones estimated from their samples."""
-    differences, factors = [], []
-    for update in updates:
+def _changes(updates: Sequence[_Update]) -> list[Optional[float]]:
+    """Return the norms of the changes of the parameters, those of large ones estimated from their samples.
+
+    None for a parameter with another number of elements than before: some wrappers divide parameters over ranks anew.
+    """
+    changes: list[Optional[float]] = [None] * len(updates)
+    differences: dict[int, torch.Tensor] = {}
+    for number, update in enumerate(updates):
         values = plain_values(update.parameter)
-        assert values is not None, "it was measured before"
-        now = _sampled(values)
-        differences.append(now.float() - update.sample.float())
-        factors.append(math.sqrt(values.numel() / max(now.numel(), 1)))
-    return [norm * factor for norm, factor in zip(_norms(differences), factors)]
+        if values is not None and values.numel() == update.elements:
+            wide = _sum_type(values.dtype)
+            differences[number] = _sampled(values).to(wide) - update.sample.to(wide)
+    for (number, difference), norm in zip(differences.items(), _norms([*differences.values()])):
+        changes[number] = norm * math.sqrt(updates[number].elements / difference.numel())
+    return changes
 
 
 def _norms(tensors: Sequence[torch.Tensor]) -> list[float]:
-    """Return the L2 norms of tensors, with one copy from each device. Sums are in single or double precision."""
+    """Return the L2 norms of tensors, with one copy from each device."""
     groups: dict[Any, list[int]] = {}
     for number, tensor in enumerate(tensors):
         groups.setdefault((tensor.device, tensor.dtype), []).append(number)
     norms = [0.0] * len(tensors)
     for (_, dtype), numbers in groups.items():
-        wide = torch.float64 if dtype is torch.float64 else torch.float32
-        of_group = torch._foreach_norm([tensors[number] for number in numbers], 2, wide)
-        for number, norm in zip(numbers, torch.stack(of_group).tolist()):
+        of_group = [tensors[number] for number in numbers]
+        for number, norm in zip(numbers, torch.stack(_norms_of(of_group, _sum_type(dtype))).tolist()):
             norms[number] = norm
     return norms
+
+
+def _norms_of(tensors: list[torch.Tensor], wide: torch.dtype) -> Sequence[torch.Tensor]:
+    try:
+        norms: Sequence[torch.Tensor] = torch._foreach_norm(tensors, 2, wide)
+    except (NotImplementedError, RuntimeError, TypeError):  # a device without this kernel
+        return [torch.linalg.vector_norm(tensor, dtype=wide) for tensor in tensors]
+    return norms
+
+
+def _sum_type(dtype: torch.dtype) -> torch.dtype:
+    """Return the type in which elements are summed: half precision would overflow."""
+    return torch.float64 if dtype is torch.float64 else torch.float32
