@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ascend_dump.analysis.compare import Comparison, compare
     from ascend_dump.analysis.overflow import find_overflows as overflow
     from ascend_dump.analysis.replay import Replay, replay
+    from ascend_dump.analysis.trends import Trends, trends
     from ascend_dump.analysis.triage import Triage, triage
     from ascend_dump.capturing.capture import Capture
     from ascend_dump.capturing.function import capture
@@ -70,6 +71,7 @@ __all__ = [
     "Statistics",
     "Steps",
     "StorageError",
+    "Trends",
     "Triage",
     "UnknownFormat",
     "WorkerLost",
@@ -82,6 +84,7 @@ __all__ = [
     "overflow",
     "push",
     "replay",
+    "trends",
     "triage",
 ]
 
@@ -115,6 +118,7 @@ _HOMES: dict[str, tuple[str, str]] = {
         "statistics": ("Statistics",),
         "analysis.compare": ("Comparison", "compare"),
         "analysis.replay": ("Replay", "replay"),
+        "analysis.trends": ("Trends", "trends"),
         "analysis.triage": ("Triage", "triage"),
         "reading": ("Dump", "Record"),
     }.items()

@@ -124,7 +124,7 @@ class DumpRequest:
     stats      Names of the statistics to record. By default those that cost one pass over the elements: all but
                "variance", "skewness" and "kurtosis".
     level      "op", "kernel" or "all": what CANN dumps; "module": inputs and outputs of modules only, forward and
-               backward (PyTorch on the host).
+               backward (PyTorch on the host; with "stats" norms of parameters and gradients too).
     scene      Dump only operators that overflow ("overflow"), the watched operators ("watch") or operators that fail
                ("exception").
     watch      For scene="watch": operators whose output memory is checked for being overwritten.

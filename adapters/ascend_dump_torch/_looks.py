@@ -18,6 +18,7 @@ __all__ = [
     "nonfinite_among",
     "norms_of",
     "parameters_of",
+    "plain_values",
     "sample_of",
     "settings_of",
     "tensors_in",
@@ -71,7 +72,7 @@ def sample_of(parameters: Sequence[torch.Tensor], most: int, length: int) -> Opt
     most: of the parameters; length: elements of each
     """
     chosen = parameters[:: max(1, -(-len(parameters) // most))]
-    pieces = [piece for parameter in chosen if (piece := _plain(parameter)) is not None]
+    pieces = [piece for parameter in chosen if (piece := plain_values(parameter)) is not None]
     # Of others `reshape` would copy all elements.
     pieces = [piece for piece in pieces if piece.is_contiguous()]
     pieces = [piece for piece in pieces if (piece.device, piece.dtype) == (pieces[0].device, pieces[0].dtype)]
@@ -80,7 +81,7 @@ def sample_of(parameters: Sequence[torch.Tensor], most: int, length: int) -> Opt
 
 def extremes_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Return the largest and the smallest element, or the only one; empty if the tensor cannot have NaN or Inf."""
-    values = _plain(tensor)
+    values = plain_values(tensor)
     if values is None:
         return []
     if values.numel() == 1:
@@ -95,7 +96,7 @@ def norms_of(tensors: Iterable[Optional[torch.Tensor]]) -> list[torch.Tensor]:
     """
     groups: dict[Any, list[torch.Tensor]] = {}
     for tensor in tensors:
-        values = None if tensor is None else _plain(tensor)
+        values = None if tensor is None else plain_values(tensor)
         if values is not None:
             groups.setdefault((values.device, values.dtype), []).append(values)
     order = [2 if device.type == "cpu" else math.inf for device, _ in groups]
@@ -104,11 +105,11 @@ def norms_of(tensors: Iterable[Optional[torch.Tensor]]) -> list[torch.Tensor]:
 
 def nonfinite_among(tensors: Sequence[Optional[torch.Tensor]]) -> list[int]:
     """Return the positions of the tensors with NaN or Inf."""
-    values = ((position, None if tensor is None else _plain(tensor)) for position, tensor in enumerate(tensors))
+    values = ((position, None if tensor is None else plain_values(tensor)) for position, tensor in enumerate(tensors))
     return [position for position, tensor in values if tensor is not None and nonfinite(tensor)]
 
 
-def _plain(tensor: torch.Tensor) -> Optional[torch.Tensor]:
+def plain_values(tensor: torch.Tensor) -> Optional[torch.Tensor]:
     """Return the tensor in a form that `aminmax` accepts; None if it cannot have NaN or Inf."""
     if not is_plain(type(tensor)):
         # The local part of a distributed tensor.

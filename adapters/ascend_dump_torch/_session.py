@@ -34,6 +34,7 @@ from ascend_dump_torch._overflow_mode import OverflowMode
 from ascend_dump_torch._replace_tensors import Grafts, read_grafts
 from ascend_dump_torch._tensors import OperatorCall, Tensors
 from ascend_dump_torch._updates import OptimizerSteps
+from ascend_dump_torch.parameters.norms import ParameterNorms
 
 __all__ = ["TorchSession"]
 
@@ -112,6 +113,9 @@ class TorchSession(Session):
         if request.options.get("step") == "optimizer" and not run.launched:  # else the launcher counts
             self._updates = OptimizerSteps(self._updated, target)
         self._modules = ModuleRecorder(self) if request.level == "module" else None
+        self._norms: Optional[ParameterNorms] = None
+        if self._modules is not None and request.data == "stats" and "l2norm" in (request.stats or ("l2norm",)):
+            self._norms = ParameterNorms(self, request.stats)
         if target is not None:
             self._watch = Watch(target, self._target_called)
         # The launcher does this from its start, because this call may already be inside such a block.
@@ -222,6 +226,8 @@ class TorchSession(Session):
         """Write the pending records of the step."""
         if self._modules is not None:
             self._modules.end_step()
+        if self._norms is not None and self.recording:
+            self._norms.end_step()
         self._mode.end_step()
 
     def _note_end(self, now: float) -> None:
@@ -248,11 +254,12 @@ class TorchSession(Session):
                 undo.enter_context(self._modules)
             undo.callback(register_module_forward_hook(self._module_returned, always_call=True).remove)
             undo.enter_context(force_eager())
+            if self._modules is None or self._norms is not None:
+                undo.callback(register_optimizer_step_pre_hook(self._optimizer_steps).remove)
             if self._modules is not None:
                 self._undo = undo.pop_all()
                 self.recording = True
                 return
-            undo.callback(register_optimizer_step_pre_hook(self._optimizer_steps).remove)
             undo.enter_context(MemoryGuard(self, self._mode.waits, self._mode.waited))
             undo.enter_context(self._mode.reductions)
             _stack.insert(self._mode)
@@ -284,7 +291,9 @@ class TorchSession(Session):
             self.guard(self.tracker.leave)
 
     def _optimizer_steps(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if self.recording and self._records_here():
+        if self.recording and self._norms is not None:
+            self.guard(self._norms.optimizer_begins, optimizer)
+        elif self.recording and self._records_here():
             self.guard(self.tracker.name_optimizer_states, optimizer)
 
     def _records_here(self) -> bool:
@@ -376,6 +385,7 @@ class TorchSession(Session):
 
     def _count(self) -> Tally:
         seconds = self._mode.seconds if self._modules is None else self._modules.seconds
+        seconds += 0.0 if self._norms is None else self._norms.seconds
         limit = None if self._limit is None or not self._limit.by_default else self._limit.nbytes
         took = self._took + self._between
         return self._writer.tally()._replace(took=took, cost=seconds + self._between, limit=limit, cut=self._cut)

@@ -27,7 +27,7 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
 @click.option("--lang", metavar="LANGUAGE", help="zh: topics in Chinese, as far as they are; by default the locale's.")
 @json_option
 def help(topic: Optional[str], name: Optional[str], lang: Optional[str], as_json: bool) -> Exit:  # noqa: A001  (the name of the verb)
-    """Print a topic, or the help of a verb; without TOPIC, list all topics."""
+    """Print a topic, or else the help of the verb of this name; without TOPIC, list all topics."""
     from ascend_dump.cli.shared.group import VERBS
     from ascend_dump.cli.shared.help_texts import LANGUAGES, TOPICS, topic_text, topics, user_language
     from ascend_dump.report.documents import write_document
@@ -39,7 +39,8 @@ def help(topic: Optional[str], name: Optional[str], lang: Optional[str], as_json
             raise ConfigError(f"--schema and the topic {topic} were both given", hint="leave one of them out")
         click.echo(json.dumps(schema(name), indent=1))
         return Exit.OK
-    if topic is not None and any(topic in verbs for verbs in VERBS.values()):
+    is_topic = any(topic in names for names in TOPICS.values())
+    if topic is not None and not is_topic and any(topic in verbs for verbs in VERBS.values()):
         from ascend_dump.cli.shared.root import root
 
         context = click.get_current_context()

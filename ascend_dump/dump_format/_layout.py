@@ -111,7 +111,8 @@ class Line(msgspec.Struct, omit_defaults=True, gc=False):
     argument   of an output: its name in the schema of the operator, `indices`, or the argument that was written to, of
                an output that is not returned: `exp_avgs[3]`
     parameter  of an operator outside of all modules: the parameter `fc.weight`, its gradient `fc.weight.grad`, or a
-               state of the optimizer, `exp_avg of fc.weight`; of a module: the parameter, in its first record of a step
+               state of the optimizer, `exp_avg of fc.weight`; of a module: the parameter, in its first record of a
+               step; of the update of a parameter, `fc/update_0`: these, and `change of fc.weight`
     requires_grad  of an input: a parameter, that is a leaf of autograd's graph with a gradient
     call       the arguments of the operator as JSON (`dump_format.read_call`): in its first line, and in the first
                line of its outputs if these come later

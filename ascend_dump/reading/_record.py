@@ -261,7 +261,8 @@ class Record:
         (`fc.weight.grad`), or a state of it (`exp_avg of fc.weight`).
 
         None elsewhere. Host dumps of PyTorch have it for operators outside of all modules, and for the first record of
-        a parameter in each step. States have a name from the second step on.
+        a parameter in each step. States have a name from the second step on. Statistics of level="module" have it for
+        the norms of a parameter, of its gradient and of its change (`change of fc.weight`).
         """
         name: Optional[str] = self.attrs.get("parameter")
         return name

@@ -1,17 +1,20 @@
-"""Histograms: counts of values in bins, and bars as text."""
+"""Histograms and curves as text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Bins", "bins_of", "histogram", "is_number", "value_limits"]
+__all__ = ["Bins", "bins_of", "histogram", "is_number", "sparkline", "value_limits"]
 
 #: Elements of a chunk, so that a large mapped tensor is not copied as a whole.
 _CHUNK = 1 << 20
+#: Heights of a curve, the least first.
+_BLOCKS, _ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=^#"
 
 
 class Bins(NamedTuple):
@@ -118,3 +121,27 @@ def _finite_chunks(flat: np.ndarray) -> Iterator[np.ndarray]:
 
 def _bar(count: int, top: int, width: int) -> str:
     return "#" * max(round(width * count / top), 1 if count else 0)
+
+
+def sparkline(values: Sequence[float], *, width: int = 24, encoding: str = "utf-8") -> str:
+    """Return a line of one character for each value, or for each of `width` groups of them: its largest.
+
+    The height is in proportion to the range of the finite values; NaN and Inf are "!". encoding: of the output; where
+    it has no blocks, ASCII characters stand for them.
+    """
+    size = -(-len(values) // width) if values else 1
+    groups = [values[start : start + size] for start in range(0, len(values), size)]
+    tops = [max(group) if all(map(math.isfinite, group)) else math.nan for group in groups]
+    finite = [top for top in tops if math.isfinite(top)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    marks = _BLOCKS
+    try:
+        _BLOCKS.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        marks = _ASCII_BLOCKS
+    # Halves, because high - low overflows where the values span the whole range of a double.
+    span = high / 2 - low / 2
+    heights = (
+        round((top / 2 - low / 2) / span * (len(marks) - 1)) if span and math.isfinite(top) else 0 for top in tops
+    )
+    return "".join(marks[height] if math.isfinite(top) else "!" for top, height in zip(tops, heights))

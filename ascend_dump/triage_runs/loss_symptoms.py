@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, Optional
 
+from ascend_dump.analysis.judging.spikes import FEWEST, find_spikes
 from ascend_dump.dump_format import Outline
 
 __all__ = [
@@ -25,33 +26,19 @@ __all__ = [
 Symptom = Literal["spike", "zero", "stuck"]
 SYMPTOMS: tuple[Symptom, ...] = ("spike", "zero", "stuck")
 
-#: Bounds of the rules.
+#: Bounds of the rules, besides those of `find_spikes`.
 #:
-#: window        steps before a spike that it is compared with, and the fewest of them
-#: fewest
-#: deviations    of the window (1.4826 times the median absolute deviation), a spike rises by
-#: ranges        between the median and the largest loss of the window, a spike rises by
-#: relative      size of the median loss, a spike rises by
-#: relative_rise of the median absolute deviation that is assumed at least
 #: zeros         losses in a row that are exactly 0
 #: fall          of the median loss, from the first third to the last one, below which a loss does not fall
 #: still         steps in a row in which nothing moves
 #: growth        of a tensor on the way to the loss, against the step before, that makes it the reason of a spike
-#: later         losses after a spike whose median has to be as high, if the user did not ask for a spike
 #: factor        by which a setting of an optimizer changes before a spike
 #: nearby        steps before a spike in which a setting changes
 THRESHOLDS: Mapping[str, float] = {
-    "window": 32,
-    "fewest": 6,
-    "deviations": 12,
-    "ranges": 3,
-    "relative": 2,
-    "relative_rise": 0.01,
     "zeros": 3,
     "fall": 0.02,
     "still": 3,
     "growth": 10,
-    "later": 3,
     "factor": 5,
     "nearby": 2,
 }
@@ -136,22 +123,11 @@ def _spike(outline: Outline, *, is_asked: bool) -> Optional[LossSymptom]:
 
 def _spike_in(series: Sequence[tuple[int, float]], is_asked: bool) -> Optional[LossSymptom]:
     """Return the first spike. is_asked: count those that the loss returns from, as a noisy one does."""
-    for number in range(int(THRESHOLDS["fewest"]), len(series)):
-        window = [value for _, value in series[max(0, number - int(THRESHOLDS["window"])) : number]]
-        step, value = series[number]
-        median = statistics.median(window)
-        deviation = 1.4826 * statistics.median(abs(other - median) for other in window)
-        deviation = max(deviation, THRESHOLDS["relative_rise"] * abs(median))
-        bounds = (
-            THRESHOLDS["deviations"] * deviation,
-            THRESHOLDS["ranges"] * (max(window) - median),
-            THRESHOLDS["relative"] * abs(median),
-        )
-        later = [other for _, other in series[number + 1 :]]
-        stays = len(later) >= THRESHOLDS["later"] and statistics.median(later) - median > max(bounds)
-        if value - median > max(bounds) and (is_asked or stays):
-            what = f"the loss rises to {value:.4g} in step {step}, from a median of {median:.4g} before"
-            return LossSymptom("spike", step, what, value)
+    for spike in find_spikes([value for _, value in series]):
+        if is_asked or spike.stays:
+            step = series[spike.position][0]
+            what = f"the loss rises to {spike.value:.4g} in step {step}, from a median of {spike.median:.4g} before"
+            return LossSymptom("spike", step, what, spike.value)
     return None
 
 
@@ -182,7 +158,7 @@ def _stuck(outline: Outline) -> Optional[LossSymptom]:
     if outline.losses and len(norms) >= THRESHOLDS["still"] and all(norm == 0 for _, norm in norms):
         return LossSymptom("stuck", norms[0][0], f"all gradients are 0 in {len(norms)} steps")
     for series in _series(outline):
-        if len(series) >= THRESHOLDS["fewest"] and all(value == series[0][1] for _, value in series):
+        if len(series) >= FEWEST and all(value == series[0][1] for _, value in series):
             return LossSymptom("stuck", series[0][0], f"the loss is {series[0][1]:g} in all {len(series)} steps")
     return None
 

@@ -10,7 +10,7 @@ _SLOW = """
     cann_config_properties cann_file cann_formats cann_names catalog compare compare_across compare_align
     compare_bad_input compare_calls compare_elements compare_equal_steps compare_faults compare_fused
     compare_gradients compare_kernels compare_layouts compare_on_executors compare_over_ranks compare_shards
-    compare_statistics compare_taken_apart compare_undefined convert dump eager_dumps errors fake_mindspore
+    compare_statistics compare_taken_apart compare_undefined convert curves dump eager_dumps errors fake_mindspore
     fake_npu_bridge fake_npu_silent fake_offline_model fake_torch_npu fake_torchair fake_torchair_native
     fakes_command findings ge_graph ge_kernels host_faults host_kill host_writer host_writer_beside hostile_files
     linear_time listing_large_dumps main measured mindspore_config page partials probes_engine probes_frameworks

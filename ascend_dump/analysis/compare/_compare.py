@@ -32,7 +32,7 @@ from ascend_dump.analysis.explaining.results import ChangedCall, Crossing, Origi
 from ascend_dump.analysis.explaining.walk import Divergence
 from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.rules import RuleSource, rules_of
-from ascend_dump.analysis.judging.second_run import Spread
+from ascend_dump.analysis.judging.second_run import Spread, refuse_same_dump
 from ascend_dump.analysis.judging.verdict import Rules
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.operator import Operator
@@ -41,7 +41,7 @@ from ascend_dump.analysis.pairing.cross_framework import is_cross_framework, pai
 from ascend_dump.analysis.pairing.same_framework import Match, align, crossings
 from ascend_dump.analysis.pairing.stretches import stretches_of
 from ascend_dump.analysis.replay.rerun import Rerun
-from ascend_dump.errors import ConfigError, DumpNotFound
+from ascend_dump.errors import DumpNotFound
 from ascend_dump.reading import Batch, Dump, Record, open_dump
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def compare(
     dumps = [side if isinstance(side, Dump) else open_dump(side) for side in (actual, reference)]
     second_run = None if noise is None else noise if isinstance(noise, Dump) else open_dump(noise)
     if second_run is not None:
-        _check_noise(dumps, second_run)
+        refuse_same_dump(dumps[0], dumps[1], second_run)
     if executor is not None:
         from ascend_dump.analysis.ranks.rank_statistics import ranks_apart
         from ascend_dump.analysis.ranks.rank_tasks import check_executor
@@ -152,24 +152,6 @@ def _compare(
     for rank in ranks:
         results.append((yield from _compare_rank(rules, mapping, spreads, shared_spread, made_of, group, replay, rank)))
     return _combine(dumps, rules, mapping, results)
-
-
-def _check_noise(dumps: list[Dump], second_run: Dump) -> None:
-    """Raise ConfigError for a side: of actual every difference would be noise, of the reference none."""
-    for name, dump in _named(dumps, None):
-        if _share_steps(dump, second_run):
-            raise ConfigError(
-                f"noise= is {second_run.root}, the same dump as {name}, expected one of another run of the reference",
-                hint="run the program of the reference a second time: differences between its two runs are noise",
-            )
-
-
-def _share_steps(first: Dump, second: Dump) -> bool:
-    """Return True if two are of the same dump, and a step of a rank is selected in both."""
-    if os.path.realpath(first.root) != os.path.realpath(second.root):
-        return False
-    steps, second_steps = ({(record.run, record.rank, record.step) for record in dump} for dump in (first, second))
-    return not steps.isdisjoint(second_steps)
 
 
 def _named(dumps: list[Dump], second_run: Optional[Dump]) -> list[tuple[str, Dump]]:

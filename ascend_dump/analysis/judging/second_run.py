@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -9,12 +10,13 @@ from ascend_dump.analysis.numerics.measure import Measure
 from ascend_dump.analysis.numerics.tensor_pair import Differences
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.pairing.same_framework import align
-from ascend_dump.reading import Record
+from ascend_dump.errors import ConfigError
+from ascend_dump.reading import Dump, Record
 
-__all__ = ["Spread"]
+__all__ = ["TIMES", "Spread", "refuse_same_dump"]
 
-#: Two runs are weak evidence of the distance of a third.
-_TIMES = 4.0
+#: Two runs are weak evidence of the distance of a third, which may be this many times as large.
+TIMES = 4.0
 
 
 class Spread:
@@ -40,12 +42,30 @@ class Spread:
             return None
         within = (
             measured.nonfinite <= spread.nonfinite
-            and measured.rmse <= _TIMES * spread.rmse
-            and measured.max_abs <= 2 * _TIMES * spread.max_abs
-            and measured.unequal <= _TIMES * spread.unequal
+            and measured.rmse <= TIMES * spread.rmse
+            and measured.max_abs <= 2 * TIMES * spread.max_abs
+            and measured.unequal <= TIMES * spread.unequal
         )
         if not within:
             return None
         return (
             f"two runs of the reference differ as much (relative error {measured.rel_l2:.2g} and {spread.rel_l2:.2g})"
         )
+
+
+def refuse_same_dump(actual: Dump, reference: Dump, second_run: Dump) -> None:
+    """Raise ConfigError for noise= of a side: of actual every difference would be noise, of the reference none."""
+    for name, dump in (("actual", actual), ("the reference", reference)):
+        if _share_steps(dump, second_run):
+            raise ConfigError(
+                f"noise= is {second_run.root}, the same dump as {name}, expected one of another run of the reference",
+                hint="run the program of the reference a second time: differences between its two runs are noise",
+            )
+
+
+def _share_steps(first: Dump, second: Dump) -> bool:
+    """Return True if two are of the same dump, and a step of a rank is selected in both."""
+    if os.path.realpath(first.root) != os.path.realpath(second.root):
+        return False
+    steps, second_steps = ({(record.run, record.rank, record.step) for record in dump} for dump in (first, second))
+    return not steps.isdisjoint(second_steps)

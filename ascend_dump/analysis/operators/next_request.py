@@ -10,12 +10,12 @@ from ascend_dump.reading import Record
 
 __all__ = ["is_of_module", "layers_of"]
 
-#: Names of module calls in dumps of `level="module"`.
-_CALL = re.compile(r"(?:(?P<module>.+)/)?(?:forward|backward)_\d+")
+#: Names of module calls in dumps of `level="module"`, and of updates of their parameters.
+_CALL = re.compile(r"(?:(?P<module>.+)/)?(?:forward|backward|update)_\d+")
 
 
 def is_of_module(record: Record) -> bool:
-    """Return True if a record belongs to a module call of `level="module"`, and not to an operator."""
+    """Return True if a record of `level="module"` belongs to a module call or a parameter, and not to an operator."""
     return "::" not in record.op_type and record.module is not None and _module(record.op_name) == record.module
 
 

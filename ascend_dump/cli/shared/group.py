@@ -18,7 +18,7 @@ __all__ = ["VERBS", "LazyGroup"]
 VERBS = {
     "Capture": ("demo", "run", "attach", "check", "config", "push"),
     "Read": ("ls", "show", "stats", "convert"),
-    "Analyse": ("overflow", "ops", "compare", "triage", "replay", "watch", "report", "serve"),
+    "Analyse": ("overflow", "ops", "compare", "triage", "trends", "replay", "watch", "report", "serve"),
     "Help": ("help", "doctor", "selftest", "explain", "completion"),
 }
 

@@ -218,6 +218,7 @@ def _of_analyses(note: Any, error: Any) -> dict[str, tuple[_Fields, ...]]:
         "compare-indexes": (by_index,),
         "triage": (triage,),
         "overflow": (_overflow(error),),
+        "trends": (_trends(note),),
         "replay": ({**replay, "refused": _list(refused)},),
         "report": ({**report, "notes": _list(note)},),
         "serve": ({"address": str, "verdict": str},),
@@ -225,6 +226,20 @@ def _of_analyses(note: Any, error: Any) -> dict[str, tuple[_Fields, ...]]:
         "ops": ({"path": str, "model": str, "operators": list[dict[str, Any]], "error": _optional(error)},),
         "demo": (_demo(origin, error),),
     }
+
+
+def _trends(note: Any) -> _Fields:
+    place = {"kind": str, "name": str, "quantity": str, "run": _Text, "rank": _Count, "model": _Text}
+    spike = _object("CurveSpike", {"step": int, "value": _Number, "median": _Number, "stays": bool})
+    curve = _object(
+        "Curve",
+        {**place, "steps": list[int], "values": _list(_Number), "moved": _Number, "spikes": _list(spike)},
+    )
+    numbers = {"actual": _Number, "reference": _Number, "distance": _Number, "noise": _optional(_Number)}
+    fields: _Fields = {"path": str, "reference": _Text, "noise": _Text, "verdict": str}
+    fields.update(partings=_list(_object("Parting", {**place, "step": int, **numbers})), unmatched=int)
+    fields.update(curves=_list(curve), reference_curves=_list(curve), notes=_list(note), unreadable=int)
+    return fields
 
 
 def _overflow(error: Any) -> _Fields:

@@ -1,0 +1,1 @@
+"""The parameters of a model while it is trained."""

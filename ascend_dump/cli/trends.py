@@ -1,0 +1,264 @@
+"""`ascend-dump trends`: curves of modules and parameters over steps, and where two runs part."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, Optional
+
+import click
+
+from ascend_dump.cli.shared.exit import Exit, exit_code
+from ascend_dump.cli.shared.reading import (
+    json_option,
+    lost_fields,
+    lost_of,
+    open_selected,
+    progress,
+    selector_options,
+    tell_lost,
+)
+from ascend_dump.common.units import counted
+from ascend_dump.errors import AscendDumpError, ConfigError, WriteError
+
+if TYPE_CHECKING:
+    from ascend_dump.analysis.trends import Curve, Trends
+    from ascend_dump.report.tables import Column
+
+#: Lines of the answer without --all, and the most above the table.
+_MOST_LINES, _MOST_NAMES = 25, 3
+#: Places in which the curves of a dump may differ.
+_PLACES = ("run", "rank", "model")
+
+
+@click.command(short_help="Show how modules and parameters change over steps, and where two runs part.")
+@click.argument("dump", type=click.Path())
+@click.argument("reference", type=click.Path(), required=False)
+@selector_options("step", "rank", "model", "run")
+@click.option("--module", metavar="TEXT", help="Modules, with their parameters: a glob such as *mlp*, or re:PATTERN.")
+@click.option("--parameter", metavar="TEXT", help="Parameters: a glob such as *.weight, or re:PATTERN.")
+@click.option(
+    "--noise", metavar="DUMP", help="Another run of REFERENCE: differences within those of the two runs are noise."
+)
+@click.option(
+    "--export",
+    type=(str, click.Path()),
+    metavar="FORMAT PATH",
+    multiple=True,
+    help="Write the curves: tensorboard (a directory of event files), parquet or csv (a file).",
+)
+@click.option("--all", "show_all", is_flag=True, help="Print every curve.")
+@json_option
+def trends(
+    dump: str,
+    reference: Optional[str],
+    module: Optional[str],
+    parameter: Optional[str],
+    noise: Optional[str],
+    export: tuple[tuple[str, str], ...],
+    show_all: bool,
+    as_json: bool,
+    **selectors: Optional[str],
+) -> Exit:
+    """Print the curves of DUMP over its steps: a line for each module or parameter and quantity, most moved first.
+
+    Quantities are the largest magnitude and the root mean square of what a module returns, the part of its zeros, the
+    norm of the gradients of what it returns, and for each parameter the norms of it and of its gradient, and the
+    update ratio. A spike is a value far above those before it.
+
+    With REFERENCE it prints the first step and module where the two runs part. --noise measures how far two runs of
+    the reference are apart; without it, each difference above rounding counts.
+
+    Exit code 0 without spikes, NaN and Inf, and with REFERENCE if the runs do not part; 1 otherwise; 3 if not
+    everything could be read.
+    """
+    from ascend_dump.analysis.trends import trends as read_trends
+
+    _check_exports(export)
+    actual = open_selected(dump, selectors)
+    against, again = (None if path is None else open_selected(path, selectors) for path in (reference, noise))
+    found = read_trends(
+        actual,
+        against,
+        noise=again,
+        module=module,
+        parameter=parameter,
+        watch=lambda records: progress(records, "records"),
+    )
+    failures = _export(found, export)
+    lost = lost_of(side for side in (actual, against, again) if side is not None)
+    if as_json:
+        from ascend_dump.report.documents import write_document
+
+        fields = found.to_dict()
+        notes = [{"path": dump, "note": note} for note in fields.pop("notes")]
+        write_document(sys.stdout, "trends", {**fields, "notes": [*notes, *lost_fields(lost)]})
+    else:
+        _show(found, full=show_all)
+    tell_lost(lost)
+    for error in failures:
+        print(f"error: {error}", file=sys.stderr)
+    if failures:
+        return exit_code(failures[-1])
+    return Exit.UNREADABLE if lost or found.unreadable else _exit_of(found)
+
+
+def _check_exports(exports: Sequence[tuple[str, str]]) -> None:
+    """Raise ConfigError, NotSupported or WriteError for what could not be written after the work."""
+    from ascend_dump.analysis.trends.export import check_format
+    from ascend_dump.cli.shared.target import check_target
+
+    for path, count in Counter(os.path.abspath(path) for _, path in exports).items():
+        if count > 1:
+            raise ConfigError(f"{path} is to be written {count} times", hint="give each export its own name")
+    for name, path in exports:
+        check_format(name)
+        if name != "tensorboard":
+            check_target("--export", path, f".{name}")
+            continue
+        target = Path(path)
+        if target.exists() and not target.is_dir():
+            raise ConfigError(
+                f"--export tensorboard {path} is a file, expected the name of a directory",
+                hint="give the directory that `tensorboard --logdir` is to read",
+            )
+        parent = next(folder for folder in (target, *target.absolute().parents) if folder.exists())
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise WriteError(
+                f"--export {path}: this user may not write {parent}", hint="give a directory that you may write"
+            )
+
+
+def _export(found: Trends, exports: Sequence[tuple[str, str]]) -> list[AscendDumpError]:
+    """Write what can be written, and return the errors of the rest: a full disk must not lose the answer."""
+    failures = []
+    for name, path in exports:
+        try:
+            found.export(name, path)
+        except AscendDumpError as error:
+            failures.append(error)
+    return failures
+
+
+def _exit_of(found: Trends) -> Exit:
+    if found.verdict:
+        return Exit.OK if found.verdict in ("equal", "noise") else Exit.DIFFERENT
+    return Exit.DIFFERENT if found.spikes or found.first_nonfinite is not None else Exit.OK
+
+
+def _show(found: Trends, *, full: bool) -> None:
+    from ascend_dump.report.tables import escape, write_table
+
+    lines = [escape(line) for line in _lines(found)]
+    print("\n".join(lines))
+    curves = _ranked(found)
+    room = len(curves) if full else max(_MOST_LINES - len(lines) - 3, 1)
+    shown = curves[:room]
+    several = [name for name in _PLACES if len({getattr(curve, name) for curve in found.curves}) > 1]
+    print()
+    write_table(_columns(several), (_cells(curve, several) for curve in shown), sys.stdout)
+    if len(curves) > len(shown):
+        print(f"and {counted(len(curves) - len(shown), 'more curve')}: --all, --module, --parameter")
+
+
+def _lines(found: Trends) -> Iterator[str]:
+    """Yield the answer, which stands above the table."""
+    from ascend_dump.report.tables import PIPE_WIDTH
+
+    steps = found.steps
+    kinds = Counter(kind for kind, _ in {(curve.kind, curve.name) for curve in found.curves})
+    counts = ", ".join(counted(count, kind) for kind, count in sorted(kinds.items()))
+    between = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps from {steps[0]} to {steps[-1]}"
+    yield f"{found.path}: {between}, {counts}, {counted(len(found.curves), 'curve')}"
+    if found.verdict:
+        yield from _partings(found)
+    nonfinite = found.first_nonfinite
+    if nonfinite is not None:
+        yield f"NaN or Inf first in step {nonfinite[1]}: {nonfinite[0].label}"
+    yield from _spikes(found)
+    for note in found.notes:
+        yield from wrap(note, PIPE_WIDTH, subsequent_indent="  ")
+
+
+def _partings(found: Trends) -> Iterator[str]:
+    measured = " the noise between two runs of the reference" if found.noise else " rounding"
+    if not found.partings:
+        reason = f": no curve differs by more than{measured}" if found.verdict == "noise" else ""
+        yield f"{found.verdict}{reason}"
+        return
+    first = found.partings[0]
+    together = [parting for parting in found.partings if parting.step == first.step]
+    yield f"{found.verdict}: the runs part in step {first.step}, first in {first.curve.label}"
+    noise = "" if first.noise is None else f"; two runs of the reference differ by up to x{_factor(first.noise)} here"
+    yield f"  {first.actual:.6g}, the reference has {first.reference:.6g} ({first.percent}){noise}"
+    yield f"  {_names([parting.curve for parting in together])} in this step, {len(found.partings)} in all"
+
+
+def _factor(distance: float) -> str:
+    return f"{math.exp(min(distance, 700.0)):.4g}"
+
+
+def _spikes(found: Trends) -> Iterator[str]:
+    spikes = found.spikes
+    if not spikes:
+        return
+    curve, spike = spikes[0]
+    times = f"{spike.times:.3g} times the median before" if spike.median > 0 else "0 before"
+    together = [other for other, first in spikes if first.step == spike.step]
+    yield f"spike in step {spike.step}, first in {curve.label}: {spike.value:.4g}, {times}"
+    yield f"  {_names(together)} in this step, {len(spikes)} in all"
+
+
+def _names(curves: Sequence[Curve]) -> str:
+    """Return the number of curves by quantity in words."""
+    counts = Counter(curve.quantity for curve in curves).most_common()
+    named = [f"{quantity} of {count}" for quantity, count in counts[:_MOST_NAMES]]
+    more = sum(count for _, count in counts[_MOST_NAMES:])
+    return f"{counted(len(curves), 'curve')} ({', '.join([*named, *([f'{more} more'] if more else [])])})"
+
+
+def _ranked(found: Trends) -> list[Curve]:
+    """Return the curves: those that part first, then those with the first spikes, then the most moved ones."""
+    front = [parting.curve for parting in found.partings] + [curve for curve, _ in found.spikes]
+    ranks = {id(curve): number for number, curve in reversed(list(enumerate(front)))}
+    return sorted(found.curves, key=lambda curve: (ranks.get(id(curve), len(front)), -curve.moved))
+
+
+def _columns(several: Sequence[str]) -> list[Column]:
+    from ascend_dump.report.tables import Column
+
+    numbers = [Column(name, right=True, spare=spare) for name, spare in _NUMBERS.items()]
+    places = [Column(name, spare=5) for name in several]
+    return [
+        *places,
+        Column("quantity"),
+        Column("of", elastic=True),
+        *numbers,
+        Column("spike", right=True),
+        Column("curve"),
+    ]
+
+
+_NUMBERS = {"first": 2, "min": 3, "max": 0, "last": 1}
+
+
+def _cells(curve: Curve, several: Sequence[str]) -> list[str]:
+    from ascend_dump.report.plots import sparkline
+
+    values = list(curve.values)
+    finite = [value for value in values if value - value == 0]
+    ends = [min(finite, default=None), max(finite, default=None)]
+    numbers = [_number(value) for value in (values[0], *ends, values[-1])]
+    spike = str(curve.spikes[0].step) if curve.spikes else "-"
+    places = [str(getattr(curve, name)) for name in several]
+    encoding = sys.stdout.encoding or "ascii"
+    return [*places, curve.quantity, curve.name or "-", *numbers, spike, sparkline(values, encoding=encoding)]
+
+
+def _number(value: Any) -> str:
+    return "-" if value is None else f"{value:.4g}"
