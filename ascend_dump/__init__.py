@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ascend_dump.analysis.overflow import find_overflows as overflow
     from ascend_dump.analysis.replay import Replay, replay
     from ascend_dump.analysis.triage import Triage, triage
+    from ascend_dump.analysis.weights import WeightComparison, compare_weights
     from ascend_dump.capturing.capture import Capture
     from ascend_dump.capturing.function import capture
     from ascend_dump.common.problem import Problem
@@ -72,12 +73,14 @@ __all__ = [
     "StorageError",
     "Triage",
     "UnknownFormat",
+    "WeightComparison",
     "WorkerLost",
     "WriteError",
     "__version__",
     "adapters",
     "capture",
     "compare",
+    "compare_weights",
     "open",
     "overflow",
     "push",
@@ -116,6 +119,7 @@ _HOMES: dict[str, tuple[str, str]] = {
         "analysis.compare": ("Comparison", "compare"),
         "analysis.replay": ("Replay", "replay"),
         "analysis.triage": ("Triage", "triage"),
+        "analysis.weights": ("WeightComparison", "compare_weights"),
         "reading": ("Dump", "Record"),
     }.items()
     for name in names

@@ -216,6 +216,7 @@ def _of_analyses(note: Any, error: Any) -> dict[str, tuple[_Fields, ...]]:
     return {
         "compare": (compared,),
         "compare-indexes": (by_index,),
+        "compare-weights": (_compare_weights(counts, numbers),),
         "triage": (triage,),
         "overflow": (_overflow(error),),
         "replay": ({**replay, "refused": _list(refused)},),
@@ -225,6 +226,15 @@ def _of_analyses(note: Any, error: Any) -> dict[str, tuple[_Fields, ...]]:
         "ops": ({"path": str, "model": str, "operators": list[dict[str, Any]], "error": _optional(error)},),
         "demo": (_demo(origin, error),),
     }
+
+
+def _compare_weights(counts: Any, numbers: Any) -> _Fields:
+    from ascend_dump.analysis.weights import WeightFinding, WeightPart
+
+    part = _object("WeightPart", _values_of(WeightPart))
+    finding = {**_values_of(WeightFinding), "parts": _list(part)}
+    fields: _Fields = {**dict.fromkeys(("actual", "reference", "verdict"), str), "counts": counts, "weights": numbers}
+    return {**fields, "bytes": int, "findings": _list(_object("WeightFinding", finding))}
 
 
 def _overflow(error: Any) -> _Fields:
