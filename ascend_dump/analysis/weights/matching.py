@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Matches", "match_weights"]
 
+#: Weights of other layers whose rows are tried.
+_MOST_SIBLINGS = 4
+
 
 class Matches(NamedTuple):
     """The partners of the weights of actual.
@@ -170,16 +173,17 @@ class _Matching:
     def map_as_in_other_layers(self) -> None:
         """Expect rows without a partner where those of the same weight of another layer are."""
         actual = self.sides[0]
-        by_template: dict[str, list[int]] = {}
+        siblings: dict[tuple[str, tuple[int, ...]], list[int]] = {}
         mapped = {**self.maps, **{i: self._identity(i, j, dtype) for i, j, dtype in self.whole}}
         for number, rows in mapped.items():
-            if (rows.targets >= 0).all():
-                by_template.setdefault(parsed(actual.names[number]).template, []).append(number)
+            alike = siblings.setdefault(_but_layer(actual.names[number]), [])
+            if len(alike) < _MOST_SIBLINGS and (rows.targets >= 0).all():
+                alike.append(number)
         for number in self.unpaired[0]:
             name, incomplete = parsed(actual.names[number]), self.maps.get(number)
             if not name.numbers or (incomplete is not None and (incomplete.targets >= 0).all()):
                 continue
-            for sibling in by_template.get(name.template, ()):
+            for sibling in siblings.get(_but_layer(actual.names[number]), ()):
                 distance = name.numbers[0] - parsed(actual.names[sibling]).numbers[0]
                 same_shape = actual.tensors[sibling].shape == actual.tensors[number].shape
                 moved = self._moved(mapped[sibling], distance) if same_shape else None
@@ -298,6 +302,12 @@ class _Matching:
             [j for j in reference_alone if (1, j) not in copied],
         )
         return Matches(self.whole, copies, self.maps, self._equal_to[0], alone)
+
+
+def _but_layer(name: str) -> tuple[str, tuple[int, ...]]:
+    """Return a name without its first number, the layer."""
+    template, numbers = parsed(name)
+    return template, numbers[1:]
 
 
 def _agree(rows: RowMap, mapped: Optional[RowMap]) -> bool:
