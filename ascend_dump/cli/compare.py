@@ -105,7 +105,7 @@ def compare(
     as_json: bool,
     **selectors: Optional[str],
 ) -> Exit:
-    """Compare the dump ACTUAL with the dump REFERENCE, which is assumed to be correct.
+    """Compare the dump ACTUAL with the dump REFERENCE, which is assumed to be correct. DUMP@STEP is one step of a dump.
 
     Operators are paired by content, module and order, so renamed modules and inserted operators are matched.
     Each pair of tensors gets a verdict: equal, noise (rounding), undecided (only statistics are known, and they agree),

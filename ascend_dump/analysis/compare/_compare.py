@@ -17,6 +17,7 @@ from ascend_dump.analysis.alignment.ranks_and_steps import (
     by_key,
     joined_steps,
     may_be_parts,
+    numbered_alike,
     operators_in,
 )
 from ascend_dump.analysis.alignment.shard_notation import ShardLayouts, ShardSource, shards_of
@@ -67,7 +68,7 @@ def compare(
 ) -> Comparison:
     """Compare two dumps and find the operators whose outputs are wrong although their inputs are not.
 
-    actual, reference   dumps, or paths of dumps; the reference is assumed to be correct
+    actual, reference   dumps, or paths of dumps, or PATH@STEP; the reference is assumed to be correct
     mapping             names of operators of actual -> names in the reference, for those that are not paired
                         automatically
     rules               thresholds: `Rules`, a mapping, or a TOML or JSON file, optionally per glob of operators
@@ -86,7 +87,8 @@ def compare(
     watch               an iterator function that receives each record read and each pair compared (with an executor
                         each finished rank) and yields it, for a progress display
 
-    The same steps and ranks are compared with each other; if each side has only one, these two. If one side has fewer
+    The same steps and ranks are compared with each other; if each side has only one, these two. So `compare("dumps@1",
+    "dumps@0")` compares two steps of one dump. If one side has fewer
     ranks, and shapes or placements show that the other side's ranks hold parts, their tensors are assembled, and each
     rank is compared with its part. A step or rank that one side lacks is unmatched.
 
@@ -142,6 +144,7 @@ def _compare(
         sides.append((yield from _steps(dump)))
         if not sides[-1]:
             raise _no_records(name, dump)
+    sides[0] = numbered_alike(sides[0], sides[1])
     spreads = sides[2] if second_run is not None else {}
     made_of = (dumps[0].made_of, dumps[1].made_of)
     group = RankGroup.of(sides[0], sides[1], made_of, given_shards)
@@ -299,6 +302,7 @@ def _need_all_ranks(dumps: list[Dump], given_shards: ShardLayouts) -> bool:
         sides.append({**_steps_at_once(dump.select(rank=first)), **{(rank, None): [] for rank in later}})
         if not any(rank == first for rank, _ in sides[-1]):
             return True
+    sides[0] = numbered_alike(sides[0], sides[1])
     return RankGroup.of(sides[0], sides[1], (dumps[0].made_of, dumps[1].made_of), given_shards) is not None
 
 
@@ -327,6 +331,7 @@ def compare_rank_of(
     if not shared.are_whole:
         dumps = [dump.select(rank=rank) for dump in dumps]
     actual_steps, reference_steps = (_counted(_steps_at_once(dump), positions) for dump in dumps)
+    actual_steps = numbered_alike(actual_steps, reference_steps)
     made_of = (actual.made_of, reference.made_of)
     group = RankGroup.of(actual_steps, reference_steps, made_of, shards_of(shared.shards)) if shared.are_whole else None
     joined = (
