@@ -189,7 +189,9 @@ def _of_analyses(note: Any, error: Any) -> dict[str, tuple[_Fields, ...]]:
     crossings = _list(_object("Crossing", _values_of(Crossing)))
     compared.update(rebuilt=_list(_object("Rebuilt", _values_of(Rebuilt))))
     compared.update(around=_list(_object("Surrounding", _values_of(Surrounding))))
-    compared.update(unused=_Texts, allowed=_Texts, crossings=crossings, pairs=_list(pair), notes=_list(note))
+    compared.update(
+        unused=_Texts, allowed=_Texts, aligned=_Texts, crossings=crossings, pairs=_list(pair), notes=_list(note)
+    )
     row = {**dict.fromkeys(("rank", "rows", "unequal", "alone", "undecided", "unreadable"), int), "position": _Count}
     row.update(dict.fromkeys(("kind", "op_type", "op_name", "io", "source"), _Text), step=_Count, index=_Count)
     by_index: _Fields = {"verdict": str, "origins": _list(_object("RankOrigin", _values_of(RankOrigin)))}
