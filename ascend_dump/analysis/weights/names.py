@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 __all__ = ["WeightName", "likeness", "numbers_text", "paired_by_name", "parsed"]
 
-_NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
-_WORD = re.compile(r"[A-Za-z]+|\d+")
+_NUMBER = re.compile(r"(?<![A-Za-z0-9])[0-9]{1,9}(?![A-Za-z0-9])")
+_WORD = re.compile(r"[A-Za-z]+|[0-9]+")
 #: Larger groups of tensors with the same content are paired in their order.
 _MOST_COMPARED = 300
 

@@ -17,6 +17,8 @@ __all__ = ["RowIndex", "RowMap", "expected_rows", "nearest_rows"]
 #: Elements of a row that are compared for similarity, the cosine from which on rows are similar, and the products that
 #: are held at once.
 _SAMPLE, _NEAR, _MOST_PRODUCTS = 64, 0.9, 1 << 24
+#: Pairs of rows that are compared at most, in some seconds: two embeddings have more.
+_MOST_COMPARED = 1 << 31
 
 
 class RowMap(NamedTuple):
@@ -92,10 +94,15 @@ class RowIndex:
 def nearest_rows(tensor: WeightTensor, candidates: Mapping[int, WeightTensor]) -> tuple[np.ndarray, np.ndarray]:
     """Return for each row of a tensor the tensor (-1: none) and the row with almost the same direction.
 
-    Compares the first elements of the rows of each. candidates: by number, with rows of the same length.
+    Compares the first elements of the rows of each; returns none if there are too many. candidates: by number, with
+    rows of the same length.
     """
     import numpy as np
 
+    rows = sum(candidate.size // row_width(candidate.shape) for candidate in candidates.values())
+    count = tensor.size // row_width(tensor.shape)
+    if rows * count > _MOST_COMPARED:
+        return np.full(count, -1), np.zeros(count, np.int64)
     directions = [_directions(candidate) for candidate in candidates.values()]
     numbers = np.concatenate([np.full(len(rows), number) for number, rows in zip(candidates, directions)])
     positions = np.concatenate([np.arange(len(rows)) for rows in directions])

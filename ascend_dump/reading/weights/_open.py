@@ -55,8 +55,8 @@ def open_weights(source: _Source) -> Weights:
     """Open a checkpoint or the parameters in a dump; tensors are read later.
 
     source  a .safetensors file, a file of `torch.save` (.pt, .pth, .bin, .ckpt), a directory of these with or without
-            an index of Hugging Face, a path or URL of a dump, or a Dump. A dump gives each parameter in the first step
-            that read it
+            an index of Hugging Face, a path or URL of a dump, PATH@STEP, or a Dump. A dump gives each parameter in the
+            first step that read it
 
     Raises DumpNotFound if there are no tensors, CorruptDump for damaged files, ConfigError for a name in two files.
     """
@@ -74,6 +74,8 @@ def open_weights(source: _Source) -> Weights:
             return _of_dump(open_dump(text), text)
         return _collected(text, (tensor for file, may_link in files for tensor in _file(file, may_link)))
     if not os.path.lexists(path):
+        if "@" in path.name:  # one step of a dump
+            return _of_dump(open_dump(text), text)
         raise DumpNotFound("does not exist", path=path, hint="expected a checkpoint or a dump")
     return _collected(text, _file(path, follow_links=True))
 

@@ -375,3 +375,30 @@ def test_the_document_follows_its_schema(tmp_path: Path) -> None:
     document: Any = json.loads(text)
     assert (code, document["schema"], faults_of(document)) == (Exit.DIFFERENT, "ascend-dump/compare-weights/1", [])
     assert document["findings"][0]["parts"][1]["reference_start"] == 0
+
+
+def test_values_that_no_float_has_are_compared_exactly(tmp_path: Path) -> None:
+    large = np.array([2**60, 2**60 + 1], np.int64)
+    state = {
+        "ids": large,
+        "rotary.freqs": np.exp(1j * np.arange(32)).astype(np.complex64),
+        "flags": np.ones(3, bool),
+        "scalar": np.array(3.0, np.float32),
+        "empty": np.zeros((0, 4), np.float32),
+    }
+    assert compared(tmp_path, state, state).counts == {"equal": 5}
+    other = {**state, "ids": large + 1, "rotary.freqs": state["rotary.freqs"].conj(), "flags": ~state["flags"]}
+    comparison = compared(tmp_path, state, other)
+    different = {name for finding in comparison.findings if finding.verdict == "different" for name in finding.actual}
+    assert different == {"ids", "rotary.freqs", "flags"}
+
+
+def test_names_from_a_file_are_no_format_and_no_escape_code(tmp_path: Path) -> None:
+    names = ["{0}.1.{", "}\x1b[31m.2\n.w", f"layers.{'9' * 5000}.w", "", "7", "١.w"]
+    state = {name: np.full((2, 16), number, np.float32) for number, name in enumerate(names, 1)}
+    changed_state = {name: value + 0.25 * np.arange(32).reshape(2, 16) for name, value in state.items()}
+    changed_state = {name: value.astype(np.float32) for name, value in changed_state.items()}
+    comparison = compared(tmp_path, changed_state, state)
+    assert {name for finding in comparison.findings for name in finding.actual} == set(names)
+    _, text = shell("compare-weights", tmp_path / "0.safetensors", tmp_path / "1.safetensors", "--all")
+    assert "\x1b" not in text
