@@ -52,5 +52,5 @@ class _PartLoader:
 
 
 def part_of(record: Record, axis_map: AxisMap) -> Record:
-    """Return a record of a part of a tensor, which the analyses take for any other record."""
+    """Return a record of a part of a tensor, for analyses a record like any other."""
     return record.as_part(_PartLoader(record, axis_map), axis_map.shape_of(record.shape or ()))

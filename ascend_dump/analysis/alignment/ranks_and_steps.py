@@ -125,7 +125,7 @@ def _number(value: Optional[int]) -> int:
 
 
 def numbered_alike(a: dict[Key, list[Batch]], b: dict[Key, list[Batch]]) -> dict[Key, list[Batch]]:
-    """Return `a` with the step of `b` if each side has a single step, which may have another number, else `a`."""
+    """Return `a` with the step of `b` if each side has a single step, else `a`."""
     steps = [{step for _, step in side} for side in (a, b)]
     if any(len(numbers) != 1 for numbers in steps):
         return a

@@ -1,9 +1,10 @@
 """Compare some requests of a batch with the same requests in another batch: cut both sides to their rows.
 
-The axis of the batch is found by shapes: it is the only axis whose sizes differ, in the ratio of the sizes of the two
+The axis of the batch is found by shapes: it is the only axis with another size, in the ratio of the sizes of the two
 batches. Where rows were joined with another axis, such as tokens or heads, each row is a block of it, or every n-th
 element; values decide. A tensor of the same shape on both sides is compared whole, unless it was computed from several
-rows: such as the mean of a loss, and whatever differs because of it. What cannot be aligned is not compared.
+rows: such as the mean of a loss, and the differences that follow from it. Tensors that cannot be aligned are not
+compared.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class RowAlignment:
         self.omitted = Counter[str]()
 
     def note(self) -> str:
-        """Return one sentence on what was compared."""
-        pairs = ", ".join(f"{row} with {other}" for row, other in self.rows.items())
+        """Return one sentence on the tensors that were compared, and on the others."""
+        pairs = ", ".join(f"{row} with {reference_row}" for row, reference_row in self.rows.items())
         omitted = [f"{count} {reason}" for reason, count in self.omitted.items() if count]
         not_compared = f"; not compared: {', '.join(omitted)}" if omitted else ""
         return (
@@ -99,7 +100,7 @@ class RowFinder:
 
     def __init__(self, rows: Optional[Mapping[int, int]], *, may_look: bool) -> None:
         """may_look: without rows of the user, look for rows with equal ids in the first step."""
-        self._given = rows
+        self._user_rows = rows
         self._may_look = may_look
         self._alignment = None if rows is None else RowAlignment(rows)
 
@@ -107,7 +108,7 @@ class RowFinder:
         self, actual: list[Operator], reference: list[Operator], mapping: Optional[Mapping[str, str]]
     ) -> tuple[list[Operator], list[Operator]]:
         """Return the operators of a step, cut to the rows; as they are if there is nothing to align."""
-        if self._given is None and self._may_look:
+        if self._user_rows is None and self._may_look:
             self._may_look = False
             rows = rows_of_ids(actual, reference)
             self._alignment = None if rows is None else RowAlignment(rows)
@@ -116,7 +117,7 @@ class RowFinder:
         try:
             return self._alignment.cut_to_rows(actual, reference, mapping)
         except (ConfigError, NotSupported):
-            if self._given is not None:
+            if self._user_rows is not None:
                 raise
             self._alignment = None
             return actual, reference
@@ -130,7 +131,7 @@ class RowFinder:
         return () if self._alignment is None else (self._alignment.note(),)
 
 
-def check_rows(rows: Optional[Mapping[int, int]], **others: object) -> None:
+def check_rows(rows: Optional[Mapping[int, int]], **settings: object) -> None:
     """Raise ConfigError for rows that are no mapping of numbers, and for settings that exclude them."""
     if rows is None:
         return
@@ -140,7 +141,7 @@ def check_rows(rows: Optional[Mapping[int, int]], **others: object) -> None:
             f"rows={rows!r}, expected rows of actual and the same rows in the reference",
             hint="rows are counted from 0: rows={0: 4}, --rows 0=4",
         )
-    excluded = [name for name, value in others.items() if value]
+    excluded = [name for name, value in settings.items() if value]
     if excluded:
         raise ConfigError(f"rows= and {excluded[0]}= were both given", hint="leave one of them out")
 
@@ -180,10 +181,10 @@ class _RowStep:
 
     def _input(self, a: Record, b: Record) -> str:
         """Align an input. Return "whole", "cut", "reduced" if it was computed from several rows, or "moved"."""
-        known = {self._without_rows[key] for key in _keys(a, b) if key in self._without_rows}
-        is_moved = "moved" in known
+        kinds = {self._without_rows[key] for key in _keys(a, b) if key in self._without_rows}
+        is_moved = "moved" in kinds
         if a.shape == b.shape:
-            if not known or _is_same(a, b):
+            if not kinds or _is_same(a, b):
                 self._alignment.whole += 1
                 return "whole"
             self._omit(a, b, _MIXED, "moved" if is_moved else "reduced")
@@ -236,19 +237,19 @@ class _RowStep:
         return True
 
     def _are_row_numbers(self, a: Record, b: Record) -> bool:
-        """Return True if the elements of both parts are the numbers of their rows, which differ."""
+        """Return True if the elements of both parts are the numbers of their rows."""
         return all(
             part.numpy().reshape(-1).tolist() == [*rows]
             for part, rows in zip((a, b), (self._alignment.rows, self._alignment.rows.values()))
         )
 
-    def _ways(self, shape: tuple[int, ...], other: tuple[int, ...]) -> Iterator[tuple[AxisMap, AxisMap]]:
-        """Yield the ways in which both may be cut: rows in blocks, and rows of which every n-th element is one."""
-        axes = [axis for axis, sizes in enumerate(zip(shape, other)) if sizes[0] != sizes[1]]
-        if len(shape) != len(other) or len(axes) != 1:
+    def _ways(self, shape: tuple[int, ...], reference_shape: tuple[int, ...]) -> Iterator[tuple[AxisMap, AxisMap]]:
+        """Yield the possible cuts of both: rows in blocks, and rows of every n-th element."""
+        axes = [axis for axis, sizes in enumerate(zip(shape, reference_shape)) if sizes[0] != sizes[1]]
+        if len(shape) != len(reference_shape) or len(axes) != 1:
             return
         [axis] = axes
-        if shape[axis] * self._sizes[1] != other[axis] * self._sizes[0] or shape[axis] % self._sizes[0]:
+        if shape[axis] * self._sizes[1] != reference_shape[axis] * self._sizes[0] or shape[axis] % self._sizes[0]:
             return
         width = shape[axis] // self._sizes[0]
         rows = list(self._alignment.rows), list(self._alignment.rows.values())
@@ -307,14 +308,14 @@ def rows_of_ids(actual: Sequence[Operator], reference: Sequence[Operator]) -> Op
     if len(a.shape) < 2 or a.shape[1:] != b.shape[1:] or a.shape[0] == b.shape[0]:
         return None
     try:
-        ids, other_ids = ([row.tobytes() for row in record.numpy().astype("int64")] for record in (a, b))
+        ids, reference_ids = ([row.tobytes() for row in record.numpy().astype("int64")] for record in (a, b))
     except AscendDumpError:
         return None
-    if len(ids) <= len(other_ids):
-        found = {row: other_ids.index(content) for row, content in enumerate(ids) if content in other_ids}
-        return found if len(found) == len(ids) else None
-    found = {ids.index(content): row for row, content in enumerate(other_ids) if content in ids}
-    return found if len(found) == len(other_ids) else None
+    if len(ids) <= len(reference_ids):
+        rows = {row: reference_ids.index(content) for row, content in enumerate(ids) if content in reference_ids}
+    else:
+        rows = {ids.index(content): row for row, content in enumerate(reference_ids) if content in ids}
+    return rows if len(rows) == min(len(ids), len(reference_ids)) else None
 
 
 def _first_ids(operators: Sequence[Operator]) -> Optional[Record]:
@@ -341,7 +342,7 @@ def _is_same(a: Record, b: Record) -> bool:
 
 
 def _limit_of(record: Record) -> float:
-    """Return the distance at which two tensors of this type may be the same, but for rounding."""
+    """Return the largest distance of two tensors of this type that rounding may explain."""
     kind = float_kind(record.dtype or "")
     return 0.0 if kind is None else max(_NEAR * kind.unit, _LEAST_NEAR)
 
