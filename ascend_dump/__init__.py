@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ascend_dump.analysis.replay import Replay, replay
     from ascend_dump.analysis.trends import Trends, trends
     from ascend_dump.analysis.triage import Triage, triage
+    from ascend_dump.analysis.weights import WeightComparison, compare_weights
     from ascend_dump.capturing.capture import Capture
     from ascend_dump.capturing.function import capture
     from ascend_dump.common.problem import Problem
@@ -74,12 +75,14 @@ __all__ = [
     "Trends",
     "Triage",
     "UnknownFormat",
+    "WeightComparison",
     "WorkerLost",
     "WriteError",
     "__version__",
     "adapters",
     "capture",
     "compare",
+    "compare_weights",
     "open",
     "overflow",
     "push",
@@ -120,6 +123,7 @@ _HOMES: dict[str, tuple[str, str]] = {
         "analysis.replay": ("Replay", "replay"),
         "analysis.trends": ("Trends", "trends"),
         "analysis.triage": ("Triage", "triage"),
+        "analysis.weights": ("WeightComparison", "compare_weights"),
         "reading": ("Dump", "Record"),
     }.items()
     for name in names

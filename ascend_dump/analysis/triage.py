@@ -262,12 +262,32 @@ def _alone(
 ) -> Triage:
     report = find_suspects(dump, watch=watch, executor=executor)
     if not report.suspects:
+        repeated = _of_repeat(dump)
+        if repeated is not None:
+            return replace(repeated, reasons=report.reasons, notes=report.notes)
         advice = nothing_wrong(is_complete=not report.reasons)
         if not report.reasons:
             hint = "compare with a reference: `ascend-dump triage DUMP REFERENCE`"
             advice = ("" if report.operators else watched(dump)) or f"{advice}; {hint}"
         return Triage(dump.root, (), None, None, advice, report.reasons, records=dump, notes=report.notes)
     return _of_suspects(dump, report.suspects, report)
+
+
+def _of_repeat(dump: Dump) -> Optional[Triage]:
+    """Return the triage of a step that got the inputs of an earlier one, and gave another output; None without one."""
+    from ascend_dump.analysis.suspects.repeated_steps import find_changed_repeat
+
+    repeat = find_changed_repeat(dump)
+    if repeat is None:
+        return None
+    triage = _against(dump, repeat.comparison)
+    assert triage.cause is not None, "there is an origin"
+    first = triage.cause.module or triage.cause.op_name
+    why = (
+        f"the same inputs and parameters as in step {repeat.earlier} gave another output in step {repeat.step}: "
+        f"first at {first}"
+    )
+    return replace(triage, why=why, cause=replace(triage.cause, evidence=(why, *triage.cause.evidence)))
 
 
 def triage_wrong(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -78,6 +79,12 @@ _WORST, _MOST_LINES = 10, 25
     help='The layout of tensors over ranks: "*.up/mm_0.output.0=shard 1".',
 )
 @click.option(
+    "--rows",
+    metavar="ROW=ROW",
+    multiple=True,
+    help="A row of the batch of ACTUAL and the same request in that of REFERENCE, from 0: 0=4; may be repeated.",
+)
+@click.option(
     "--index-only",
     is_flag=True,
     help="Compare two runs of many ranks by the hashes in their indexes; no tensor is read.",
@@ -97,6 +104,7 @@ def compare(
     allow_unmatched: tuple[str, ...],
     save: tuple[str, ...],
     shards: tuple[str, ...],
+    rows: tuple[str, ...],
     index_only: bool,
     workers: Optional[int],
     dask: Optional[str],
@@ -105,7 +113,7 @@ def compare(
     as_json: bool,
     **selectors: Optional[str],
 ) -> Exit:
-    """Compare the dump ACTUAL with the dump REFERENCE, which is assumed to be correct.
+    """Compare the dump ACTUAL with the dump REFERENCE, which is assumed to be correct. DUMP@STEP is one step of a dump.
 
     Operators are paired by content, module and order, so renamed modules and inserted operators are matched.
     Each pair of tensors gets a verdict: equal, noise (rounding), undecided (only statistics are known, and they agree),
@@ -124,7 +132,14 @@ def compare(
     if index_only:
         others: dict[str, Any] = {**selectors, "mapping": mapping, "write-mapping": write_mapping, "rules": rules}
         others.update(
-            {"noise": noise, "replay": replay, "allow-unmatched": allow_unmatched, "save": save, "shards": shards}
+            {
+                "noise": noise,
+                "replay": replay,
+                "allow-unmatched": allow_unmatched,
+                "save": save,
+                "shards": shards,
+                "rows": rows,
+            }
         )
         given = [f"--{name}" for name, value in others.items() if value]
         if given:
@@ -147,6 +162,7 @@ def compare(
                 noise=again,
                 replay=replay,
                 shards=shards,
+                rows=_row_numbers(rows),
                 executor=executor,
                 watch=lambda done: progress(done, what),
             )
@@ -173,6 +189,17 @@ def compare(
             raise error
     code = code_of_comparison(exit_of(comparison.verdict), lost)
     return exit_code(failures[-1]) if failures else code
+
+
+def _row_numbers(texts: tuple[str, ...]) -> Optional[dict[int, int]]:
+    """Return the rows of actual and their rows in the reference; None without any. Raises ConfigError."""
+    pairs = [re.fullmatch(r"(\d{1,9})=(\d{1,9})", text.strip(), re.ASCII) for text in texts]
+    for text, pair in zip(texts, pairs):
+        if pair is None:
+            raise ConfigError(
+                f"--rows {text!r}, expected two row numbers", hint="rows are counted from 0: --rows 0=4 --rows 1=5"
+            )
+    return {int(pair[1]): int(pair[2]) for pair in pairs if pair is not None} or None
 
 
 def _save(comparison: Comparison, save: tuple[str, ...], write_mapping: Optional[str]) -> list[Exception]:

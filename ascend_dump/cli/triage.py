@@ -98,6 +98,7 @@ def triage(
 
     Without a reference, rules detect NaN and Inf, values at the limit of their type, growth, dead outputs, gradients
     that are zero or reach no parameter, parameters that do not change, ranks that disagree, and uninitialised memory.
+    If nothing looks wrong, a step with the inputs and parameters of an earlier one has to give the same results.
 
     --next writes a narrower request: the tensors of the findings and of their inputs, at their steps. For torch,
     torch_npu and torchair it is a file for ASCEND_DUMP=FILE or `ascend-dump run --config FILE`, for other frameworks a
@@ -253,6 +254,8 @@ def _show(result: Triage, limit: int) -> None:
     if compared is not None:
         counts = ", ".join(f"{count} {verdict}" for verdict, count in compared.counts.items())
         click.echo(f"{compared.verdict}: {counts}")
+        if result.why:
+            click.echo(escape(result.why))
         for origin in result.origins[:limit]:
             click.echo("")
             click.echo("\n".join(text_lines(origin_finding(origin, compared))))

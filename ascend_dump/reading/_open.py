@@ -5,6 +5,7 @@ from __future__ import annotations
 import copyreg
 import json
 import os
+import re
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +21,8 @@ from ascend_dump.reading._record import Record
 from ascend_dump.reading._registry import dialects
 from ascend_dump.reading._runs import runs_above
 from ascend_dump.reading.sources import Sources, graphs_beside, is_ge_graph, is_graph_file
-from ascend_dump.storage import StoredPath, cache_limit, list_stored, located
+from ascend_dump.steps import Steps
+from ascend_dump.storage import StoredPath, cache_limit, is_url, list_stored, located
 from ascend_dump.storage.files import children, read_regular
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["open_dump"]
 
+_AT_STEP = re.compile(r"(.+)@(\d{1,18})", re.ASCII | re.DOTALL)
 #: The most bytes of the file that marks the directory of a call.
 _MOST_OF_A_MARK = 1000
 
@@ -111,12 +114,15 @@ def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
     """Open a dump: a directory tree or a single file, in any mix of dialects. No tensor is read.
 
     path: a local path, or the URL of a dump in an object store that fsspec knows (`s3://bucket/run7`, with the extra
-    `remote`)
+    `remote`); `PATH@STEP` opens a single step, unless a file has this name
 
     Symbolic links and special files inside the tree are skipped; `path` itself may be a link. Raises DumpNotFound if
-    the path does not exist or holds no file, UnknownFormat if no dialect recognises anything in it, StorageError if a
-    store does not answer, and NotSupported if the package for the store is missing.
+    the path does not exist, holds no file or lacks the step, UnknownFormat if no dialect recognises anything in it,
+    StorageError if a store does not answer, and NotSupported if the package for the store is missing.
     """
+    whole, step = _step_in(path)
+    if step is not None:
+        return _at_step(open_dump(whole), step)
     root = located(path)
     try:
         if isinstance(root, StoredPath):
@@ -171,6 +177,24 @@ def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
     sources = Sources(graphs) or None
     provenance = Provenance([path for path in graphs if is_ge_graph(path.name)], sources) or None
     return Dump(root, entries, sources=sources, runs=tuple(dict.fromkeys(runs)), provenance=provenance)
+
+
+def _step_in(path: Union[str, os.PathLike[str]]) -> tuple[str, Optional[int]]:
+    """Split PATH@STEP; the step is None if there is none, or if a file has the whole name."""
+    text = os.fspath(path)
+    match = _AT_STEP.fullmatch(text)
+    if match is None or isinstance(path, StoredPath) or (not is_url(text) and os.path.lexists(text)):
+        return text, None
+    return match[1], int(match[2])
+
+
+def _at_step(dump: Dump, step: int) -> Dump:
+    """Return one step of a dump. Raises DumpNotFound with the steps that are there."""
+    steps = dump.steps
+    if step not in steps:
+        there = f"its steps are {Steps(steps)}" if steps else "its records are in no step"
+        raise DumpNotFound(f"has no step {step}", path=dump.root, hint=there)
+    return dump.select(step=step)
 
 
 def _opened_again(

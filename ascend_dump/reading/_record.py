@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, Union
@@ -55,6 +56,10 @@ FIELDS = (
     "kernel",
     "path",
 )
+
+
+#: Attributes of the bytes of a tensor in its file and in memory, which a part of it does not have.
+_OF_BYTES = ("hash", "stride", "storage_offset", "storage_nbytes", "address")
 
 
 class Record:
@@ -212,6 +217,18 @@ class Record:
         record = copy.copy(self)
         record.op_type, record.index, record._call = op_type, index, call
         return record
+
+    def as_part(self, loader: Loader, shape: tuple[int, ...]) -> Record:
+        """Return a part of this tensor, which the loader reads; it has no hash and no place in memory of its own."""
+        import copy
+
+        part = copy.copy(self)
+        part.loader, part.shape = loader, shape
+        part._attrs = {name: value for name, value in self.attrs.items() if name not in _OF_BYTES}
+        part.nbytes = (
+            None if self.nbytes is None else self.nbytes * math.prod(shape) // max(math.prod(self.shape or ()), 1)
+        )
+        return part
 
     def as_eager(self, api: str, op_name: str, kernel: Optional[str], nth: int) -> Record:
         """Return this record as one of an API call or of its kernel, whose inputs and outputs are in several files."""

@@ -379,6 +379,8 @@ class HasNotes(Protocol):
     def unused(self) -> Sequence[str]: ...
     @property
     def undefined(self) -> Mapping[str, int]: ...
+    @property
+    def aligned(self) -> Sequence[str]: ...
 
 
 def _rebuilt_text(parts: Sequence[RebuiltPart]) -> str:
@@ -411,6 +413,7 @@ def comparison_notes(compared: HasNotes) -> Iterator[str]:
     inside, left_out, unused = compared.inside, compared.left_out, compared.unused
     if compared.around:
         yield f"around the programs: {_around_text(compared.around)}"
+    yield from compared.aligned
     if any(inside):
         yield (
             f"two frameworks: {inside[0]} operators of actual and {inside[1]} of the reference run inside compared "

@@ -10,7 +10,17 @@ from ascend_dump.analysis.alignment.shards import NO_LAYOUTS, Portions, hold_par
 from ascend_dump.analysis.operators.operator import Operator, operators
 from ascend_dump.reading import Batch, MadeOf, Record
 
-__all__ = ["Key", "RankGroup", "ReadMadeOf", "Steps", "by_key", "joined_steps", "may_be_parts", "operators_in"]
+__all__ = [
+    "Key",
+    "RankGroup",
+    "ReadMadeOf",
+    "Steps",
+    "by_key",
+    "joined_steps",
+    "may_be_parts",
+    "numbered_alike",
+    "operators_in",
+]
 
 Key = tuple[Optional[int], Optional[int]]  # rank, step
 Steps = list[tuple[Key, list[Batch], list[Batch]]]  # of actual, of the reference
@@ -112,6 +122,15 @@ class RankGroup(NamedTuple):
 
 def _number(value: Optional[int]) -> int:
     return -1 if value is None else value
+
+
+def numbered_alike(a: dict[Key, list[Batch]], b: dict[Key, list[Batch]]) -> dict[Key, list[Batch]]:
+    """Return `a` with the step of `b` if each side has a single step, else `a`."""
+    steps = [{step for _, step in side} for side in (a, b)]
+    if any(len(numbers) != 1 for numbers in steps):
+        return a
+    [step] = steps[1]
+    return {(rank, step): batches for (rank, _), batches in a.items()}
 
 
 def joined_steps(a: dict[Key, list[Batch]], b: dict[Key, list[Batch]]) -> Steps:

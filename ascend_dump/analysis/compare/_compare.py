@@ -17,8 +17,10 @@ from ascend_dump.analysis.alignment.ranks_and_steps import (
     by_key,
     joined_steps,
     may_be_parts,
+    numbered_alike,
     operators_in,
 )
+from ascend_dump.analysis.alignment.rows import RowFinder, check_rows
 from ascend_dump.analysis.alignment.shard_notation import ShardLayouts, ShardSource, shards_of
 from ascend_dump.analysis.alignment.shards import Portions
 from ascend_dump.analysis.alignment.step_boundaries import divided_steps, may_be_divided
@@ -62,12 +64,13 @@ def compare(
     noise: Optional[_Dumplike] = None,
     replay: bool = False,
     shards: ShardSource = None,
+    rows: Optional[Mapping[int, int]] = None,
     executor: Optional[Executor] = None,
     watch: Optional[Callable[[Iterable[Any]], Iterable[Any]]] = None,
 ) -> Comparison:
     """Compare two dumps and find the operators whose outputs are wrong although their inputs are not.
 
-    actual, reference   dumps, or paths of dumps; the reference is assumed to be correct
+    actual, reference   dumps, or paths of dumps, or PATH@STEP; the reference is assumed to be correct
     mapping             names of operators of actual -> names in the reference, for those that are not paired
                         automatically
     rules               thresholds: `Rules`, a mapping, or a TOML or JSON file, optionally per glob of operators
@@ -79,6 +82,9 @@ def compare(
                         operators in the dumps, so use it only on dumps that you trust
     shards              how tensors are split over ranks, if the dump does not record it: globs of tensors and layouts,
                         {"*.up/addmm_0.output.0": "shard 1"}; see `ascend-dump help ranks`
+    rows                rows of the batch of actual -> the same requests in the batch of the reference, {0: 4}, to
+                        compare a request alone with the same one among others. Without it, rows with equal ids are
+                        found
     executor            a concurrent.futures.Executor: ranks are compared in parallel, one task per rank, in processes
                         or on other machines that can open the dumps by the same paths or URLs. Results are kept until
                         all ranks are done, so an interrupted call can be repeated; needs polars. Ranks that cannot be
@@ -86,7 +92,8 @@ def compare(
     watch               an iterator function that receives each record read and each pair compared (with an executor
                         each finished rank) and yields it, for a progress display
 
-    The same steps and ranks are compared with each other; if each side has only one, these two. If one side has fewer
+    The same steps and ranks are compared with each other; if each side has only one, these two. So `compare("dumps@1",
+    "dumps@0")` compares two steps of one dump. If one side has fewer
     ranks, and shapes or placements show that the other side's ranks hold parts, their tensors are assembled, and each
     rank is compared with its part. A step or rank that one side lacks is unmatched.
 
@@ -97,6 +104,7 @@ def compare(
     >>> comparison.verdict, comparison.origins[0].op_name            # doctest: +SKIP
     """
     used, given_shards = rules_of(rules), shards_of(shards)
+    check_rows(rows, shards=shards, noise=noise, replay=replay, executor=executor)
     dumps = [side if isinstance(side, Dump) else open_dump(side) for side in (actual, reference)]
     second_run = None if noise is None else noise if isinstance(noise, Dump) else open_dump(noise)
     if second_run is not None:
@@ -109,7 +117,7 @@ def compare(
         ranks = ranks_apart(dumps if second_run is None else [*dumps, second_run])
         if ranks is not None and any(len(dump.known_values("rank")) > 1 for dump in dumps):
             return _side_by_side(dumps, second_run, mapping, used, replay, given_shards, executor, ranks, watch)
-    work = _compare(dumps, second_run, mapping, used, replay, given_shards)
+    work = _compare(dumps, second_run, mapping, used, replay, given_shards, rows)
     return _finish(work) if watch is None else _finish(work, watch)
 
 
@@ -136,21 +144,26 @@ def _compare(
     rules: Rules,
     replay: bool,
     given_shards: ShardLayouts,
+    rows: Optional[Mapping[int, int]],
 ) -> _Work[Comparison]:
     sides = []
     for name, dump in _named(dumps, second_run):
         sides.append((yield from _steps(dump)))
         if not sides[-1]:
             raise _no_records(name, dump)
+    sides[0] = numbered_alike(sides[0], sides[1])
     spreads = sides[2] if second_run is not None else {}
     made_of = (dumps[0].made_of, dumps[1].made_of)
-    group = RankGroup.of(sides[0], sides[1], made_of, given_shards)
+    group = None if rows is not None else RankGroup.of(sides[0], sides[1], made_of, given_shards)
     joined = joined_steps(*sides[:2]) if group is None else group.joined(sides[1 if group.of_actual else 0])
     ranks = [list(steps) for _, steps in groupby(joined, key=lambda step: step[0][0])]
     shared_spread = next(iter(spreads.values())) if len(spreads) == 1 else None
     results = []
     for rank in ranks:
-        results.append((yield from _compare_rank(rules, mapping, spreads, shared_spread, made_of, group, replay, rank)))
+        may_look = group is None and second_run is None and not replay
+        row_finder = RowFinder(rows, may_look=may_look)
+        work = _compare_rank(rules, mapping, spreads, shared_spread, made_of, group, replay, rank, row_finder)
+        results.append((yield from work))
     return _combine(dumps, rules, mapping, results)
 
 
@@ -201,6 +214,7 @@ def _combine(
         ),
         rebuilt=tuple(_agreeing_parts(results, origins)),
         around=differing_surroundings(*dumps[:2]),
+        aligned=tuple(dict.fromkeys(note for result in results for note in result.aligned)),
     )
 
 
@@ -281,6 +295,7 @@ def _need_all_ranks(dumps: list[Dump], given_shards: ShardLayouts) -> bool:
         sides.append({**_steps_at_once(dump.select(rank=first)), **{(rank, None): [] for rank in later}})
         if not any(rank == first for rank, _ in sides[-1]):
             return True
+    sides[0] = numbered_alike(sides[0], sides[1])
     return RankGroup.of(sides[0], sides[1], (dumps[0].made_of, dumps[1].made_of), given_shards) is not None
 
 
@@ -309,6 +324,7 @@ def compare_rank_of(
     if not shared.are_whole:
         dumps = [dump.select(rank=rank) for dump in dumps]
     actual_steps, reference_steps = (_counted(_steps_at_once(dump), positions) for dump in dumps)
+    actual_steps = numbered_alike(actual_steps, reference_steps)
     made_of = (actual.made_of, reference.made_of)
     group = RankGroup.of(actual_steps, reference_steps, made_of, shards_of(shared.shards)) if shared.are_whole else None
     joined = (
@@ -350,17 +366,21 @@ def _compare_rank(
     group: Optional[RankGroup],
     replay: bool,
     steps: Steps,
+    row_finder: Optional[RowFinder] = None,
 ) -> _Work[RankResult]:
     divergence = Divergence(rules, Rerun(rules) if replay else None)
     progress = _RankProgress([], Counter(), Counter(), [], set())
     parts = progress.parts
-    is_divided = group is None and may_be_divided(steps)
+    is_divided = group is None and (row_finder is None or not row_finder.has_rows) and may_be_divided(steps)
     for key, a, b in () if is_divided else steps:
-        if not mapping and divergence.is_clean and are_equal(a, b):
+        has_rows = row_finder is not None and row_finder.has_rows
+        if not mapping and not has_rows and divergence.is_clean and are_equal(a, b):
             parts.append(EqualStep(a, b))
             yield from repeat(None, len(parts[-1]))
             continue
         operators = operators_in(a, made_of[0]), operators_in(b, made_of[1])
+        if row_finder is not None:
+            operators = row_finder.cut(*operators, mapping)
         second_run = operators_in(spreads.get(key, shared_spread) or (), None)
         shards = None if group is None else group.shards(key, *(operators if group.of_actual else operators[::-1]))
         walk = _walk_step(divergence, *operators, second_run, mapping, progress, shards)
@@ -375,7 +395,8 @@ def _compare_rank(
     of_program = (divergence.origins(), divergence.changed())
     counts = (inside, left_out)
     crossed, mapped = progress.crossings, sorted(progress.mapped)
-    return RankResult(parts, *of_program, *counts, crossed, group is not None, mapped, divergence.rebuilt())
+    aligned = () if row_finder is None else row_finder.notes()
+    return RankResult(parts, *of_program, *counts, crossed, group is not None, mapped, divergence.rebuilt(), aligned)
 
 
 def _steps(dump: Dump) -> _Work[dict[Key, list[Batch]]]:

@@ -53,6 +53,7 @@ class Comparison:
     unused      names of the mapping and globs of the rules that fit nothing in the dumps, each in words
     rebuilt     parts of the program that are built differently and agree: their insides are in no pair
     around      versions, environment variables and settings that differ
+    aligned     sentences on the rows of a batch that were compared, and on tensors that cannot be aligned
     allowed     globs of operators that may be missing on one side, see `allowing`
     """
 
@@ -70,6 +71,7 @@ class Comparison:
     allowed: tuple[str, ...] = ()
     rebuilt: tuple[Rebuilt, ...] = ()
     around: tuple[Surrounding, ...] = ()
+    aligned: tuple[str, ...] = ()
 
     def allowing(self, *globs: str) -> Comparison:
         """Return the comparison with operators of such names allowed to be missing on one side.
@@ -170,6 +172,7 @@ class Comparison:
             "rules": self.rules.to_dict(),
             "undefined": self.undefined,
             "inside": dict(zip(("actual", "reference"), self.inside)),
+            "aligned": list(self.aligned),
             "left_out": dict(zip(("actual", "reference"), self.left_out)),
             "rebuilt": [part._asdict() for part in self.rebuilt],
             "around": [one._asdict() for one in self.around],

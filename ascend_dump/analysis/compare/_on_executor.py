@@ -40,6 +40,7 @@ class RankResult(NamedTuple):
     are_parts  several ranks of one side were compared with one rank of the other
     mapped     names of operators of actual that were paired because the user mapped them
     rebuilt    parts that are built differently and agree
+    aligned    sentences on the rows of a batch that were compared
     """
 
     parts: list[Sequence[Pair]]
@@ -51,6 +52,7 @@ class RankResult(NamedTuple):
     are_parts: bool
     mapped: list[str]
     rebuilt: list[Rebuilt]
+    aligned: tuple[str, ...] = ()
 
 
 class CountedBatch(Batch):

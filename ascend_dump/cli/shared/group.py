@@ -14,11 +14,14 @@ from ascend_dump.errors import FrameworkMissing
 
 __all__ = ["VERBS", "LazyGroup"]
 
-#: Every verb, as `--help` groups them. `cli/<verb>.py` defines a click command named `<verb>`.
+#: Every verb, as `--help` groups them. `cli/<verb>.py` defines a click command named `<verb>`; `-` is `_` there.
 VERBS = {
     "Capture": ("demo", "run", "attach", "check", "config", "push"),
     "Read": ("ls", "show", "stats", "convert"),
-    "Analyse": ("overflow", "ops", "compare", "triage", "trends", "replay", "watch", "report", "serve"),
+    "Analyse": (
+        *("overflow", "ops", "compare", "compare-weights", "triage", "trends", "replay", "watch"),
+        *("report", "serve"),
+    ),
     "Help": ("help", "doctor", "selftest", "explain", "completion"),
 }
 
@@ -35,10 +38,10 @@ class LazyGroup(click.Group):
         if not any(cmd_name in verbs for verbs in VERBS.values()) or not self._exists(cmd_name):
             return None
         try:
-            module = import_module(f"{self.package}.{cmd_name}")
+            module = import_module(self._module(cmd_name))
         except Exception as error:
             return _Unavailable(cmd_name, error)
-        command = getattr(module, cmd_name)
+        command = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command), f"{module.__name__}.{cmd_name} is no command"
         if command.help is None:
             command.help = _docstring(command)
@@ -77,7 +80,10 @@ class LazyGroup(click.Group):
             formatter.write_dl([(str(int(code)), code.meaning) for code in Exit])
 
     def _exists(self, verb: str) -> bool:
-        return find_spec(f"{self.package}.{verb}") is not None
+        return find_spec(self._module(verb)) is not None
+
+    def _module(self, verb: str) -> str:
+        return f"{self.package}.{verb.replace('-', '_')}"
 
 
 def _docstring(command: click.Command) -> Optional[str]:

@@ -29,7 +29,7 @@ _TOPICS = "topics"
 LANGUAGES = ("en", "zh")
 #: Every topic, by task: `pages/topics/<topic>.md`.
 TOPICS = {
-    "Find a fault": ("nan", "diverges", "trends", "different", "suspects", "ranks"),
+    "Find a fault": ("nan", "diverges", "trends", "different", "suspects", "ranks", "weights"),
     "Capture": ("frameworks", "pytorch", "trainers", "serving", "settings", "options"),
     "Read": ("reading", "page", "files", "storage"),
     "On an NPU, and without one": ("operator", "test", "converters"),

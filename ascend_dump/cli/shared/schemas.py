@@ -189,7 +189,9 @@ def _of_analyses(note: Any, error: Any) -> dict[str, tuple[_Fields, ...]]:
     crossings = _list(_object("Crossing", _values_of(Crossing)))
     compared.update(rebuilt=_list(_object("Rebuilt", _values_of(Rebuilt))))
     compared.update(around=_list(_object("Surrounding", _values_of(Surrounding))))
-    compared.update(unused=_Texts, allowed=_Texts, crossings=crossings, pairs=_list(pair), notes=_list(note))
+    compared.update(
+        unused=_Texts, allowed=_Texts, aligned=_Texts, crossings=crossings, pairs=_list(pair), notes=_list(note)
+    )
     row = {**dict.fromkeys(("rank", "rows", "unequal", "alone", "undecided", "unreadable"), int), "position": _Count}
     row.update(dict.fromkeys(("kind", "op_type", "op_name", "io", "source"), _Text), step=_Count, index=_Count)
     by_index: _Fields = {"verdict": str, "origins": _list(_object("RankOrigin", _values_of(RankOrigin)))}
@@ -216,6 +218,7 @@ def _of_analyses(note: Any, error: Any) -> dict[str, tuple[_Fields, ...]]:
     return {
         "compare": (compared,),
         "compare-indexes": (by_index,),
+        "compare-weights": (_compare_weights(counts, numbers),),
         "triage": (triage,),
         "overflow": (_overflow(error),),
         "trends": (_trends(note),),
@@ -240,6 +243,15 @@ def _trends(note: Any) -> _Fields:
     fields.update(partings=_list(_object("Parting", {**place, "step": int, **numbers})), unmatched=int)
     fields.update(curves=_list(curve), reference_curves=_list(curve), notes=_list(note), unreadable=int)
     return fields
+
+
+def _compare_weights(counts: Any, numbers: Any) -> _Fields:
+    from ascend_dump.analysis.weights import WeightFinding, WeightPart
+
+    part = _object("WeightPart", _values_of(WeightPart))
+    finding = {**_values_of(WeightFinding), "parts": _list(part)}
+    fields: _Fields = {**dict.fromkeys(("actual", "reference", "verdict"), str), "counts": counts, "weights": numbers}
+    return {**fields, "bytes": int, "findings": _list(_object("WeightFinding", finding))}
 
 
 def _overflow(error: Any) -> _Fields:

@@ -208,10 +208,14 @@ def test_version(capsys: pytest.CaptureFixture[str], option: str) -> None:
     assert capsys.readouterr().out == f"ascend-dump {ascend_dump.__version__}\n"
 
 
+#: By their files; `compare_weights.py` is the verb `compare-weights`.
+VERB_NAMES = sorted(path.stem.replace("_", "-") for path in CLI.glob("*.py") if not path.stem.startswith("_"))
+
+
 def test_help_lists_the_verbs_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == Exit.OK
     out = capsys.readouterr().out
-    present = {path.stem for path in CLI.glob("*.py") if not path.stem.startswith("_")}
+    present = set(VERB_NAMES)
     assert {"ls", "show", "stats", "explain", "completion"} <= present
     rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if re.match(r"  [a-z]", line)}
     assert present <= rows.keys(), "a new verb belongs into one of the groups of --help"
@@ -221,7 +225,7 @@ def test_help_lists_the_verbs_and_the_exit_codes(capsys: pytest.CaptureFixture[s
     assert max(map(len, out.splitlines())) <= 100
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in CLI.glob("*.py") if not path.stem.startswith("_")))
+@pytest.mark.parametrize("name", VERB_NAMES)
 def test_every_verb_has_help_and_speaks_json(capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert main([name, "-h"]) == Exit.OK
     out = capsys.readouterr().out

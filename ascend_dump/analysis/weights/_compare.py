@@ -1,0 +1,109 @@
+"""Compare the weights of two checkpoints or dumps."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Optional, Union
+
+from ascend_dump.analysis.weights.comparison import WeightComparison, WeightFinding, ordered
+from ascend_dump.analysis.weights.findings import findings_of
+from ascend_dump.analysis.weights.matching import match_weights
+from ascend_dump.analysis.weights.names import parsed
+from ascend_dump.analysis.weights.sides import Watch, read_sides
+from ascend_dump.reading import Dump
+from ascend_dump.reading.weights import Weights, open_weights
+
+__all__ = ["compare_weights"]
+
+_Source = Union[Dump, Weights, str, "os.PathLike[str]"]
+
+
+def compare_weights(
+    actual: _Source, reference: _Source, *, earlier: Optional[_Source] = None, watch: Optional[Watch] = None
+) -> WeightComparison:
+    """Compare two checkpoints, or the parameters in dumps, whatever the names and the layout of their weights.
+
+    actual, reference  each a .safetensors file, a file of `torch.save` (which is not unpickled), a directory of these
+                       with or without an index of Hugging Face, or a dump; the reference is assumed to be correct
+    earlier            an earlier state of the reference: weights that differ and are equal to it are stale
+    watch              an iterator function that receives each tensor read and yields it, for a progress display
+
+    Weights are paired by the content of their rows: equal, cast, permuted, split, concatenated and transposed ones are
+    found under any name. What has no equal content is expected where it is in other layers, and then by its name.
+    Tensors are read in pieces, once or twice; the memory needed is 8 bytes for each row and a piece of 16 MB; a weight
+    that may be transposed is loaded as a whole.
+
+    Raises the errors of `open_weights`: DumpNotFound, CorruptDump, UnknownFormat, ConfigError, NotSupported.
+
+    >>> comparison = ascend_dump.compare_weights("engine.safetensors", "checkpoint")   # doctest: +SKIP
+    >>> comparison.verdict, comparison.findings[0].relation                            # doctest: +SKIP
+    """
+    sides = [side if isinstance(side, Weights) else open_weights(side) for side in (actual, reference)]
+    before = None if earlier is None else earlier if isinstance(earlier, Weights) else open_weights(earlier)
+    pair = read_sides(sides[0], sides[1], watch or _unchanged)
+    findings = _minorities([*findings_of(*pair, match_weights(*pair))])
+    findings = [*_stale(findings, sides[0], before)]
+    totals = len(sides[0].tensors), len(sides[1].tensors)
+    return WeightComparison(
+        sides[0].source, sides[1].source, ordered(findings), totals, sum(side.nbytes for side in sides)
+    )
+
+
+def _unchanged(tensors: Iterable[Any]) -> Iterable[Any]:
+    return tensors
+
+
+def _minorities(findings: list[WeightFinding]) -> list[WeightFinding]:
+    """Return the findings; a layout that few layers have, unlike others of the same names, is a difference."""
+    layouts: dict[Any, Counter[tuple[str, str]]] = {}
+    for finding in findings:
+        if finding.verdict in ("equal", "noise"):
+            layouts.setdefault(_templates(finding), Counter())[finding.relation, finding.text] += 1
+    result = []
+    for finding in findings:
+        counts = layouts.get(_templates(finding), Counter())
+        is_layout = finding.verdict in ("equal", "noise") and finding.relation not in ("equal", "cast", "unrecorded")
+        if is_layout and len(counts) > 1:
+            [((relation, text), count)] = counts.most_common(1)
+            if (relation, text) != (finding.relation, finding.text) and count > counts[finding.relation, finding.text]:
+                elsewhere = f"in {count} other layers {relation}" + (f" ({text})" if text else "")
+                finding = finding._replace(verdict="different", text="; ".join(filter(None, (finding.text, elsewhere))))
+        result.append(finding)
+    return result
+
+
+def _templates(finding: WeightFinding) -> tuple[frozenset[str], frozenset[str]]:
+    actual, reference = (
+        frozenset(parsed(name).template for name in names) for names in (finding.actual, finding.reference)
+    )
+    return actual, reference
+
+
+def _stale(findings: list[WeightFinding], actual: Weights, earlier: Optional[Weights]) -> Iterable[WeightFinding]:
+    """Yield the findings; an update of few weights, or a state equal to the earlier one, becomes stale."""
+    updated = [finding for finding in findings if finding.relation in ("updated", "different")]
+    same = sum(finding.verdict in ("equal", "noise") for finding in findings)
+    is_few = sum(finding.relation == "updated" for finding in findings) < same
+    in_earlier = _equal_to_earlier(updated, actual, earlier) if earlier is not None and updated else frozenset[str]()
+    for finding in findings:
+        if finding.relation in ("updated", "different") and {*finding.actual} <= in_earlier:
+            assert earlier is not None
+            yield finding._replace(relation="stale", measure=f"equal to {earlier.source}; {finding.measure}")
+        elif finding.relation == "updated" and is_few:
+            yield finding._replace(relation="stale", measure=f"{finding.measure}, while {same} others are equal")
+        else:
+            yield finding
+
+
+def _equal_to_earlier(findings: list[WeightFinding], actual: Weights, earlier: Weights) -> frozenset[str]:
+    names = {name for finding in findings for name in finding.actual}
+    subset = actual._replace(tensors={name: tensor for name, tensor in actual.tensors.items() if name in names})
+    pair = read_sides(subset, earlier, _unchanged)
+    return frozenset(
+        name
+        for finding in findings_of(*pair, match_weights(*pair))
+        if finding.actual and (finding.verdict in ("equal", "noise") or finding.relation == "part")
+        for name in finding.actual
+    )
