@@ -368,7 +368,14 @@ class Capture:
                 session = self._start(adapter, created, calls)
                 self._path = session.root
                 request = self.request
-                self._mark = Mark(self._path, adapter.name, scene=request.scene, keep=request.keep, until=request.until)
+                self._mark = Mark(
+                    self._path,
+                    adapter.name,
+                    scene=request.scene,
+                    keep=request.keep,
+                    until=request.until,
+                    label=request.label,
+                )
                 self._recorder = StepRecorder(session, self.request)
                 self._rank, self._began = rank, time.monotonic()
                 self._progress = Progress(session, self.request, rank)

@@ -50,7 +50,7 @@ _WORST, _MOST_LINES = 10, 25
 @click.command(short_help="Find the first operator that differs from a reference.")
 @click.argument("actual", type=click.Path())
 @click.argument("reference", type=click.Path())
-@selector_options("op", "step", "rank")
+@selector_options("op", "step", "rank", "label")
 @click.option("--mapping", metavar="FILE", help="JSON object: operator names of ACTUAL and their names in REFERENCE.")
 @click.option(
     "--write-mapping", metavar="FILE", help="Write the pairs of operator names as a file for --mapping, to be edited."

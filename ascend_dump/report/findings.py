@@ -107,6 +107,7 @@ _MOST_CALLS = 3
 _MOST_PARTS, _NUMBER = 3, re.compile(r"\d+")
 #: Versions, variables and settings that a line of notes names.
 _MOST_AROUND = 5
+_MOST_LABELS = 8
 #: Bytes of a short answer, and of a line of it; a next step is never cut.
 _MOST_BRIEF = 2000
 _MOST_OF_LINE = 240
@@ -376,6 +377,8 @@ class HasNotes(Protocol):
     @property
     def around(self) -> Sequence[SurroundingText]: ...
     @property
+    def labels(self) -> Mapping[str, str]: ...
+    @property
     def unused(self) -> Sequence[str]: ...
     @property
     def undefined(self) -> Mapping[str, int]: ...
@@ -392,6 +395,12 @@ def _rebuilt_text(parts: Sequence[RebuiltPart]) -> str:
         texts.append(f"{names[0]} ({sizes})" if len(names) == 1 else f"{name} ({len(names)} times: {sizes})")
     further = f" and {len(texts) - _MOST_PARTS} more" if len(texts) > _MOST_PARTS else ""
     return f"{'; '.join(texts[:_MOST_PARTS])}{further}"
+
+
+def _labels_text(labels: Mapping[str, str]) -> str:
+    texts = [f"{label or '(none)'} {verdict}" for label, verdict in labels.items()]
+    further = f" and {len(texts) - _MOST_LABELS} more" if len(texts) > _MOST_LABELS else ""
+    return f"{', '.join(texts[:_MOST_LABELS])}{further}"
 
 
 def _around_text(around: Sequence[SurroundingText]) -> str:
@@ -411,6 +420,8 @@ def comparison_notes(compared: HasNotes) -> Iterator[str]:
     inside, left_out, unused = compared.inside, compared.left_out, compared.unused
     if compared.around:
         yield f"around the programs: {_around_text(compared.around)}"
+    if compared.labels:
+        yield f"by label: {_labels_text(compared.labels)}"
     if any(inside):
         yield (
             f"two frameworks: {inside[0]} operators of actual and {inside[1]} of the reference run inside compared "

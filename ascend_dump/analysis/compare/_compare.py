@@ -23,6 +23,7 @@ from ascend_dump.analysis.alignment.shard_notation import ShardLayouts, ShardSou
 from ascend_dump.analysis.alignment.shards import Portions
 from ascend_dump.analysis.alignment.step_boundaries import divided_steps, may_be_divided
 from ascend_dump.analysis.compare._comparison import Comparison
+from ascend_dump.analysis.compare._labels import labels_to_pair, named_by_label, verdict_of, with_label
 from ascend_dump.analysis.compare._on_executor import CountedBatch, RankResult, result_of, table_of, tasks_of
 from ascend_dump.analysis.compare._surroundings import differing_surroundings
 from ascend_dump.analysis.compare._unused import unused_names, unused_rules
@@ -86,6 +87,9 @@ def compare(
     watch               an iterator function that receives each record read and each pair compared (with an executor
                         each finished rank) and yields it, for a progress display
 
+    Records of the same label are compared with each other, `capture(label=...)`; if each side has only one label, these
+    two. With several labels an executor is not used.
+
     The same steps and ranks are compared with each other; if each side has only one, these two. If one side has fewer
     ranks, and shapes or placements show that the other side's ranks hold parts, their tensors are assembled, and each
     rank is compared with its part. A step or rank that one side lacks is unmatched.
@@ -101,7 +105,8 @@ def compare(
     second_run = None if noise is None else noise if isinstance(noise, Dump) else open_dump(noise)
     if second_run is not None:
         _check_noise(dumps, second_run)
-    if executor is not None:
+    labels = labels_to_pair(*dumps)
+    if executor is not None and not labels:
         from ascend_dump.analysis.ranks.rank_statistics import ranks_apart
         from ascend_dump.analysis.ranks.rank_tasks import check_executor
 
@@ -109,7 +114,7 @@ def compare(
         ranks = ranks_apart(dumps if second_run is None else [*dumps, second_run])
         if ranks is not None and any(len(dump.known_values("rank")) > 1 for dump in dumps):
             return _side_by_side(dumps, second_run, mapping, used, replay, given_shards, executor, ranks, watch)
-    work = _compare(dumps, second_run, mapping, used, replay, given_shards)
+    work = _compare(dumps, second_run, mapping, used, replay, given_shards, labels)
     return _finish(work) if watch is None else _finish(work, watch)
 
 
@@ -136,11 +141,37 @@ def _compare(
     rules: Rules,
     replay: bool,
     given_shards: ShardLayouts,
+    labels: Sequence[str],
 ) -> _Work[Comparison]:
+    if not labels:
+        return _combine(
+            dumps, rules, mapping, (yield from _ranks(dumps, second_run, mapping, rules, replay, given_shards))
+        )
+    of_labels: dict[str, list[RankResult]] = {}
+    for label, parts, again in with_label(labels, dumps, second_run):
+        results = yield from _ranks(parts, again, mapping, rules, replay, given_shards, may_lack=True)
+        if results:
+            of_labels[label] = [named_by_label(result, label) for result in results]
+    if not all(any(True for _ in dump.batches()) for dump in dumps):
+        yield from _ranks(dumps, second_run, mapping, rules, replay, given_shards)  # raises
+    return _combine(dumps, rules, mapping, [result for results in of_labels.values() for result in results], of_labels)
+
+
+def _ranks(
+    dumps: Sequence[Dump],
+    second_run: Optional[Dump],
+    mapping: Optional[Mapping[str, str]],
+    rules: Rules,
+    replay: bool,
+    given_shards: ShardLayouts,
+    *,
+    may_lack: bool = False,
+) -> _Work[list[RankResult]]:
+    """Return the results of all ranks. may_lack: a side without records is allowed, else it raises DumpNotFound."""
     sides = []
     for name, dump in _named(dumps, second_run):
         sides.append((yield from _steps(dump)))
-        if not sides[-1]:
+        if not sides[-1] and not may_lack:
             raise _no_records(name, dump)
     spreads = sides[2] if second_run is not None else {}
     made_of = (dumps[0].made_of, dumps[1].made_of)
@@ -151,7 +182,7 @@ def _compare(
     results = []
     for rank in ranks:
         results.append((yield from _compare_rank(rules, mapping, spreads, shared_spread, made_of, group, replay, rank)))
-    return _combine(dumps, rules, mapping, results)
+    return results
 
 
 def _check_noise(dumps: list[Dump], second_run: Dump) -> None:
@@ -172,7 +203,7 @@ def _share_steps(first: Dump, second: Dump) -> bool:
     return not steps.isdisjoint(second_steps)
 
 
-def _named(dumps: list[Dump], second_run: Optional[Dump]) -> list[tuple[str, Dump]]:
+def _named(dumps: Sequence[Dump], second_run: Optional[Dump]) -> list[tuple[str, Dump]]:
     """Return the dumps with their names for messages."""
     named = [("actual", dumps[0]), ("the reference", dumps[1])]
     return named if second_run is None else [*named, ("the other run of the reference", second_run)]
@@ -187,17 +218,23 @@ def _no_records(name: str, dump: Dump) -> DumpNotFound:
 
 
 def _combine(
-    dumps: list[Dump], rules: Rules, mapping: Optional[Mapping[str, str]], results: Sequence[RankResult]
+    dumps: list[Dump],
+    rules: Rules,
+    mapping: Optional[Mapping[str, str]],
+    results: Sequence[RankResult],
+    of_labels: Optional[Mapping[str, Sequence[RankResult]]] = None,
 ) -> Comparison:
+    """Return the comparison. of_labels: the same results by label, if several labels were compared."""
+    several_ranks = any(len(of_label) > 1 for of_label in (of_labels or {"": results}).values())
     origins: Sequence[Origin] = [origin for result in results for origin in result.origins]
     pairs = Pairs([part for result in results for part in result.parts])
-    if results[0].are_parts:
+    if any(result.are_parts for result in results):
         from ascend_dump.analysis.ranks.wrong_collectives import of_one_rank, with_wrong_calls
 
         # If both have several ranks, those of actual: the reference is assumed to be correct.
         many_ranks = dumps[0] if len(dumps[0].known_values("rank")) > 1 else dumps[1]
         origins = with_wrong_calls(of_one_rank(origins), many_ranks, pairs.looked_at())
-    elif any(len(results) > 1 or result.op_type.startswith(COLLECTIVES) for result in origins):
+    elif any(several_ranks or result.op_type.startswith(COLLECTIVES) for result in origins):
         from ascend_dump.analysis.ranks.origins_over_ranks import over_ranks
 
         origins, pairs = over_ranks(origins, dumps[0], pairs)
@@ -212,13 +249,14 @@ def _combine(
         tuple(crossing for result in results for crossing in result.crossings),
         tuple(_unique_calls(changed for result in results for changed in result.changed)),
         _sums(result.left_out for result in results),
-        len(results) > 1,
+        several_ranks,
         (
             *unused_names(mapping or {}, {name for result in results for name in result.mapped}, dumps),
             *unused_rules(rules, dumps),
         ),
         rebuilt=tuple(_agreeing_parts(results, origins)),
         around=differing_surroundings(*dumps[:2]),
+        labels={label: verdict_of(of_label) for label, of_label in (of_labels or {}).items()},
     )
 
 
