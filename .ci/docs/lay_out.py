@@ -93,7 +93,7 @@ def linked(text: str, root: str) -> str:
     >>> linked("see `ascend-dump help nan`, (AD303)", "../")
     'see [`ascend-dump help nan`](../topics/nan.md), ([AD303](../AD303.md))'
     """
-    text = re.sub(r"`ascend-dump help ([a-z]+)`", rf"[`ascend-dump help \1`]({root}topics/\1.md)", text)
+    text = re.sub(r"`ascend-dump help ([a-z-]+)`", rf"[`ascend-dump help \1`]({root}topics/\1.md)", text)
     # Not in code, and not in the title of its own page.
     return re.sub(r"(?<=[(, ])(AD\d{3})(?=[), .;])(?![^`\n]*`[^`\n]*$)", rf"[\1]({root}\1.md)", text)
 

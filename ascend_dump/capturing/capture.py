@@ -149,7 +149,8 @@ class Capture:
         adapter, session = self._arm()
         if session is not None and not adapter.counts_steps(self._target):
             self._begin_step(session, 0)
-            self._expects_step = True
+            # Else the optimizer's steps are counted.
+            self._expects_step = "step" not in self.request.options
         return self
 
     def begin(self) -> Optional[Session]:
