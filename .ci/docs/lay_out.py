@@ -11,7 +11,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from ascend_dump.cli.shared.help_texts import topics
+from ascend_dump.cli.shared.help_texts import TOPICS
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -75,7 +75,7 @@ def main(out: Path) -> None:
     for name in MODULES:
         (out / "api" / f"{name}.md").write_text(reference(name, known))
     trees = {
-        "What to do": [f"topics/{topic.code}" for topic in topics()],
+        **{task: [f"topics/{name}" for name in names] for task, names in TOPICS.items()},
         "中文": ["README.zh", *(f"topics/zh/{page.stem}" for page in sorted((pages / "topics" / "zh").glob("*.md")))],
         "Examples": [f"examples/{page.parent.name}/README" for page in sorted(examples.rglob("README.md"))],
         "Python": [f"api/{name}" for name in MODULES],

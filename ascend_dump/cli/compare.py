@@ -289,7 +289,7 @@ def _worst_lines(comparison: Comparison, count: int) -> list[str]:
         return []
     columns = [Column("rank", right=True)] if comparison.several_ranks else []
     columns += [Column("step", right=True), Column("tensor", elastic=True), Column("shape")]
-    columns += [Column("verdict"), Column("explained"), Column("reason")]
+    columns += [Column("verdict"), Column("explained"), Column("reason", elastic=True)]
     table = io.StringIO()
     write_table(columns, [_row(pair, comparison.several_ranks) for pair in worst], table)
     return ["", "the pairs that differ most, unexplained ones first:", *table.getvalue().splitlines()]

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional, Protocol
 
 from ascend_dump.common.units import counted, named
-from ascend_dump.report.tables import escape
+from ascend_dump.report.tables import escape, folded
 
 __all__ = [
     "ANSWERS",
@@ -244,7 +245,13 @@ def text_lines(finding: Finding, number: Optional[int] = None) -> Iterator[str]:
     """Yield the lines of a finding for a terminal. number: its number in a list of suspects."""
     title = finding.title if number is None else f"{number}. {finding.title}"
     for label, text in ((finding.role, title), *finding.lines()):
-        yield f"{label:<12}{escape(text)}"
+        yield from _folded(label, text)
+
+
+def _folded(label: str, text: str) -> Iterator[str]:
+    """Yield a fact in lines that fit the terminal; a command stays in one, to be copied."""
+    line = f"{label:<12}{escape(text)}"
+    yield from (line,) if label == "next" else folded(line, sys.stdout, 12)
 
 
 def cause_lines(finding: Finding, why: str) -> Iterator[str]:
@@ -252,7 +259,7 @@ def cause_lines(finding: Finding, why: str) -> Iterator[str]:
     texts = [(finding.role, finding.title), ("source", finding.call_site), ("why", why)]
     for label, text in texts:
         if text:
-            yield f"{label:<12}{escape(text)}"
+            yield from _folded(label, text)
 
 
 def brief_text(
