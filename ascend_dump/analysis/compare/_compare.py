@@ -106,12 +106,12 @@ def compare(
     if second_run is not None:
         _check_noise(dumps, second_run)
     labels = labels_to_pair(*dumps)
-    if executor is not None and not labels:
+    if executor is not None:
         from ascend_dump.analysis.ranks.rank_statistics import ranks_apart
         from ascend_dump.analysis.ranks.rank_tasks import check_executor
 
         check_executor(executor)
-        ranks = ranks_apart(dumps if second_run is None else [*dumps, second_run])
+        ranks = None if labels else ranks_apart(dumps if second_run is None else [*dumps, second_run])
         if ranks is not None and any(len(dump.known_values("rank")) > 1 for dump in dumps):
             return _side_by_side(dumps, second_run, mapping, used, replay, given_shards, executor, ranks, watch)
     work = _compare(dumps, second_run, mapping, used, replay, given_shards, labels)
@@ -144,17 +144,16 @@ def _compare(
     labels: Sequence[str],
 ) -> _Work[Comparison]:
     if not labels:
-        return _combine(
-            dumps, rules, mapping, (yield from _ranks(dumps, second_run, mapping, rules, replay, given_shards))
-        )
-    of_labels: dict[str, list[RankResult]] = {}
+        results = yield from _ranks(dumps, second_run, mapping, rules, replay, given_shards)
+        return _combine(dumps, rules, mapping, results)
+    groups = []
     for label, parts, again in with_label(labels, dumps, second_run):
         results = yield from _ranks(parts, again, mapping, rules, replay, given_shards, may_lack=True)
         if results:
-            of_labels[label] = [named_by_label(result, label) for result in results]
+            groups.append(_ResultGroup(label, parts, results))
     if not all(any(True for _ in dump.batches()) for dump in dumps):
         yield from _ranks(dumps, second_run, mapping, rules, replay, given_shards)  # raises
-    return _combine(dumps, rules, mapping, [result for results in of_labels.values() for result in results], of_labels)
+    return _combine_groups(dumps, rules, mapping, groups)
 
 
 def _ranks(
@@ -217,27 +216,49 @@ def _no_records(name: str, dump: Dump) -> DumpNotFound:
     return DumpNotFound(f"{name} holds no records{of}{lost}", path=dump.root, hint=hint)
 
 
-def _combine(
-    dumps: list[Dump],
-    rules: Rules,
-    mapping: Optional[Mapping[str, str]],
-    results: Sequence[RankResult],
-    of_labels: Optional[Mapping[str, Sequence[RankResult]]] = None,
-) -> Comparison:
-    """Return the comparison. of_labels: the same results by label, if several labels were compared."""
-    several_ranks = any(len(of_label) > 1 for of_label in (of_labels or {"": results}).values())
+class _ResultGroup(NamedTuple):
+    """The results of all ranks of one label. dumps: actual and the reference, of this label only."""
+
+    label: str
+    dumps: Sequence[Dump]
+    results: Sequence[RankResult]
+
+
+def _origins_and_pairs(dumps: Sequence[Dump], results: Sequence[RankResult]) -> tuple[Sequence[Origin], Pairs]:
+    """Return the origins of all ranks, without those received from other ranks, and the pairs."""
     origins: Sequence[Origin] = [origin for result in results for origin in result.origins]
     pairs = Pairs([part for result in results for part in result.parts])
-    if any(result.are_parts for result in results):
+    if results[0].are_parts:
         from ascend_dump.analysis.ranks.wrong_collectives import of_one_rank, with_wrong_calls
 
         # If both have several ranks, those of actual: the reference is assumed to be correct.
         many_ranks = dumps[0] if len(dumps[0].known_values("rank")) > 1 else dumps[1]
         origins = with_wrong_calls(of_one_rank(origins), many_ranks, pairs.looked_at())
-    elif any(several_ranks or result.op_type.startswith(COLLECTIVES) for result in origins):
+    elif any(len(results) > 1 or result.op_type.startswith(COLLECTIVES) for result in origins):
         from ascend_dump.analysis.ranks.origins_over_ranks import over_ranks
 
         origins, pairs = over_ranks(origins, dumps[0], pairs)
+    return origins, pairs
+
+
+def _combine(
+    dumps: list[Dump], rules: Rules, mapping: Optional[Mapping[str, str]], results: Sequence[RankResult]
+) -> Comparison:
+    return _combine_groups(dumps, rules, mapping, [_ResultGroup("", dumps, results)])
+
+
+def _combine_groups(
+    dumps: list[Dump], rules: Rules, mapping: Optional[Mapping[str, str]], groups: Sequence[_ResultGroup]
+) -> Comparison:
+    """Return the comparison of one group, or of one for each label."""
+    found = [_origins_and_pairs(group.dumps, group.results) for group in groups]
+    labels: dict[str, str] = {}
+    if len(groups) > 1 or groups[0].label:
+        found = [(named_by_label(origins, group.label), pairs) for group, (origins, pairs) in zip(groups, found)]
+        labels = {group.label: verdict_of(pairs) for group, (_, pairs) in zip(groups, found)}
+    origins = [origin for of_group, _ in found for origin in of_group]
+    results = [result for group in groups for result in group.results]
+    pairs = Pairs.joined(pairs for _, pairs in found)
     return Comparison(
         dumps[0].root,
         dumps[1].root,
@@ -249,14 +270,14 @@ def _combine(
         tuple(crossing for result in results for crossing in result.crossings),
         tuple(_unique_calls(changed for result in results for changed in result.changed)),
         _sums(result.left_out for result in results),
-        several_ranks,
+        any(len(group.results) > 1 for group in groups),
         (
             *unused_names(mapping or {}, {name for result in results for name in result.mapped}, dumps),
             *unused_rules(rules, dumps),
         ),
         rebuilt=tuple(_agreeing_parts(results, origins)),
         around=differing_surroundings(*dumps[:2]),
-        labels={label: verdict_of(of_label) for label, of_label in (of_labels or {}).items()},
+        labels=labels,
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Optional
 
-from ascend_dump.analysis.compare._on_executor import RankResult
 from ascend_dump.analysis.explaining.pairs import Pairs
+from ascend_dump.analysis.explaining.results import Origin
 from ascend_dump.analysis.judging.verdict import worst
 from ascend_dump.reading import Dump
 
@@ -30,14 +30,12 @@ def with_label(
         yield label, [dump.select(label=label) for dump in dumps], again
 
 
-def named_by_label(result: RankResult, label: str) -> RankResult:
-    """Return the result with the label as the first evidence of its origins."""
+def named_by_label(origins: Sequence[Origin], label: str) -> list[Origin]:
+    """Return the origins with the label as their first evidence."""
     text = f"label {label}" if label else "without a label"
-    origins = [replace(origin, evidence=(text, *origin.evidence)) for origin in result.origins]
-    return result._replace(origins=origins)
+    return [replace(origin, evidence=(text, *origin.evidence)) for origin in origins]
 
 
-def verdict_of(results: Iterable[RankResult]) -> str:
-    """Return the worst verdict of all pairs of some results."""
-    counts = Pairs([part for result in results for part in result.parts]).verdicts()
-    return worst([verdict for verdict, count in counts.items() if count])
+def verdict_of(pairs: Pairs) -> str:
+    """Return the worst verdict of all pairs."""
+    return worst([verdict for verdict, count in pairs.verdicts().items() if count])

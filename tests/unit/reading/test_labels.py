@@ -90,6 +90,27 @@ def test_equal_labels_are_compared(dump: Path, tmp_path: Path, has_executor: boo
     assert ascend_dump.compare(dump, dump).labels == dict.fromkeys(STAGES, "equal")
 
 
+def test_labels_of_several_ranks_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        dumped(tmp_path / "reference")
+        dumped(tmp_path / "actual", weight=2.0 if rank == "1" else 1.0)
+    comparison = ascend_dump.compare(tmp_path / "actual", tmp_path / "reference")
+    assert comparison.labels == {"rollout": "different", "update_actor": "different"}
+    assert comparison.several_ranks
+    assert {(origin.rank, origin.evidence[0]) for origin in comparison.origins} == {
+        (1, "label rollout"),
+        (1, "label update_actor"),
+    }
+    assert len(comparison.pairs) == len(ascend_dump.open(tmp_path / "actual"))
+
+
+def test_what_is_no_executor_is_refused(dump: Path) -> None:
+    with pytest.raises(ascend_dump.ConfigError):
+        ascend_dump.compare(dump, dump, executor="no executor")  # type: ignore[arg-type]  # that is the test
+
+
 def test_two_labels_of_one_dump_are_compared_with_each_other(dump: Path) -> None:
     sides = [ascend_dump.open(dump).select(label=label) for label in STAGES]
     assert ascend_dump.compare(*sides).verdict == "equal"
