@@ -69,7 +69,8 @@ def main(out: Path) -> None:
         to = out / page.relative_to(pages if pages in page.parents else REPOSITORY)
         to.parent.mkdir(parents=True, exist_ok=True)
         to.write_text(linked(page.read_text(), "../" * (len(to.relative_to(out).parts) - 1)))
-    shutil.copy(examples / "08_wrong_numbers" / "report.png", out / "examples" / "08_wrong_numbers")
+    for picture in (*examples.rglob("*.png"), *examples.rglob("*.svg")):
+        shutil.copy(picture, out / "examples" / picture.parent.name)
     known: set[int] = set()
     (out / "api").mkdir()
     for name in MODULES:
