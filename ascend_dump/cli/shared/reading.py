@@ -63,7 +63,7 @@ _SELECTORS = {
     "phase": "forward, backward or other.",
     "module": f"Module paths: {_PATTERN}.",
     "run": f"Runs, by the name of their time directory: {_PATTERN}.",
-    "label": f"Labels of captures (--label): {_PATTERN}.",
+    "label": "Labels of captures: a glob such as update_*, or re:PATTERN.",
 }
 #: Columns that only dumps of several runs, ranks or models need.
 _LEADING = ("run", "rank", "model")

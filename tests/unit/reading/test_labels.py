@@ -106,6 +106,13 @@ def test_labels_of_several_ranks_are_compared(tmp_path: Path, monkeypatch: pytes
     assert len(comparison.pairs) == len(ascend_dump.open(tmp_path / "actual"))
 
 
+def test_triage_looks_at_a_label(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["triage", str(dump), "--label", "rollout"]) == 0
+    assert "nothing looks wrong" in capsys.readouterr().out
+    assert main(["triage", "--label", "rollout", "--run", "--", "python", "train.py"]) == 2
+    assert "leave one of them out" in capsys.readouterr().err
+
+
 def test_what_is_no_executor_is_refused(dump: Path) -> None:
     with pytest.raises(ascend_dump.ConfigError):
         ascend_dump.compare(dump, dump, executor="no executor")  # type: ignore[arg-type]  # that is the test
