@@ -1,6 +1,6 @@
 """The programs and commands of `ascend-dump help recipes`, taken from the pages and run with the real packages.
 
-Packages that this suite does not install (peft, trl, deepspeed, megatron-core, ray), and most processes, are for
+Packages that this suite does not install (peft, trl, deepspeed, megatron-core, ray), and other processes, are for
 `pytest -m thorough tests/real/torch/test_recipes.py` in an environment that has them.
 """
 
@@ -147,14 +147,8 @@ def command_of(name: str) -> str:
     return next(line for line in lines if line.startswith("ASCEND_DUMP=") and line.endswith(" train.py"))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name == "accelerate" else pytest.mark.thorough)
-        for name in RECIPES
-        if name != "ray"
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", [name for name in RECIPES if name != "ray"])
 def test_the_command_of_the_page_captures_the_plain_program(name: str, directory: Path) -> None:
     skip_without(RECIPES[name].package)
     (directory / "train.py").write_text(program_of(name))
