@@ -92,13 +92,13 @@ $(VENVS)/.venv-py%/stamp: $(INSTALLED)
 	touch $@
 
 .PRECIOUS: $(VENVS)/.venv-real-%/stamp
-# A suite fails when it runs no test, or skips all of them: see tests/conftest.py.
+# A suite fails when it runs no test, or skips all of them: see tests/conftest.py. Those marked thorough are run by hand.
 test-real:
 	@echo "suites of real frameworks: $(or $(SUITES),none; a suite is a directory tests/real/NAME with a requirements.txt)"
 	@$(if $(SUITES),$(MAKE) --no-print-directory --keep-going $(SUITES:%=test-real-%))
 
 test-real-%: $(VENVS)/.venv-real-%/stamp
-	$(VENVS)/.venv-real-$*/bin/python -m pytest tests/real/$*
+	$(VENVS)/.venv-real-$*/bin/python -m pytest -m 'not thorough' tests/real/$*
 
 $(VENVS)/.venv-real-%/stamp: $(INSTALLED) tests/real/%/requirements.txt
 	$(call make_venv,$(@D),$(PYTHON))

@@ -61,6 +61,7 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "keep": ("", "", "", "", ""),
             "until": ("", "", "", "", ""),
             "ignore": ("", "", "", "", ""),
+            "label": ("", "", "", "", ""),
             "quiet": ("", "", "", "", ""),
             "strict": ("", "", "", "", ""),
             "options": ("", "", "", "", ""),
@@ -105,6 +106,8 @@ _MAX_BYTES, _MAX_DIGITS, _MAX_SHOWN = 2**63 - 1, 30, 200
 _MAX_FILE = 2**20
 #: Python's reader of TOML takes microseconds for each byte, and for a dotted key the square of its parts.
 _MAX_TOML = 2**18
+#: A label is part of a selection, where `*`, `[` and `:` mean something.
+_LABEL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LONG_KEY = re.compile(r"""(?<![\w."'-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){100}""")
 _TRUE, _FALSE = ("1", "true", "on", "yes"), ("0", "false", "off", "no")
 
@@ -135,6 +138,8 @@ class DumpRequest:
     until      "nonfinite": stop recording after the first step that produces NaN or Inf.
     ignore     With until: operators whose NaN and Inf is known and does not count: globs of names or types, modules, or
                FILE:LINE.
+    label      A name for what is dumped, such as "update_actor": listings show it, `select(label=)` selects by it, and
+               `compare` compares equal labels. Up to 64 letters, digits, "-" and "_".
     quiet      Print no summary at the end of a successful run.
     strict     Raise an exception instead of reporting a failure once and letting the program go on. A program that was
                started with the dump ends with exit code 2, and with 5 if nothing was recorded.
@@ -163,6 +168,7 @@ class DumpRequest:
     keep: Optional[int]
     until: Optional[Until]
     ignore: tuple[str, ...]
+    label: Optional[str]
     quiet: bool
     strict: bool
     options: Mapping[str, Any] = dataclasses.field(hash=False)
@@ -186,6 +192,7 @@ class DumpRequest:
         keep: Union[int, str, None] = None,
         until: Optional[Until] = None,
         ignore: Union[str, Iterable[str]] = (),
+        label: Optional[str] = None,
         quiet: bool = False,
         strict: bool = False,
         options: Optional[Mapping[str, Any]] = None,
@@ -220,6 +227,9 @@ class DumpRequest:
         _put(self, "ranks", Steps(ranks, name="ranks"))
         _put(self, "max_bytes", None if max_bytes is None else parse_size(max_bytes))
         _put(self, "keep", None if keep is None else _number_of_steps(keep))
+        if label is not None and not (isinstance(label, str) and _LABEL.fullmatch(label)):
+            raise _wrong("label", label, "1 to 64 letters, digits, '-' and '_'", ())
+        _put(self, "label", label)
         _put(self, "options", MappingProxyType(dict(options or {})))
         self._refuse_idle()
 

@@ -17,6 +17,8 @@ release = ascend_dump.__version__
 html_title = f"ascend_dump {release}"
 html_theme = "furo"
 html_show_copyright = False
+html_static_path = ["static"]
+html_css_files = ["code.css"]
 # The start page has it inside.
 exclude_patterns = ["README.md"]
 highlight_language = "none"

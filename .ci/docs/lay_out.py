@@ -11,7 +11,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from ascend_dump.cli.shared.help_texts import topics
+from ascend_dump.cli.shared.help_texts import TOPICS
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -69,13 +69,14 @@ def main(out: Path) -> None:
         to = out / page.relative_to(pages if pages in page.parents else REPOSITORY)
         to.parent.mkdir(parents=True, exist_ok=True)
         to.write_text(linked(page.read_text(), "../" * (len(to.relative_to(out).parts) - 1)))
-    shutil.copy(examples / "08_wrong_numbers" / "report.png", out / "examples" / "08_wrong_numbers")
+    for picture in (*examples.rglob("*.png"), *examples.rglob("*.svg")):
+        shutil.copy(picture, out / "examples" / picture.parent.name)
     known: set[int] = set()
     (out / "api").mkdir()
     for name in MODULES:
         (out / "api" / f"{name}.md").write_text(reference(name, known))
     trees = {
-        "What to do": [f"topics/{topic.code}" for topic in topics()],
+        **{task: [f"topics/{name}" for name in names] for task, names in TOPICS.items()},
         "中文": ["README.zh", *(f"topics/zh/{page.stem}" for page in sorted((pages / "topics" / "zh").glob("*.md")))],
         "Examples": [f"examples/{page.parent.name}/README" for page in sorted(examples.rglob("README.md"))],
         "Python": [f"api/{name}" for name in MODULES],
@@ -93,7 +94,7 @@ def linked(text: str, root: str) -> str:
     >>> linked("see `ascend-dump help nan`, (AD303)", "../")
     'see [`ascend-dump help nan`](../topics/nan.md), ([AD303](../AD303.md))'
     """
-    text = re.sub(r"`ascend-dump help ([a-z]+)`", rf"[`ascend-dump help \1`]({root}topics/\1.md)", text)
+    text = re.sub(r"`ascend-dump help ([a-z-]+)`", rf"[`ascend-dump help \1`]({root}topics/\1.md)", text)
     # Not in code, and not in the title of its own page.
     return re.sub(r"(?<=[(, ])(AD\d{3})(?=[), .;])(?![^`\n]*`[^`\n]*$)", rf"[\1]({root}\1.md)", text)
 

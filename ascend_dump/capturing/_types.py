@@ -55,6 +55,7 @@ class CaptureSettings(TypedDict, total=False):
     until: Optional[Until]
     graft: Optional[Mapping[str, Any]]
     ignore: Union[str, Iterable[str]]
+    label: Optional[str]
     quiet: bool
     strict: bool
     options: Optional[Mapping[str, Any]]

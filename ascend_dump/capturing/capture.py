@@ -149,7 +149,8 @@ class Capture:
         adapter, session = self._arm()
         if session is not None and not adapter.counts_steps(self._target):
             self._begin_step(session, 0)
-            self._expects_step = True
+            # Else the optimizer's steps are counted.
+            self._expects_step = "step" not in self.request.options
         return self
 
     def begin(self) -> Optional[Session]:
@@ -368,7 +369,14 @@ class Capture:
                 session = self._start(adapter, created, calls)
                 self._path = session.root
                 request = self.request
-                self._mark = Mark(self._path, adapter.name, scene=request.scene, keep=request.keep, until=request.until)
+                self._mark = Mark(
+                    self._path,
+                    adapter.name,
+                    scene=request.scene,
+                    keep=request.keep,
+                    until=request.until,
+                    label=request.label,
+                )
                 self._recorder = StepRecorder(session, self.request)
                 self._rank, self._began = rank, time.monotonic()
                 self._progress = Progress(session, self.request, rank)

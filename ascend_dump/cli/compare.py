@@ -51,7 +51,7 @@ _WORST, _MOST_LINES = 10, 25
 @click.command(short_help="Find the first operator that differs from a reference.")
 @click.argument("actual", type=click.Path())
 @click.argument("reference", type=click.Path())
-@selector_options("op", "step", "rank")
+@selector_options("op", "step", "rank", "label")
 @click.option("--mapping", metavar="FILE", help="JSON object: operator names of ACTUAL and their names in REFERENCE.")
 @click.option(
     "--write-mapping", metavar="FILE", help="Write the pairs of operator names as a file for --mapping, to be edited."
@@ -316,7 +316,7 @@ def _worst_lines(comparison: Comparison, count: int) -> list[str]:
         return []
     columns = [Column("rank", right=True)] if comparison.several_ranks else []
     columns += [Column("step", right=True), Column("tensor", elastic=True), Column("shape")]
-    columns += [Column("verdict"), Column("explained"), Column("reason")]
+    columns += [Column("verdict"), Column("explained"), Column("reason", elastic=True)]
     table = io.StringIO()
     write_table(columns, [_row(pair, comparison.several_ranks) for pair in worst], table)
     return ["", "the pairs that differ most, unexplained ones first:", *table.getvalue().splitlines()]

@@ -175,7 +175,7 @@ def _refuse_capture_settings(request: DumpRequest, language: ConfigLanguage, *, 
         )
     if request.max_bytes is not None:
         raise NotSupported("CANN has no limit on the size of a dump", hint="select fewer steps or layers")
-    for name in ("keep", "until"):
+    for name in ("keep", "until", "label"):
         if getattr(request, name) is not None:
             raise NotSupported(
                 f"{name}= is a setting of a running capture, and configuration files do not have it",

@@ -45,11 +45,14 @@ def demo(directory: Path, as_json: bool) -> Exit:
             f"{directory}: the demo cannot be written there: {error.strerror}",
             hint="give `ascend-dump demo` a directory that this user may write",
         ) from error
+    _say("first act: a loss becomes NaN, and the dump names the operator that overflows first", as_json)
     run = _train(directory, "dumps", [], as_json)
+    click.echo("(looks for the first Inf in the dump)", err=True)
     first = _overflow(run, as_json)
-    if not as_json:
-        click.echo("\nsecond act: the same network, but its loss differs from that of the run above")
+    _say("\nsecond act: the same network, but its loss differs from that of the run above", as_json)
+    _say("the two dumps are compared: which operator is wrong although its inputs are right?", as_json)
     wrong = _train(directory, "dumps_eps", ["--eps", "0.01", "--path", "dumps_eps"], as_json)
+    click.echo("(pairs the operators of both dumps, and compares their tensors)", err=True)
     second = _difference(wrong, run, as_json)
     if as_json:
         from ascend_dump.report.documents import write_document
@@ -63,6 +66,8 @@ def _train(directory: Path, name: str, arguments: list[str], quiet: bool) -> Pat
     dumps = directory / name
     before = set(dumps.glob("*/*"))
     click.echo(f"$ cd {directory} && {shlex.join(['python', 'train.py', *arguments])}", err=quiet)
+    sys.stdout.flush()
+    click.echo("(imports PyTorch and trains three steps: some seconds)", err=True)
     # The script makes its own capture; one from the environment would be in its way.
     environment = {name: value for name, value in os.environ.items() if name != "ASCEND_DUMP"}
     done = subprocess.run(
@@ -78,6 +83,12 @@ def _train(directory: Path, name: str, arguments: list[str], quiet: bool) -> Pat
     if done.returncode or not runs:
         raise CaptureError("the demo's training failed", hint=f"run `python train.py` in {directory} to see why")
     return runs[-1]
+
+
+def _say(text: str, quiet: bool) -> None:
+    if not quiet:
+        click.echo(text)
+    sys.stdout.flush()
 
 
 def _write_script(file: Path, text: bytes) -> None:

@@ -59,7 +59,8 @@ def help(topic: Optional[str], name: Optional[str], lang: Optional[str], as_json
         click.echo(texts[0].text.rstrip())
     else:
         titles = {text.code: text.title for text in texts}
+        width = max(map(len, titles)) + 2
         for task, names in TOPICS.items():
-            click.echo("\n".join([f"{task}:", *(f"  {name:<12}{titles[name]}" for name in names), ""]))
+            click.echo("\n".join([f"{task}:", *(f"  {name:<{width}}{titles[name]}" for name in names), ""]))
         click.echo("`ascend-dump help TOPIC` shows one, `ascend-dump VERB --help` the options of a verb")
     return Exit.OK

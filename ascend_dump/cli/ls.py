@@ -77,6 +77,7 @@ def ls(
 
         fields = {"path": path, "records": listed, "totals": totals.fields}
         unended = (run._asdict() for run in _unended(dump))
+        fields["labels"] = _labelled(dump)
         write_document(sys.stdout, "ls", {**fields, "unended": unended, "notes": _notes(dump, unreadable)})
     else:
         if records or long:
@@ -85,13 +86,16 @@ def ls(
         else:
             groups = totals.count_groups(_groups(dump, unreadable))
             _write_operators(dump, folding.unfold(groups, lambda group: group.first))
-        from ascend_dump.report.tables import escape
+        from ascend_dump.report.tables import counted, escape
 
         incomplete = _unended(dump)
         if totals.records:
             print(f"\n{totals}{' · incomplete' if incomplete or unreadable.lost else ''}")
         for note in folding.notes("record" if records or long else "operator"):
             print(note)
+        for label, runs in _labelled(dump).items():
+            further = f" and {counted(len(runs) - 1, 'more run')}" if runs[1:] else ""
+            print(f"label {escape(label)}: {escape(runs[0])}{further}")
         for run in dump.runs():
             for note in run.notes:
                 print(f"{escape(str(run.path))}: {escape(note)}")
@@ -128,6 +132,15 @@ def _notes(dump: Dump, unreadable: Unreadable) -> Iterator[dict[str, Any]]:
         for note in run.notes:
             yield {"path": run.path, "note": note}
     yield from lost_fields(unreadable.lost)
+
+
+def _labelled(dump: Dump) -> dict[str, list[str]]:
+    """Return the directories of the runs with a label, by label."""
+    labelled: dict[str, list[str]] = {}
+    for run in sorted(dump.runs(), key=lambda run: run.path.name):
+        if run.label:
+            labelled.setdefault(run.label, []).append(str(run.path))
+    return labelled
 
 
 def _unended(dump: Dump) -> list[Run]:

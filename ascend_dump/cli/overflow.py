@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _UNKNOWN = "unknown: no file of its task and stream beside the record"
 #: Harmless overflows that are listed.
 _MOST_HARMLESS = 5
-_SELECTORS = ("step", "rank", "device", "model", "run")
+_SELECTORS = ("step", "rank", "device", "model", "run", "label")
 
 
 class _Tensor(NamedTuple):

@@ -13,7 +13,14 @@ import click
 from ascend_dump.cli.config import write_settings
 from ascend_dump.cli.shared.executor import executor_options, opened_executor
 from ascend_dump.cli.shared.exit import Exit, exit_code
-from ascend_dump.cli.shared.reading import brief_option, ignore_option, json_option, open_selected, progress
+from ascend_dump.cli.shared.reading import (
+    brief_option,
+    ignore_option,
+    json_option,
+    open_selected,
+    progress,
+    selector_options,
+)
 from ascend_dump.cli.shared.target import check_target
 from ascend_dump.common.units import counted
 from ascend_dump.errors import ConfigError, WriteError
@@ -41,6 +48,7 @@ _LANGUAGE_OF = {
 @click.argument("arguments", metavar="DUMP [REFERENCE] | --run -- COMMAND", nargs=-1, required=True)
 @click.option("--step", metavar="TEXT", help='Steps: "0|3-5|10"; "0" by default with --reference and --determinism.')
 @click.option("--rank", metavar="TEXT", help='Global ranks: "0|3-5|10".')
+@selector_options("label")
 @click.option(
     "-n", "--limit", type=click.IntRange(1), default=10, show_default=True, help="Print at most this many suspects."
 )
@@ -89,6 +97,7 @@ def triage(
     as_json: bool,
     step: Optional[str],
     rank: Optional[str],
+    label: Optional[str],
     verbose: bool,
     ignore: tuple[str, ...],
     symptom: Optional[str],
@@ -116,6 +125,10 @@ def triage(
     if file is not None:
         _check_next(Path(file), framework)
     if run:
+        if label is not None:
+            raise ConfigError(
+                f"--label {label} was given with --run, whose dumps have no labels", hint="leave one of them out"
+            )
         _refuse_executor(workers, dask)
         from ascend_dump.cli.shared.triage_run import exit_of_run, run_command, show_run
 
@@ -135,6 +148,7 @@ def triage(
     )
     from ascend_dump.analysis.triage import triage as triage_dump
 
+    selectors["label"] = label
     compared = "records read and compared" if workers is None and dask is None else "ranks compared"
     with opened_executor(workers, dask) as executor:
         result = triage_dump(

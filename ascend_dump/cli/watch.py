@@ -30,7 +30,7 @@ _PLACE = ("step", "rank", "device", "model", "model_id", "run", "timestamp", "op
 
 @click.command(short_help="Find the operator that overwrote the output of another.")
 @click.argument("path", type=click.Path(), default="dumps")
-@selector_options("step", "rank", "device", "model", "run")
+@selector_options("step", "rank", "device", "model", "run", "label")
 @json_option
 def watch(path: str, as_json: bool, **selectors: Optional[str]) -> Exit:
     """Find overwritten outputs in the dump at PATH (default: dumps) of a capture with scene='watch'.

@@ -13,11 +13,13 @@ __all__ = ["Rank", "current_rank", "is_selected", "is_spokesman", "ranks_of_this
 
 log = logging.getLogger("ascend_dump")
 
-#: Variables of torchrun, of Ascend's rank tables and msrun, of Open MPI: the rank, then the world size by any name.
+#: Variables of torchrun, of Ascend's rank tables and msrun, of Open MPI, of srun: the rank, then the world size by any
+#: name. SLURM_NTASKS is also set in a batch script, where one process runs.
 _VARIABLES = (
     ("RANK", ("WORLD_SIZE",)),
     ("RANK_ID", ("RANK_SIZE", "MS_WORKER_NUM")),
     ("OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",)),
+    ("SLURM_PROCID", ("SLURM_STEP_NUM_TASKS",)),
 )
 
 #: Of torchrun and Open MPI: the rank on this host, and how many ranks it has.

@@ -29,12 +29,19 @@ class Mark:
     """The manifest of one run. A failure to write it is logged and has no further effect."""
 
     def __init__(
-        self, root: Path, framework: str, *, scene: Optional[str], keep: Optional[int], until: Optional[str]
+        self,
+        root: Path,
+        framework: str,
+        *,
+        scene: Optional[str],
+        keep: Optional[int],
+        until: Optional[str],
+        label: Optional[str] = None,
     ) -> None:
         """Write the manifest, if the request makes one necessary and the framework has written none."""
         self._path = root / MANIFEST
         self._fields: Optional[dict[str, Any]] = None
-        noted = scene == "overflow" or keep is not None or until is not None
+        noted = scene == "overflow" or keep is not None or until is not None or label is not None
         if not noted or os.path.lexists(self._path):
             return
         self._fields = {
@@ -42,7 +49,7 @@ class Mark:
             "state": "running",
             "framework": framework,
             "scene": scene,
-            "request": {"scene": scene, "keep": keep, "until": until},
+            "request": {"scene": scene, "keep": keep, "until": until, "label": label},
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "start": time.time(),

@@ -16,6 +16,7 @@ from ascend_dump.common.units import counted
 from ascend_dump.errors import ConfigError, NotSupported, ReadError
 from ascend_dump.native.cann.names import loosen_glob
 from ascend_dump.reading._dialect import Batch, Entry
+from ascend_dump.reading._labels import labels_of
 from ascend_dump.reading._query import Query
 from ascend_dump.reading._record import FIELDS, Record
 from ascend_dump.reading._runs import Indexed, LostRecords, Run, find_lost_records, read_run, runs_above
@@ -36,7 +37,7 @@ __all__ = ["Dump"]
 
 
 #: The arguments of `select`.
-_OF_SELECT = ("op", "op_type", "step", "rank", "io", "index", "model", "device", "phase", "module", "run")
+_OF_SELECT = ("op", "op_type", "step", "rank", "io", "index", "model", "device", "phase", "module", "run", "label")
 #: The texts that a record may have where not every one is possible, those that people ask for first.
 _VALUES = {"io": ("input", "output", "buffer", "space"), "phase": ("forward", "backward", "other")}
 
@@ -316,9 +317,12 @@ class Dump:
         phase: Optional[str] = None,
         module: Optional[str] = None,
         run: Optional[str] = None,
+        label: Optional[str] = None,
         **unknown: NoReturn,
     ) -> Dump:
         """Narrow the dump. Texts are globs or `re:` patterns, numbers use the step language.
+
+        label: of the captures, as in `capture(label=...)`; "" selects those without one
 
         Raises ConfigError for an invalid pattern or range, and for an `io` or a `phase` that no record can have. Names
         that this dump merely lacks select nothing.
@@ -343,9 +347,10 @@ class Dump:
             tuple((name, text_matcher(text)) for name, text in texts.items() if text is not None),
             tuple((name, Steps(value, name=name)) for name, value in numbers.items() if value is not None),
             None if op is None or op.startswith("re:") else text_matcher(loosen_glob(op)),
-            {name: value for name, value in {"op": op, **texts, **numbers}.items() if name != "op_name"},
+            {"op": op, **{name: text for name, text in texts.items() if name != "op_name"}, **numbers, "label": label},
         )
-        entries = [entry for entry in self._entries if query.may_match(entry)]
+        entries = self._entries if label is None else self._labelled(text_matcher(label))
+        entries = [entry for entry in entries if query.may_match(entry)]
         return self._narrowed(entries=entries, queries=(*self._queries, query))
 
     def made_of(self, record: Record) -> MadeOf:
@@ -390,6 +395,19 @@ class Dump:
     def modules(self) -> list[str]:
         """The paths of the modules of the records, in alphabetical order. Opens files."""
         return self._values("module")
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels of the captures, as in `capture(label=...)`, in the order of their runs. Reads manifests.
+
+        "" stands for records without a label; a dump without labels has [""]. `Record.label` is something else: the
+        name of a tensor.
+        """
+        return list(dict.fromkeys(labels_of(self._entries, self._runs)))
+
+    def _labelled(self, matches: Callable[[str], bool]) -> list[Entry]:
+        labels = labels_of(self._entries, self._runs)
+        return [entry for entry, label in zip(self._entries, labels) if matches(label)]
 
     def _values(self, field: str) -> list[Any]:
         known = self.known_values(field)

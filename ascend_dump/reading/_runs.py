@@ -17,6 +17,7 @@ from ascend_dump.common.paths import MANIFEST
 from ascend_dump.common.run_manifest import SCHEMA
 from ascend_dump.common.units import counted
 from ascend_dump.errors import ConfigError
+from ascend_dump.request import DumpRequest
 from ascend_dump.steps import Steps
 from ascend_dump.storage.files import open_regular, read_regular, regular_status, walked
 
@@ -73,6 +74,7 @@ class Run(NamedTuple):
     ranks   the requested ranks, as in `capture(ranks=...)`; "" if all of them were requested
     steps   how many steps it recorded, also those that left nothing; None as for `records`
     surroundings  (name, text) pairs: versions, environment variables, settings of the framework, the git commit
+    label   the label of the capture, as in `capture(label=...)`; "" without one
     is_whole  True if all operators of its steps were requested, with inputs and outputs
     """
 
@@ -87,6 +89,7 @@ class Run(NamedTuple):
     steps: Optional[int] = None
     surroundings: tuple[tuple[str, str], ...] = ()
     is_whole: bool = False
+    label: str = ""
 
 
 class LostRecords(NamedTuple):
@@ -230,6 +233,7 @@ def read_run(root: Path) -> Optional[Run]:
         ranks=_ranks(manifest),
         surroundings=tuple(islice(_surroundings(manifest), _MOST_SURROUNDINGS)),
         is_whole=_is_whole(manifest.get("request")),
+        label=_label(manifest),
     )
 
 
@@ -248,6 +252,14 @@ def _ranks(manifest: dict[str, Any]) -> str:
     ranks = request.get("ranks") if isinstance(request, dict) else None
     try:
         return str(Steps(ranks, name="ranks")) if isinstance(ranks, str) else ""
+    except ConfigError:  # the manifest is damaged
+        return ""
+
+
+def _label(manifest: dict[str, Any]) -> str:
+    request = manifest.get("request")
+    try:
+        return DumpRequest(label=request.get("label") if isinstance(request, dict) else None).label or ""
     except ConfigError:  # the manifest is damaged
         return ""
 

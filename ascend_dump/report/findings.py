@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional, Protocol
 
 from ascend_dump.common.units import counted, named
-from ascend_dump.report.tables import escape
+from ascend_dump.report.tables import escape, folded
 
 __all__ = [
     "ANSWERS",
@@ -107,6 +108,7 @@ _MOST_CALLS = 3
 _MOST_PARTS, _NUMBER = 3, re.compile(r"\d+")
 #: Versions, variables and settings that a line of notes names.
 _MOST_AROUND = 5
+_MOST_LABELS = 8
 #: Bytes of a short answer, and of a line of it; a next step is never cut.
 _MOST_BRIEF = 2000
 _MOST_OF_LINE = 240
@@ -243,7 +245,13 @@ def text_lines(finding: Finding, number: Optional[int] = None) -> Iterator[str]:
     """Yield the lines of a finding for a terminal. number: its number in a list of suspects."""
     title = finding.title if number is None else f"{number}. {finding.title}"
     for label, text in ((finding.role, title), *finding.lines()):
-        yield f"{label:<12}{escape(text)}"
+        yield from _folded(label, text)
+
+
+def _folded(label: str, text: str) -> Iterator[str]:
+    """Yield a fact in lines that fit the terminal; a command stays in one, to be copied."""
+    line = f"{label:<12}{escape(text)}"
+    yield from (line,) if label == "next" else folded(line, sys.stdout, 12)
 
 
 def cause_lines(finding: Finding, why: str) -> Iterator[str]:
@@ -251,7 +259,7 @@ def cause_lines(finding: Finding, why: str) -> Iterator[str]:
     texts = [(finding.role, finding.title), ("source", finding.call_site), ("why", why)]
     for label, text in texts:
         if text:
-            yield f"{label:<12}{escape(text)}"
+            yield from _folded(label, text)
 
 
 def brief_text(
@@ -376,6 +384,8 @@ class HasNotes(Protocol):
     @property
     def around(self) -> Sequence[SurroundingText]: ...
     @property
+    def labels(self) -> Mapping[str, str]: ...
+    @property
     def unused(self) -> Sequence[str]: ...
     @property
     def undefined(self) -> Mapping[str, int]: ...
@@ -396,6 +406,12 @@ def _rebuilt_text(parts: Sequence[RebuiltPart]) -> str:
     return f"{'; '.join(texts[:_MOST_PARTS])}{further}"
 
 
+def _labels_text(labels: Mapping[str, str]) -> str:
+    texts = [f"{label or '(none)'} {verdict}" for label, verdict in labels.items()]
+    further = f" and {len(texts) - _MOST_LABELS} more" if len(texts) > _MOST_LABELS else ""
+    return f"{', '.join(texts[:_MOST_LABELS])}{further}"
+
+
 def _around_text(around: Sequence[SurroundingText]) -> str:
     texts = [
         f"{one.name} {_or_not_set(one.actual)} here, {_or_not_set(one.reference)} in the reference" for one in around
@@ -414,6 +430,8 @@ def comparison_notes(compared: HasNotes) -> Iterator[str]:
     if compared.around:
         yield f"around the programs: {_around_text(compared.around)}"
     yield from compared.aligned
+    if compared.labels:
+        yield f"by label: {_labels_text(compared.labels)}"
     if any(inside):
         yield (
             f"two frameworks: {inside[0]} operators of actual and {inside[1]} of the reference run inside compared "

@@ -5,12 +5,24 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TextIO
 
 from ascend_dump.common.units import counted, size
 
-__all__ = ["PIPE_WIDTH", "Column", "counted", "escape", "escape_lines", "number", "size", "text_width", "write_table"]
+__all__ = [
+    "PIPE_WIDTH",
+    "Column",
+    "counted",
+    "escape",
+    "escape_lines",
+    "folded",
+    "number",
+    "size",
+    "text_width",
+    "write_table",
+]
 
 #: Width of running text if the output is no terminal. Names are never cut there.
 PIPE_WIDTH = 100
@@ -85,6 +97,22 @@ def number(value: Any) -> str:
 def text_width(out: TextIO) -> int:
     """Return the width for running text: the terminal's, else PIPE_WIDTH."""
     return shutil.get_terminal_size().columns if out.isatty() else PIPE_WIDTH
+
+
+def folded(line: str, out: TextIO, indent: int) -> Iterator[str]:
+    """Yield the line of running text in parts that fit a terminal, all but the first indented; elsewhere in one."""
+    if not out.isatty():
+        yield line
+        return
+    width = max(text_width(out), 3 * indent)
+    yield from textwrap.wrap(
+        line,
+        width,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    ) or [line]
 
 
 def _line(columns: Sequence[Column], row: Sequence[str], widths: Sequence[int], *, cut: bool) -> str:

@@ -34,19 +34,26 @@ _MOST_DIMENSIONS = 64
 #: The most bytes of an entry of the header without its name (up to six bytes per letter) and its shape.
 _ENTRY = 200
 _DIMENSION = 21
+#: Enough for the largest entry, and for about 100 usual ones.
+_FIRST_ROOM = 16 * 1024
 _LARGEST_ENTRY = 6 * _LONGEST_NAME + _DIMENSION * _MOST_DIMENSIONS + 2 * _ENTRY
 
 
 class Limits(NamedTuple):
     """The size limits of a shard: a tensor that does not fit goes into the next one.
 
-    room    bytes of the header, by default enough for about 2,000 tensors; 8 + room should be a multiple of the page
-            size
+    room    bytes of the largest header, by default enough for about 2,000 tensors; 8 + room should be a multiple of the
+            page size
     nbytes  size of the file; a larger tensor gets its own shard
     """
 
     room: int = 256 * 1024 - 8
     nbytes: int = 8 << 30
+
+    def of_shard(self, number: int) -> Limits:
+        """Return the limits of a shard by its number in the step: each header has four times the room of the last one,
+        so that a small step does not have a large empty one."""
+        return self._replace(room=min(self.room, (_FIRST_ROOM << 2 * min(number, 16)) - 8))
 
 
 LIMITS = Limits()

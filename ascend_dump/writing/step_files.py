@@ -50,6 +50,7 @@ class StepFiles:
         self._limits = limits
         self._shard: Optional[Shard] = None
         self._shard_name = ""
+        self._shards = self._header_bytes = 0
         self._lines: list[Line] = []
         #: The operators in the index, by (position, name): several runs in one step each count positions from 0.
         self._operators: set[tuple[int, str]] = set()
@@ -61,7 +62,7 @@ class StepFiles:
             # If the step was opened before, its index is continued and its shards are not changed.
             shards = (SHARD.fullmatch(f"{step}/{name}") for name in os.listdir(self._directory))
             used = [int(shard[2][8:-12]) for shard in shards if shard is not None]
-            self.next_shard = self._first_shard = max([next_shard, *(number + 1 for number in used)])
+            self.next_shard = max([next_shard, *(number + 1 for number in used)])
             self._index = AppendFile(INDEX, self._directory)
             opened.callback(self._index.close)
             # If the step was removed before: with an index it is part of the dump again.
@@ -92,7 +93,7 @@ class StepFiles:
     @property
     def header_bytes(self) -> int:
         """Bytes reserved for headers of the shards created by this object."""
-        return (self.next_shard - self._first_shard) * (8 + self._limits.room)
+        return self._header_bytes
 
     def append(self, name: str, dtype: str, shape: tuple[int, ...], data: Buffer, nbytes: int) -> tuple[str, int]:
         """Store one tensor; returns the name of its shard and its offset there. Raises OSError."""
@@ -104,7 +105,10 @@ class StepFiles:
             self._shard_name = shard_name(self.step, self.next_shard)
             file = self._shard_name.partition("/")[2]
             self.next_shard += 1
-            self._shard = Shard(file, self._directory, {**self._metadata, "step": str(self.step)}, self._limits)
+            limits = self._limits.of_shard(self._shards)
+            self._shard = Shard(file, self._directory, {**self._metadata, "step": str(self.step)}, limits)
+            self._shards += 1
+            self._header_bytes += 8 + limits.room
         return self._shard_name, self._shard.append(name, dtype, shape, data, nbytes)
 
     def add(self, lines: list[Line]) -> None:

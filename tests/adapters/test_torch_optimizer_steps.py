@@ -55,6 +55,13 @@ def test_without_a_target_too(tmp_path: Path) -> None:
     assert set(calls(cap.dump())) == {0, 2}
 
 
+def test_one_step_without_a_target_has_effect(tmp_path: Path) -> None:
+    """No `cap.step()` is missing where the optimizer counts."""
+    with ascend_dump.capture(path=tmp_path, options=BY_OPTIMIZER, steps="1", strict=True, quiet=True) as cap:
+        train(torch.nn.Linear(4, 2), 3)
+    assert cap.dump().steps == [1]
+
+
 def test_only_the_optimizer_of_the_target_counts(tmp_path: Path) -> None:
     model, other = torch.nn.Linear(4, 2), torch.nn.Linear(4, 2)
     foreign = torch.optim.SGD(other.parameters(), lr=0.1)

@@ -38,6 +38,7 @@ def requests(draw: st.DrawFn) -> DumpRequest:
         "stats": draw(st.lists(st.sampled_from(["max", "mean", "nan"]))),
         "quant": draw(st.booleans()),
         "quiet": draw(st.booleans()),
+        "label": draw(st.none() | st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)),
         "max_bytes": draw(st.none() | st.integers(1, 10**15)),
         "options": draw(st.dictionaries(NAMES, st.booleans() | st.integers() | NAMES)),
     }
@@ -125,6 +126,12 @@ def test_text_takes_cann_spellings_and_lists() -> None:
         ({"path": 3}, "a path"),
         ({"path": "a\0b"}, "path"),
         ({"options": [1]}, "mapping"),
+        ({"label": ""}, "1 to 64 letters"),
+        ({"label": "update actor"}, "letters, digits, '-' and '_'"),
+        ({"label": "a\n"}, "1 to 64 letters"),
+        ({"label": "a" * 65}, "1 to 64 letters"),
+        ({"label": ["rollout"]}, "1 to 64 letters"),
+        ({"label": 3}, "1 to 64 letters"),
         ({"steps": "a"}, "neither a number nor a range"),
         ({"ranks": "1-0"}, "backwards"),
     ],
@@ -291,6 +298,7 @@ SPELLINGS = {
     "keep": [],
     "until": [],
     "ignore": [],
+    "label": [],
     "quiet": [],
     "strict": [],
     "options": [],
@@ -301,7 +309,8 @@ def test_every_field_is_taken_from_a_file_by_its_name_and_by_other_spellings() -
     assert [field.name for field in dataclasses.fields(DumpRequest)] == list(SPELLINGS)
     given = {"path": "d", "steps": "3", "mode": "input", "layers": ["a"], "models": ["m"], "data": "full"}
     given.update(stats=["max"], level="kernel", scene="watch", watch=["a"], quant=True, ranks="1")
-    given.update(max_bytes=7, keep=3, until="nonfinite", ignore=["log"], quiet=True, strict=True, options={"a": 1})
+    given.update(max_bytes=7, keep=3, until="nonfinite", ignore=["log"], label="a", quiet=True, strict=True)
+    given.update(options={"a": 1})
     for name, others in SPELLINGS.items():
         more = {"watch": {"scene": "watch"}, "ignore": {"until": "nonfinite"}}.get(name, {})
         expected = DumpRequest(**{name: given[name], **more})

@@ -25,6 +25,7 @@ from ascend_dump.analysis.alignment.shard_notation import ShardLayouts, ShardSou
 from ascend_dump.analysis.alignment.shards import Portions
 from ascend_dump.analysis.alignment.step_boundaries import divided_steps, may_be_divided
 from ascend_dump.analysis.compare._comparison import Comparison
+from ascend_dump.analysis.compare._labels import labels_to_pair, named_by_label, verdict_of, with_label
 from ascend_dump.analysis.compare._on_executor import CountedBatch, RankResult, result_of, table_of, tasks_of
 from ascend_dump.analysis.compare._surroundings import differing_surroundings
 from ascend_dump.analysis.compare._unused import unused_names, unused_rules
@@ -92,6 +93,9 @@ def compare(
     watch               an iterator function that receives each record read and each pair compared (with an executor
                         each finished rank) and yields it, for a progress display
 
+    Records of the same label are compared with each other, `capture(label=...)`; if each side has only one label, these
+    two. With several labels an executor is not used.
+
     The same steps and ranks are compared with each other; if each side has only one, these two. So `compare("dumps@1",
     "dumps@0")` compares two steps of one dump. If one side has fewer
     ranks, and shapes or placements show that the other side's ranks hold parts, their tensors are assembled, and each
@@ -109,15 +113,16 @@ def compare(
     second_run = None if noise is None else noise if isinstance(noise, Dump) else open_dump(noise)
     if second_run is not None:
         refuse_same_dump(dumps[0], dumps[1], second_run)
+    labels = labels_to_pair(*dumps)
     if executor is not None:
         from ascend_dump.analysis.ranks.rank_statistics import ranks_apart
         from ascend_dump.analysis.ranks.rank_tasks import check_executor
 
         check_executor(executor)
-        ranks = ranks_apart(dumps if second_run is None else [*dumps, second_run])
+        ranks = None if labels else ranks_apart(dumps if second_run is None else [*dumps, second_run])
         if ranks is not None and any(len(dump.known_values("rank")) > 1 for dump in dumps):
             return _side_by_side(dumps, second_run, mapping, used, replay, given_shards, executor, ranks, watch)
-    work = _compare(dumps, second_run, mapping, used, replay, given_shards, rows)
+    work = _compare(dumps, second_run, mapping, used, replay, given_shards, rows, labels)
     return _finish(work) if watch is None else _finish(work, watch)
 
 
@@ -145,11 +150,37 @@ def _compare(
     replay: bool,
     given_shards: ShardLayouts,
     rows: Optional[Mapping[int, int]],
+    labels: Sequence[str],
 ) -> _Work[Comparison]:
+    if not labels:
+        results = yield from _ranks(dumps, second_run, mapping, rules, replay, given_shards, rows)
+        return _combine(dumps, rules, mapping, results)
+    groups = []
+    for label, parts, again in with_label(labels, dumps, second_run):
+        results = yield from _ranks(parts, again, mapping, rules, replay, given_shards, rows, may_lack=True)
+        if results:
+            groups.append(_ResultGroup(label, parts, results))
+    if not all(any(True for _ in dump.batches()) for dump in dumps):
+        yield from _ranks(dumps, second_run, mapping, rules, replay, given_shards, rows)  # raises
+    return _combine_groups(dumps, rules, mapping, groups)
+
+
+def _ranks(
+    dumps: Sequence[Dump],
+    second_run: Optional[Dump],
+    mapping: Optional[Mapping[str, str]],
+    rules: Rules,
+    replay: bool,
+    given_shards: ShardLayouts,
+    rows: Optional[Mapping[int, int]],
+    *,
+    may_lack: bool = False,
+) -> _Work[list[RankResult]]:
+    """Return the results of all ranks. may_lack: a side without records is allowed, else it raises DumpNotFound."""
     sides = []
     for name, dump in _named(dumps, second_run):
         sides.append((yield from _steps(dump)))
-        if not sides[-1]:
+        if not sides[-1] and not may_lack:
             raise _no_records(name, dump)
     sides[0] = numbered_alike(sides[0], sides[1])
     spreads = sides[2] if second_run is not None else {}
@@ -164,10 +195,10 @@ def _compare(
         row_finder = RowFinder(rows, may_look=may_look)
         work = _compare_rank(rules, mapping, spreads, shared_spread, made_of, group, replay, rank, row_finder)
         results.append((yield from work))
-    return _combine(dumps, rules, mapping, results)
+    return results
 
 
-def _named(dumps: list[Dump], second_run: Optional[Dump]) -> list[tuple[str, Dump]]:
+def _named(dumps: Sequence[Dump], second_run: Optional[Dump]) -> list[tuple[str, Dump]]:
     """Return the dumps with their names for messages."""
     named = [("actual", dumps[0]), ("the reference", dumps[1])]
     return named if second_run is None else [*named, ("the other run of the reference", second_run)]
@@ -181,9 +212,16 @@ def _no_records(name: str, dump: Dump) -> DumpNotFound:
     return DumpNotFound(f"{name} holds no records{of}{lost}", path=dump.root, hint=hint)
 
 
-def _combine(
-    dumps: list[Dump], rules: Rules, mapping: Optional[Mapping[str, str]], results: Sequence[RankResult]
-) -> Comparison:
+class _ResultGroup(NamedTuple):
+    """The results of all ranks of one label. dumps: actual and the reference, of this label only."""
+
+    label: str
+    dumps: Sequence[Dump]
+    results: Sequence[RankResult]
+
+
+def _origins_and_pairs(dumps: Sequence[Dump], results: Sequence[RankResult]) -> tuple[Sequence[Origin], Pairs]:
+    """Return the origins of all ranks, without those received from other ranks, and the pairs."""
     origins: Sequence[Origin] = [origin for result in results for origin in result.origins]
     pairs = Pairs([part for result in results for part in result.parts])
     if results[0].are_parts:
@@ -196,6 +234,27 @@ def _combine(
         from ascend_dump.analysis.ranks.origins_over_ranks import over_ranks
 
         origins, pairs = over_ranks(origins, dumps[0], pairs)
+    return origins, pairs
+
+
+def _combine(
+    dumps: list[Dump], rules: Rules, mapping: Optional[Mapping[str, str]], results: Sequence[RankResult]
+) -> Comparison:
+    return _combine_groups(dumps, rules, mapping, [_ResultGroup("", dumps, results)])
+
+
+def _combine_groups(
+    dumps: list[Dump], rules: Rules, mapping: Optional[Mapping[str, str]], groups: Sequence[_ResultGroup]
+) -> Comparison:
+    """Return the comparison of one group, or of one for each label."""
+    found = [_origins_and_pairs(group.dumps, group.results) for group in groups]
+    labels: dict[str, str] = {}
+    if len(groups) > 1 or groups[0].label:
+        found = [(named_by_label(origins, group.label), pairs) for group, (origins, pairs) in zip(groups, found)]
+        labels = {group.label: verdict_of(pairs) for group, (_, pairs) in zip(groups, found)}
+    origins = [origin for of_group, _ in found for origin in of_group]
+    results = [result for group in groups for result in group.results]
+    pairs = Pairs.joined(pairs for _, pairs in found)
     return Comparison(
         dumps[0].root,
         dumps[1].root,
@@ -207,7 +266,7 @@ def _combine(
         tuple(crossing for result in results for crossing in result.crossings),
         tuple(_unique_calls(changed for result in results for changed in result.changed)),
         _sums(result.left_out for result in results),
-        len(results) > 1,
+        any(len(group.results) > 1 for group in groups),
         (
             *unused_names(mapping or {}, {name for result in results for name in result.mapped}, dumps),
             *unused_rules(rules, dumps),
@@ -215,6 +274,7 @@ def _combine(
         rebuilt=tuple(_agreeing_parts(results, origins)),
         around=differing_surroundings(*dumps[:2]),
         aligned=tuple(dict.fromkeys(note for result in results for note in result.aligned)),
+        labels=labels,
     )
 
 

@@ -6,6 +6,7 @@ import csv
 import io
 import os
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -54,6 +55,7 @@ class Comparison:
     rebuilt     parts of the program that are built differently and agree: their insides are in no pair
     around      versions, environment variables and settings that differ
     aligned     sentences on the rows of a batch that were compared, and on tensors that cannot be aligned
+    labels      the worst verdict of each label, "" for records without one; empty unless several labels were compared
     allowed     globs of operators that may be missing on one side, see `allowing`
     """
 
@@ -72,6 +74,7 @@ class Comparison:
     rebuilt: tuple[Rebuilt, ...] = ()
     around: tuple[Surrounding, ...] = ()
     aligned: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def allowing(self, *globs: str) -> Comparison:
         """Return the comparison with operators of such names allowed to be missing on one side.
@@ -176,6 +179,7 @@ class Comparison:
             "left_out": dict(zip(("actual", "reference"), self.left_out)),
             "rebuilt": [part._asdict() for part in self.rebuilt],
             "around": [one._asdict() for one in self.around],
+            "labels": dict(self.labels),
             "unused": list(self.unused),
             "allowed": list(self.allowed),
             "crossings": [crossing._asdict() for crossing in self.crossings],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, zip_longest
 from typing import TYPE_CHECKING, Optional, Union, overload
 
@@ -115,6 +115,11 @@ class Pairs(Sequence[Pair]):
     def __init__(self, parts: Sequence[Sequence[Pair]]) -> None:
         self._parts = [part for part in parts if part]
         self._ends = list(accumulate(map(len, self._parts)))
+
+    @classmethod
+    def joined(cls, several: Iterable[Pairs]) -> Pairs:
+        """Return the pairs of several sequences, one after the other."""
+        return cls([part for pairs in several for part in pairs._parts])
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0

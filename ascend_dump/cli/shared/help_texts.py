@@ -31,6 +31,12 @@ LANGUAGES = ("en", "zh")
 TOPICS = {
     "Find a fault": ("nan", "diverges", "trends", "different", "suspects", "ranks", "weights"),
     "Capture": ("frameworks", "pytorch", "trainers", "serving", "settings", "options"),
+    "Recipes": (
+        "recipes",
+        *("recipe-trainer", "recipe-accelerate", "recipe-lightning", "recipe-peft", "recipe-trl", "recipe-deepspeed"),
+        *("recipe-megatron", "recipe-ray", "recipe-vllm", "recipe-llamafactory", "recipe-swift", "recipe-slurm"),
+        "recipe-kubernetes",
+    ),
     "Read": ("reading", "page", "files", "storage"),
     "On an NPU, and without one": ("operator", "test", "converters"),
     "Before you use it": ("costs", "startup", "versions"),

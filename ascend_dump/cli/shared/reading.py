@@ -63,6 +63,7 @@ _SELECTORS = {
     "phase": "forward, backward or other.",
     "module": f"Module paths: {_PATTERN}.",
     "run": f"Runs, by the name of their time directory: {_PATTERN}.",
+    "label": "Labels of captures: a glob such as update_*, or re:PATTERN.",
 }
 #: Columns that only dumps of several runs, ranks or models need.
 _LEADING = ("run", "rank", "model")
@@ -312,10 +313,14 @@ def what_there_is(path: str, selectors: dict[str, Optional[str]]) -> list[str]:
     texts = {option: text for option, text in selectors.items() if text is not None}
     present: dict[str, dict[Any, None]] = {option: {} for option in ("op", *texts)}
     count = 0
-    for record in open_selected(path, {}):
+    dump = open_selected(path, {})
+    for record in dump:
         count += 1
         for option, values_of_option in present.items():
-            values_of_option.setdefault(getattr(record, "op_name" if option == "op" else option))
+            if option != "label":
+                values_of_option.setdefault(getattr(record, "op_name" if option == "op" else option))
+    if "label" in present:
+        present["label"] = dict.fromkeys(dump.labels)
     summary = f"{counted(count, 'record')} of {counted(len(present['op']), 'operator')}" if count else "no records"
     lines = [f"{path} holds {summary}"]
     for option, text in texts.items():

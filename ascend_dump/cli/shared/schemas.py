@@ -148,6 +148,7 @@ def _of_reading(note: Any, error: Any) -> dict[str, tuple[_Fields, ...]]:
     totals = dict.fromkeys(("records", "operators", "kernels", "bytes", "steps", "ranks", "unreadable"), int)
     listing: _Fields = {"path": str, "records": _list(_object("Record", fields, more))}
     listing.update(totals=_object("Totals", totals), unended=_list(_object("Run", _values_of(Run))), notes=_list(note))
+    listing.update(labels=dict[str, list[str]])
     shown = {"arguments": dict[str, Any], "stack": _Texts, "first_values": list[Any], "last_values": list[Any]}
     with_values = _object("ShownRecord", {**fields, "statistics": statistics, "values": Any}, {**more, **shown})
     measured = _object("MeasuredRecord", {**fields, "statistics": statistics}, more)
@@ -189,6 +190,7 @@ def _of_analyses(note: Any, error: Any) -> dict[str, tuple[_Fields, ...]]:
     crossings = _list(_object("Crossing", _values_of(Crossing)))
     compared.update(rebuilt=_list(_object("Rebuilt", _values_of(Rebuilt))))
     compared.update(around=_list(_object("Surrounding", _values_of(Surrounding))))
+    compared.update(labels=dict[str, str])
     compared.update(
         unused=_Texts, allowed=_Texts, aligned=_Texts, crossings=crossings, pairs=_list(pair), notes=_list(note)
     )

@@ -97,3 +97,17 @@ def test_a_finding_has_a_line_for_each_fact() -> None:
         "explains    1 later output that differs",
         "next        ascend_dump.capture(..., layers='net/mul_0')",
     ]
+
+
+@pytest.mark.parametrize("width", [100, 60])
+def test_the_lines_fit_a_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for a command, which is copied, and words that are longer."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(width))
+    evidence = "net.layers.3/mul_0.output.0: an element is 1.2e+03 times the rounding envelope (relative error 0.0035)"
+    finding = Finding("origin", "net/mul_0", "aten::mul", 3, evidence=(evidence,), commands=(f"show {'x' * 200}",))
+    lines = list(text_lines(finding))
+    monkeypatch.undo()
+    assert [line for line in lines if len(line) > max(width, 40)] == [lines[-1]]
+    folded = " ".join(line.strip() for line in lines[1:-1])
+    assert folded == f"evidence    {evidence}"

@@ -300,7 +300,7 @@ def test_a_real_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert writer.failure is not None
         assert writer.failure.code == "AD502"
         assert 0 < check(small, writer) < 4 * len(SIZES)
-    with mounted(tmp_path / "smaller", "200k") as small:
+    with mounted(tmp_path / "smaller", "12k") as small:
         writer = HostWriter(model_directory(small), metadata={})
         write_step(writer, 0, item("op0", noise(0, 3)))
         writer.close()

@@ -173,6 +173,24 @@ def test_a_full_header_or_file_goes_on_in_the_next_shard(tmp_path: Path) -> None
             assert len(json.dumps(header(path))) > 100
 
 
+def test_the_room_for_the_header_grows_with_the_step(tmp_path: Path) -> None:
+    writer = HostWriter(model_directory(tmp_path), metadata={})
+    write_step(writer, 0, item("op", np.ones(2)))
+    arrays = {f"op{number}": np.full(2, number) for number in range(2000)}
+    write_step(writer, 1, *(item(name, array) for name, array in arrays.items()))
+    write_step(writer, 2, item("op", np.full(2, -1.0)))
+    writer.close()
+    assert writer.failure is None
+    rooms: dict[str, list[int]] = {}
+    for path in sorted(tmp_path.rglob("*.safetensors")):
+        rooms.setdefault(path.parent.name, []).append(8 + int.from_bytes(path.read_bytes()[:8], "little"))
+    kib = 1024
+    assert rooms == {"0": [16 * kib], "1": [16 * kib, 64 * kib, 256 * kib], "2": [16 * kib]}
+    assert {name: data for (step, name, *_), data in read(tmp_path).items() if step == 1} == {
+        name: array.tobytes() for name, array in arrays.items()
+    }
+
+
 def test_a_tensor_larger_than_a_shard_has_its_own(tmp_path: Path) -> None:
     writer = HostWriter(model_directory(tmp_path), metadata={}, limits=Limits(nbytes=400_000))
     arrays = {name: np.frombuffer(content(name, size), "u1") for name, size in zip("abcd", (9, 500_000, 600_000, 9))}

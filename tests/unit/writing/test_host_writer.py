@@ -441,7 +441,7 @@ def test_max_bytes_counts_distinct_tensors_exactly(
 
 def test_max_bytes_limits_what_many_short_steps_have_besides_their_tensors(tmp_path: Path, directory: Path) -> None:
     writer = HostWriter(directory, metadata={}, max_bytes=1_000_000)
-    for step in range(100):
+    for step in range(200):
         write_step(writer, step, item("op", noise(step, 2)))
     writer.close()
     assert writer.failure is not None

@@ -1,0 +1,36 @@
+"""The labels of the files of a dump: each file has that of its run, `capture(label=...)`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from ascend_dump.reading._dialect import Entry
+from ascend_dump.reading._runs import read_run, runs_above
+from ascend_dump.storage import located
+
+__all__ = ["labels_of"]
+
+
+def labels_of(entries: Iterable[Entry], run_paths: Iterable[Path]) -> list[str]:
+    """Return the label of each entry: that of the nearest run above its file; "" if it has none.
+
+    run_paths: absolute paths of the directories of runs, whose manifests are read
+    """
+    labels = {run.path: run.label for run in map(read_run, run_paths) if run is not None}
+    if not any(labels.values()):
+        return [""] * len(list(entries))
+    of_directory: dict[str, str] = {}
+    found = []
+    for entry in entries:
+        directory = os.path.dirname(entry.path_text)
+        if directory not in of_directory:
+            of_directory[directory] = _label_of(located(directory), labels)
+        found.append(of_directory[directory])
+    return found
+
+
+def _label_of(directory: Path, labels: dict[Path, str]) -> str:
+    above = (directory.absolute(), *runs_above(directory))
+    return next((labels[path] for path in above if path in labels), "")
