@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from itertools import groupby, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar, Union
@@ -12,38 +12,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar, Union
 from ascend_dump.analysis.alignment.ranks_and_steps import (
     Key,
     RankGroup,
-    ReadMadeOf,
-    Steps,
     by_key,
     joined_steps,
     may_be_parts,
     numbered_alike,
-    operators_in,
 )
 from ascend_dump.analysis.alignment.rows import RowFinder, check_rows
 from ascend_dump.analysis.alignment.shard_notation import ShardLayouts, ShardSource, shards_of
-from ascend_dump.analysis.alignment.shards import Portions
-from ascend_dump.analysis.alignment.step_boundaries import divided_steps, may_be_divided
+from ascend_dump.analysis.compare._combine import ResultGroup, combine, combine_groups
 from ascend_dump.analysis.compare._comparison import Comparison
-from ascend_dump.analysis.compare._labels import labels_to_pair, named_by_label, verdict_of, with_label
+from ascend_dump.analysis.compare._labels import labels_to_pair, with_label
 from ascend_dump.analysis.compare._on_executor import CountedBatch, RankResult, result_of, table_of, tasks_of
-from ascend_dump.analysis.compare._surroundings import differing_surroundings
-from ascend_dump.analysis.compare._unused import unused_names, unused_rules
-from ascend_dump.analysis.explaining.origins import kind_order
-from ascend_dump.analysis.explaining.pairs import EqualStep, Pairs, are_equal
-from ascend_dump.analysis.explaining.results import ChangedCall, Crossing, Origin, Pair, Rebuilt
-from ascend_dump.analysis.explaining.walk import Divergence
-from ascend_dump.analysis.explaining.wiring import Wiring
+from ascend_dump.analysis.compare._walk_rank import Work, compare_rank
 from ascend_dump.analysis.judging.rules import RuleSource, rules_of
-from ascend_dump.analysis.judging.second_run import Spread, refuse_same_dump
+from ascend_dump.analysis.judging.second_run import refuse_same_dump
 from ascend_dump.analysis.judging.verdict import Rules
-from ascend_dump.analysis.numerics.float_types import float_kind
-from ascend_dump.analysis.operators.operator import Operator
-from ascend_dump.analysis.operators.properties import COLLECTIVES
-from ascend_dump.analysis.pairing.cross_framework import is_cross_framework, pair_cross_framework
-from ascend_dump.analysis.pairing.same_framework import Match, align, crossings
-from ascend_dump.analysis.pairing.stretches import stretches_of
-from ascend_dump.analysis.replay.rerun import Rerun
 from ascend_dump.errors import DumpNotFound
 from ascend_dump.reading import Batch, Dump, Record, open_dump
 
@@ -126,11 +109,7 @@ def compare(
     return _finish(work) if watch is None else _finish(work, watch)
 
 
-#: A generator of a result that yields once for each piece of work.
-_Work = Generator[object, None, _Result]
-
-
-def _finish(work: _Work[_Result], watch: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> _Result:
+def _finish(work: Work[_Result], watch: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> _Result:
     results: list[_Result] = []
 
     def pieces() -> Iterator[object]:
@@ -151,18 +130,18 @@ def _compare(
     given_shards: ShardLayouts,
     rows: Optional[Mapping[int, int]],
     labels: Sequence[str],
-) -> _Work[Comparison]:
+) -> Work[Comparison]:
     if not labels:
         results = yield from _ranks(dumps, second_run, mapping, rules, replay, given_shards, rows)
-        return _combine(dumps, rules, mapping, results)
+        return combine(dumps, rules, mapping, results)
     groups = []
     for label, parts, again in with_label(labels, dumps, second_run):
         results = yield from _ranks(parts, again, mapping, rules, replay, given_shards, rows, may_lack=True)
         if results:
-            groups.append(_ResultGroup(label, parts, results))
+            groups.append(ResultGroup(label, parts, results))
     if not all(any(True for _ in dump.batches()) for dump in dumps):
         yield from _ranks(dumps, second_run, mapping, rules, replay, given_shards, rows)  # raises
-    return _combine_groups(dumps, rules, mapping, groups)
+    return combine_groups(dumps, rules, mapping, groups)
 
 
 def _ranks(
@@ -175,7 +154,7 @@ def _ranks(
     rows: Optional[Mapping[int, int]],
     *,
     may_lack: bool = False,
-) -> _Work[list[RankResult]]:
+) -> Work[list[RankResult]]:
     """Return the results of all ranks. may_lack: a side without records is allowed, else it raises DumpNotFound."""
     sides = []
     for name, dump in _named(dumps, second_run):
@@ -193,7 +172,7 @@ def _ranks(
     for rank in ranks:
         may_look = group is None and second_run is None and not replay
         row_finder = RowFinder(rows, may_look=may_look)
-        work = _compare_rank(rules, mapping, spreads, shared_spread, made_of, group, replay, rank, row_finder)
+        work = compare_rank(rules, mapping, spreads, shared_spread, made_of, group, replay, rank, row_finder)
         results.append((yield from work))
     return results
 
@@ -210,101 +189,6 @@ def _no_records(name: str, dump: Dump) -> DumpNotFound:
     lost = "".join(f"; {run.run}: {run.reason}" for run in dump.lost_records())
     hint = "widen the selection, see `ascend-dump ls`" if chosen else "see `ascend-dump ls` of it"
     return DumpNotFound(f"{name} holds no records{of}{lost}", path=dump.root, hint=hint)
-
-
-class _ResultGroup(NamedTuple):
-    """The results of all ranks of one label. dumps: actual and the reference, of this label only."""
-
-    label: str
-    dumps: Sequence[Dump]
-    results: Sequence[RankResult]
-
-
-def _origins_and_pairs(dumps: Sequence[Dump], results: Sequence[RankResult]) -> tuple[Sequence[Origin], Pairs]:
-    """Return the origins of all ranks, without those received from other ranks, and the pairs."""
-    origins: Sequence[Origin] = [origin for result in results for origin in result.origins]
-    pairs = Pairs([part for result in results for part in result.parts])
-    if results[0].are_parts:
-        from ascend_dump.analysis.ranks.wrong_collectives import of_one_rank, with_wrong_calls
-
-        # If both have several ranks, those of actual: the reference is assumed to be correct.
-        many_ranks = dumps[0] if len(dumps[0].known_values("rank")) > 1 else dumps[1]
-        origins = with_wrong_calls(of_one_rank(origins), many_ranks, pairs.looked_at())
-    elif any(len(results) > 1 or result.op_type.startswith(COLLECTIVES) for result in origins):
-        from ascend_dump.analysis.ranks.origins_over_ranks import over_ranks
-
-        origins, pairs = over_ranks(origins, dumps[0], pairs)
-    return origins, pairs
-
-
-def _combine(
-    dumps: list[Dump], rules: Rules, mapping: Optional[Mapping[str, str]], results: Sequence[RankResult]
-) -> Comparison:
-    return _combine_groups(dumps, rules, mapping, [_ResultGroup("", dumps, results)])
-
-
-def _combine_groups(
-    dumps: list[Dump], rules: Rules, mapping: Optional[Mapping[str, str]], groups: Sequence[_ResultGroup]
-) -> Comparison:
-    """Return the comparison of one group, or of one for each label."""
-    found = [_origins_and_pairs(group.dumps, group.results) for group in groups]
-    labels: dict[str, str] = {}
-    if len(groups) > 1 or groups[0].label:
-        found = [(named_by_label(origins, group.label), pairs) for group, (origins, pairs) in zip(groups, found)]
-        labels = {group.label: verdict_of(pairs) for group, (_, pairs) in zip(groups, found)}
-    origins = [origin for of_group, _ in found for origin in of_group]
-    results = [result for group in groups for result in group.results]
-    pairs = Pairs.joined(pairs for _, pairs in found)
-    return Comparison(
-        dumps[0].root,
-        dumps[1].root,
-        pairs,
-        # Each rank has this order; restore it for all ranks.
-        tuple(sorted(origins, key=lambda result: kind_order(result.kind))),
-        rules,
-        _sums(result.inside for result in results),
-        tuple(crossing for result in results for crossing in result.crossings),
-        tuple(_unique_calls(changed for result in results for changed in result.changed)),
-        _sums(result.left_out for result in results),
-        any(len(group.results) > 1 for group in groups),
-        (
-            *unused_names(mapping or {}, {name for result in results for name in result.mapped}, dumps),
-            *unused_rules(rules, dumps),
-        ),
-        rebuilt=tuple(_agreeing_parts(results, origins)),
-        around=differing_surroundings(*dumps[:2]),
-        aligned=tuple(dict.fromkeys(note for result in results for note in result.aligned)),
-        labels=labels,
-    )
-
-
-def _agreeing_parts(results: Iterable[RankResult], origins: Iterable[Origin]) -> Iterable[Rebuilt]:
-    """Return each part once that is built differently and agrees on all ranks."""
-    wrong = {name for origin in origins for name in (origin.pair.record.module, origin.op_name)}
-    return dict.fromkeys(part for result in results for part in result.rebuilt if part.name not in wrong)
-
-
-def _sums(numbers: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    actual, reference = zip(*numbers)
-    return sum(actual), sum(reference)
-
-
-def _unique_calls(changed: Iterable[ChangedCall]) -> Iterable[ChangedCall]:
-    """Return each call once: ranks run one program."""
-    unique: dict[Any, ChangedCall] = {}
-    for call in changed:
-        unique.setdefault((call.op_name, call.arguments), call)
-    return unique.values()
-
-
-class _RankProgress(NamedTuple):
-    """Results of one rank so far; inside, left_out: numbers of operators by side; mapped: as in RankResult."""
-
-    parts: list[Sequence[Pair]]
-    inside: Counter[str]
-    left_out: Counter[str]
-    crossings: list[Crossing]
-    mapped: set[str]
 
 
 def _side_by_side(
@@ -337,7 +221,7 @@ def _side_by_side(
     ]
     tasks = tasks_of(all_dumps, ranks, settings, (dumps[0], dumps[1], second_run, shared))
     with map_ranks(compare_rank_of, tasks, executor=executor, watch=watch) as tables:
-        return _combine(dumps, rules, mapping, [result_of(table, dumps, _steps_at_once) for table in tables])
+        return combine(dumps, rules, mapping, [result_of(table, dumps, _steps_at_once) for table in tables])
 
 
 def _need_all_ranks(dumps: list[Dump], given_shards: ShardLayouts) -> bool:
@@ -399,7 +283,7 @@ def compare_rank_of(
     )
     shared_spread = next(iter(spreads.values())) if shared.has_one_step and len(spreads) == 1 else None
     steps = [step for step in joined if step[0][0] == rank]
-    work = _compare_rank(shared.rules, shared.mapping, spreads, shared_spread, made_of, group, shared.replay, steps)
+    work = compare_rank(shared.rules, shared.mapping, spreads, shared_spread, made_of, group, shared.replay, steps)
     return table_of(_finish(work), positions)
 
 
@@ -417,141 +301,9 @@ def _steps_at_once(dump: Dump) -> dict[Key, list[Batch]]:
     return _finish(_steps(dump))
 
 
-def _compare_rank(
-    rules: Rules,
-    mapping: Optional[Mapping[str, str]],
-    spreads: dict[Key, list[Batch]],
-    shared_spread: Optional[list[Batch]],
-    made_of: tuple[ReadMadeOf, ReadMadeOf],
-    group: Optional[RankGroup],
-    replay: bool,
-    steps: Steps,
-    row_finder: Optional[RowFinder] = None,
-) -> _Work[RankResult]:
-    divergence = Divergence(rules, Rerun(rules) if replay else None)
-    progress = _RankProgress([], Counter(), Counter(), [], set())
-    parts = progress.parts
-    is_divided = group is None and (row_finder is None or not row_finder.has_rows) and may_be_divided(steps)
-    for key, a, b in () if is_divided else steps:
-        has_rows = row_finder is not None and row_finder.has_rows
-        if not mapping and not has_rows and divergence.is_clean and are_equal(a, b):
-            parts.append(EqualStep(a, b))
-            yield from repeat(None, len(parts[-1]))
-            continue
-        operators = operators_in(a, made_of[0]), operators_in(b, made_of[1])
-        if row_finder is not None:
-            operators = row_finder.cut(*operators, mapping)
-        second_run = operators_in(spreads.get(key, shared_spread) or (), None)
-        shards = None if group is None else group.shards(key, *(operators if group.of_actual else operators[::-1]))
-        walk = _walk_step(divergence, *operators, second_run, mapping, progress, shards)
-        parts.append((yield from _pairs_of_step(divergence, walk)))
-    if is_divided:
-        with_operators = [(key, operators_in(a, made_of[0]), operators_in(b, made_of[1])) for key, a, b in steps]
-        for key, actual, reference in divided_steps(with_operators):
-            second_run = operators_in(spreads.get(key, shared_spread) or (), None)
-            walk = _walk_step(divergence, actual, reference, second_run, mapping, progress)
-            parts.append((yield from _pairs_of_step(divergence, walk)))
-    inside, left_out = ((counts["actual"], counts["reference"]) for counts in (progress.inside, progress.left_out))
-    of_program = (divergence.origins(), divergence.changed())
-    counts = (inside, left_out)
-    crossed, mapped = progress.crossings, sorted(progress.mapped)
-    aligned = () if row_finder is None else row_finder.notes()
-    return RankResult(parts, *of_program, *counts, crossed, group is not None, mapped, divergence.rebuilt(), aligned)
-
-
-def _steps(dump: Dump) -> _Work[dict[Key, list[Batch]]]:
+def _steps(dump: Dump) -> Work[dict[Key, list[Batch]]]:
     steps: dict[Key, list[Batch]] = {}
     for batch in dump.batches():
         steps.setdefault((batch.rank, batch.step), []).append(batch)
         yield from repeat(None, len(batch))
     return steps
-
-
-def _pairs_of_step(divergence: Divergence, walk: Iterator[Pair]) -> _Work[list[Pair]]:
-    """Return the pairs of a step. walk: yields those of its operators."""
-    pairs = []
-    for pair in walk:
-        pairs.append(pair)
-        yield pair
-    for pair in divergence.end_step():
-        pairs.append(pair)
-        yield pair
-    return [divergence.final(pair) for pair in pairs if not divergence.inside(pair)]
-
-
-def _walk_step(
-    divergence: Divergence,
-    actual: list[Operator],
-    reference: list[Operator],
-    second_run: list[Operator],
-    mapping: Optional[Mapping[str, str]],
-    progress: _RankProgress,
-    shards: Optional[Portions] = None,
-) -> Iterator[Pair]:
-    if shards is None and is_cross_framework(actual, reference):
-        across = pair_cross_framework(actual, reference, mapping)
-        progress.inside.update(actual=across.inside[0], reference=across.inside[1])
-        progress.left_out.update(actual=across.left_out[0], reference=across.left_out[1])
-        progress.crossings.extend(map(_crossing, crossings(across.matches)))
-        progress.mapped.update(_mapped(across.matches))
-        spread = Spread(second_run, reference) if second_run else None
-        divergence.begin_step(reference, _cast(across.matches), across.views, spread, types=across.types)
-        for across_match in across.matches:
-            yield from divergence.walk(across_match)
-        for side, alone in enumerate(across.alone):
-            for operator in alone:
-                yield from divergence.only(operator, of_actual=side == 0)
-        return
-    matches = align(actual, reference, mapping, parts=shards is not None)
-    progress.crossings.extend(map(_crossing, crossings(matches)))
-    progress.mapped.update(_mapped(matches))
-    spread = Spread(second_run, reference) if second_run else None
-    wiring = Wiring(actual, reference, matches)
-    stretches = stretches_of(actual, reference, matches, lambda: wiring.flows)
-    divergence.begin_step(
-        reference,
-        _cast(matches),
-        spread=spread,
-        shards=shards,
-        stretches=stretches,
-        wiring=wiring if shards is None else None,
-    )
-    partner = {match.reference.position: match for match in matches}
-    taken = {match.actual.position for match in matches}
-    waiting = [operator for operator in actual if operator.position not in taken]
-    for operator in reference:
-        match = partner.get(operator.position)
-        if match is None:
-            yield from divergence.only(operator, of_actual=False)
-            continue
-        while waiting and waiting[0].position < match.actual.position:
-            yield from divergence.only(waiting.pop(0), of_actual=True)
-        yield from divergence.walk(match)
-    for operator in waiting:
-        yield from divergence.only(operator, of_actual=True)
-
-
-def _mapped(matches: Iterable[Match]) -> Iterator[str]:
-    return (match.actual.op_name for match in matches if match.how == "mapping")
-
-
-def _crossing(match: Match) -> Crossing:
-    actual, reference = match.actual, match.reference
-    record = next(reference.records)
-    return Crossing(actual.label, reference.label, match.how, match.confidence, record.step, record.rank)
-
-
-def _cast(matches: list[Match]) -> Optional[tuple[str, str]]:
-    """Return the types of both sides if one whole program computes in another type, else None."""
-    type_counts = Counter(
-        (a.dtype, b.dtype)
-        for match in matches
-        for a, b in match.outputs
-        if a is not None
-        and b is not None
-        and a.dtype is not None
-        and b.dtype is not None
-        and float_kind(b.dtype) is not None
-    )
-    [(types, count)] = type_counts.most_common(1) or [(("", ""), 0)]
-    return types if types[0] != types[1] and 2 * count > sum(type_counts.values()) and float_kind(types[0]) else None

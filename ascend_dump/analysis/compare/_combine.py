@@ -1,0 +1,106 @@
+"""Combine the results of ranks and labels into one comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Optional
+
+from ascend_dump.analysis.compare._comparison import Comparison
+from ascend_dump.analysis.compare._labels import named_by_label, verdict_of
+from ascend_dump.analysis.compare._on_executor import RankResult
+from ascend_dump.analysis.compare._surroundings import differing_surroundings
+from ascend_dump.analysis.compare._unused import unused_names, unused_rules
+from ascend_dump.analysis.explaining.origins import kind_order
+from ascend_dump.analysis.explaining.pairs import Pairs
+from ascend_dump.analysis.explaining.results import ChangedCall, Origin, Rebuilt
+from ascend_dump.analysis.judging.verdict import Rules
+from ascend_dump.analysis.operators.properties import COLLECTIVES
+from ascend_dump.reading import Dump
+
+__all__ = ["ResultGroup", "combine", "combine_groups"]
+
+
+class ResultGroup(NamedTuple):
+    """The results of all ranks of one label. dumps: actual and the reference, of this label only."""
+
+    label: str
+    dumps: Sequence[Dump]
+    results: Sequence[RankResult]
+
+
+def _origins_and_pairs(dumps: Sequence[Dump], results: Sequence[RankResult]) -> tuple[Sequence[Origin], Pairs]:
+    """Return the origins of all ranks, without those received from other ranks, and the pairs."""
+    origins: Sequence[Origin] = [origin for result in results for origin in result.origins]
+    pairs = Pairs([part for result in results for part in result.parts])
+    if results[0].are_parts:
+        from ascend_dump.analysis.ranks.wrong_collectives import of_one_rank, with_wrong_calls
+
+        # If both have several ranks, those of actual: the reference is assumed to be correct.
+        many_ranks = dumps[0] if len(dumps[0].known_values("rank")) > 1 else dumps[1]
+        origins = with_wrong_calls(of_one_rank(origins), many_ranks, pairs.looked_at())
+    elif any(len(results) > 1 or result.op_type.startswith(COLLECTIVES) for result in origins):
+        from ascend_dump.analysis.ranks.origins_over_ranks import over_ranks
+
+        origins, pairs = over_ranks(origins, dumps[0], pairs)
+    return origins, pairs
+
+
+def combine(
+    dumps: list[Dump], rules: Rules, mapping: Optional[Mapping[str, str]], results: Sequence[RankResult]
+) -> Comparison:
+    """Return the comparison of all ranks."""
+    return combine_groups(dumps, rules, mapping, [ResultGroup("", dumps, results)])
+
+
+def combine_groups(
+    dumps: list[Dump], rules: Rules, mapping: Optional[Mapping[str, str]], groups: Sequence[ResultGroup]
+) -> Comparison:
+    """Return the comparison of one group, or of one for each label."""
+    found = [_origins_and_pairs(group.dumps, group.results) for group in groups]
+    labels: dict[str, str] = {}
+    if len(groups) > 1 or groups[0].label:
+        found = [(named_by_label(origins, group.label), pairs) for group, (origins, pairs) in zip(groups, found)]
+        labels = {group.label: verdict_of(pairs) for group, (_, pairs) in zip(groups, found)}
+    origins = [origin for of_group, _ in found for origin in of_group]
+    results = [result for group in groups for result in group.results]
+    pairs = Pairs.joined(pairs for _, pairs in found)
+    return Comparison(
+        dumps[0].root,
+        dumps[1].root,
+        pairs,
+        # Each rank has this order; restore it for all ranks.
+        tuple(sorted(origins, key=lambda result: kind_order(result.kind))),
+        rules,
+        _sums(result.inside for result in results),
+        tuple(crossing for result in results for crossing in result.crossings),
+        tuple(_unique_calls(changed for result in results for changed in result.changed)),
+        _sums(result.left_out for result in results),
+        any(len(group.results) > 1 for group in groups),
+        (
+            *unused_names(mapping or {}, {name for result in results for name in result.mapped}, dumps),
+            *unused_rules(rules, dumps),
+        ),
+        rebuilt=tuple(_agreeing_parts(results, origins)),
+        around=differing_surroundings(*dumps[:2]),
+        aligned=tuple(dict.fromkeys(note for result in results for note in result.aligned)),
+        labels=labels,
+    )
+
+
+def _agreeing_parts(results: Iterable[RankResult], origins: Iterable[Origin]) -> Iterable[Rebuilt]:
+    """Return each part once that is built differently and agrees on all ranks."""
+    wrong = {name for origin in origins for name in (origin.pair.record.module, origin.op_name)}
+    return dict.fromkeys(part for result in results for part in result.rebuilt if part.name not in wrong)
+
+
+def _sums(numbers: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    actual, reference = zip(*numbers)
+    return sum(actual), sum(reference)
+
+
+def _unique_calls(changed: Iterable[ChangedCall]) -> Iterable[ChangedCall]:
+    """Return each call once: ranks run one program."""
+    unique: dict[Any, ChangedCall] = {}
+    for call in changed:
+        unique.setdefault((call.op_name, call.arguments), call)
+    return unique.values()

@@ -1,0 +1,182 @@
+"""Compare the steps of one rank: pair their operators, and walk them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
+from typing import NamedTuple, Optional, TypeVar
+
+from ascend_dump.analysis.alignment.ranks_and_steps import (
+    Key,
+    RankGroup,
+    ReadMadeOf,
+    Steps,
+    operators_in,
+)
+from ascend_dump.analysis.alignment.rows import RowFinder
+from ascend_dump.analysis.alignment.shards import Portions
+from ascend_dump.analysis.alignment.step_boundaries import divided_steps, may_be_divided
+from ascend_dump.analysis.compare._on_executor import RankResult
+from ascend_dump.analysis.explaining.pairs import EqualStep, are_equal
+from ascend_dump.analysis.explaining.results import Crossing, Pair
+from ascend_dump.analysis.explaining.walk import Divergence
+from ascend_dump.analysis.explaining.wiring import Wiring
+from ascend_dump.analysis.judging.second_run import Spread
+from ascend_dump.analysis.judging.verdict import Rules
+from ascend_dump.analysis.numerics.float_types import float_kind
+from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.pairing.cross_framework import is_cross_framework, pair_cross_framework
+from ascend_dump.analysis.pairing.same_framework import Match, align, crossings
+from ascend_dump.analysis.pairing.stretches import stretches_of
+from ascend_dump.analysis.replay.rerun import Rerun
+from ascend_dump.reading import Batch
+
+__all__ = ["Work", "compare_rank"]
+
+_Result = TypeVar("_Result")
+#: A generator of a result that yields once for each piece of work.
+Work = Generator[object, None, _Result]
+
+
+class _RankProgress(NamedTuple):
+    """Results of one rank so far; inside, left_out: numbers of operators by side; mapped: as in RankResult."""
+
+    parts: list[Sequence[Pair]]
+    inside: Counter[str]
+    left_out: Counter[str]
+    crossings: list[Crossing]
+    mapped: set[str]
+
+
+def compare_rank(
+    rules: Rules,
+    mapping: Optional[Mapping[str, str]],
+    spreads: dict[Key, list[Batch]],
+    shared_spread: Optional[list[Batch]],
+    made_of: tuple[ReadMadeOf, ReadMadeOf],
+    group: Optional[RankGroup],
+    replay: bool,
+    steps: Steps,
+    row_finder: Optional[RowFinder] = None,
+) -> Work[RankResult]:
+    """Return the result of one rank. steps: those of both sides, which are walked in this order."""
+    divergence = Divergence(rules, Rerun(rules) if replay else None)
+    progress = _RankProgress([], Counter(), Counter(), [], set())
+    parts = progress.parts
+    is_divided = group is None and (row_finder is None or not row_finder.has_rows) and may_be_divided(steps)
+    for key, a, b in () if is_divided else steps:
+        has_rows = row_finder is not None and row_finder.has_rows
+        if not mapping and not has_rows and divergence.is_clean and are_equal(a, b):
+            parts.append(EqualStep(a, b))
+            yield from repeat(None, len(parts[-1]))
+            continue
+        operators = operators_in(a, made_of[0]), operators_in(b, made_of[1])
+        if row_finder is not None:
+            operators = row_finder.cut(*operators, mapping)
+        second_run = operators_in(spreads.get(key, shared_spread) or (), None)
+        shards = None if group is None else group.shards(key, *(operators if group.of_actual else operators[::-1]))
+        walk = _walk_step(divergence, *operators, second_run, mapping, progress, shards)
+        parts.append((yield from _pairs_of_step(divergence, walk)))
+    if is_divided:
+        with_operators = [(key, operators_in(a, made_of[0]), operators_in(b, made_of[1])) for key, a, b in steps]
+        for key, actual, reference in divided_steps(with_operators):
+            second_run = operators_in(spreads.get(key, shared_spread) or (), None)
+            walk = _walk_step(divergence, actual, reference, second_run, mapping, progress)
+            parts.append((yield from _pairs_of_step(divergence, walk)))
+    inside, left_out = ((counts["actual"], counts["reference"]) for counts in (progress.inside, progress.left_out))
+    of_program = (divergence.origins(), divergence.changed())
+    counts = (inside, left_out)
+    crossed, mapped = progress.crossings, sorted(progress.mapped)
+    aligned = () if row_finder is None else row_finder.notes()
+    return RankResult(parts, *of_program, *counts, crossed, group is not None, mapped, divergence.rebuilt(), aligned)
+
+
+def _pairs_of_step(divergence: Divergence, walk: Iterator[Pair]) -> Work[list[Pair]]:
+    """Return the pairs of a step. walk: yields those of its operators."""
+    pairs = []
+    for pair in walk:
+        pairs.append(pair)
+        yield pair
+    for pair in divergence.end_step():
+        pairs.append(pair)
+        yield pair
+    return [divergence.final(pair) for pair in pairs if not divergence.inside(pair)]
+
+
+def _walk_step(
+    divergence: Divergence,
+    actual: list[Operator],
+    reference: list[Operator],
+    second_run: list[Operator],
+    mapping: Optional[Mapping[str, str]],
+    progress: _RankProgress,
+    shards: Optional[Portions] = None,
+) -> Iterator[Pair]:
+    if shards is None and is_cross_framework(actual, reference):
+        across = pair_cross_framework(actual, reference, mapping)
+        progress.inside.update(actual=across.inside[0], reference=across.inside[1])
+        progress.left_out.update(actual=across.left_out[0], reference=across.left_out[1])
+        progress.crossings.extend(map(_crossing, crossings(across.matches)))
+        progress.mapped.update(_mapped(across.matches))
+        spread = Spread(second_run, reference) if second_run else None
+        divergence.begin_step(reference, _cast(across.matches), across.views, spread, types=across.types)
+        for across_match in across.matches:
+            yield from divergence.walk(across_match)
+        for side, alone in enumerate(across.alone):
+            for operator in alone:
+                yield from divergence.only(operator, of_actual=side == 0)
+        return
+    matches = align(actual, reference, mapping, parts=shards is not None)
+    progress.crossings.extend(map(_crossing, crossings(matches)))
+    progress.mapped.update(_mapped(matches))
+    spread = Spread(second_run, reference) if second_run else None
+    wiring = Wiring(actual, reference, matches)
+    stretches = stretches_of(actual, reference, matches, lambda: wiring.flows)
+    divergence.begin_step(
+        reference,
+        _cast(matches),
+        spread=spread,
+        shards=shards,
+        stretches=stretches,
+        wiring=wiring if shards is None else None,
+    )
+    partner = {match.reference.position: match for match in matches}
+    taken = {match.actual.position for match in matches}
+    waiting = [operator for operator in actual if operator.position not in taken]
+    for operator in reference:
+        match = partner.get(operator.position)
+        if match is None:
+            yield from divergence.only(operator, of_actual=False)
+            continue
+        while waiting and waiting[0].position < match.actual.position:
+            yield from divergence.only(waiting.pop(0), of_actual=True)
+        yield from divergence.walk(match)
+    for operator in waiting:
+        yield from divergence.only(operator, of_actual=True)
+
+
+def _mapped(matches: Iterable[Match]) -> Iterator[str]:
+    return (match.actual.op_name for match in matches if match.how == "mapping")
+
+
+def _crossing(match: Match) -> Crossing:
+    actual, reference = match.actual, match.reference
+    record = next(reference.records)
+    return Crossing(actual.label, reference.label, match.how, match.confidence, record.step, record.rank)
+
+
+def _cast(matches: list[Match]) -> Optional[tuple[str, str]]:
+    """Return the types of both sides if one whole program computes in another type, else None."""
+    type_counts = Counter(
+        (a.dtype, b.dtype)
+        for match in matches
+        for a, b in match.outputs
+        if a is not None
+        and b is not None
+        and a.dtype is not None
+        and b.dtype is not None
+        and float_kind(b.dtype) is not None
+    )
+    [(types, count)] = type_counts.most_common(1) or [(("", ""), 0)]
+    return types if types[0] != types[1] and 2 * count > sum(type_counts.values()) and float_kind(types[0]) else None
