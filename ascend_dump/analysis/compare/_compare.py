@@ -23,6 +23,7 @@ from ascend_dump.analysis.compare._combine import ResultGroup, combine, combine_
 from ascend_dump.analysis.compare._comparison import Comparison
 from ascend_dump.analysis.compare._labels import labels_to_pair, with_label
 from ascend_dump.analysis.compare._on_executor import CountedBatch, RankResult, result_of, table_of, tasks_of
+from ascend_dump.analysis.compare._second_opinion import with_second_opinion
 from ascend_dump.analysis.compare._walk_rank import Work, compare_rank
 from ascend_dump.analysis.judging.rules import RuleSource, rules_of
 from ascend_dump.analysis.judging.second_run import refuse_same_dump
@@ -106,7 +107,8 @@ def compare(
         if ranks is not None and any(len(dump.known_values("rank")) > 1 for dump in dumps):
             return _side_by_side(dumps, second_run, mapping, used, replay, given_shards, executor, ranks, watch)
     work = _compare(dumps, second_run, mapping, used, replay, given_shards, rows, labels)
-    return _finish(work) if watch is None else _finish(work, watch)
+    comparison = _finish(work) if watch is None else _finish(work, watch)
+    return comparison if replay else with_second_opinion(comparison, dumps)
 
 
 def _finish(work: Work[_Result], watch: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> _Result:
