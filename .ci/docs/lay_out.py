@@ -31,6 +31,10 @@ MORE = {
     ),
     "ascend_dump.reading": ("dump_format.Arguments",),
     "ascend_dump.analysis.compare": ("analysis.judging.verdict.Noise",),
+    "ascend_dump.analysis.weights": (
+        "reading.weights._open.Weights",
+        "reading.weights._tensor.WeightTensor",
+    ),
     "ascend_dump.fakes": ("fakes.device.npu.Npu", "fakes.device._faults.Faults"),
 }
 
