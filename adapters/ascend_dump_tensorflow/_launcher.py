@@ -40,20 +40,25 @@ class _TensorflowLaunch:
         )
 
     def begin_step(self, number: int) -> None:
-        """Begin a step of a program that runs eagerly on the host."""
+        """Begin a step of a program that runs eagerly on the host. Devices count their own."""
         if not is_on_npu():
             self._begin_once()
-        session = self._session
-        try:
-            if session is not None and not session.is_over and not self._begin.over:
-                session.step(number)
-                return
-        except Exception as error:
-            log.warning("the eager operators of TensorFlow are not recorded from step %d on: %s", number, error)
-        if session is not None:
-            session.step(None)
+            try:
+                if self._records_step(number):
+                    return
+            except Exception as error:
+                log.warning("the eager operators of TensorFlow are not recorded from step %d on: %s", number, error)
         if self.steps is not None:
             self.steps.end()
+
+    def _records_step(self, number: int) -> bool:
+        """Begin a step of the session. Returns False if it records no further ones."""
+        session = self._session
+        if session is None:
+            return False
+        goes_on = not session.is_over and not self._begin.over
+        session.step(number if goes_on else None)
+        return goes_on
 
     def configure(self, config: Any) -> Any:
         self._begin_once()
