@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import functools
 import sys
 import threading
 from collections.abc import Iterator
@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from typing import Any, Callable
 
 __all__ = ["EagerSteps"]
-
-log = logging.getLogger("ascend_dump")
 
 #: By module, the class whose calls are steps: functions, the models of Keras 2, and those of Keras 3.
 _CALLED = {
@@ -52,6 +50,7 @@ class EagerSteps:
         own = called.__dict__.get("__call__")
         original = called.__call__
 
+        @functools.wraps(original)
         def call(target: Any, *args: Any, **kwargs: Any) -> Any:
             with self._call(args, kwargs):
                 return original(target, *args, **kwargs)
@@ -85,4 +84,8 @@ def _executes(args: Any, kwargs: Any) -> bool:
     tensorflow = sys.modules["tensorflow"]
     if threading.current_thread() is not threading.main_thread() or not tensorflow.executing_eagerly():
         return False
-    return all(type(part).__name__ != "KerasTensor" for part in tensorflow.nest.flatten((args, kwargs)))
+    try:
+        parts = tensorflow.nest.flatten((args, kwargs))
+    except (TypeError, ValueError):  # arguments that it cannot take apart have no symbols
+        return True
+    return all(type(part).__name__ != "KerasTensor" for part in parts)

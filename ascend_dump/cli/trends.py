@@ -82,7 +82,7 @@ def trends(
     _check_exports(export)
     actual = open_selected(dump, selectors)
     against, again = (None if path is None else open_selected(path, selectors) for path in (reference, noise))
-    found = read_trends(
+    result = read_trends(
         actual,
         against,
         noise=again,
@@ -90,22 +90,22 @@ def trends(
         parameter=parameter,
         watch=lambda records: progress(records, "records"),
     )
-    failures = _export(found, export)
+    failures = _export(result, export)
     lost = lost_of(side for side in (actual, against, again) if side is not None)
     if as_json:
         from ascend_dump.report.documents import write_document
 
-        fields = found.to_dict()
+        fields = result.to_dict()
         notes = [{"path": dump, "note": note} for note in fields.pop("notes")]
         write_document(sys.stdout, "trends", {**fields, "notes": [*notes, *lost_fields(lost)]})
     else:
-        _show(found, full=show_all)
+        _show(result, full=show_all)
     tell_lost(lost)
     for error in failures:
         print(f"error: {error}", file=sys.stderr)
     if failures:
         return exit_code(failures[-1])
-    return Exit.UNREADABLE if lost or found.unreadable else _exit_of(found)
+    return Exit.UNREADABLE if lost or result.unreadable else _exit_of(result)
 
 
 def _check_exports(exports: Sequence[tuple[str, str]]) -> None:
@@ -134,82 +134,82 @@ def _check_exports(exports: Sequence[tuple[str, str]]) -> None:
             )
 
 
-def _export(found: Trends, exports: Sequence[tuple[str, str]]) -> list[AscendDumpError]:
+def _export(result: Trends, exports: Sequence[tuple[str, str]]) -> list[AscendDumpError]:
     """Write what can be written, and return the errors of the rest: a full disk must not lose the answer."""
     failures = []
     for name, path in exports:
         try:
-            found.export(name, path)
+            result.export(name, path)
         except AscendDumpError as error:
             failures.append(error)
     return failures
 
 
-def _exit_of(found: Trends) -> Exit:
-    if found.verdict:
-        return Exit.OK if found.verdict in ("equal", "noise") else Exit.DIFFERENT
-    return Exit.DIFFERENT if found.spikes or found.first_nonfinite is not None else Exit.OK
+def _exit_of(result: Trends) -> Exit:
+    if result.verdict:
+        return Exit.OK if result.verdict in ("equal", "noise") else Exit.DIFFERENT
+    return Exit.DIFFERENT if result.spikes or result.first_nonfinite is not None else Exit.OK
 
 
-def _show(found: Trends, *, full: bool) -> None:
+def _show(result: Trends, *, full: bool) -> None:
     from ascend_dump.report.tables import escape, write_table
 
-    lines = [escape(line) for line in _lines(found)]
+    lines = [escape(line) for line in _lines(result)]
     print("\n".join(lines))
-    curves = _ranked(found)
+    curves = _ranked(result)
     room = len(curves) if full else max(_MOST_LINES - len(lines) - 3, 1)
     shown = curves[:room]
-    several = [name for name in _PLACES if len({getattr(curve, name) for curve in found.curves}) > 1]
+    several = [name for name in _PLACES if len({getattr(curve, name) for curve in result.curves}) > 1]
     print()
     write_table(_columns(several), (_cells(curve, several) for curve in shown), sys.stdout)
     if len(curves) > len(shown):
         print(f"and {counted(len(curves) - len(shown), 'more curve')}: --all, --module, --parameter")
 
 
-def _lines(found: Trends) -> Iterator[str]:
+def _lines(result: Trends) -> Iterator[str]:
     """Yield the answer, which stands above the table."""
     from ascend_dump.report.tables import PIPE_WIDTH
 
-    steps = found.steps
-    kinds = Counter(kind for kind, _ in {(curve.kind, curve.name) for curve in found.curves})
+    steps = result.steps
+    kinds = Counter(kind for kind, _ in {(curve.kind, curve.name) for curve in result.curves})
     counts = ", ".join(counted(count, kind) for kind, count in sorted(kinds.items()))
     between = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps from {steps[0]} to {steps[-1]}"
-    yield f"{found.path}: {between}, {counts}, {counted(len(found.curves), 'curve')}"
-    if found.verdict:
-        yield from _partings(found)
-    nonfinite = found.first_nonfinite
+    yield f"{result.path}: {between}, {counts}, {counted(len(result.curves), 'curve')}"
+    if result.verdict:
+        yield from _partings(result)
+    nonfinite = result.first_nonfinite
     if nonfinite is not None:
         yield f"NaN or Inf first in step {nonfinite[1]}: {nonfinite[0].label}"
-    yield from _spikes(found)
-    for note in found.notes:
+    yield from _spikes(result)
+    for note in result.notes:
         yield from wrap(note, PIPE_WIDTH, subsequent_indent="  ")
 
 
-def _partings(found: Trends) -> Iterator[str]:
-    measured = " the noise between two runs of the reference" if found.noise else " rounding"
-    if not found.partings:
-        reason = f": no curve differs by more than{measured}" if found.verdict == "noise" else ""
-        yield f"{found.verdict}{reason}"
+def _partings(result: Trends) -> Iterator[str]:
+    measured = " the noise between two runs of the reference" if result.noise else " rounding"
+    if not result.partings:
+        reason = f": no curve differs by more than{measured}" if result.verdict == "noise" else ""
+        yield f"{result.verdict}{reason}"
         return
-    first = found.partings[0]
-    together = [parting for parting in found.partings if parting.step == first.step]
-    yield f"{found.verdict}: the runs part in step {first.step}, first in {first.curve.label}"
+    first = result.partings[0]
+    together = [parting for parting in result.partings if parting.step == first.step]
+    yield f"{result.verdict}: the runs part in step {first.step}, first in {first.curve.label}"
     noise = "" if first.noise is None else f"; two runs of the reference differ by up to x{_factor(first.noise)} here"
     yield f"  {first.actual:.6g}, the reference has {first.reference:.6g} ({first.percent}){noise}"
-    yield f"  {_names([parting.curve for parting in together])} in this step, {len(found.partings)} in all"
+    yield f"  {_names([parting.curve for parting in together])} in this step, {len(result.partings)} in all"
 
 
 def _factor(distance: float) -> str:
     return f"{math.exp(min(distance, 700.0)):.4g}"
 
 
-def _spikes(found: Trends) -> Iterator[str]:
-    spikes = found.spikes
+def _spikes(result: Trends) -> Iterator[str]:
+    spikes = result.spikes
     if not spikes:
         return
     curve, spike = spikes[0]
     times = f"{spike.times:.3g} times the median before" if spike.median > 0 else "0 before"
-    together = [other for other, first in spikes if first.step == spike.step]
+    together = [follower for follower, first in spikes if first.step == spike.step]
     yield f"spike in step {spike.step}, first in {curve.label}: {spike.value:.4g}, {times}"
     yield f"  {_names(together)} in this step, {len(spikes)} in all"
 
@@ -222,11 +222,11 @@ def _names(curves: Sequence[Curve]) -> str:
     return f"{counted(len(curves), 'curve')} ({', '.join([*named, *([f'{more} more'] if more else [])])})"
 
 
-def _ranked(found: Trends) -> list[Curve]:
+def _ranked(result: Trends) -> list[Curve]:
     """Return the curves: those that part first, then those with the first spikes, then the most moved ones."""
-    front = [parting.curve for parting in found.partings] + [curve for curve, _ in found.spikes]
+    front = [parting.curve for parting in result.partings] + [curve for curve, _ in result.spikes]
     ranks = {id(curve): number for number, curve in reversed(list(enumerate(front)))}
-    return sorted(found.curves, key=lambda curve: (ranks.get(id(curve), len(front)), -curve.moved))
+    return sorted(result.curves, key=lambda curve: (ranks.get(id(curve), len(front)), -curve.moved))
 
 
 def _columns(several: Sequence[str]) -> list[Column]:

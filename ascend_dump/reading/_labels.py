@@ -22,13 +22,13 @@ def labels_of(entries: Iterable[Entry], run_paths: Iterable[Path]) -> list[str]:
     if not any(labels.values()):
         return [""] * len(list(entries))
     of_directory: dict[str, str] = {}
-    found = []
+    by_entry = []
     for entry in entries:
         directory = os.path.dirname(entry.path_text)
         if directory not in of_directory:
             of_directory[directory] = _label_of(located(directory), labels)
-        found.append(of_directory[directory])
-    return found
+        by_entry.append(of_directory[directory])
+    return by_entry
 
 
 def _label_of(directory: Path, labels: dict[Path, str]) -> str:

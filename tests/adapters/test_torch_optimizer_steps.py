@@ -32,7 +32,7 @@ def train(model: Any, updates: int, accumulate: int = 3) -> None:
 
 
 def calls(dump: ascend_dump.Dump) -> dict[Any, int]:
-    """How often the layer ran in each step."""
+    """Return the number of calls of the layer by step."""
     return dict(Counter(record.step for record in dump.select(op_type="aten::addmm", io="output")))
 
 

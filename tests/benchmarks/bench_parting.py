@@ -1,4 +1,4 @@
-"""How often `trends` is wrong: runs that differ in their seeds alone, and runs with a fault in the middle.
+"""Errors of `trends`: runs that differ in their seeds alone, and runs with a fault in the middle.
 
     python tests/benchmarks/bench_parting.py [--seeds 7]
 

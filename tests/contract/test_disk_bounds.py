@@ -1,4 +1,4 @@
-"""How much of the disk a recording takes that sets no bound, and what is said before it is full."""
+"""Disk space of a recording that sets no bound, and the message before the disk is full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users put into their own repositories and channels: a workflow, a hook of pre-commit, a recipe of conda."""
+"""Files for users' own repositories and channels: a workflow, a hook of pre-commit, a recipe of conda."""
 
 from __future__ import annotations
 

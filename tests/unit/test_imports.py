@@ -1,4 +1,4 @@
-"""What importing costs, and who may import whom."""
+"""The cost of imports, and the order of packages."""
 
 from __future__ import annotations
 
@@ -317,7 +317,7 @@ def test_no_adapter_imports_another(package: Path) -> None:
     "package", [*adapter_packages(), CORE / "fakes", *sorted(DATA.glob("third_party_*"))], ids=lambda path: path.name
 )
 def test_whoever_adds_a_framework_needs_public_names_only(package: Path) -> None:
-    """What authors need is in `ascend_dump` and `ascend_dump.adapter`; imports for type checkers count too."""
+    """Everything for authors is in `ascend_dump` and `ascend_dump.adapter`; imports for type checkers count too."""
     own = "ascend_dump.fakes." if package == CORE / "fakes" else package.name
     private = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {name}"

@@ -98,6 +98,7 @@ def compare(
     if second_run is not None:
         refuse_same_dump(dumps[0], dumps[1], second_run)
     labels = labels_to_pair(*dumps)
+    settings = _Settings(mapping, used, replay, given_shards, rows)
     if executor is not None:
         from ascend_dump.analysis.ranks.rank_statistics import ranks_apart
         from ascend_dump.analysis.ranks.rank_tasks import check_executor
@@ -105,8 +106,9 @@ def compare(
         check_executor(executor)
         ranks = None if labels else ranks_apart(dumps if second_run is None else [*dumps, second_run])
         if ranks is not None and any(len(dump.known_values("rank")) > 1 for dump in dumps):
-            return _side_by_side(dumps, second_run, mapping, used, replay, given_shards, executor, ranks, watch)
-    work = _compare(dumps, second_run, mapping, used, replay, given_shards, rows, labels)
+            comparison = _side_by_side(dumps, second_run, settings, executor, ranks, watch)
+            return comparison if replay else with_second_opinion(comparison, dumps)
+    work = _compare(dumps, second_run, settings, labels)
     comparison = _finish(work) if watch is None else _finish(work, watch)
     return comparison if replay else with_second_opinion(comparison, dumps)
 
@@ -123,41 +125,38 @@ def _finish(work: Work[_Result], watch: Callable[[Iterable[Any]], Iterable[Any]]
     return results[0]
 
 
+class _Settings(NamedTuple):
+    """The arguments of `compare` that hold for all labels and ranks."""
+
+    mapping: Optional[Mapping[str, str]]
+    rules: Rules
+    replay: bool
+    shards: ShardLayouts
+    rows: Optional[Mapping[int, int]]
+
+
 def _compare(
-    dumps: list[Dump],
-    second_run: Optional[Dump],
-    mapping: Optional[Mapping[str, str]],
-    rules: Rules,
-    replay: bool,
-    given_shards: ShardLayouts,
-    rows: Optional[Mapping[int, int]],
-    labels: Sequence[str],
+    dumps: list[Dump], second_run: Optional[Dump], settings: _Settings, labels: Sequence[str]
 ) -> Work[Comparison]:
+    mapping, rules = settings.mapping, settings.rules
     if not labels:
-        results = yield from _ranks(dumps, second_run, mapping, rules, replay, given_shards, rows)
+        results = yield from _ranks(dumps, second_run, settings)
         return combine(dumps, rules, mapping, results)
     groups = []
     for label, parts, again in with_label(labels, dumps, second_run):
-        results = yield from _ranks(parts, again, mapping, rules, replay, given_shards, rows, may_lack=True)
+        results = yield from _ranks(parts, again, settings, may_lack=True)
         if results:
             groups.append(ResultGroup(label, parts, results))
     if not all(any(True for _ in dump.batches()) for dump in dumps):
-        yield from _ranks(dumps, second_run, mapping, rules, replay, given_shards, rows)  # raises
+        yield from _ranks(dumps, second_run, settings)  # raises
     return combine_groups(dumps, rules, mapping, groups)
 
 
 def _ranks(
-    dumps: Sequence[Dump],
-    second_run: Optional[Dump],
-    mapping: Optional[Mapping[str, str]],
-    rules: Rules,
-    replay: bool,
-    given_shards: ShardLayouts,
-    rows: Optional[Mapping[int, int]],
-    *,
-    may_lack: bool = False,
+    dumps: Sequence[Dump], second_run: Optional[Dump], settings: _Settings, *, may_lack: bool = False
 ) -> Work[list[RankResult]]:
     """Return the results of all ranks. may_lack: a side without records is allowed, else it raises DumpNotFound."""
+    mapping, rules, replay, given_shards, rows = settings
     sides = []
     for name, dump in _named(dumps, second_run):
         sides.append((yield from _steps(dump)))
@@ -196,16 +195,14 @@ def _no_records(name: str, dump: Dump) -> DumpNotFound:
 def _side_by_side(
     dumps: list[Dump],
     second_run: Optional[Dump],
-    mapping: Optional[Mapping[str, str]],
-    rules: Rules,
-    replay: bool,
-    given_shards: ShardLayouts,
+    settings: _Settings,
     executor: Executor,
     ranks: list[int],
     watch: Optional[Callable[[Iterable[Any]], Iterable[Any]]],
 ) -> Comparison:
     from ascend_dump.analysis.ranks.rank_tasks import map_ranks
 
+    mapping, rules, replay, given_shards, _ = settings
     all_dumps = [*dumps, *([] if second_run is None else [second_run])]
     for name, dump in _named(dumps, second_run):
         if not any(True for _ in dump.batches()):
@@ -214,14 +211,14 @@ def _side_by_side(
     has_one_step = second_run is not None and all(len(second_run.known_values(name)) == 1 for name in ("rank", "step"))
     texts = tuple(shard.text for shard in given_shards)
     shared = _RankSettings(rules, None if mapping is None else dict(mapping), replay, are_whole, has_one_step, texts)
-    settings = [
+    state = [
         rules.to_dict(),
         shared.mapping,
         replay,
         texts,
         *(dump.state() for dump in all_dumps if are_whole or has_one_step),
     ]
-    tasks = tasks_of(all_dumps, ranks, settings, (dumps[0], dumps[1], second_run, shared))
+    tasks = tasks_of(all_dumps, ranks, state, (dumps[0], dumps[1], second_run, shared))
     with map_ranks(compare_rank_of, tasks, executor=executor, watch=watch) as tables:
         return combine(dumps, rules, mapping, [result_of(table, dumps, _steps_at_once) for table in tables])
 

@@ -73,7 +73,7 @@ class CurvePair(NamedTuple):
 
     @property
     def is_equal(self) -> bool:
-        return all(value == other or (value != value and other != other) for value, other in self._values)
+        return all(value == expected or (value != value and expected != expected) for value, expected in self._values)
 
     @property
     def _values(self) -> Iterable[tuple[float, float]]:
@@ -82,13 +82,13 @@ class CurvePair(NamedTuple):
     def distances(self) -> list[float]:
         """Return the distance at each step."""
         least = self._least
-        return [_distance(value, other, least) for value, other in self._values]
+        return [_distance(value, expected, least) for value, expected in self._values]
 
     def noise(self) -> Optional[float]:
         """Return the largest distance between the runs of the reference; None if they have no step in common."""
         pairs = [] if self.second_run is None else zip(self.second_run, self.reference)
         least = self._least
-        distances = (_distance(value, other, least) for value, other in pairs if value is not None)
+        distances = (_distance(value, expected, least) for value, expected in pairs if value is not None)
         # NaN and Inf in one of them say nothing about the noise of numbers.
         return max((distance for distance in distances if math.isfinite(distance)), default=None)
 
@@ -110,9 +110,9 @@ def pair_curves(
     keyed = [_by_key(side, several) for side in sides]
     pairs = []
     for key, curve in keyed[0].items():
-        other = keyed[1].get(key)
-        third = keyed[2].get(key) if len(keyed) > 2 else None
-        pair = None if other is None else _pair(curve, other, third)
+        partner = keyed[1].get(key)
+        second = keyed[2].get(key) if len(keyed) > 2 else None
+        pair = None if partner is None else _pair(curve, partner, second)
         if pair is not None:
             pairs.append(pair)
     return pairs, len(keyed[0]) + len(keyed[1]) - 2 * len(pairs)
@@ -143,8 +143,8 @@ def _pair(actual: Curve, reference: Curve, second_run: Optional[Curve]) -> Optio
         return None
     steps, values = zip(*shared)
     again = None if second_run is None else dict(zip(second_run.steps, second_run.values))
-    third = None if again is None else [again.get(step) for step in steps]
-    return CurvePair(actual, steps, values, [of_reference[step] for step in steps], third)
+    in_second_run = None if again is None else [again.get(step) for step in steps]
+    return CurvePair(actual, steps, values, [of_reference[step] for step in steps], in_second_run)
 
 
 def find_partings(pairs: Sequence[CurvePair], *, has_noise: bool) -> list[Parting]:
@@ -197,10 +197,10 @@ def _quantile(values: Sequence[float]) -> float:
     return sorted(values)[math.ceil(_MOST * len(values)) - 1] if values else 0.0
 
 
-def _distance(value: float, other: float, least: float) -> float:
-    if not math.isfinite(value) or not math.isfinite(other):
-        return 0.0 if value == other or (value != value and other != other) else math.inf
-    if value == other:
+def _distance(value: float, expected: float, least: float) -> float:
+    if not math.isfinite(value) or not math.isfinite(expected):
+        return 0.0 if value == expected or (value != value and expected != expected) else math.inf
+    if value == expected:
         return 0.0
-    least = least or min(abs(value) or math.inf, abs(other) or math.inf) * _LEAST_PART
-    return abs(math.log((abs(value) + least) / (abs(other) + least)))
+    least = least or min(abs(value) or math.inf, abs(expected) or math.inf) * _LEAST_PART
+    return abs(math.log((abs(value) + least) / (abs(expected) + least)))

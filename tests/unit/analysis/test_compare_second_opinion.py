@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Callable
 
@@ -62,6 +63,19 @@ def test_what_is_asked_for_is_not_done_twice(tmp_path: Path) -> None:
     sides = dump(tmp_path / "a", [2, 3, 4, 5]), dump(tmp_path / "b", [1] * 4)
     found = ascend_dump.compare(*sides, replay=True)
     assert {len(opinions(origin)) for origin in found.origins} == {2}
+
+
+def test_an_executor_gives_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        dump(tmp_path / "a", [2, 3, 4, 5])
+        dump(tmp_path / "b", [1] * 4)
+    with ThreadPoolExecutor(2) as executor:
+        found = ascend_dump.compare(tmp_path / "a", tmp_path / "b", executor=executor)
+    plain = ascend_dump.compare(tmp_path / "a", tmp_path / "b")
+    assert [len(opinions(origin)) for origin in found.origins[:4]] == [2, 2, 2, 0]
+    assert [origin.evidence for origin in found.origins] == [origin.evidence for origin in plain.origins]
 
 
 def test_others_are_run_only_if_they_are_asked_for(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which operator made a program wrong, among those that make NaN and Inf in healthy programs too."""
+"""The operator that made a program wrong, among those that make NaN and Inf in healthy programs too."""
 
 from __future__ import annotations
 

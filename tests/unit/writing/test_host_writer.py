@@ -1,4 +1,4 @@
-"""What the host writer leaves on disk."""
+"""The files of the host writer."""
 
 from __future__ import annotations
 
