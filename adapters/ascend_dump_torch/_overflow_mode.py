@@ -122,7 +122,7 @@ class OverflowMode(RecordMode):
         constants = nonfinite_numbers(args) + nonfinite_numbers(kwargs.values())
         tensors = session.tensors
         # Scaling and moving Inf looks like that of a mask, and is a part of the way of Inf that was computed.
-        is_computed = any(tensors.is_infinite(tensor) for tensor in before)
+        is_computed = any(tensors.is_infinite(tensor) for tensor in before) or any(map(_is_of_leaf, pending.written))
         if not is_computed and is_mask(schema.base, schema.views, filled, constants, wrong):
             return
         if not session.aftermath.records():
@@ -170,6 +170,12 @@ class _NotedCall(BegunCall, eq=False):
         pending.copies = self.copies
         pending.called = self.args, self.kwargs
         return pending
+
+
+def _is_of_leaf(tensor: torch.Tensor) -> bool:
+    """Return True for a tensor that is trained, or a view of one: masks are not written into it."""
+    whole = tensor if tensor._base is None else tensor._base
+    return bool(whole.is_leaf and whole.requires_grad)
 
 
 def _tensors_of(schema: Schema, args: Any, kwargs: Any) -> list[torch.Tensor]:

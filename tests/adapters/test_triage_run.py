@@ -189,6 +189,49 @@ class TestNonFinite:
         begin = f"run again on this host from its recorded inputs, {operator} gives the same: the operator is correct"
         assert found["cause"]["evidence"][-1] == begin
 
+    @pytest.mark.parametrize(
+        ("data", "fault", "operator", "line", "why"),
+        [
+            # The linear layer reads a transposed view of its weight, which has no name.
+            (
+                "torch.randn(4, 8)",
+                "model[0].weight[2, 3] = float('inf')",
+                "copy__0",
+                "'inf'",
+                "the parameter 0.weight here",
+            ),
+            ("torch.from_dlpack(array(step))", "pass", "0/addmm_0", "(x)", "input 1 of 0/addmm_0 had it before"),
+        ],
+    )
+    def test_what_comes_from_outside_of_the_model(
+        self, data: str, fault: str, operator: str, line: str, why: str, tmp_path: Path
+    ) -> None:
+        text = f"""
+            import numpy as np, torch
+            from torch import nn
+            torch.set_num_threads(1)
+            def array(step):
+                data = np.random.default_rng(step).standard_normal((4, 8), dtype="float32")
+                data[1, 2] = np.nan if step == 3 else 0
+                return data
+            model = nn.Sequential(nn.Linear(8, 16), nn.Sigmoid(), nn.Linear(16, 1))
+            optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+            for step in range(6):
+                x = {data}
+                loss = model(x).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                if step == 2:
+                    with torch.no_grad():
+                        {fault}
+        """
+        program = Program(tmp_path, text)
+        found = program.document(command=program.command())
+        assert found["cause"]["op_name"] == operator, found
+        assert found["cause"]["source"] == program.line_of(line)
+        assert why in found["why"]
+
     def test_an_operator_that_computes_wrongly_is_told_from_one_with_wrong_inputs(self, tmp_path: Path) -> None:
         """The kernel of GELU is broken in the program, and whole where it is run again."""
         broken = Program(

@@ -62,7 +62,7 @@ def triage(directory: Path, fake: str, program: str, fault: str) -> subprocess.C
     ("fake", "program", "fault", "text", "cause", "why"),
     [
         ("torch_npu", EAGER, "norm", ".log()", "(aten::log), step 4", "input 0 is zero everywhere"),
-        ("torch_npu", EAGER, "weight", "weight[3]", "(aten::scalar_tensor), step 2", "writes Inf into a parameter"),
+        ("torch_npu", EAGER, "weight", "weight[3]", "(aten::scalar_tensor), step 2", "writes Inf into the parameter "),
         ("torchair", COMPILED, "div", "/ scale", "(aten::div), step 3", "input 1 is zero everywhere"),
     ],
 )

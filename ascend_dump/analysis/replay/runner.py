@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
@@ -27,6 +28,8 @@ _WORDS = {1: "uint8", 2: "int16"}
 _MOST_BYTES = 1 << 34
 #: An operator may make this multiple of its recorded bytes, plus a constant.
 _FACTOR, _CONSTANT = 64, 1 << 24
+#: The bytes of an element of the widest type.
+_WIDEST = 16
 
 
 class Runner:
@@ -95,6 +98,8 @@ class Runner:
     def _check_size(self, function: Any, args: list[Any], kwargs: dict[str, Any], operator: Operator) -> None:
         """Run the operator without memory first, if PyTorch can: a number in a file must not exhaust the memory."""
         torch = self._torch
+        if self._is_small(function, args, kwargs):
+            return
         try:
             on_meta: Any = _mapped([args, kwargs], lambda x: x.to("meta") if isinstance(x, torch.Tensor) else x)
             if "device" in kwargs or not _tensors([*args, *kwargs.values()], torch):
@@ -108,6 +113,20 @@ class Runner:
         recorded = sum(record.nbytes or 0 for record in (*operator.inputs, *operator.outputs))
         if sum(result.numel() * result.element_size() for result in results) > _FACTOR * recorded + _CONSTANT:
             raise NotRun("size", f"{[tuple(result.shape) for result in results][:4]}")
+
+    def _is_small(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+        """Return True if the shapes of the inputs alone show that the results take little memory.
+
+        Meta kernels of such operators are written in Python, and load the compiler of PyTorch, which takes seconds.
+        """
+        torch = self._torch
+        if torch.Tag.pointwise not in function.tags:
+            return False
+        try:
+            shape = torch.broadcast_shapes(*(tensor.shape for tensor in _tensors([*args, *kwargs.values()], torch)))
+        except RuntimeError:
+            return False
+        return bool(math.prod(shape) * _WIDEST <= _CONSTANT)
 
     def _value(self, value: Any, name: str, records: Mapping[tuple[str, int], Record], wide: Optional[str]) -> Any:
         torch = self._torch

@@ -58,10 +58,12 @@ class SymptomSource(NamedTuple):
              "uninitialised": the memory was never written
              "outside": it was there before the recording began, or is written unseen
     record   its first output with NaN or Inf; for "outside" the tensor that is read first
+    parameter  the name of the parameter or buffer that it is written into, or read from; "" if it is none
     """
 
     kind: str
     record: Record
+    parameter: str = ""
 
     @property
     def is_operator(self) -> bool:
@@ -69,14 +71,14 @@ class SymptomSource(NamedTuple):
 
     @property
     def words(self) -> str:
-        name = self.record.parameter
-        owner = f"the parameter {name}" if name else "its memory"
+        record = self.record
+        owner = f"the parameter {self.parameter}" if self.parameter else f"input {record.index} of {record.op_name}"
         return {
             "made": "NaN or Inf of finite inputs",
             "nan-made": "NaN of inputs without NaN",
             "filled": "the program fills in Inf here",
             "computed": "-Inf of finite inputs",
-            "parameter filled": "the program writes Inf into a parameter here",
+            "parameter filled": f"the program writes Inf into the parameter {self.parameter} here",
             "constant": "the program passes NaN in here, from Python or numpy",
             "taken in": "data of another process, or of a file",
             "uninitialised": "its memory is allocated here, and was not written before it is read",
@@ -236,12 +238,15 @@ class _Graph:
         #: By the step and the number of a storage: the output of the operator that allocated it and wrote nothing.
         self.unwritten: dict[tuple[Any, ...], Record] = {}
         self.symptoms: list[_Node] = []
+        #: The names of parameters and buffers by the addresses of their storages.
+        self._of_parameters: dict[int, str] = {}
         #: By the address of a storage: the byte ranges with NaN or Inf, its number, and the operators that wrote them.
         self._written: dict[int, list[tuple[int, int, Optional[int], _Node]]] = {}
         for position, members in enumerate(executions(records)):
             node = _Node(position, members[0])
             for record in members:
                 statistics = statistics_of(record)
+                self._note_parameter(record)
                 if record.io == "output" and record.attrs.get("skipped") == UNINITIALISED:
                     self.unwritten.setdefault((record.step, record.attrs.get("storage")), record)
                 if statistics is not None and is_nonfinite(statistics):
@@ -252,6 +257,16 @@ class _Graph:
                 self.nodes.append(node)
                 if not _is_view(node):
                     self._note_writes(node)
+
+    def _note_parameter(self, record: Record) -> None:
+        memory = memory_of_record(record) if record.parameter and not record.parameter.endswith(".grad") else None
+        if memory is not None:
+            self._of_parameters.setdefault(memory[0], record.parameter or "")
+
+    def parameter_of(self, record: Record) -> str:
+        """Return the name of the parameter or buffer that a tensor is, or is a view of; "" if it is none."""
+        memory = memory_of_record(record)
+        return record.parameter or ("" if memory is None else self._of_parameters.get(memory[0], ""))
 
     def _note_writes(self, node: _Node) -> None:
         for record, _ in node.outputs:
@@ -310,7 +325,7 @@ class _Search:
         self.is_ignored = bool(every) and not found
         # Operators first, then what is outside; a constant or mask last.
         found.sort(key=lambda pair: (not pair[1].is_operator, pair[1].kind == "filled", pair[0]))
-        self.source = found[0][1] if found else SymptomSource("outside", symptom.first)
+        self.source = found[0][1] if found else SymptomSource("outside", symptom.first, symptom.first.parameter or "")
         makers = [node for node in self._sources if not node.inputs]
         self.is_of_constants = bool(makers) and all(_source_of(node).kind in _MASKS for node in makers)
         return self
@@ -329,13 +344,29 @@ class _Search:
         is_mask = statistics is not None and not has_nan(statistics)
         if is_mask and (record.parameter or not self._graph.numbers_last):
             is_mask = statistics is not None and is_additive_mask(statistics)
-        return reader.position, SymptomSource("filled" if is_mask else "outside", record)
+        return reader.position, SymptomSource(
+            "filled" if is_mask else "outside", record, self._graph.parameter_of(record)
+        )
 
     def _behind(self, record: Record, reader: _Node) -> list[tuple[int, SymptomSource]]:
         writer = self._graph.writer(record, reader)
         if writer is None:
             return [self._from_outside(record, reader)]
-        return _as_read(record, self._of_operator(writer))
+        return self._as_read(record, self._of_operator(writer))
+
+    def _as_read(self, record: Record, sources: list[tuple[int, SymptomSource]]) -> list[tuple[int, SymptomSource]]:
+        """Return the sources of a tensor that is read. Inf that the program wrote into a parameter is no mask."""
+        statistics = statistics_of(record)
+        is_filled = any(source.kind == "filled" for _, source in sources)
+        if not is_filled or statistics is None or has_nan(statistics) or is_additive_mask(statistics):
+            return sources
+        name = self._graph.parameter_of(record)
+        if not name:
+            return sources
+        return [
+            (position, SymptomSource("parameter filled", source.record, name) if source.kind == "filled" else source)
+            for position, source in sources
+        ]
 
     def _of_operator(self, start: _Node) -> list[tuple[int, SymptomSource]]:
         """Return the sources of an operator's NaN or Inf. Without recursion: a backward pass has long chains."""
@@ -355,24 +386,13 @@ class _Search:
                 source
                 for record, writer in read
                 for source in (
-                    _as_read(record, self._sources[writer]) if writer else [self._from_outside(record, node)]
+                    self._as_read(record, self._sources[writer]) if writer else [self._from_outside(record, node)]
                 )
             ]
             if name_in_rules(node.first.op_type) in CONSTANTS:
                 sources = [(node.position, _source_of(node))]
             self._sources[node] = _with_own(node, list(dict.fromkeys(sources)))
         return self._sources[start]
-
-
-def _as_read(record: Record, sources: list[tuple[int, SymptomSource]]) -> list[tuple[int, SymptomSource]]:
-    """Return the sources of a tensor that is read. Inf that the program wrote into a parameter is no mask."""
-    statistics = statistics_of(record)
-    if not record.parameter or statistics is None or has_nan(statistics) or is_additive_mask(statistics):
-        return sources
-    return [
-        (position, source._replace(kind="parameter filled") if source.kind == "filled" else source)
-        for position, source in sources
-    ]
 
 
 def _carried(node: _Node) -> Sequence[tuple[Record, Statistics]]:
