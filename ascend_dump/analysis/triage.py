@@ -160,7 +160,8 @@ class Triage:
             return None
         suspect = next((suspect for suspect in self.suspects if suspect.op_name == cause.op_name), None)
         return Finding(
-            "cause",
+            # What comes from outside is not the fault of its first reader.
+            "first seen" if cause.kind == "outside" else "cause",
             cause.op_name,
             cause.op_type,
             cause.step,

@@ -246,6 +246,11 @@ def _ended(runner: RoundRunner, result: RoundResult, triage: Optional[Triage], s
         triage = replace(triage, advice=advice, reasons=(*triage.reasons, f"not found: {sign.text}"))
     elif triage.records is not None:
         triage = _explained(triage, triage.records, result)
+        if triage.cause is not None and triage.cause.kind == "outside":
+            place = f"{triage.cause.op_name} at {triage.cause.source or 'its line'}"
+            triage = replace(
+                triage, next=None, advice=f"look at what the program gives to {place}, and where it is made"
+            )
     return replace(triage, reasons=(*triage.reasons, *result.reasons, *filter(None, [differs])))
 
 

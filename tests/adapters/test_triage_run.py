@@ -200,7 +200,13 @@ class TestNonFinite:
                 "'inf'",
                 "the parameter 0.weight here",
             ),
-            ("torch.from_dlpack(array(step))", "pass", "0/addmm_0", "(x)", "input 1 of 0/addmm_0 had it before"),
+            (
+                "torch.from_dlpack(array(step))",
+                "pass",
+                "0/addmm_0",
+                "(x)",
+                "input 1 of 0/addmm_0 has NaN or Inf from before",
+            ),
         ],
     )
     def test_what_comes_from_outside_of_the_model(

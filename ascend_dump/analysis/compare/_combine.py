@@ -10,7 +10,7 @@ from ascend_dump.analysis.compare._labels import named_by_label, verdict_of
 from ascend_dump.analysis.compare._on_executor import RankResult
 from ascend_dump.analysis.compare._surroundings import differing_surroundings
 from ascend_dump.analysis.compare._unused import unused_names, unused_rules
-from ascend_dump.analysis.explaining.origins import kind_order
+from ascend_dump.analysis.explaining.origins import importance
 from ascend_dump.analysis.explaining.pairs import Pairs
 from ascend_dump.analysis.explaining.results import ChangedCall, Origin, Rebuilt
 from ascend_dump.analysis.judging.verdict import Rules
@@ -69,7 +69,7 @@ def combine_groups(
         dumps[1].root,
         pairs,
         # Each rank has this order; restore it for all ranks.
-        tuple(sorted(origins, key=lambda result: kind_order(result.kind))),
+        tuple(sorted(origins, key=importance(origins))),
         rules,
         _sums(result.inside for result in results),
         tuple(crossing for result in results for crossing in result.crossings),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
-from typing import Any, Optional
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from typing import Any, Optional, Protocol
 
 from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.judging.input_noise import OriginNumber
@@ -15,7 +15,7 @@ from ascend_dump.analysis.pairing.stretches import Stretch
 from ascend_dump.analysis.pairing.weak_pairs import computes
 from ascend_dump.common.units import counted
 
-__all__ = ["LAST", "Draft", "Drafts", "add_effect", "explain", "kind_order", "stretch_draft"]
+__all__ = ["LAST", "Draft", "Drafts", "add_effect", "explain", "importance", "stretch_draft"]
 
 #: Operators, or inputs, that a line of evidence names.
 _MOST_NAMED = 4
@@ -134,13 +134,13 @@ class Drafts:
         return bool(causes) and all(draft.kind == "uninitialised" for draft in self.of(causes))
 
     def origins(self) -> list[Origin]:
-        """Return the origins, ordered by their kinds, then in the order of the walk."""
+        """Return the origins, by `importance`, then in the order of the walk."""
         groups: dict[Hashable, list[Draft]] = {}
         for draft in self._drafts:
             if draft.is_reported:
                 groups.setdefault(draft.joined if draft.joined is not None else id(draft), []).append(draft)
-        ordered = sorted(groups.values(), key=lambda group: kind_order(group[0].kind))
-        return [_origin(self._summary(group), *group) for group in ordered]
+        order = importance(group[0] for group in groups.values())
+        return [_origin(self._summary(group), *group) for group in sorted(groups.values(), key=lambda g: order(g[0]))]
 
     def _summary(self, group: Sequence[Draft]) -> str:
         """Return the first evidence for drafts that are reported as one; "" for that of the first one."""
@@ -215,9 +215,30 @@ def add_effect(pair: Pair, causes: Collection[Draft]) -> None:
         draft.changes_values |= is_effect
 
 
-def kind_order(kind: str) -> tuple[bool, bool]:
-    """Return the sort key of a kind: first origins with compared inputs, then those of unknown inputs, then `LAST`."""
-    return kind in LAST, kind == "unknown"
+class _Ranked(Protocol):
+    """A draft or an origin."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def pair(self) -> Pair: ...
+
+
+def importance(origins: Iterable[_Ranked]) -> Callable[[_Ranked], tuple[bool, bool, bool]]:
+    """Return the sort key of some origins: first those with compared inputs, then those of unknown inputs, then `LAST`.
+
+    Operators between two passes, such as an optimizer's, come after the origins of the pass before them: where one
+    program has no gradient of a parameter, its optimizer does not update it.
+    """
+    records = [origin.pair.record for origin in origins if origin.kind not in LAST]
+    first_pass = min((record.step or 0 for record in records if record.phase == "forward"), default=None)
+
+    def key(origin: _Ranked) -> tuple[bool, bool, bool]:
+        record = origin.pair.record
+        follows = first_pass is not None and record.phase == "other" and (record.step or 0) >= first_pass
+        return origin.kind in LAST, follows, origin.kind == "unknown"
+
+    return key
 
 
 def _how_far(group: Sequence[Draft]) -> str:

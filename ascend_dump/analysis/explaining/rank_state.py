@@ -141,7 +141,7 @@ class RankState:
     ) -> tuple[Border, Optional[InputNoise]]:
         """Judge a tensor that leaves stretches and differs: return it as a border, and its noise if it agrees."""
         stretches = list({id(made.stretch): made.stretch for made in makers}.values())
-        if difference.measure is not None and difference.verdict != "structure":
+        if difference.has_values:
             entering = [noise for stretch in stretches for noise in stretch.noise_of(b)]
             length = max(stretch.length for stretch in stretches)
             last = [(made.operator, made.record) for made in makers]

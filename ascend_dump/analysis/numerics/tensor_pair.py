@@ -60,6 +60,11 @@ class Difference:
     cast: bool = False
     layout: str = IDENTITY
 
+    @property
+    def has_values(self) -> bool:
+        """True if the values can be judged: the shapes are the same, but for axes of length 1."""
+        return self.measure is not None and (self.verdict != "structure" or self.layout == _RESHAPED)
+
     def of_values(self) -> Difference:
         """Return the difference of the values alone, if only the floating-point types of both sides differ."""
         is_cast = self.verdict == "structure" and self.cast and self.measure is not None
@@ -69,7 +74,8 @@ class Difference:
 #: Bytes that are compared at a time.
 _PIECE = 1 << 20
 #: Names of the layouts that `find_layout` returns for other shapes.
-_REARRANGED = ("reshape", "permute")
+_RESHAPED = "reshape"
+_REARRANGED = (_RESHAPED, "permute")
 
 
 class _Read(NamedTuple):
@@ -133,7 +139,7 @@ class Differences:
         numbers, lower, layout = read.numbers, read.lower, read.layout
         if numbers is None or (a.shape != b.shape and layout.startswith(_REARRANGED) and not self.layouts):
             reason = f"shape {shape_text(a.shape)} instead of {shape_text(b.shape)}"
-            if numbers is not None:
+            if numbers is not None and not numbers.unequal:
                 reason += f", of the same values: {layout}"
             return Difference("structure", reason, identities, numbers, layout=layout)
         if not typed_alike and not cast:
@@ -190,15 +196,20 @@ class Differences:
         layout = find_layout(array_a, array_b, nearest=self.layouts)
         if layout is not None:
             return layout.of(array_a), array_b, layout.name
-        if array_a.size != array_b.size or not self.layouts:
+        has_one_order = self.layouts or _long_axes(array_a) == _long_axes(array_b)
+        if array_a.size != array_b.size or not has_one_order:
             return None
         # The values differ in any layout: compare elements at equal indices.
-        return array_a.reshape(array_b.shape), array_b, IDENTITY if array_a.shape == array_b.shape else "reshape"
+        return array_a.reshape(array_b.shape), array_b, IDENTITY if array_a.shape == array_b.shape else _RESHAPED
 
     def _may_be_one(self, a: Record, b: Record) -> bool:
         if a.shape is None or b.shape is None:
             return True
         return math.prod(a.shape) == math.prod(b.shape) or may_differ_in_layout(a, b)
+
+
+def _long_axes(array: np.ndarray) -> list[int]:
+    return [length for length in array.shape if length != 1]
 
 
 def _same_bytes(a: np.ndarray, b: np.ndarray) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Optional
 
-from ascend_dump.analysis.explaining.origins import LAST, kind_order
+from ascend_dump.analysis.explaining.origins import LAST, importance
 from ascend_dump.analysis.explaining.pairs import Pairs
 from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.operators.names import is_view
@@ -75,7 +75,8 @@ def over_ranks(origins: Sequence[Origin], records: Iterable[Record], pairs: Pair
         else:
             received.append(timed)
             reasons[record_key(timed.origin.pair.record)] = reason
-    remaining.sort(key=lambda timed: kind_order(timed.origin.kind))
+    order = importance(timed.origin for timed in remaining)
+    remaining.sort(key=lambda timed: order(timed.origin))
     return [_with_effects(timed, received, times) for timed in remaining], _explained(pairs, reasons)
 
 
