@@ -195,10 +195,12 @@ class Stretches:
             entered.before.append(made.stretch)
 
     def add_output(self, side: int, entered: EnteredStretch, operator: Operator, record: Record) -> None:
-        """Note an output of an operator of a stretch; a view leaves the operator that computed the tensor."""
-        content = identity_of(record)
-        if content is not None and (computes(operator) or content not in self._made[side]):
-            self._made[side][content] = MadeInside(entered, operator, record)
+        """Note an output of an operator of a stretch; a view of a whole tensor leaves it where it was computed."""
+        content, made = identity_of(record), self._made[side]
+        if content is None:
+            return
+        if computes(operator) or not (content in made or content in map(identity_of, operator.inputs)):
+            made[content] = MadeInside(entered, operator, record)
 
     def makers(self, contents: Optional[tuple[Any, Any]]) -> list[MadeInside]:
         """Return the tensors of a pair that stretches made, of each side."""
