@@ -80,6 +80,30 @@ class InputJudge:
                 operators.add(*self._state.look_up_unpaired(side, record))
         self._is_first = False
 
+    def judge_parameter(self, record: Record) -> None:
+        """Judge a parameter that an operator without a partner is the first to read, against that of the same name."""
+        state, name = self._state, record.parameter
+        if self._wiring is None or not name:
+            return
+        a, b = (reads.get(name) for reads in self._wiring.first_reads)
+        if a is None or b is None or a.io != "input" or b.io != "input" or not (record is a or record is b):
+            return
+        difference, pair = state.compare(None, a, b)
+        is_known = any(known is not None for known in state.known.look_up(a, b, difference))
+        if difference.verdict != "different" or is_known or state.known.one_sided_writers(a, b):
+            return
+        verdict, reason = state.judge.of_input(a, b, difference)
+        if verdict == "different":
+            pair = replace(pair, verdict=verdict, reason=reason)
+            number = self._add_parameter(a, b, pair)
+            state.known.add_written(a, b, difference.contents, frozenset({number}))
+
+    def _add_parameter(self, a: Record, b: Record, pair: Pair) -> OriginNumber:
+        evidence = [f"{a.label} ({a.parameter}): {pair.reason}", *self._state.unreadable_evidence()]
+        return self._state.drafts.add(
+            Draft("parameter", pair, evidence, first_seen=True, joined=("parameter", b.step, None))
+        )
+
     def _count_parameter(self, record: Optional[Record]) -> None:
         storage = None if record is None else storage_of(record)
         if record is not None and storage is not None and record.attrs.get("requires_grad"):
@@ -133,7 +157,7 @@ class InputJudge:
             border, noise = state.judge_border(makers, a, b, difference, pair)
             return _JudgedInput(border.pair, border.causes, noise, border if border.causes else None)
         if difference.measure is not None and difference.verdict != "structure":
-            verdict, reason = state.judge.of_input(match, a, b, difference)
+            verdict, reason = state.judge.of_input(a, b, difference)
             pair = replace(pair, verdict=verdict, reason=reason)
             if verdict != "different":
                 return _JudgedInput(pair, noise=state.known.add_noise(difference, type_of(a, b), NO_ORIGINS))

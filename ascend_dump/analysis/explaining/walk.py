@@ -326,6 +326,7 @@ class Divergence:
         state.modules.add_alone(outputs[0].record, entered.number)
         contents = [identity_of(record) for record in operator.inputs]
         for record, content in zip(operator.inputs, contents):
+            self._inputs.judge_parameter(record)
             state.stretches.read(side, entered, content)
             causes, noise = state.known.of_side(side, content)
             entered.causes |= causes

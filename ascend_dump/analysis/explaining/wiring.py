@@ -43,6 +43,17 @@ class Wiring:
         return max(self.partners[0], default=-1), max(self.partners[1], default=-1)
 
     @cached_property
+    def first_reads(self) -> tuple[dict[str, Record], dict[str, Record]]:
+        """For each side, by the name of a parameter: its record where it is read before it is written."""
+        found: tuple[dict[str, Record], dict[str, Record]] = ({}, {})
+        for operators, reads in zip(self._operators, found):
+            for operator in operators:
+                for record in operator.records:
+                    if record.parameter:
+                        reads.setdefault(record.parameter, record)
+        return found
+
+    @cached_property
     def _names(self) -> tuple[dict[int, str], dict[int, str]]:
         """By the storage of each side: the name of its parameter."""
         return self._named(0), self._named(1)

@@ -59,10 +59,10 @@ class NoiseJudge:
         #: Ranks have different parts of the current inputs on each side, so elements have no partner at their index.
         self.of_parts = False
 
-    def of_input(self, match: Match, a: Record, b: Record, difference: Difference) -> tuple[str, str]:
+    def of_input(self, a: Record, b: Record, difference: Difference) -> tuple[str, str]:
         """Return the verdict on an input that no recorded operator produced, and the reason."""
         assert difference.measure is not None
-        rules = self._rules.of(match.reference.op_name, match.reference.op_type)
+        rules = self._rules.of(b.op_name, b.op_type)
         return self._adjusted(difference, judge(difference.measure, type_of(a, b), rules, cast=difference.cast), b)
 
     def of_border(

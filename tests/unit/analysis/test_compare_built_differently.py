@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Optional
 
 import pytest
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import ascend_dump
+from ascend_dump.analysis.explaining.origins import importance
 from ascend_dump.analysis.explaining.stretches import EnteredStretch
 from ascend_dump.analysis.pairing.stretches import Stretch
 from ascend_dump.cli import main
@@ -390,3 +392,28 @@ def test_triage_answers_with_the_first_wrong_module(tmp_path: Path) -> None:
     answer = ascend_dump.triage(tmp_path / "actual", tmp_path / "reference")
     assert answer.cause is not None
     assert answer.cause.module == "blocks.1.attention"
+
+
+def test_another_weight_in_a_part_that_is_built_differently_is_the_origin(tmp_path: Path) -> None:
+    """The operators that read it have no partners: the name of the parameter tells."""
+
+    def change(network: Any) -> None:
+        norms("right")(network)
+        with torch.no_grad():
+            network.blocks[1].norm.weight.mul_(1.1)
+
+    [origin] = compared(tmp_path, change).origins
+    assert origin.kind == "parameter"
+    assert "(blocks.1.norm.weight): " in origin.evidence[0]
+
+
+def test_an_origin_between_passes_comes_after_those_of_the_pass_before_it() -> None:
+    """An optimizer of one side lacks an operator where its gradient is missing."""
+
+    def origin(kind: str, phase: str, step: int) -> Any:
+        return SimpleNamespace(kind=kind, pair=SimpleNamespace(record=SimpleNamespace(phase=phase, step=step)))
+
+    of_pass, of_optimizer = origin("unknown", "forward", 1), origin("structure", "other", 1)
+    assert sorted([of_optimizer, of_pass], key=importance([of_optimizer, of_pass])) == [of_pass, of_optimizer]
+    earlier = origin("structure", "other", 0)
+    assert sorted([of_pass, earlier], key=importance([of_pass, earlier])) == [earlier, of_pass]
