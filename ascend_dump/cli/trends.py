@@ -152,11 +152,12 @@ def _exit_of(result: Trends) -> Exit:
 
 
 def _show(result: Trends, *, full: bool) -> None:
+    from ascend_dump.analysis.trends.page_curves import ranked_curves
     from ascend_dump.report.tables import escape, write_table
 
     lines = [escape(line) for line in _lines(result)]
     print("\n".join(lines))
-    curves = _ranked(result)
+    curves = ranked_curves(result.curves, result.partings)
     room = len(curves) if full else max(_MOST_LINES - len(lines) - 3, 1)
     shown = curves[:room]
     several = [name for name in _PLACES if len({getattr(curve, name) for curve in result.curves}) > 1]
@@ -220,13 +221,6 @@ def _names(curves: Sequence[Curve]) -> str:
     named = [f"{quantity} of {count}" for quantity, count in counts[:_MOST_NAMES]]
     more = sum(count for _, count in counts[_MOST_NAMES:])
     return f"{counted(len(curves), 'curve')} ({', '.join([*named, *([f'{more} more'] if more else [])])})"
-
-
-def _ranked(result: Trends) -> list[Curve]:
-    """Return the curves: those that part first, then those with the first spikes, then the most moved ones."""
-    front = [parting.curve for parting in result.partings] + [curve for curve, _ in result.spikes]
-    ranks = {id(curve): number for number, curve in reversed(list(enumerate(front)))}
-    return sorted(result.curves, key=lambda curve: (ranks.get(id(curve), len(front)), -curve.moved))
 
 
 def _columns(several: Sequence[str]) -> list[Column]:
