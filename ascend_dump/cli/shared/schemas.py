@@ -146,7 +146,7 @@ def _of_reading(note: Any, error: Any) -> dict[str, tuple[_Fields, ...]]:
     module = _object("Module", {**place, **counts, "largest": Optional[_Number], "worst": _Text})
     modules: _Fields = {"path": str, "modules": _list(module)}
     totals = dict.fromkeys(("records", "operators", "kernels", "bytes", "steps", "ranks", "unreadable"), int)
-    listing: _Fields = {"path": str, "records": _list(_object("Record", fields, more))}
+    listing: _Fields = {"path": str, "records": _list(_object("Record", fields, {**more, "label": str}))}
     listing.update(totals=_object("Totals", totals), unended=_list(_object("Run", _values_of(Run))), notes=_list(note))
     listing.update(labels=dict[str, list[str]])
     shown = {"arguments": dict[str, Any], "stack": _Texts, "first_values": list[Any], "last_values": list[Any]}

@@ -39,7 +39,7 @@ def strip_of(curves: Iterable[PageCurve]) -> str:
         more = f" <span class='soft'>{len(group)} of {counts[quantity]}</span>" if counts[quantity] > len(group) else ""
         parts.append(f"<h4>{text(quantity)}{more}</h4>\n<div class='curves'>\n{pictures}</div>\n")
     compared = any(curve.reference for group in groups.values() for curve in group)
-    dashed = ", dashed: the reference and where the runs part" if compared else ""
+    dashed = "; dashed: the reference, and the step where the runs part" if compared else ""
     legend = (
         f"<p class='legend'>Marks below: spikes; at the top: NaN or Inf{dashed}. `ascend-dump trends` has all.</p>\n"
     )
