@@ -287,9 +287,11 @@ def _show(dumps: list[Dump], comparison: Comparison, *, full: bool) -> None:
     from ascend_dump.analysis.compare import Rules
     from ascend_dump.analysis.explaining.page_facts import changed_finding, origin_finding
     from ascend_dump.report.findings import short_lines, text_lines
-    from ascend_dump.report.tables import escape
+    from ascend_dump.report.tables import escape, folded
 
-    lines = [_answer(comparison), *map(escape, _notes(comparison))]
+    lines = [_answer(comparison)]
+    for note in _notes(comparison):
+        lines += folded(escape(note), sys.stdout, 2)
     usual = Rules().to_dict()
     changed = {name: value for name, value in comparison.rules.to_dict().items() if value != usual.get(name)}
     if changed:
@@ -309,7 +311,7 @@ def _show(dumps: list[Dump], comparison: Comparison, *, full: bool) -> None:
 
 def _worst_lines(comparison: Comparison, count: int) -> list[str]:
     """Return a table of the pairs that differ most. count: of its rows."""
-    from ascend_dump.report.tables import Column, write_table
+    from ascend_dump.report.tables import PIPE_WIDTH, Column, write_table
 
     worst = comparison.worst_pairs(count)
     if not worst:
@@ -318,7 +320,7 @@ def _worst_lines(comparison: Comparison, count: int) -> list[str]:
     columns += [Column("step", right=True), Column("tensor", elastic=True), Column("shape")]
     columns += [Column("verdict"), Column("explained"), Column("reason", elastic=True)]
     table = io.StringIO()
-    write_table(columns, [_row(pair, comparison.several_ranks) for pair in worst], table)
+    write_table(columns, [_row(pair, comparison.several_ranks) for pair in worst], table, pipe_width=PIPE_WIDTH)
     return ["", "the pairs that differ most, unexplained ones first:", *table.getvalue().splitlines()]
 
 

@@ -262,14 +262,14 @@ def _write_next(result: Triage, file: Path, framework: str) -> Path:
 def _show(result: Triage, limit: int) -> None:
     from ascend_dump.analysis.explaining.page_facts import origin_finding
     from ascend_dump.report.findings import text_lines
-    from ascend_dump.report.tables import escape
+    from ascend_dump.report.tables import escape, folded
 
     compared = result.comparison
     if compared is not None:
         counts = ", ".join(f"{count} {verdict}" for verdict, count in compared.counts.items())
         click.echo(f"{compared.verdict}: {counts}")
         if result.why:
-            click.echo(escape(result.why))
+            click.echo("\n".join(folded(escape(result.why), sys.stdout, 2)))
         for origin in result.origins[:limit]:
             click.echo("")
             click.echo("\n".join(text_lines(origin_finding(origin, compared))))
@@ -283,7 +283,9 @@ def _show(result: Triage, limit: int) -> None:
         click.echo(f"not checked: {escape(reason)}", err=True)
     for note in result.notes:
         click.echo(f"note: {escape(note)}", err=True)
-    click.echo(escape(result.advice))
+    # A command stays in one line, to be copied.
+    advice = escape(result.advice)
+    click.echo(advice if "`" in advice else "\n".join(folded(advice, sys.stdout, 2)))
 
 
 def _show_brief(result: Triage, written: Optional[Path]) -> None:
