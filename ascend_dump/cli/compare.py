@@ -89,6 +89,11 @@ _WORST, _MOST_LINES = 10, 25
     is_flag=True,
     help="Compare two runs of many ranks by the hashes in their indexes; no tensor is read.",
 )
+@click.option(
+    "--local",
+    is_flag=True,
+    help="ACTUAL is quantised: rank its layers by their own errors, each for the inputs that it got.",
+)
 @executor_options
 @click.option("--all", "show_all", is_flag=True, help="Print every origin in full, and the pairs that differ most.")
 @brief_option
@@ -106,6 +111,7 @@ def compare(
     shards: tuple[str, ...],
     rows: tuple[str, ...],
     index_only: bool,
+    local: bool,
     workers: Optional[int],
     dask: Optional[str],
     show_all: bool,
@@ -121,6 +127,9 @@ def compare(
     record explains; all others are propagated. Operators after an origin that are called with other arguments are
     listed as changed.
 
+    With --local each layer of REFERENCE is run again on the inputs of the layer of ACTUAL, a quantised program: the
+    difference is the own error of the layer. --replay runs operators too whose kernels may not check their arguments.
+
     With --index-only ACTUAL and REFERENCE are directories or URLs with one worldsizeN_global_rankR per rank; their
     indexes are compared, and the first difference of each rank is printed, with a mark at the earliest ones.
 
@@ -129,6 +138,19 @@ def compare(
     """
     from ascend_dump.analysis.compare import compare as compare_dumps
 
+    if local:
+        from ascend_dump.cli.shared.local_errors import compare_locally, refuse_others
+
+        no_others: dict[str, Any] = {
+            "index-only": index_only,
+            "mapping": mapping,
+            "write-mapping": write_mapping,
+            "rules": rules,
+        }
+        no_others.update({"noise": noise, "allow-unmatched": allow_unmatched, "save": save, "shards": shards})
+        refuse_others("--local", {**no_others, "rows": rows, "workers": workers, "dask": dask})
+        options = {"replay": replay, "show_all": show_all, "as_json": as_json, "brief": brief}
+        return compare_locally(actual, reference, selectors, **options)
     if index_only:
         others: dict[str, Any] = {**selectors, "mapping": mapping, "write-mapping": write_mapping, "rules": rules}
         others.update(

@@ -10,8 +10,7 @@ import click
 
 from ascend_dump.cli.shared.exit import Exit
 from ascend_dump.cli.shared.hide_views import Folding, all_option
-from ascend_dump.cli.shared.ls_groups import Group, Head, groups_of, operator_of
-from ascend_dump.cli.shared.ls_labels import RunLabels
+from ascend_dump.cli.shared.ls_groups import Group, Head, RunLabels, groups_of, operator_of
 from ascend_dump.cli.shared.reading import (
     Unreadable,
     argument_cells,
