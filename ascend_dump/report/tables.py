@@ -117,7 +117,7 @@ def folded(line: str, out: TextIO, indent: int) -> Iterator[str]:
     Names and paths stay whole.
     """
     width = max(text_width(out), 3 * indent)
-    yield from textwrap.wrap(
+    parts = textwrap.wrap(
         line,
         width,
         subsequent_indent=" " * indent,
@@ -125,6 +125,10 @@ def folded(line: str, out: TextIO, indent: int) -> Iterator[str]:
         break_on_hyphens=False,
         replace_whitespace=False,
     ) or [line]
+    # A long path stays beside its label.
+    if len(parts) > 1 and len(parts[0].rstrip()) <= indent:
+        parts[:2] = [parts[0].rstrip().ljust(indent) + parts[1].lstrip()]
+    yield from parts
 
 
 def _line(columns: Sequence[Column], row: Sequence[str], widths: Sequence[int], *, cut: bool) -> str:
