@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ascend_dump.adapter import Adapter, AdapterInfo, adapters
     from ascend_dump.analysis.compare import Comparison, compare
     from ascend_dump.analysis.overflow import find_overflows as overflow
+    from ascend_dump.analysis.quantised import LocalErrors, local_errors
     from ascend_dump.analysis.replay import Replay, replay
     from ascend_dump.analysis.trends import Trends, trends
     from ascend_dump.analysis.triage import Triage, triage
@@ -63,6 +64,7 @@ __all__ = [
     "DumpNotFound",
     "DumpRequest",
     "FrameworkMissing",
+    "LocalErrors",
     "NotSupported",
     "Problem",
     "Pushed",
@@ -83,6 +85,7 @@ __all__ = [
     "capture",
     "compare",
     "compare_weights",
+    "local_errors",
     "open",
     "overflow",
     "push",
@@ -120,6 +123,7 @@ _HOMES: dict[str, tuple[str, str]] = {
         "steps": ("Steps",),
         "statistics": ("Statistics",),
         "analysis.compare": ("Comparison", "compare"),
+        "analysis.quantised": ("LocalErrors", "local_errors"),
         "analysis.replay": ("Replay", "replay"),
         "analysis.trends": ("Trends", "trends"),
         "analysis.triage": ("Triage", "triage"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Optional, Protocol
 
 from ascend_dump.analysis.explaining.page_facts import capture_command, run_facts, show_command
 from ascend_dump.analysis.suspects import Suspect
+from ascend_dump.analysis.trends import page_curves
 from ascend_dump.reading import Dump, open_dump
 from ascend_dump.report.findings import LABELS, nothing_wrong, sentence_case
 from ascend_dump.report.page import PageContent, PageFinding, PageRow
@@ -86,6 +87,7 @@ def of_triage(triage: ShownTriage) -> PageContent:
         findings=tuple(PageFinding.of(finding, suspect.record) for finding, suspect in zip(findings, triage.suspects)),
         unchecked=tuple(f"not checked: {text}" for text in (*triage.reasons, *triage.notes)),
         provenance=(*provenance, *rounds),
+        curves=page_curves(dump),
     )
 
 

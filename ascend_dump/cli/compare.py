@@ -89,6 +89,11 @@ _WORST, _MOST_LINES = 10, 25
     is_flag=True,
     help="Compare two runs of many ranks by the hashes in their indexes; no tensor is read.",
 )
+@click.option(
+    "--local",
+    is_flag=True,
+    help="ACTUAL is quantised: rank its layers by their own errors, each for the inputs that it got.",
+)
 @executor_options
 @click.option("--all", "show_all", is_flag=True, help="Print every origin in full, and the pairs that differ most.")
 @brief_option
@@ -106,6 +111,7 @@ def compare(
     shards: tuple[str, ...],
     rows: tuple[str, ...],
     index_only: bool,
+    local: bool,
     workers: Optional[int],
     dask: Optional[str],
     show_all: bool,
@@ -121,6 +127,9 @@ def compare(
     record explains; all others are propagated. Operators after an origin that are called with other arguments are
     listed as changed.
 
+    With --local each layer of REFERENCE is run again on the inputs of the layer of ACTUAL, a quantised program: the
+    difference is the own error of the layer. --replay runs operators too whose kernels may not check their arguments.
+
     With --index-only ACTUAL and REFERENCE are directories or URLs with one worldsizeN_global_rankR per rank; their
     indexes are compared, and the first difference of each rank is printed, with a mark at the earliest ones.
 
@@ -129,6 +138,19 @@ def compare(
     """
     from ascend_dump.analysis.compare import compare as compare_dumps
 
+    if local:
+        from ascend_dump.cli.shared.local_errors import compare_locally, refuse_others
+
+        no_others: dict[str, Any] = {
+            "index-only": index_only,
+            "mapping": mapping,
+            "write-mapping": write_mapping,
+            "rules": rules,
+        }
+        no_others.update({"noise": noise, "allow-unmatched": allow_unmatched, "save": save, "shards": shards})
+        refuse_others("--local", {**no_others, "rows": rows, "workers": workers, "dask": dask})
+        options = {"replay": replay, "show_all": show_all, "as_json": as_json, "brief": brief}
+        return compare_locally(actual, reference, selectors, **options)
     if index_only:
         others: dict[str, Any] = {**selectors, "mapping": mapping, "write-mapping": write_mapping, "rules": rules}
         others.update(
@@ -287,9 +309,11 @@ def _show(dumps: list[Dump], comparison: Comparison, *, full: bool) -> None:
     from ascend_dump.analysis.compare import Rules
     from ascend_dump.analysis.explaining.page_facts import changed_finding, origin_finding
     from ascend_dump.report.findings import short_lines, text_lines
-    from ascend_dump.report.tables import escape
+    from ascend_dump.report.tables import escape, folded
 
-    lines = [_answer(comparison), *map(escape, _notes(comparison))]
+    lines = [_answer(comparison)]
+    for note in _notes(comparison):
+        lines += folded(escape(note), sys.stdout, 2)
     usual = Rules().to_dict()
     changed = {name: value for name, value in comparison.rules.to_dict().items() if value != usual.get(name)}
     if changed:
@@ -309,7 +333,7 @@ def _show(dumps: list[Dump], comparison: Comparison, *, full: bool) -> None:
 
 def _worst_lines(comparison: Comparison, count: int) -> list[str]:
     """Return a table of the pairs that differ most. count: of its rows."""
-    from ascend_dump.report.tables import Column, write_table
+    from ascend_dump.report.tables import PIPE_WIDTH, Column, write_table
 
     worst = comparison.worst_pairs(count)
     if not worst:
@@ -318,7 +342,7 @@ def _worst_lines(comparison: Comparison, count: int) -> list[str]:
     columns += [Column("step", right=True), Column("tensor", elastic=True), Column("shape")]
     columns += [Column("verdict"), Column("explained"), Column("reason", elastic=True)]
     table = io.StringIO()
-    write_table(columns, [_row(pair, comparison.several_ranks) for pair in worst], table)
+    write_table(columns, [_row(pair, comparison.several_ranks) for pair in worst], table, pipe_width=PIPE_WIDTH)
     return ["", "the pairs that differ most, unexplained ones first:", *table.getvalue().splitlines()]
 
 

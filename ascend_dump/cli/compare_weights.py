@@ -55,7 +55,7 @@ def compare_weights(actual: str, reference: str, earlier: Optional[str], show_al
 def _show(comparison: WeightComparison, most: int) -> None:
     """Print the verdict, and a line for each group of weights with the same finding."""
     from ascend_dump.common.units import counted
-    from ascend_dump.report.tables import escape
+    from ascend_dump.report.tables import escape, folded
 
     counts = ", ".join(f"{count} {relation}" for relation, count in comparison.counts.items())
     totals = f"{counted(comparison.totals[0], 'weight')} against {comparison.totals[1]}"
@@ -64,7 +64,7 @@ def _show(comparison: WeightComparison, most: int) -> None:
     width = max((len(relation) for relation, _, _ in groups[:most]), default=0)
     for relation, names, details in groups[:most]:
         behind = f": {details}" if details else ""
-        lines.append(f"  {relation.ljust(width)}  {escape(names + behind)}")
+        lines += folded(f"  {relation.ljust(width)}  {escape(names + behind)}", sys.stdout, width + 4)
     if len(groups) > most:
         lines.append(f"  and {counted(len(groups) - most, 'more group')}, see --all")
     click.echo("\n".join(lines))

@@ -10,7 +10,7 @@ import click
 
 from ascend_dump.cli.shared.exit import Exit
 from ascend_dump.cli.shared.hide_views import Folding, all_option
-from ascend_dump.cli.shared.ls_groups import Group, Head, groups_of, operator_of
+from ascend_dump.cli.shared.ls_groups import Group, Head, RunLabels, groups_of, operator_of
 from ascend_dump.cli.shared.reading import (
     Unreadable,
     argument_cells,
@@ -64,6 +64,7 @@ def ls(
             f"--by {by} was given with {'--records' if records else '--long'}", hint="leave one of them out"
         )
     dump = open_selected(path, selectors)
+    labels = RunLabels(dump.runs())
     totals = _Totals()
     unreadable = Unreadable(dump)
     folding = Folding(show_all, selectors, hides_kernels=not kernels and True in dump.known_values("is_api_call"))
@@ -73,19 +74,19 @@ def ls(
         from ascend_dump.report.documents import write_document
 
         watched = totals.count(unreadable.watch(progress(dump, "records")))
-        listed = (record_fields(record) for record in watched)
+        listed = ({**record_fields(record), **labels.fields(record)} for record in watched)
 
         fields = {"path": path, "records": listed, "totals": totals.fields}
         unended = (run._asdict() for run in _unended(dump))
-        fields["labels"] = _labelled(dump)
+        fields["labels"] = labels.paths
         write_document(sys.stdout, "ls", {**fields, "unended": unended, "notes": _notes(dump, unreadable)})
     else:
         if records or long:
             watched = totals.count(unreadable.watch(progress(dump, "records")))
-            _write_records(dump, folding.unfold(watched), long=long)
+            _write_records(dump, labels, folding.unfold(watched), long=long)
         else:
             groups = totals.count_groups(_groups(dump, unreadable))
-            _write_operators(dump, folding.unfold(groups, lambda group: group.first))
+            _write_operators(dump, labels, folding.unfold(groups, lambda group: group.first))
         from ascend_dump.report.tables import counted, escape
 
         incomplete = _unended(dump)
@@ -93,7 +94,7 @@ def ls(
             print(f"\n{totals}{' · incomplete' if incomplete or unreadable.lost else ''}")
         for note in folding.notes("record" if records or long else "operator"):
             print(note)
-        for label, runs in _labelled(dump).items():
+        for label, runs in labels.paths.items():
             further = f" and {counted(len(runs) - 1, 'more run')}" if runs[1:] else ""
             print(f"label {escape(label)}: {escape(runs[0])}{further}")
         for run in dump.runs():
@@ -134,38 +135,30 @@ def _notes(dump: Dump, unreadable: Unreadable) -> Iterator[dict[str, Any]]:
     yield from lost_fields(unreadable.lost)
 
 
-def _labelled(dump: Dump) -> dict[str, list[str]]:
-    """Return the directories of the runs with a label, by label."""
-    labelled: dict[str, list[str]] = {}
-    for run in sorted(dump.runs(), key=lambda run: run.path.name):
-        if run.label:
-            labelled.setdefault(run.label, []).append(str(run.path))
-    return labelled
-
-
 def _unended(dump: Dump) -> list[Run]:
     from ascend_dump.reading import RunState
 
     return [run for run in dump.runs() if run.state is not RunState.COMPLETE]
 
 
-def _write_records(dump: Dump, records: Iterator[Record], *, long: bool) -> None:
+def _write_records(dump: Dump, labels: RunLabels, records: Iterator[Record], *, long: bool) -> None:
     from ascend_dump.report.tables import Column, write_table
 
     lead = leading_columns(dump)
     fields = [Column(name) for name in _LONG] if long else []
     named = argument_columns(dump)
-    columns = [*lead, *_columns("io", "index", extra=named), *fields]
+    columns = [*labels.columns(), *lead, *_columns("io", "index", extra=named), *fields]
     names = [column.name for column in fields]
-    rows = (_record_row(record, lead, named, names) for record in records)
+    rows = ([*labels.cells(record), *_record_row(record, lead, named, names)] for record in records)
     write_table(columns, rows, sys.stdout, fit=not long)  # --long asks for all columns
 
 
-def _write_operators(dump: Dump, groups: Iterator[Group]) -> None:
+def _write_operators(dump: Dump, labels: RunLabels, groups: Iterator[Group]) -> None:
     from ascend_dump.report.tables import write_table
 
     lead = leading_columns(dump)
-    write_table([*lead, *_columns("in", "out")], (_operator_row(group, lead) for group in groups), sys.stdout)
+    rows = ([*labels.cells(group.first), *_operator_row(group, lead)] for group in groups)
+    write_table([*labels.columns(), *lead, *_columns("in", "out")], rows, sys.stdout)
 
 
 def _columns(*counts: str, extra: Sequence[Column] = ()) -> list[Column]:

@@ -225,7 +225,7 @@ def _fields(overflow: Overflow, unreadable: Unreadable) -> dict[str, Any]:
 
 def _write_text(number: int, overflow: Overflow, unreadable: Unreadable) -> None:
     from ascend_dump.report.findings import LABELS
-    from ascend_dump.report.tables import Column, escape, write_table
+    from ascend_dump.report.tables import PIPE_WIDTH, Column, escape, write_table
     from ascend_dump.report.tables import number as text_of
 
     record = overflow.record
@@ -233,12 +233,15 @@ def _write_text(number: int, overflow: Overflow, unreadable: Unreadable) -> None
     print(f"{number}. {escape(name)}{'  (first)' if number == 1 else ''}")
     selectors = [f"{field} {getattr(record, field)}" for field in _SELECTORS if getattr(record, field) is not None]
     ids = [f"{field[:-3]} {value}" for field, value in (overflow.ids or {}).items() if value is not None]
-    print(escape("   " + " · ".join([overflow.unit, *ids, *selectors, _time(record.timestamp)])))
+    _print_folded(" · ".join([overflow.unit, *ids, *selectors, _time(record.timestamp)]))
     if overflow.status:
         print(f"   status {', '.join(f'{word} ({word:#x})' for word in overflow.status)}")
     for label, text in overflow.finding().lines():
-        print(f"   {'-' if label == LABELS['evidence'] else label} {escape(text)}")
-    named = [Column("argument")] if any(tensor.parameter for tensor in overflow.tensors) else []
+        _print_folded(f"{'-' if label == LABELS['evidence'] else label} {text}")
+    named = [Column("argument", elastic=True)] if any(tensor.parameter for tensor in overflow.tensors) else []
+    # Only an NPU has others; names of arguments are of the host.
+    has_formats = not named or any(tensor.format not in (None, "ND") for tensor in overflow.tensors)
+    formats = [Column("format")] if has_formats else []
     rows = []
     for tensor, statistics, error in _measured(overflow.tensors, unreadable):
         values = [
@@ -246,14 +249,21 @@ def _write_text(number: int, overflow: Overflow, unreadable: Unreadable) -> None
         ]
         if error is not None:
             values = [f"unreadable [{error.code}]", *[""] * 5]
-        kind = [tensor.dtype or "-", shape_text(tensor), tensor.format or "-"]
+        kind = [tensor.dtype or "-", shape_text(tensor), *[tensor.format or "-"] * len(formats)]
         names = [argument_text(tensor)] * len(named)
         rows.append([tensor.io or "-", str(tensor.index), *names, *kind, *values])
-    columns = [Column("io"), Column("index", right=True), *named, *map(Column, ("dtype", "shape", "format"))]
+    columns = [Column("io"), Column("index", right=True), *named, Column("dtype"), Column("shape"), *formats]
     columns += [Column(heading, right=True) for heading in ("max", "min", "mean", "nan", "+inf", "-inf")]
     table = io.StringIO()
-    write_table(columns, rows, table)
+    write_table(columns, rows, table, pipe_width=PIPE_WIDTH - 3)
     print(textwrap.indent(table.getvalue(), "   "))
+
+
+def _print_folded(text: str) -> None:
+    """Print a line below an overflow, in parts if it is long."""
+    from ascend_dump.report.tables import escape, folded
+
+    print("\n".join(folded(f"   {escape(text)}", sys.stdout, 5)))
 
 
 def _time(stamp: Optional[int]) -> str:

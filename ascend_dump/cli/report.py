@@ -65,10 +65,10 @@ def report(
         fields.update(sentence=content.sentence, unreadable=built.unreadable, notes=lost_fields(lost))
         write_document(sys.stdout, "report", fields)
     else:
-        from ascend_dump.report.tables import escape
+        from ascend_dump.report.tables import escape, folded
         from ascend_dump.report.tables import size as size_text
 
-        click.echo(f"{escape(content.verdict)}: {escape(content.sentence)}")
+        click.echo("\n".join(folded(f"{escape(content.verdict)}: {escape(content.sentence)}", sys.stdout, 2)))
         rows = counted(len(built.rows), "pair" if content.compared else "record")
         click.echo(f"{escape(str(target))}: {rows}, {size_text(size)}")
     if show:

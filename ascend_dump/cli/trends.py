@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Optional
 
 import click
@@ -152,24 +151,24 @@ def _exit_of(result: Trends) -> Exit:
 
 
 def _show(result: Trends, *, full: bool) -> None:
-    from ascend_dump.report.tables import escape, write_table
+    from ascend_dump.analysis.trends.page_curves import ranked_curves
+    from ascend_dump.report.tables import PIPE_WIDTH, escape, folded, write_table
 
-    lines = [escape(line) for line in _lines(result)]
+    lines = [part for line in _lines(result) for part in folded(escape(line), sys.stdout, 2)]
     print("\n".join(lines))
-    curves = _ranked(result)
+    curves = ranked_curves(result.curves, result.partings)
     room = len(curves) if full else max(_MOST_LINES - len(lines) - 3, 1)
     shown = curves[:room]
     several = [name for name in _PLACES if len({getattr(curve, name) for curve in result.curves}) > 1]
     print()
-    write_table(_columns(several), (_cells(curve, several) for curve in shown), sys.stdout)
+    rows = (_cells(curve, several) for curve in shown)
+    write_table(_columns(several), rows, sys.stdout, pipe_width=PIPE_WIDTH)
     if len(curves) > len(shown):
         print(f"and {counted(len(curves) - len(shown), 'more curve')}: --all, --module, --parameter")
 
 
 def _lines(result: Trends) -> Iterator[str]:
     """Yield the answer, which stands above the table."""
-    from ascend_dump.report.tables import PIPE_WIDTH
-
     steps = result.steps
     kinds = Counter(kind for kind, _ in {(curve.kind, curve.name) for curve in result.curves})
     counts = ", ".join(counted(count, kind) for kind, count in sorted(kinds.items()))
@@ -181,8 +180,7 @@ def _lines(result: Trends) -> Iterator[str]:
     if nonfinite is not None:
         yield f"NaN or Inf first in step {nonfinite[1]}: {nonfinite[0].label}"
     yield from _spikes(result)
-    for note in result.notes:
-        yield from wrap(note, PIPE_WIDTH, subsequent_indent="  ")
+    yield from result.notes
 
 
 def _partings(result: Trends) -> Iterator[str]:
@@ -220,13 +218,6 @@ def _names(curves: Sequence[Curve]) -> str:
     named = [f"{quantity} of {count}" for quantity, count in counts[:_MOST_NAMES]]
     more = sum(count for _, count in counts[_MOST_NAMES:])
     return f"{counted(len(curves), 'curve')} ({', '.join([*named, *([f'{more} more'] if more else [])])})"
-
-
-def _ranked(result: Trends) -> list[Curve]:
-    """Return the curves: those that part first, then those with the first spikes, then the most moved ones."""
-    front = [parting.curve for parting in result.partings] + [curve for curve, _ in result.spikes]
-    ranks = {id(curve): number for number, curve in reversed(list(enumerate(front)))}
-    return sorted(result.curves, key=lambda curve: (ranks.get(id(curve), len(front)), -curve.moved))
 
 
 def _columns(several: Sequence[str]) -> list[Column]:

@@ -77,6 +77,11 @@ _LANGUAGE_OF = {
     type=click.Choice(["spike", "zero", "stuck"]),
     help="With --run: look for a loss that spikes, is zero, or does not fall.",
 )
+@click.option(
+    "--quantised",
+    is_flag=True,
+    help="DUMP is of a quantised program and REFERENCE of the float one: rank the layers by their own errors.",
+)
 @click.option("--verbose", is_flag=True, help="With --run: print how the cause was found, and all that is known of it.")
 @click.option("--run-out", is_flag=True, help="With --run: let COMMAND run to its end each time.")
 @executor_options
@@ -101,6 +106,7 @@ def triage(
     verbose: bool,
     ignore: tuple[str, ...],
     symptom: Optional[str],
+    quantised: bool,
     **flags: bool,
 ) -> Union[Exit, int]:
     """Find the suspects in DUMP, or with REFERENCE the origins of the differences.
@@ -122,6 +128,10 @@ def triage(
     code of a command that fails by itself. Ranks that the capture excludes do not change it.
     """
     selectors = {"step": step, "rank": rank}
+    if quantised:
+        return _quantised(
+            arguments, {**selectors, "label": label}, flags, brief=brief, as_json=as_json, run=run, next=file
+        )
     if file is not None:
         _check_next(Path(file), framework)
     if run:
@@ -259,17 +269,39 @@ def _write_next(result: Triage, file: Path, framework: str) -> Path:
     return file
 
 
+def _quantised(
+    arguments: tuple[str, ...],
+    selectors: dict[str, Optional[str]],
+    flags: dict[str, bool],
+    *,
+    brief: bool,
+    as_json: bool,
+    **others: object,
+) -> Exit:
+    """Rank the layers of a quantised program. Raises ConfigError for other options."""
+    from ascend_dump.cli.shared.local_errors import compare_locally, refuse_others
+
+    replay = flags.pop("replay", False)
+    refuse_others("--quantised", {**others, **{name.replace("_", "-"): value for name, value in flags.items()}})
+    if len(arguments) != 2:
+        raise ConfigError(
+            f"--quantised was given {counted(len(arguments), 'dump')}, expected two",
+            hint="ascend-dump triage QUANTISED FLOAT --quantised",
+        )
+    return compare_locally(*arguments, selectors, replay=replay, show_all=False, as_json=as_json, brief=brief)
+
+
 def _show(result: Triage, limit: int) -> None:
     from ascend_dump.analysis.explaining.page_facts import origin_finding
     from ascend_dump.report.findings import text_lines
-    from ascend_dump.report.tables import escape
+    from ascend_dump.report.tables import escape, folded
 
     compared = result.comparison
     if compared is not None:
         counts = ", ".join(f"{count} {verdict}" for verdict, count in compared.counts.items())
         click.echo(f"{compared.verdict}: {counts}")
         if result.why:
-            click.echo(escape(result.why))
+            click.echo("\n".join(folded(escape(result.why), sys.stdout, 2)))
         for origin in result.origins[:limit]:
             click.echo("")
             click.echo("\n".join(text_lines(origin_finding(origin, compared))))
@@ -283,7 +315,9 @@ def _show(result: Triage, limit: int) -> None:
         click.echo(f"not checked: {escape(reason)}", err=True)
     for note in result.notes:
         click.echo(f"note: {escape(note)}", err=True)
-    click.echo(escape(result.advice))
+    # A command stays in one line, to be copied.
+    advice = escape(result.advice)
+    click.echo(advice if "`" in advice else "\n".join(folded(advice, sys.stdout, 2)))
 
 
 def _show_brief(result: Triage, written: Optional[Path]) -> None:

@@ -249,7 +249,7 @@ def text_lines(finding: Finding, number: Optional[int] = None) -> Iterator[str]:
 
 
 def _folded(label: str, text: str) -> Iterator[str]:
-    """Yield a fact in lines that fit the terminal; a command stays in one, to be copied."""
+    """Yield a fact in lines that fit the terminal or 100 columns; a command stays in one, to be copied."""
     line = f"{label:<12}{escape(text)}"
     yield from (line,) if label == "next" else folded(line, sys.stdout, 12)
 
@@ -301,14 +301,14 @@ def _cut(line: str, size: int) -> str:
 
 
 def short_lines(findings: Sequence[Finding], calls: Sequence[Finding]) -> Iterator[str]:
-    """Yield a line for each further origin and each changed call, as far as a screen shows them."""
+    """Yield the further origins and the changed calls, as far as a screen shows them."""
     for finding in findings[: _MOST_NAMED - 1]:
         text = f"{finding.title}, {': '.join([finding.kind, *finding.evidence[:1]])}"
-        yield f"{'and':<12}{escape(text)}"
+        yield from _folded("and", text)
     for call in calls[:_MOST_CALLS]:
         others = f" (and {counted(call.others, 'more operator')})" if call.others else ""
         text = f"{call.title}: {', '.join(call.arguments)}{others}"
-        yield f"{call.role:<12}{escape(text)}"
+        yield from _folded(call.role, text)
     counts = {"origin": len(findings) - _MOST_NAMED + 1, "changed call": len(calls) - _MOST_CALLS}
     more = [counted(count, f"more {what}") for what, count in counts.items() if count > 0]
     if more:

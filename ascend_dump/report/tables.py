@@ -7,7 +7,7 @@ import os
 import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, Optional, TextIO
 
 from ascend_dump.common.units import counted, size
 
@@ -24,7 +24,7 @@ __all__ = [
     "write_table",
 ]
 
-#: Width of running text if the output is no terminal. Names are never cut there.
+#: Width of running text and of tables in answers if the output is no terminal. Names in listings are never cut there.
 PIPE_WIDTH = 100
 #: Rows read before the first is printed; they determine the widths of the columns.
 _SAMPLE = 1000
@@ -43,11 +43,20 @@ class Column(NamedTuple):
     spare: int = 0
 
 
-def write_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], out: TextIO, *, fit: bool = True) -> int:
+def write_table(
+    columns: Sequence[Column],
+    rows: Iterable[Sequence[str]],
+    out: TextIO,
+    *,
+    fit: bool = True,
+    pipe_width: Optional[int] = None,
+) -> int:
     """Print rows as they arrive and return their number.
 
     Widths are those of the first 1000 rows; a wider cell shifts the cells after it. On a terminal the heading is bold
     (NO_COLOR). With `fit`, columns are left out there, then elastic ones are cut, to fit the width.
+
+    pipe_width: the width to which elastic columns are cut if `out` is no terminal; None to print them in full
     """
     stream = iter(rows)
     sample = [[escape(cell) for cell in row] for row in itertools.islice(stream, _SAMPLE)]
@@ -62,13 +71,16 @@ def write_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], out: T
         left_out = [column.name for index, column in enumerate(columns) if index not in shown]
         columns, widths = [columns[index] for index in shown], [widths[index] for index in shown]
         _shrink(widths, columns, shutil.get_terminal_size().columns)
-    heading = _line(columns, [column.name for column in columns], widths, cut=fit)
+    elif pipe_width is not None and not terminal:
+        _shrink(widths, columns, pipe_width)
+    is_cut = fit or (pipe_width is not None and not terminal)
+    heading = _line(columns, [column.name for column in columns], widths, cut=is_cut)
     bold = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     out.write(f"\x1b[1m{heading[:-1]}\x1b[0m\n" if bold else heading)
     count = 0
     later = ([escape(cell) for cell in row] for row in stream)
     for row in itertools.chain(sample, later):
-        out.write(_line(columns, [row[index] for index in shown], widths, cut=fit))
+        out.write(_line(columns, [row[index] for index in shown], widths, cut=is_cut))
         count += 1
     if fit and left_out:
         out.write(f"(no room for {', '.join(left_out)}: a wider terminal, a pipe and --json show all)\n")
@@ -100,12 +112,12 @@ def text_width(out: TextIO) -> int:
 
 
 def folded(line: str, out: TextIO, indent: int) -> Iterator[str]:
-    """Yield the line of running text in parts that fit a terminal, all but the first indented; elsewhere in one."""
-    if not out.isatty():
-        yield line
-        return
+    """Yield the line in parts of the width of a terminal or of `PIPE_WIDTH`, all but the first indented.
+
+    Names and paths stay whole.
+    """
     width = max(text_width(out), 3 * indent)
-    yield from textwrap.wrap(
+    parts = textwrap.wrap(
         line,
         width,
         subsequent_indent=" " * indent,
@@ -113,6 +125,10 @@ def folded(line: str, out: TextIO, indent: int) -> Iterator[str]:
         break_on_hyphens=False,
         replace_whitespace=False,
     ) or [line]
+    # A long path stays beside its label.
+    if len(parts) > 1 and len(parts[0].rstrip()) <= indent:
+        parts[:2] = [parts[0].rstrip().ljust(indent) + parts[1].lstrip()]
+    yield from parts
 
 
 def _line(columns: Sequence[Column], row: Sequence[str], widths: Sequence[int], *, cut: bool) -> str:

@@ -22,6 +22,7 @@ TASKS = [
     "Two ranks differ",
     "Dump one operator on an NPU",
     "Test my code without an NPU",
+    "My rollout and my trainer differ",
 ]
 
 

@@ -36,6 +36,11 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> Walked:
     return walk_once("08_wrong_numbers", tmp_path_factory, imported=COMPILER)
 
 
+@pytest.fixture(scope="module")
+def rollout(tmp_path_factory: pytest.TempPathFactory) -> Walked:
+    return walk_once("16_rollout_and_trainer", tmp_path_factory, imported=COMPILER)
+
+
 class TestTraining:
     def test_losses_are_the_same_with_and_without_a_capture(self, training: Walked) -> None:
         losses = re.findall(r"^step \d: loss .*$", training.printed, re.MULTILINE)
@@ -109,5 +114,33 @@ class TestNumbers:
 
     def test_the_triage_confirms_it(self, numbers: Walked) -> None:
         assert "cause       blocks.0.attention/mul_0 (aten::mul), step 0" in numbers.printed
-        assert "confirm     confirmed: with the reference's output of blocks.0.attention/mul_0" in numbers.printed
-        assert "blocks.1.attention/mul_0, a cause of its own" in numbers.printed
+        words = " ".join(numbers.printed.split())
+        assert "confirm confirmed: with the reference's output of blocks.0.attention/mul_0" in words
+        assert "blocks.1.attention/mul_0, a cause of its own" in words
+
+
+class TestRollout:
+    def test_the_norm_is_named_with_its_epsilon(self, rollout: Walked) -> None:
+        script = (REPOSITORY / "examples" / "16_rollout_and_trainer" / "program.py").read_text().splitlines()
+        line = next(number for number, text in enumerate(script, 1) if "self.feed(self.n2(x))" in text)
+        _, origin = rollout.printed.split("\norigin ")
+        assert origin.split()[0] == "blocks.1.n2/native_layer_norm_0"
+        assert f"program.py:{line}\n" in origin
+        assert "evidence    eps: 0.1 here, 1e-05 in the reference" in origin
+
+    def test_weights_rows_and_the_mended_engine_are_equal(self, rollout: Walked) -> None:
+        answers = re.findall(r"^(equal|different|ok|noise|wrong): ", rollout.printed, re.MULTILINE)
+        assert answers[:3] == ["equal", "different", "equal"]
+        assert answers[3] in ("equal", "noise")
+        assert answers[4:] == ["ok"]
+
+    def test_the_log_probabilities_are_those_that_the_page_shows(self, rollout: Walked) -> None:
+        scores = [
+            [float(word) for word in line.split()]
+            for line in rollout.printed.splitlines()
+            if re.match(r"-\d\.\d{4} ", line)
+        ]
+        engine, trainer, scored, mended = scores[:4]
+        assert engine == scored != trainer
+        assert mended == pytest.approx(trainer, abs=1e-4)
+        assert max(abs(a - b) for a, b in zip(engine, trainer)) > 1e-3

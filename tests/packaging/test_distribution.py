@@ -106,7 +106,7 @@ class TestFiles:
     def test_the_readme_of_an_index_needs_nothing_beside_it(self, built: Built) -> None:
         with zipfile.ZipFile(built.wheel) as archive:
             text = archive.read(f"ascend_dump-{ascend_dump.__version__}.dist-info/METADATA").decode()
-        assert "\n## Five tasks\n" in text
+        assert "\n## Six tasks\n" in text
         assert [link for link in re.findall(r"\]\(([^)]*)\)", text) if not link.startswith("https://")] == []
 
     def test_the_sdist_can_be_tested(self, built: Built) -> None:

@@ -54,7 +54,7 @@ FLOOR = {part: number for number, parts in enumerate(FLOORS) for part in parts}
 #: The rooms of `ascend_dump.analysis` in the same order: each imports rooms before it only.
 ROOMS = (
     *("numerics", "operators", "pairing", "alignment", "judging", "replay", "explaining", "ranks", "weights"),
-    *("trends", "compare", "overflow", "overwritten_outputs", "suspects", "_triage_page", "triage"),
+    *("trends", "quantised", "compare", "overflow", "overwritten_outputs", "suspects", "_triage_page", "triage"),
 )
 
 

@@ -15,6 +15,7 @@ from ascend_dump.analysis.explaining.page_facts import (
     run_facts,
     show_command,
 )
+from ascend_dump.analysis.trends import page_curves
 from ascend_dump.common.units import counted
 from ascend_dump.errors import AscendDumpError, ConfigError, NotSupported
 from ascend_dump.reading import open_dump
@@ -106,6 +107,10 @@ def of_comparison(compared: ShownComparison) -> PageContent:
             *_runs_of(compared.reference, "reference"),
             ("thresholds", json.dumps(compared.rules.to_dict(), default=str)),
             *((("changed from the usual", json.dumps(rules, default=str)),) if rules else ()),
+        ),
+        curves=page_curves(
+            (pair.actual for pair in compared.pairs if pair.actual is not None),
+            (pair.reference for pair in compared.pairs if pair.reference is not None),
         ),
     )
 

@@ -13,7 +13,7 @@ from typing import Optional
 
 from ascend_dump.analysis.compare._comparison import Comparison
 from ascend_dump.analysis.explaining.results import Origin
-from ascend_dump.analysis.operators.properties import operator_class
+from ascend_dump.analysis.replay.checked_operators import is_checked
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Dump, Record
 
@@ -23,17 +23,6 @@ __all__ = ["with_second_opinion"]
 _MANY = 3
 #: Origins whose operators are run again: reading their tensors takes time.
 _MOST = 3
-#: Classes of operators that are run without being asked.
-_CHECKED = frozenset(
-    (
-        *("add", "sub", "mul", "div", "neg", "abs", "exp", "log", "sqrt", "rsqrt", "pow", "tanh", "sigmoid", "relu"),
-        *("gelu", "silu", "softplus", "elu", "clamp", "where", "addcmul", "addcdiv", "lerp"),
-        *("sum", "mean", "var", "amax"),
-        *("mm", "bmm", "addmm", "baddbmm", "_softmax", "_log_softmax", "native_layer_norm", "_fused_rms_norm"),
-        *("gelu_backward", "silu_backward", "tanh_backward", "sigmoid_backward", "threshold_backward"),
-        *("_softmax_backward_data", "_log_softmax_backward_data", "native_layer_norm_backward"),
-    )
-)
 
 
 def with_second_opinion(comparison: Comparison, dumps: Sequence[Dump]) -> Comparison:
@@ -56,7 +45,7 @@ def _with_evidence(origin: Origin, dumps: Sequence[Dump]) -> Origin:
     if record.io != "output" or not (record.op_type or "").startswith("aten::"):
         return origin
     sides = [side for side in (origin.pair.actual, origin.pair.reference) if side is not None]
-    if any(operator_class(side.op_type) not in _CHECKED for side in sides):
+    if not all(is_checked(side.op_type) for side in sides):
         settles = "to settle it, compare with `--replay`, which runs it again; only if you trust the dump"
         return replace(origin, evidence=(*origin.evidence, settles))
     return replace(origin, evidence=(*origin.evidence, *_sentences(origin, dumps)))

@@ -25,6 +25,7 @@ REASONS = {
     "cut": "an argument was too long to be recorded",
     "type": "a tensor of it has a type or a layout that cannot be reproduced",
     "kernel": "PyTorch on this host cannot run it",
+    "unchecked": "its kernel may not check its arguments, so it is run only from dumps that you trust",
     "size": "its outputs would take far more memory than its records",
 }
 

@@ -21,7 +21,7 @@ from ascend_dump.dump_format import Arguments
 from ascend_dump.errors import ConfigError, CorruptDump, NotSupported, ReadError
 from ascend_dump.reading import Dump, Record, open_dump
 
-__all__ = ["Refused", "Replay", "Replayed", "replay", "replay_operator"]
+__all__ = ["Refused", "Replay", "Replayed", "arguments_of", "replay", "replay_operator"]
 
 _TYPES = ("float64", "float32")
 _Records = Union[Dump, str, "os.PathLike[str]", Iterable[Record]]
@@ -189,7 +189,7 @@ def replay(
 
 def replay_operator(runner: Runner, operator: Operator, rules: Rules, dtype: str) -> list[Replayed]:
     """Run one operator again and judge its outputs. Raises NotRun."""
-    call = _call(operator)
+    call = arguments_of(operator)
     outputs = [record for record in operator.outputs if why_undefined(operator, record) is None]
     if not outputs:
         raise NotRun("uninitialised" if operator.outputs else "outputs")
@@ -217,7 +217,8 @@ def _replay_node(runner: Runner, node: CalledNode, rules: Rules, dtype: str, nam
     return [replace(output, record=node.recorded[output.record.index], node=name) for output in outputs]
 
 
-def _call(operator: Operator) -> Arguments:
+def arguments_of(operator: Operator) -> Arguments:
+    """Return the recorded arguments of an operator. Raises NotRun without them."""
     for record in operator.records:
         try:
             call = record.arguments

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Optional
 from ascend_dump.analysis.judging.spikes import find_spikes
 from ascend_dump.analysis.trends.quantities import CurvePoint, StepPoints, least_change
 from ascend_dump.common.patterns import text_matcher
-from ascend_dump.reading import Dump, Record
+from ascend_dump.reading import Record
 
 __all__ = ["Curve", "CurveSelection", "CurveSpike", "read_curves"]
 
@@ -146,7 +146,6 @@ class _Curves:
     def add(self, key_and_step: tuple[_Key, int], points: Mapping[CurvePoint, float]) -> None:
         key, step = key_and_step
         self.has_parameters = self.has_parameters or any(point.kind == "parameter" for point in points)
-        self.has_parameters = self.has_parameters or any(point.kind == "parameter" for point in points)
         for point, value in points.items():
             if self.selection.takes(point.kind, point.name):
                 builder = self.builders.get((key, point))
@@ -160,7 +159,6 @@ class CurvesRead(NamedTuple):
     """The curves of a dump.
 
     times       seconds since the epoch at which a step of a run began, by (run, rank, model) and step
-    has_parameters  some are of parameters, selected or not
     has_parameters  there are curves of parameters, selected or not
     unreadable  number of records that cannot be read; first_error: of the first one
     """
@@ -173,13 +171,14 @@ class CurvesRead(NamedTuple):
 
 
 def read_curves(
-    dump: Dump,
+    dump: Iterable[Record],
     selection: Optional[CurveSelection] = None,
     watch: Callable[[Iterable[Any]], Iterable[Any]] = lambda records: records,
 ) -> CurvesRead:
-    """Return the curves of a dump. watch: receives each record and yields it, for a progress display.
+    """Return the curves of a dump, or of records in the order of a dump.
 
-    Records outside any step have no place on a curve and are left out.
+    watch: receives each record and yields it, for a progress display. Records outside any step have no place on a curve
+    and are left out.
     """
     curves = _Curves(selection or CurveSelection())
     current: Any = None

@@ -29,7 +29,7 @@ _TOPICS = "topics"
 LANGUAGES = ("en", "zh")
 #: Every topic, by task: `pages/topics/<topic>.md`.
 TOPICS = {
-    "Find a fault": ("nan", "diverges", "trends", "different", "suspects", "ranks", "weights"),
+    "Find a fault": ("nan", "diverges", "trends", "different", "suspects", "ranks", "weights", "rollout", "quantised"),
     "Capture": ("frameworks", "pytorch", "trainers", "serving", "settings", "options"),
     "Recipes": (
         "recipes",

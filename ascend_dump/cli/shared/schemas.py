@@ -146,7 +146,7 @@ def _of_reading(note: Any, error: Any) -> dict[str, tuple[_Fields, ...]]:
     module = _object("Module", {**place, **counts, "largest": Optional[_Number], "worst": _Text})
     modules: _Fields = {"path": str, "modules": _list(module)}
     totals = dict.fromkeys(("records", "operators", "kernels", "bytes", "steps", "ranks", "unreadable"), int)
-    listing: _Fields = {"path": str, "records": _list(_object("Record", fields, more))}
+    listing: _Fields = {"path": str, "records": _list(_object("Record", fields, {**more, "label": str}))}
     listing.update(totals=_object("Totals", totals), unended=_list(_object("Run", _values_of(Run))), notes=_list(note))
     listing.update(labels=dict[str, list[str]])
     shown = {"arguments": dict[str, Any], "stack": _Texts, "first_values": list[Any], "last_values": list[Any]}
@@ -221,6 +221,7 @@ def _of_analyses(note: Any, error: Any) -> dict[str, tuple[_Fields, ...]]:
         "compare": (compared,),
         "compare-indexes": (by_index,),
         "compare-weights": (_compare_weights(counts, numbers),),
+        "local-errors": (_local_errors(note),),
         "triage": (triage,),
         "overflow": (_overflow(error),),
         "trends": (_trends(note),),
@@ -245,6 +246,26 @@ def _trends(note: Any) -> _Fields:
     fields.update(partings=_list(_object("Parting", {**place, "step": int, **numbers})), unmatched=int)
     fields.update(curves=_list(curve), reference_curves=_list(curve), notes=_list(note), unreadable=int)
     return fields
+
+
+def _local_errors(note: Any) -> _Fields:
+    from ascend_dump.analysis.quantised.measures import ErrorNumbers, Outlier
+    from ascend_dump.reading import Record
+
+    outlier = _object("Outlier", {**_values_of(Outlier), "largest": _Number, "times": _Number})
+    layer: _Fields = {"layer": str, "op_type": str, "verdict": str, "reason": str, "quantisers": _Texts}
+    layer.update(dict.fromkeys(ErrorNumbers._fields, _Number), cosine=Optional[_Number], channels=list[int])
+    layer.update(arrived=Optional[_Number], share=Optional[_Number], outliers=_list(outlier), is_quantised=bool)
+    layer.update(_picked(Record, "op_name step rank module source"))
+    refused = _object("RefusedLayer", {"layer": str, "reason": str})
+    fields: _Fields = {**dict.fromkeys(("actual", "reference", "verdict", "advice"), str), "final": Optional[_Number]}
+    return {
+        **fields,
+        "layers": _list(_object("Layer", layer)),
+        "refused": _list(refused),
+        "leave_out": _Texts,
+        "notes": _list(note),
+    }
 
 
 def _compare_weights(counts: Any, numbers: Any) -> _Fields:

@@ -12,13 +12,22 @@ as text only, and the content policy allows the script of the page alone.
 from __future__ import annotations
 
 from ascend_dump.report.page._compact import compact
-from ascend_dump.report.page._content import STATES, PageContent, PageError, PageFinding, PageRow, PageState
+from ascend_dump.report.page._content import (
+    STATES,
+    PageContent,
+    PageCurve,
+    PageError,
+    PageFinding,
+    PageRow,
+    PageState,
+)
 from ascend_dump.report.page._write import BuiltPage, build_page, save_page, write_page
 
 __all__ = [
     "STATES",
     "BuiltPage",
     "PageContent",
+    "PageCurve",
     "PageError",
     "PageFinding",
     "PageRow",

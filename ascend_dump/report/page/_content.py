@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.reading import Record
 from ascend_dump.report.findings import Finding
 
-__all__ = ["STATES", "PageContent", "PageError", "PageFinding", "PageRow", "PageState"]
+__all__ = ["STATES", "PageContent", "PageCurve", "PageError", "PageFinding", "PageRow", "PageState"]
 
 
 class PageState(NamedTuple):
@@ -95,6 +96,26 @@ class PageFinding:
         return cls(finding.title, record, tuple((label, "\n".join(lines)) for label, lines in texts.items()))
 
 
+class PageCurve(NamedTuple):
+    """A number of a module or parameter over the steps.
+
+    place      run, rank and model in words, if the dump has several; else ""
+    spikes     steps whose value is far above those before it
+    parts      the first step that differs from the reference by more than rounding; None without one
+    steps, values    one value for each step; NaN and Inf are those of the program
+    reference  the values of the reference by step; empty without one
+    """
+
+    quantity: str
+    name: str
+    place: str
+    steps: Sequence[int]
+    values: Sequence[float]
+    spikes: Sequence[int] = ()
+    parts: Optional[int] = None
+    reference: Mapping[int, float] = MappingProxyType({})
+
+
 @dataclass(frozen=True)
 class PageContent:
     """The content of a page.
@@ -108,6 +129,7 @@ class PageContent:
     changed      operators that are called with other arguments after a finding
     unchecked    what was not checked, with the reason
     provenance   facts about dumps and comparison: name and text
+    curves       those to look at first of each quantity are first; read once
     """
 
     title: str
@@ -122,6 +144,7 @@ class PageContent:
     provenance: tuple[tuple[str, str], ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     changed: tuple[PageFinding, ...] = ()
+    curves: Iterable[PageCurve] = ()
 
     @property
     def named(self) -> tuple[PageFinding, ...]:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Optional, Union
 from ascend_dump._version import __version__
 from ascend_dump.report.page import _static
 from ascend_dump.report.page._content import STATES, PageContent, PageRow
+from ascend_dump.report.page._curves import strip_of
 from ascend_dump.report.page._details import details_of, excerpts_of
 from ascend_dump.report.page.columns import ColumnPack
 from ascend_dump.report.page.rows import STATE_NUMBER, RowTable
@@ -115,6 +116,7 @@ def build_page(content: PageContent, *, sources: Optional[_Path] = None, live: b
             else "Height: root mean square of the values, logarithmic."
         ),
         first_rows=_static.first_rows(table, order[: _static.FIRST_ROWS], content.compared),
+        curves=strip_of(content.curves),
         unmatched=_static.unmatched(alone, table.unreadable, content.compared),
         made=_static.provenance(facts, left_out),
         data=pack.packed(head),

@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from host_dumps import item, model_directory, write_step
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from report_pages import write_training
 
 import ascend_dump
 from ascend_dump.cli import main
+from ascend_dump.writing import HostWriter
 
 # Suites run side by side.
 expect.set_options(timeout=30_000)
@@ -123,3 +126,17 @@ def alone(dumps: tuple[Path, Path]) -> Path:
     page = dumps[0].parent / "alone.html"
     ascend_dump.triage(dumps[0]).save(page)
     return page
+
+
+@pytest.fixture(scope="session")
+def monitored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a dump with statistics of 30 steps, with a spike in step 20."""
+    root = tmp_path_factory.mktemp("monitored")
+    writer = HostWriter(model_directory(root / "dump"), metadata={}, stats=("max", "min", "l2norm", "nan"))
+    for step in range(30):
+        values = np.full(4, 500.0 if step == 20 else 1.0 + step % 3 / 10, "float32")
+        name = "model.layers.0.self_attention.output_projection_with_a_long_name"
+        write_step(writer, step, item(f"{name}/forward_0", values, op_type="Linear", module=name, phase="forward"))
+    writer.close()
+    ascend_dump.triage(root / "dump").save(root / "page.html")
+    return root / "page.html"

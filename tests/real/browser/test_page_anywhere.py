@@ -173,3 +173,24 @@ class TestManyPairs:
         wait_until(page, "ascendDump.grid.lines[0].getAttribute('aria-rowindex') > 500000")
         seen = "ascendDump.grid.lines.filter(one => !one.hidden).map(one => one.getAttribute('aria-rowindex'))"
         assert max(map(int, page.evaluate(seen))) == 1_000_001
+
+
+class TestCurves:
+    @pytest.mark.parametrize("scripts", [True, False])
+    @pytest.mark.parametrize("width", [390, 1400])
+    def test_they_are_drawn_in_their_colours_with_any_width_and_without_scripts(
+        self, open_page: OpenPage, monitored: Path, width: int, scripts: bool
+    ) -> None:
+        page = open_page(monitored, viewport={"width": width, "height": 900}, java_script_enabled=scripts)
+        figures = page.locator("#curves figure")
+        assert figures.count() == 2
+        picture = figures.first.locator("svg").bounding_box()
+        assert picture is not None
+        assert 150 < picture["width"] < width
+        assert picture["height"] == pytest.approx(48, abs=2)
+        assert "spike in step 20" in figures.first.inner_text()
+        if scripts:
+            script = "(one) => getComputedStyle(one).stroke"
+            line, mark = (figures.first.locator(path).evaluate(script) for path in ("path:not([class])", "path.spike"))
+            assert len({line, mark, "none"}) == 3
+            assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -179,3 +179,18 @@ def test_each_page_says_whether_it_was_run() -> None:
         assert (name in RECIPES) == body.startswith("Run with ") != body.startswith("Not run")
         assert row.endswith("| no |") == (name not in RECIPES)
         assert ("## Capture\n" in text, "## How steps count\n" in text, "## Run next\n" in text) == (True,) * 3
+
+
+def test_the_pod_template_of_kubernetes_is_yaml_with_a_mounted_path() -> None:
+    import yaml
+
+    blocks = re.findall(r"^(?:    .*\n)+", topic_text("recipe-kubernetes").text, re.MULTILINE)
+    [template] = [block for block in map(textwrap.dedent, blocks) if block.startswith("spec:")]
+    spec = yaml.safe_load(template)["spec"]
+    [container] = spec["containers"]
+    [variable] = container["env"]
+    [mount] = container["volumeMounts"]
+    assert variable["name"] == "ASCEND_DUMP"
+    path = ascend_dump.DumpRequest.from_text(variable["value"]).path
+    assert str(path).startswith(mount["mountPath"])
+    assert mount["name"] in {volume["name"] for volume in spec["volumes"]}

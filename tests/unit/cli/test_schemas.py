@@ -57,6 +57,7 @@ GRAPHS = [
         ["stats", 0, "--by", "module"],
         ["overflow", 0],
         ["compare", 0, 1],
+        ["compare", 0, 1, "--local"],
         ["watch", 0],
         ["push", 0, "memory://schemas"],
         ["triage", 0],

@@ -65,9 +65,12 @@ def test_a_directory_inside_a_run_has_its_label(dump: Path) -> None:
 def test_ls_shows_labels_and_selects_them(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ls", str(dump)]) == 0
     listed = capsys.readouterr().out
-    assert [line.split(":")[0] for line in listed.splitlines() if line.startswith("label ")] == [
+    assert [line.split(":")[0] for line in listed.split("\n\n")[1].splitlines() if line.startswith("label ")] == [
         f"label {label}" for label in STAGES
     ]
+    heading, *rows = listed.split("\n\n")[0].splitlines()
+    assert heading.split()[0] == "label"
+    assert {row.split()[0] for row in rows} == set(STAGES)
     assert main(["ls", str(dump), "--label", "rollout", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert list(document["labels"]) == ["rollout"]
@@ -116,6 +119,26 @@ def test_triage_looks_at_a_label(dump: Path, capsys: pytest.CaptureFixture[str])
 def test_what_is_no_executor_is_refused(dump: Path) -> None:
     with pytest.raises(ascend_dump.ConfigError):
         ascend_dump.compare(dump, dump, executor="no executor")  # type: ignore[arg-type]  # that is the test
+
+
+def test_each_record_of_ls_has_its_label_where_there_are_labels(
+    dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ls", str(dump), "--records"]) == 0
+    assert capsys.readouterr().out.startswith("label ")
+    assert main(["ls", str(dump), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    runs = {run: label for label, paths in document["labels"].items() for run in paths}
+    assert all(runs[str(Path(record["path"]).parents[4])] == record["label"] for record in document["records"])
+    assert {record["label"] for record in document["records"]} == set(STAGES)
+    pytest.importorskip("jsonschema")
+    from schemas import faults_of
+
+    assert faults_of(document) == []
+    with ascend_dump.capture(path=tmp_path, quiet=True):
+        torch.ones(2).exp()
+    assert main(["ls", str(tmp_path), "--json"]) == 0
+    assert all("label" not in record for record in json.loads(capsys.readouterr().out)["records"])
 
 
 def test_two_labels_of_one_dump_are_compared_with_each_other(dump: Path) -> None:

@@ -1,0 +1,8 @@
+"""The own error of each layer of a quantised program: its outputs against the reference's layer on the same inputs."""
+
+from __future__ import annotations
+
+from ascend_dump.analysis.quantised.layer_error import LayerError
+from ascend_dump.analysis.quantised.rank_layers import LocalErrors, local_errors
+
+__all__ = ["LayerError", "LocalErrors", "local_errors"]

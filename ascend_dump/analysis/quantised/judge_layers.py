@@ -1,0 +1,84 @@
+"""Judge the own errors of layers: rounding to fewer bits, a layer that stands out, or a fault.
+
+The error of a healthy layer depends on its number of bits, which a dump need not tell. So layers are compared with the
+median of the quantised ones, and faults are recognised by their pattern: a factor or a shift is no rounding.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Optional
+
+from ascend_dump.analysis.quantised.layer_error import LayerError
+
+__all__ = ["judged"]
+
+#: A layer stands out from this multiple of the median error.
+_TIMES = 3.0
+#: Layers from which a median says something.
+_FEWEST = 3
+#: Relative errors: the least that stands out, that of a layer without quantisation, and that of an output of noise.
+_LEAST, _UNQUANTISED, _NOISE = 0.02, 0.02, 0.5
+#: Faults: factors of an output further from 1, and shifts of channels.
+_GAIN, _SHIFT = 0.1, 0.05
+_ORDER = ("wrong", "stands out", "ok")
+
+
+def judged(layers: Sequence[LayerError]) -> list[LayerError]:
+    """Return the layers with verdicts and reasons, wrong ones first, then by their errors, the largest first."""
+    errors = [one.numbers.relative for one in layers if one.is_quantised and math.isfinite(one.numbers.relative)]
+    median = statistics.median(errors) if len(errors) >= _FEWEST else None
+    verdicts = [_judge(layer, median) for layer in layers]
+    with_verdicts = [replace(layer, verdict=verdict, reason=text) for layer, (verdict, text) in zip(layers, verdicts)]
+    return sorted(with_verdicts, key=lambda layer: (_ORDER.index(layer.verdict), -layer.numbers.relative))
+
+
+def _judge(layer: LayerError, median: Optional[float]) -> tuple[str, str]:
+    numbers = layer.numbers
+    if math.isnan(numbers.snr):
+        return "wrong", "its output has NaN or Inf where that of the reference's layer has none"
+    size = f"relative error {numbers.relative:.2g}"
+    if not layer.is_quantised:
+        if numbers.relative > _UNQUANTISED:
+            return "wrong", f"nothing quantises it, but its output differs: {size}"
+        return "ok", ""
+    times = 0.0 if not median else numbers.relative / median
+    stands_out = numbers.relative > _LEAST and (numbers.relative > _NOISE if median is None else times > _TIMES)
+    if times:
+        size += f", {times:.3g} times the median of the quantised layers"
+    fault = "; ".join(_faults(layer, stands_out=stands_out))
+    if fault:
+        return "wrong", f"{fault} ({size})"
+    if not stands_out:
+        return "ok", size
+    return "stands out", "; ".join([size, *_explanations(layer)])
+
+
+def _faults(layer: LayerError, *, stands_out: bool) -> Iterator[str]:
+    """Yield what rounding does not do."""
+    numbers = layer.numbers
+    if abs(numbers.gain - 1) > _GAIN:
+        yield f"its output is {numbers.gain:.3g} times as large as it should be: a wrong scale"
+    elif numbers.shift > _SHIFT and stands_out:
+        yield f"its channels are shifted by {numbers.shift:.2g} of the output: a wrong zero point or bias"
+    elif numbers.channels and stands_out and numbers.relative > 2 * _SHIFT:
+        yield f"{_named_channels(numbers.channels)} most of the error: a wrong scale of a channel"
+    elif numbers.relative > _NOISE and stands_out:
+        yield "its output is mostly error: a wrong scale"
+
+
+def _named_channels(channels: Sequence[int]) -> str:
+    names = ", ".join(map(str, channels[:4]))
+    return f"output channel {names} has" if len(channels) == 1 else f"output channels {names} have"
+
+
+def _explanations(layer: LayerError) -> Iterator[str]:
+    if layer.outliers:
+        outlier = layer.outliers[0]
+        yield (
+            f"channel {outlier.channel} of its input reaches {outlier.largest:.3g}, {outlier.times:.3g} times the "
+            "median channel: one scale for all channels leaves few bits for the others"
+        )
