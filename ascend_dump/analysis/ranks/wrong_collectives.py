@@ -94,8 +94,10 @@ def of_one_rank(origins: Sequence[Origin]) -> Sequence[Origin]:
 
 
 def _may_follow(origin: Origin) -> bool:
-    """Return True if the origin concerns a tensor over several ranks, or an operator that only they run."""
+    """Return True if the origin concerns a tensor over several ranks, an operator that only they run, or an input."""
     is_one_sided = origin.pair.actual is None or origin.pair.reference is None
+    if origin.pair.record.io == "input":
+        return True
     return (origin.kind == "structure" and is_one_sided) or is_over_ranks(origin.pair.transformation)
 
 
