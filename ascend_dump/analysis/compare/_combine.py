@@ -38,12 +38,12 @@ def _origins_and_pairs(dumps: Sequence[Dump], results: Sequence[RankResult]) -> 
     pairs = Pairs([part for result in results for part in result.parts])
     if results[0].are_parts:
         from ascend_dump.analysis.ranks.enlarged_rounding import without_enlarged_rounding
-        from ascend_dump.analysis.ranks.wrong_collectives import of_one_rank, with_wrong_calls
+        from ascend_dump.analysis.ranks.wrong_collectives import of_one_rank, once_for_ranks, with_wrong_calls
 
         # If both have several ranks, those of actual: the reference is assumed to be correct.
         many_ranks = dumps[0] if len(dumps[0].known_values("rank")) > 1 else dumps[1]
         origins = without_enlarged_rounding(origins, pairs.looked_at())
-        origins = with_wrong_calls(of_one_rank(origins), many_ranks, pairs.looked_at())
+        origins = once_for_ranks(with_wrong_calls(of_one_rank(origins), many_ranks, pairs.looked_at()))
         if not origins:
             # Everything that both sides compute agrees: what ranks do to work together has no counterpart.
             pairs = pairs.without_unmatched().replaced(_as_noise)

@@ -140,7 +140,8 @@ def test_a_wrong_operator_of_one_rank_is_the_origin(tmp_path: Path, rank: int, n
 )
 def test_what_ranks_leave_out_is_said_at_the_update(tmp_path: Path, missing: str, words: str) -> None:
     comparison = compared(tmp_path, 2, missing=missing)
-    first = comparison.origins[0]
+    [first] = comparison.origins
     assert first.op_type == "aten::add_"
+    assert "the same on rank 1" in first.evidence
     assert words in first.evidence
     assert "(w.grad)" in first.evidence[0]
