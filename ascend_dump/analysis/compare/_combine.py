@@ -42,11 +42,14 @@ def _origins_and_pairs(dumps: Sequence[Dump], results: Sequence[RankResult]) -> 
 
         # If both have several ranks, those of actual: the reference is assumed to be correct.
         many_ranks = dumps[0] if len(dumps[0].known_values("rank")) > 1 else dumps[1]
+        found = len(origins)
         origins = without_enlarged_rounding(origins, pairs.looked_at())
+        has_enlarged = len(origins) < found
         origins = once_for_ranks(with_wrong_calls(of_one_rank(origins), many_ranks, pairs.looked_at()))
         if not origins:
             # Everything that both sides compute agrees: what ranks do to work together has no counterpart.
-            pairs = pairs.without_unmatched().replaced(_as_noise)
+            pairs = pairs.without_unmatched()
+            pairs = pairs.replaced(_as_noise) if has_enlarged else pairs
     elif any(len(results) > 1 or result.op_type.startswith(COLLECTIVES) for result in origins):
         from ascend_dump.analysis.ranks.origins_over_ranks import over_ranks
 
