@@ -10,7 +10,7 @@ group `ascend_dump.dialects`; if it fails, the error is reported with its name, 
 from __future__ import annotations
 
 from ascend_dump.reading._array_files import read_npy, read_pt
-from ascend_dump.reading._dialect import Batch, Dialect, Directory, Entry, rank_of
+from ascend_dump.reading._dialect import Batch, Dialect, Directory, Entry, rank_of, world_size_of
 from ascend_dump.reading._dump import Dump
 from ascend_dump.reading._open import open_dump
 from ascend_dump.reading._provenance import MadeOf
@@ -40,4 +40,5 @@ __all__ = [
     "read_pt",
     "read_regular",
     "registered_dialects",
+    "world_size_of",
 ]

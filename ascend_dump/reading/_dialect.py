@@ -218,3 +218,9 @@ def rank_of(parts: Sequence[str]) -> Optional[int]:
         if match:
             return int(match[2])
     return None
+
+
+def world_size_of(parts: Sequence[str]) -> Optional[int]:
+    """Return the number of ranks from the level `worldsizeN_global_rankR` of a path; None if there is none."""
+    sizes = (_RANK_LEVEL.fullmatch(part) for part in parts)
+    return next((int(match[1]) for match in sizes if match), None)

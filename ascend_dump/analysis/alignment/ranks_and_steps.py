@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Optional
+from itertools import islice
+from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.alignment.shard_notation import ShardLayouts
-from ascend_dump.analysis.alignment.shards import NO_LAYOUTS, Portions, hold_parts
+from ascend_dump.analysis.alignment.shards import NO_LAYOUTS, Portion, Portions, hold_parts
 from ascend_dump.analysis.operators.operator import Operator, operators
-from ascend_dump.reading import Batch, MadeOf, Record
+from ascend_dump.reading import Batch, MadeOf, Record, world_size_of
 
 __all__ = [
     "Key",
@@ -44,6 +45,7 @@ class RankGroup(NamedTuple):
     made_of      `Dump.made_of` of this side
     counterpart  the ranks of the other side, if it has several too
     layouts      the layouts of the user
+    over_ranks   sums and means over ranks so far, by contents
     """
 
     of_actual: bool
@@ -52,6 +54,7 @@ class RankGroup(NamedTuple):
     made_of: ReadMadeOf
     counterpart: Optional[RankGroup] = None
     layouts: ShardLayouts = NO_LAYOUTS
+    over_ranks: Optional[dict[Any, Portion]] = None
 
     @classmethod
     def of(
@@ -65,10 +68,10 @@ class RankGroup(NamedTuple):
         ranks = [tuple(sorted({rank for rank, _ in side}, key=_number)) for side in (a, b)]
         if not may_be_parts(len(ranks[0]), len(ranks[1]), layouts):
             return None
-        sides = [cls(i == 0, ranks[i], side, made_of[i], None, layouts) for i, side in enumerate((a, b))]
+        sides = [cls(i == 0, ranks[i], side, made_of[i], None, layouts, {}) for i, side in enumerate((a, b))]
         several, few = sides if len(ranks[0]) > len(ranks[1]) else sides[::-1]
         group = several._replace(counterpart=few if len(few.numbers) > 1 else None)
-        if layouts:
+        if layouts or _are_of_other_worlds(a, b):
             return group
         for (rank, step), batches in few.batches.items():
             first = several.batches.get((several.numbers[0], step))
@@ -117,7 +120,24 @@ class RankGroup(NamedTuple):
             of_actual=self.of_actual,
             layouts=self.layouts,
             counterpart=counterpart,
+            over_ranks=self.over_ranks,
         )
+
+
+def _are_of_other_worlds(*sides: dict[Key, list[Batch]]) -> bool:
+    """Return True if both sides ran on other numbers of ranks, so that no rank is missing."""
+    sizes = [
+        {
+            None if record.path is None else world_size_of(record.path.parts)
+            for batches in side.values()
+            for batch in batches[:1]
+            for record in islice(batch, 1)
+        }
+        for side in sides
+    ]
+    worlds = [size.pop() if len(size) == 1 else None for size in sizes]
+    present = [len({rank for rank, _ in side}) for side in sides]
+    return None not in worlds and worlds[0] != worlds[1] and worlds == present
 
 
 def _number(value: Optional[int]) -> int:

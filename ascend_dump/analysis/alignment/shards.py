@@ -9,16 +9,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ascend_dump.analysis.alignment.placements import memory_of, placements_of, terms_of
+from ascend_dump.analysis.alignment.rank_relations import (
+    BLOCKS,
+    FAR,
+    MEAN,
+    NORM,
+    SUM,
+    RelationFinder,
+    cuts_of,
+    distance_of,
+    why_no_whole,
+)
 from ascend_dump.analysis.alignment.shard_notation import ShardLayout, ShardLayouts
 from ascend_dump.analysis.numerics.statistics_bounds import RoundedStatistics, rounded_statistics
 from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.properties import writes
 from ascend_dump.analysis.pairing.same_framework import align
 from ascend_dump.dump_format import Placement
+from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 from ascend_dump.statistics import Statistics
 
@@ -35,11 +47,6 @@ __all__ = [
     "is_over_ranks",
 ]
 
-#: Numbers of blocks of one axis that may have been split one by one: gate and up, or query, key and value.
-_BLOCKS = (1, 2, 3)
-#: Terms of a sum are further apart than this, relative to the norm of the sum.
-_FAR = 0.1
-_SUM, _MEAN = "sum over", "mean over"
 _TERMS, _STATISTICS = "terms of a sum", "statistics of"
 NO_LAYOUTS = ShardLayouts()
 
@@ -50,6 +57,19 @@ class Portion(NamedTuple):
     values: np.ndarray
     counterpart: np.ndarray
     name: str
+
+
+class _KnownArray:
+    """Loads an array that was read already."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+
+    def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
+        return self._array
+
+    def statistics(self, record: Record) -> Optional[Statistics]:
+        return None
 
 
 class WholeTensor(NamedTuple):
@@ -69,6 +89,7 @@ class Portions:
     of_actual     the side with several ranks is actual
     layouts       the layouts of the user
     counterpart   the ranks of the other side, if it has several too, but fewer
+    over_ranks    sums and means over ranks in earlier steps; those of this step are added
     """
 
     def __init__(
@@ -81,6 +102,7 @@ class Portions:
         of_actual: bool,
         layouts: ShardLayouts = NO_LAYOUTS,
         counterpart: Optional[Portions] = None,
+        over_ranks: Optional[dict[Any, Portion]] = None,
     ) -> None:
         self._of_actual = of_actual
         self._operators = operators
@@ -92,6 +114,10 @@ class Portions:
         self._siblings_by_id: Optional[dict[int, list[Optional[Record]]]] = None
         self._placements: Optional[dict[Any, Placement]] = None
         self._terms: dict[Any, int] = {}
+        #: Tensors over several ranks, by the contents of the rank and of the whole.
+        self._over_ranks: dict[Any, Portion] = {} if over_ranks is None else over_ranks
+        #: The tensors of operators that update parameters, by id.
+        self._updates: Optional[set[int]] = None
 
     @property
     def _count(self) -> int:
@@ -107,6 +133,42 @@ class Portions:
             return self._part(actual, reference)
         part = self._part(reference, actual)
         return None if part is None else (part.counterpart, part.values, f"{part.name} of the reference")
+
+    def aligned(self, actual: Record, reference: Record) -> Optional[tuple[Record, Record]]:
+        """Return both records with the same elements; None if there is no part with the values of one rank.
+
+        Raises what reading a tensor raises.
+        """
+        arrays = self.arrays(actual, reference)
+        if arrays is None:
+            return (actual, reference) if actual.shape == reference.shape else None
+        name = arrays[2]
+        if not name.startswith("part ") or ", divided by" in name or is_over_ranks(name.partition(" of part")[0]):
+            return None
+        values = (reference, arrays[1]) if self._of_actual else (actual, arrays[0])
+        part = values[0].as_part(_KnownArray(values[1]), values[1].shape)
+        return (actual, part) if self._of_actual else (part, reference)
+
+    def has_to_agree(self, actual: Record, reference: Record) -> bool:
+        """Return True for tensors of an update of a parameter: no rank may have a value of its own there."""
+        return not self._may_be_term(actual if self._of_actual else reference)
+
+    def why_different(self, actual: Record, reference: Record) -> list[str]:
+        """Return how a tensor differs that is no part and no term: what ranks did not do to it, in sentences."""
+        record, whole = (actual, reference) if self._of_actual else (reference, actual)
+        siblings = self._siblings(record)
+        if siblings is None or self._counterpart is not None or record.shape != whole.shape:
+            return []
+        try:
+            terms = [sibling.numpy().astype("float64") for sibling in siblings if sibling.shape == record.shape]
+            array = whole.numpy().astype("float64")
+        except AscendDumpError:
+            return []
+        return why_no_whole(terms, array)
+
+    def is_of_one_rank(self, actual: Record, reference: Record) -> bool:
+        """Return True if another rank lacks the operator of these records."""
+        return self._siblings(actual if self._of_actual else reference) is None
 
     def statistics(
         self, actual: Record, reference: Record
@@ -130,7 +192,15 @@ class Portions:
 
     def _part(self, record: Record, whole: Record) -> Optional[Portion]:
         if self._counterpart is None:
-            return self._of(record, WholeTensor(whole.shape or (), whole.numpy))
+            portion = self._of(record, WholeTensor(whole.shape or (), whole.numpy))
+            contents = (record.content, whole.content)
+            if None in contents:
+                return portion
+            if portion is not None and is_over_ranks(portion.name):
+                self._over_ranks[contents] = portion
+            # One rank alone may write a loss to a log.
+            is_of_all = portion is not None or self._siblings(record) is not None
+            return portion if is_of_all or not self._may_be_term(record) else self._over_ranks.get(contents)
         candidates: list[tuple[float, Optional[Portion]]] = []
         for candidate in self._counterpart.wholes(whole, record):
             part = self._of(record, candidate)
@@ -138,7 +208,7 @@ class Portions:
                 continue
             portion = part or Portion(record.numpy(), candidate.numpy(), "")
             is_single = part is None and candidate.numpy == whole.numpy
-            candidates.append((_distance(portion.values, portion.counterpart), None if is_single else portion))
+            candidates.append((distance_of(portion.values, portion.counterpart), None if is_single else portion))
         return min(candidates, key=itemgetter(0))[1] if candidates else None
 
     def _of(self, record: Record, whole: WholeTensor) -> Optional[Portion]:
@@ -146,14 +216,37 @@ class Portions:
         if layout is not None:
             return self._by_layout(layout, record, whole)
         placed = self._placed(record, whole)
-        if placed is not None:
+        distance = None if placed is None else distance_of(placed.values, placed.counterpart)
+        if distance == 0:
             return placed
         siblings = self._siblings(record)
         if siblings is None or record.shape is None:
-            return None
-        if record.shape == whole.shape:
-            return self._term(record, whole, siblings)
-        return self._cut(record, whole, [sibling.shape or () for sibling in siblings])
+            return placed
+        related = self._related(record, whole, siblings)
+        if placed is not None and distance is not None:
+            # Two dimensions of a mesh may divide one axis, in an order that the placement does not record.
+            is_nearer = related is not None and 16 * distance_of(related.values, related.counterpart) < distance
+            return related if is_nearer else placed
+        if related is not None or record.shape != whole.shape:
+            return related
+        return self._term(record, whole, siblings) if self._may_be_term(record) else None
+
+    def _related(self, record: Record, whole: WholeTensor, siblings: Sequence[Record]) -> Optional[Portion]:
+        """Return the nearest relation to the whole; None if the rank has the whole, or no relation fits."""
+        shapes = [sibling.shape or () for sibling in siblings]
+        alike = all(sibling.dtype == record.dtype for sibling in siblings)
+        terms = alike and self._may_be_term(record)
+        finder = RelationFinder(self._position, shapes, lambda n: siblings[n].numpy(), record.dtype or "", terms)
+        relation = finder.nearest(whole.numpy())
+        return None if relation is None else Portion(*relation)
+
+    def _may_be_term(self, record: Record) -> bool:
+        """Return False for tensors of an operator that updates a parameter: replicas have one value there."""
+        if self._updates is None:
+            self._updates = {
+                id(member) for operator in self._operators if _is_update(operator) for member in operator.records
+            }
+        return id(record) not in self._updates
 
     def _by_layout(self, layout: ShardLayout, record: Record, whole: WholeTensor) -> Optional[Portion]:
         """Return the part by a layout of the user. Raises ConfigError if shapes contradict it."""
@@ -176,7 +269,7 @@ class Portions:
         placement = self._placement(record)
         count = self._terms.get(id(record), self._terms.get(memory_of(record)))
         if count is not None and record.shape == whole.shape:
-            return Portion(record.numpy().astype("float64") * count, whole.numpy(), f"{_SUM} {count} ranks")
+            return Portion(record.numpy().astype("float64") * count, whole.numpy(), f"{SUM} {count} ranks")
         if placement is None or record.rank is None or placement.shape != whole.shape:
             return None
         method = self._sum if record.shape == whole.shape else self._region
@@ -219,7 +312,7 @@ class Portions:
         total = sum((addend.numpy().astype(np.float64) for addend in addends), np.zeros(record.shape or ()))
         is_mean = "partial avg" in placement.axes
         total = total / len(addends) if is_mean else total
-        return Portion(total, total, f"{_MEAN if is_mean else _SUM} {len(addends)} ranks")
+        return Portion(total, total, f"{MEAN if is_mean else SUM} {len(addends)} ranks")
 
     def _beside(self, record: Record, placement: Placement, along: Sequence[bool]) -> list[Record]:
         """Return the records of the ranks at the same coordinates of the mesh, except along the selected dimensions."""
@@ -265,7 +358,7 @@ class Portions:
         if len(axes) != 1 or any(len(a) != len(b) for a, b in shapes):
             return
         [axis] = axes
-        for blocks in _BLOCKS:
+        for blocks in BLOCKS:
             arrays = [sibling.numpy() for sibling in siblings]
             if all(array.shape[axis] % blocks == 0 for array in arrays):
                 yield _whole(_joined_blocks(arrays, blocks, axis))
@@ -331,40 +424,12 @@ class Portions:
         return siblings if len(contents) == len(siblings) else [record]
 
     def _cut(
-        self,
-        record: Record,
-        whole: WholeTensor,
-        shapes: Sequence[tuple[int, ...]],
-        ways: Sequence[int] = _BLOCKS,
+        self, record: Record, whole: WholeTensor, shapes: Sequence[tuple[int, ...]], ways: Sequence[int]
     ) -> Optional[Portion]:
-        import numpy as np
-
-        shape = record.shape or ()
-        axes = [axis for axis, (size, whole_size) in enumerate(zip(shape, whole.shape)) if size != whole_size]
-        if len(shape) != len(whole.shape) or len(axes) != 1:
-            return None
-        [axis] = axes
-        sizes = [sizes_of[axis] for sizes_of in shapes if len(sizes_of) == len(shape)]
-        across = {(*sizes_of[:axis], *sizes_of[axis + 1 :]) for sizes_of in shapes}
-        if len(sizes) != len(shapes) or len(across) != 1 or sum(sizes) != whole.shape[axis]:
-            return None
-        starts = [0, *accumulate(sizes)]
         values, whole_values = record.numpy(), whole.numpy()
-        equal = len(set(sizes)) == 1
-        candidates: list[tuple[float, Portion]] = []
-        for blocks in ways:
-            if blocks > 1 and (not equal or sizes[0] % blocks):
-                continue
-            width, step = sizes[self._position] // blocks, sizes[0] // blocks * len(sizes)
-            first = starts[self._position] // blocks
-            indices = np.concatenate([np.arange(width) + first + block * step for block in range(blocks)])
-            part = whole_values.take(indices, axis)
-            name = f"part {self._position + 1} of {len(sizes)} along axis {axis}"
-            portion = Portion(values, part, name + (f", of {blocks} blocks" if blocks > 1 else ""))
-            candidates.append((_distance(values, part), portion))
-            if not candidates[-1][0]:
-                break
-        return min(candidates, key=itemgetter(0))[1] if candidates else None
+        cuts = cuts_of(self._position, shapes, whole.shape, ways)
+        portions = [Portion(values, cut.of(whole_values), cut.name) for cut in cuts if cut.name.endswith(" blocks")]
+        return min(portions, key=lambda each: distance_of(each.values, each.counterpart), default=None)
 
     def _term(self, record: Record, whole: WholeTensor, siblings: Sequence[Record]) -> Optional[Portion]:
         import numpy as np
@@ -372,17 +437,17 @@ class Portions:
         if any(sibling.shape != record.shape or sibling.dtype != record.dtype for sibling in siblings):
             return None
         values, whole_values = record.numpy(), whole.numpy()
-        if values.dtype.kind not in "fV" or not _distance(values, whole_values):
+        if values.dtype.kind not in "fV" or not distance_of(values, whole_values):
             return None
         terms = [sibling.numpy().astype(np.float64) for sibling in siblings]
         total = sum(terms, np.zeros(values.shape))
         mean = total / len(siblings)
-        ways = [(_distance(total, whole_values), _SUM, total), (_distance(mean, whole_values), _MEAN, mean)]
+        ways = [(distance_of(total, whole_values), SUM, total), (distance_of(mean, whole_values), MEAN, mean)]
         least, word, result = min(ways, key=itemgetter(0))
         # Ranks that have the whole tensor are near it, or near each other even if one rank has wrong values.
-        nearest = min(_distance(term, whole_values) for term in terms)
-        neighbours = min(_distance(term, following) for term, following in zip(terms, terms[1:]))
-        if least >= nearest or min(nearest, neighbours) <= _FAR * _distance(whole_values, np.zeros(1)):
+        nearest = min(distance_of(term, whole_values) for term in terms)
+        neighbours = min(distance_of(term, following) for term, following in zip(terms, terms[1:]))
+        if least >= nearest or min(nearest, neighbours) <= FAR * distance_of(whole_values, np.zeros(1)):
             return None
         return Portion(result, whole_values, f"{word} {len(siblings)} ranks")
 
@@ -430,6 +495,19 @@ def hold_parts(parts: Sequence[Operator], whole: Sequence[Operator], counts: tup
     return False
 
 
+def _is_update(operator: Operator) -> bool:
+    """Return True if an operator outside of modules writes a parameter, or a state of an optimizer.
+
+    States have no name in the first step, but the gradient has that is added to them.
+    """
+    if operator.phase != "other" or not writes(operator.op_type):
+        return False
+    names = [record.parameter or "" for record in (*operator.inputs, *operator.outputs)]
+    has_state = any(name and not name.endswith(".grad") for name in names)
+    written = {record.parameter or "" for record in (*operator.inputs[:1], *operator.outputs)}
+    return has_state or (any(names) and not any(name.endswith(".grad") for name in written))
+
+
 def identity_text(record: Record) -> Any:
     """Return a value that is equal for equal tensors: the content hash, else the recorded statistics."""
     content = record.content
@@ -438,18 +516,9 @@ def identity_text(record: Record) -> Any:
 
 def is_of_parts(transformation: str) -> bool:
     """Return whether a pair compares something else than the tensors of the ranks themselves."""
-    return transformation.startswith(("part ", "cast", _SUM, _MEAN, _TERMS, _STATISTICS))
+    return transformation.startswith(("part ", "cast", SUM, MEAN, NORM, _TERMS, _STATISTICS))
 
 
 def is_over_ranks(transformation: str) -> bool:
     """Return whether a pair compares a sum or mean over several ranks."""
-    return transformation.startswith((_SUM, _MEAN))
-
-
-def _distance(a: np.ndarray, b: np.ndarray) -> float:
-    import numpy as np
-
-    with np.errstate(all="ignore"):
-        difference = (a.astype(np.float64) - b.astype(np.float64)).reshape(-1)
-    finite = difference[np.isfinite(difference)]
-    return float(np.linalg.norm(finite))
+    return transformation.startswith((SUM, MEAN, NORM))

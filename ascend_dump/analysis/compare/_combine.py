@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.compare._comparison import Comparison
@@ -12,12 +13,15 @@ from ascend_dump.analysis.compare._surroundings import differing_surroundings
 from ascend_dump.analysis.compare._unused import unused_names, unused_rules
 from ascend_dump.analysis.explaining.origins import importance
 from ascend_dump.analysis.explaining.pairs import Pairs
-from ascend_dump.analysis.explaining.results import ChangedCall, Origin, Rebuilt
+from ascend_dump.analysis.explaining.results import ChangedCall, Origin, Pair, Rebuilt
 from ascend_dump.analysis.judging.verdict import Rules
 from ascend_dump.analysis.operators.properties import COLLECTIVES
 from ascend_dump.reading import Dump
 
 __all__ = ["ResultGroup", "combine", "combine_groups"]
+
+
+_ENLARGED = "follows from rounding that an optimizer enlarged on another rank"
 
 
 class ResultGroup(NamedTuple):
@@ -33,16 +37,29 @@ def _origins_and_pairs(dumps: Sequence[Dump], results: Sequence[RankResult]) -> 
     origins: Sequence[Origin] = [origin for result in results for origin in result.origins]
     pairs = Pairs([part for result in results for part in result.parts])
     if results[0].are_parts:
-        from ascend_dump.analysis.ranks.wrong_collectives import of_one_rank, with_wrong_calls
+        from ascend_dump.analysis.ranks.enlarged_rounding import without_enlarged_rounding
+        from ascend_dump.analysis.ranks.wrong_collectives import of_one_rank, once_for_ranks, with_wrong_calls
 
         # If both have several ranks, those of actual: the reference is assumed to be correct.
         many_ranks = dumps[0] if len(dumps[0].known_values("rank")) > 1 else dumps[1]
-        origins = with_wrong_calls(of_one_rank(origins), many_ranks, pairs.looked_at())
+        found = len(origins)
+        origins = without_enlarged_rounding(origins, pairs.looked_at())
+        has_enlarged = len(origins) < found
+        origins = once_for_ranks(with_wrong_calls(of_one_rank(origins), many_ranks, pairs.looked_at()))
+        if not origins:
+            # Everything that both sides compute agrees: what ranks do to work together has no counterpart.
+            pairs = pairs.without_unmatched()
+            pairs = pairs.replaced(_as_noise) if has_enlarged else pairs
     elif any(len(results) > 1 or result.op_type.startswith(COLLECTIVES) for result in origins):
         from ascend_dump.analysis.ranks.origins_over_ranks import over_ranks
 
         origins, pairs = over_ranks(origins, dumps[0], pairs)
     return origins, pairs
+
+
+def _as_noise(pair: Pair) -> Pair:
+    """Return a pair that differs although there is no origin: rounding that an optimizer enlarged explains it."""
+    return replace(pair, verdict="noise", explained=True, reason=_ENLARGED) if pair.verdict == "different" else pair
 
 
 def combine(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.explaining.input_kind import InputKinds
+from ascend_dump.analysis.explaining.local_results import NO_COUNTERPART, MadeAlone, is_index_into_part, only_passes_on
 from ascend_dump.analysis.explaining.origins import Draft, add_effect
 from ascend_dump.analysis.explaining.rank_state import (
     FOLLOWS,
@@ -125,14 +126,35 @@ class InputJudge:
             difference = difference.of_values()
             pair = replace(pair, verdict="different", reason="")
         has_no_value = is_contribution(a) is False or is_unread(b)
+        if difference.verdict == "unmatched":
+            return _JudgedInput(pair, state.known.causes_of(difference.contents))
         if has_no_value and difference.verdict != "structure":
             reason = f"no defined value: {_UNREAD}"
             return _JudgedInput(replace(pair, verdict="noise", reason=reason, undefined=_UNREAD, measure=None))
         known = self._look_up(a, b, difference, pair)
-        if match.reference.function in SHAPED and b.index == 0 and difference.verdict != "structure":
+        is_structure = difference.verdict == "structure" and not state.has_parts
+        if match.reference.function in SHAPED and b.index == 0 and not is_structure:
             # Its output neither follows from the difference nor proves anything of it.
             return _JudgedInput(replace(pair, verdict="noise", reason=_SHAPE) if known is None else known.pair)
+        if known is None and state.has_parts and self._is_local(match, a, b, difference):
+            state.local.add(a, b)
+            return _JudgedInput(replace(pair, verdict="unmatched", reason=NO_COUNTERPART))
+        if known is None and state.has_parts and not match.reference.module and only_passes_on(match.reference):
+            # A parameter may be updated by another rank: operators that compute with it judge it.
+            return _JudgedInput(replace(pair, verdict="unmatched", reason=NO_COUNTERPART))
         return known or self._judge_new(match, a, b, difference, pair)
+
+    def _is_local(self, match: Match, a: Record, b: Record, difference: Difference) -> bool:
+        """Return True if a rank of several has such a tensor, and the other side has none."""
+        local = self._state.local
+        if len(match.actual.inputs) != len(match.reference.inputs):
+            return True  # a list of samples: each rank has its own
+        if local.are_local(a, b):
+            return True
+        if local.maker(a, b) is None:
+            return False
+        others = [self._state.compare(match, *pair)[1] for pair in match.inputs]
+        return is_index_into_part(b, others)
 
     def _look_up(self, a: Record, b: Record, difference: Difference, pair: Pair) -> Optional[_JudgedInput]:
         """Return the judged input if its difference, or its noise, is known; else None."""
@@ -155,6 +177,15 @@ class InputJudge:
         makers = state.stretches.makers(difference.contents)
         if makers:
             border, noise = state.judge_border(makers, a, b, difference, pair)
+            own = frozenset(number for number in border.causes if state.drafts[number].hidden)
+            if border.causes and state.has_parts:
+                # Operators that only one side runs are no origin: their result is.
+                pair = replace(pair, verdict="different", reason=border.pair.reason)
+                causes = border.causes - own or frozenset(
+                    {self._add_origin(self._kind_of(match, b), match, b, pair, ())}
+                )
+                state.known.add(difference.contents, causes)
+                return _JudgedInput(pair, causes)
             return _JudgedInput(border.pair, border.causes, noise, border if border.causes else None)
         if difference.measure is not None and difference.verdict != "structure":
             verdict, reason = state.judge.of_input(a, b, difference)
@@ -184,6 +215,10 @@ class InputJudge:
         self, kind: str, match: Match, reference: Record, pair: Pair, sources: Sequence[str]
     ) -> OriginNumber:
         name = self._wiring.parameter(pair.record) if kind == "parameter" and self._wiring is not None else ""
+        shards = self._state.differences.shards
+        if shards is not None and pair.actual is not None and pair.reference is not None:
+            name = pair.record.parameter or reference.parameter or ""
+            sources = [*shards.why_different(pair.actual, pair.reference), *sources]
         label = f"{pair.record.label}{name and f' ({name})'}"
         evidence = [f"{label}: {pair.reason}", *sources, *self._state.unreadable_evidence()]
         if is_of_module(reference) and kind == "parameter":
@@ -200,9 +235,23 @@ class InputJudge:
         if kind == "wiring" and match.reference.source:
             # Operators of one source line are one change of the program, in each layer.
             joined = (kind, match.reference.source, match.reference.op_type)
-        draft = Draft(kind, pair, evidence, first_seen=kind != "wiring", joined=joined)
+        made = self._state.local.maker(pair.actual, pair.reference) if self._state.has_parts else None
+        if made is not None:
+            kind, pair, evidence = _made_alone(made, pair, evidence)
+            joined = (kind, pair.record.source, pair.record.op_type)
+        draft = Draft(kind, pair, evidence, first_seen=kind not in ("wiring", "structure"), joined=joined)
         number = self._state.drafts.add(draft)
         if kind == "wiring":
             self._state.wirings[match.reference.op_name, tuple(sources)] = number
             self._state.rebuilt.append((number, match.reference.position))
         return number
+
+
+def _made_alone(made: MadeAlone, pair: Pair, evidence: Sequence[str]) -> tuple[str, Pair, list[str]]:
+    """Return kind, pair and evidence of an input that differs because one side alone runs an operator before it."""
+    operator = made.operator
+    record = next(iter(operator.outputs))
+    reason = f"{operator.op_type} runs in {'actual' if made.of_actual else 'the reference'} only"
+    sides = (record, None) if made.of_actual else (None, record)
+    lines = [reason, f"its result differs, read as {evidence[0]}", *evidence[1:]]
+    return "structure", replace(pair, actual=sides[0], reference=sides[1], reason=reason), lines

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Optional
 
 from ascend_dump.analysis.explaining.input_evidence import InputEvidence, inputs_of
+from ascend_dump.analysis.explaining.local_results import NO_COUNTERPART_INPUT, only_passes_on, why_local
 from ascend_dump.analysis.explaining.origins import Draft, explain
 from ascend_dump.analysis.explaining.rank_state import (
     FOLLOWS,
@@ -22,6 +23,7 @@ from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.judging.input_noise import FOLLOWS_FLIPS, NO_ORIGINS, InputNoise, OriginNumber, flips_in
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.measure import Measure
+from ascend_dump.analysis.numerics.permutations import IDENTITY
 from ascend_dump.analysis.numerics.tensor_pair import Difference, identity_of, type_of
 from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.arguments import DifferingArgument, differing_arguments, same_generator
@@ -33,6 +35,7 @@ from ascend_dump.analysis.operators.properties import COLLECTIVES, RANDOM, VIEWS
 from ascend_dump.analysis.operators.undefined_outputs import why_undefined
 from ascend_dump.analysis.pairing.same_framework import Match
 from ascend_dump.dump_format import UNINITIALISED
+from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 
 __all__ = ["judge_outputs"]
@@ -78,6 +81,9 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
             state.remember(pair, None, frozenset({origin}))
     if a is None or b is None or difference.verdict in ("equal", "unreadable"):
         return pair
+    if difference.verdict == "unmatched":
+        state.local.add(a, b)
+        return pair
     memory = storage_of(a), storage_of(b)
     is_cast = operators.is_cast or memory in state.cast_memory
     if is_cast and difference.verdict == "structure" and a.shape == b.shape and is_no_value(a) and is_no_value(b):
@@ -104,6 +110,16 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
         size = math.prod(b.shape or ())
         state.known.add_noise(difference, type_of(a, b), operators.noise_causes, operators.noise, size)
         return replace(pair, verdict="noise", explained=True, reason=FOLLOWS_FLIPS, undefined=FOLLOWS_FLIPS)
+    if state.has_parts and pair.verdict == "different" and not operators.causes:
+        shards = state.differences.shards
+        is_alone = shards is not None and shards.is_of_one_rank(a, b)
+        reason = why_local(operators.match.reference, operators.inputs, pair, is_alone=is_alone)
+        if shards is not None and reason is not None and reason is not NO_COUNTERPART_INPUT:
+            reason = None if shards.has_to_agree(a, b) else reason
+        if reason is not None:
+            if not only_passes_on(operators.match.reference) or _reads_local(state, operators):
+                state.local.add(a, b)
+            return replace(pair, verdict="unmatched", reason=reason)
     operators.causes |= state.modules.of_output(b)
     causes = frozenset(operators.causes or operators.noise_causes)
     if causes:
@@ -111,6 +127,12 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
         pair = replace(pair, explained=True, reason=f"{FOLLOWS}{extent(pair.measure)}")
         state.remember(pair, difference.contents, causes)
     return pair
+
+
+def _reads_local(state: RankState, operators: OperatorPair) -> bool:
+    """Return True if an input is computed from what one rank of several has, and the other side has not."""
+    pairs = [(pair.actual, pair.reference) for pair in operators.inputs]
+    return any(a is not None and b is not None and state.local.are_local(a, b) for a, b in pairs)
 
 
 def _undefined(
@@ -150,6 +172,12 @@ def _judge_values(
         noise = [*noise, InputNoise(measure, unit, unit, NO_ORIGINS)]
     equal, clean = operators.has_equal_inputs, not causes or state.drafts.are_undefined(causes)
     verdict, reason = state.judge.of_output(match, a, b, difference, noise, clean=clean, equal=equal)
+    aligned = _aligned(state, match, a, b) if verdict == "different" and state.judge.of_parts else None
+    if aligned is not None:
+        in_one_order = replace(difference, layout=IDENTITY)
+        state.judge.of_parts = False
+        verdict, reason = state.judge.of_output(*aligned, in_one_order, noise, clean=clean, equal=equal)
+        state.judge.of_parts = True
     if verdict == "noise" and operators.is_replaced:
         reason = f"{match.actual.op_type} in place of {match.reference.op_type}, {reason}"
     undefined = ""
@@ -158,6 +186,26 @@ def _judge_values(
         if added.flips and flips_in(noise):
             undefined = FOLLOWS_FLIPS
     return replace(pair, verdict=verdict, reason=reason, undefined=undefined)
+
+
+def _aligned(state: RankState, match: Match, a: Record, b: Record) -> Optional[tuple[Match, Record, Record]]:
+    """Return the match and the output with the same elements on both sides; None if ranks combine their values."""
+    shards = state.differences.shards
+    if shards is None or match.tensors is not None:
+        return None
+    try:
+        inputs = [(x, y, shards.aligned(x, y)) for x, y in match.inputs if x is not None and y is not None]
+        output = shards.aligned(a, b)
+    except AscendDumpError:
+        return None
+    if output is None or any(pair is None for _, _, pair in inputs) or len(inputs) != len(match.inputs):
+        return None
+    pairs = [pair for _, _, pair in inputs if pair is not None]
+    actual, reference = (
+        replace(operator, inputs=[pair[side] for pair in pairs], outputs=[output[side]])
+        for side, operator in enumerate((match.actual, match.reference))
+    )
+    return (match._replace(actual=actual, reference=reference), *output)
 
 
 def _add_origin(state: RankState, operators: OperatorPair, pair: Pair) -> OriginNumber:
@@ -202,6 +250,7 @@ def _draft(state: RankState, operators: OperatorPair, pair: Pair, arguments: Seq
     if state.rerun is not None and pair.verdict == "different":
         evidence += state.rerun.evidence(match, pair.actual, pair.reference)
     evidence += _others_between(match)
+    evidence += _of_ranks(state, pair)
     added = _added_before(match) if kind in ("compute", "amplification") else None
     if added is not None:
         is_of_actual, record = added
@@ -226,6 +275,14 @@ def _draft(state: RankState, operators: OperatorPair, pair: Pair, arguments: Seq
         joined=_call_key(match.reference, texts) if texts else None,
         arguments=texts,
     )
+
+
+def _of_ranks(state: RankState, pair: Pair) -> list[str]:
+    """Return how several ranks differ from one that has the whole."""
+    shards = state.differences.shards
+    if shards is None or pair.actual is None or pair.reference is None:
+        return []
+    return shards.why_different(pair.actual, pair.reference)
 
 
 def _added_before(match: Match) -> Optional[tuple[bool, Record]]:

@@ -151,6 +151,17 @@ class Pairs(Sequence[Pair]):
         """Return the pairs after `change` was applied to those that were compared one by one."""
         return Pairs([part if isinstance(part, EqualStep) else list(map(change, part)) for part in self._parts])
 
+    def without_unmatched(self) -> Pairs:
+        """Return the pairs that have a partner: those of `looked_at` with another verdict, and all others."""
+        if not self.verdicts()["unmatched"]:
+            return self
+        return Pairs(
+            [
+                part if isinstance(part, EqualStep) else [pair for pair in part if pair.verdict != "unmatched"]
+                for part in self._parts
+            ]
+        )
+
     def verdicts(self) -> Counter[str]:
         """Return the number of pairs with each verdict."""
         counts: Counter[str] = Counter()

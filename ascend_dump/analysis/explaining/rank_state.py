@@ -10,6 +10,7 @@ from ascend_dump.analysis.explaining.changed_arguments import ChangedArguments
 from ascend_dump.analysis.explaining.effects import Node
 from ascend_dump.analysis.explaining.input_evidence import is_compared
 from ascend_dump.analysis.explaining.known_differences import KnownDifferences
+from ascend_dump.analysis.explaining.local_results import LocalResults
 from ascend_dump.analysis.explaining.origins import Drafts, add_effect
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.explaining.stretches import Border, EnteredStretch, MadeInside, Stretches
@@ -93,6 +94,7 @@ class RankState:
     cast_memory memory of this step that is allocated for such tensors, and has no value yet
     wirings     origins at inputs that read another tensor, by the name of the operator and the evidence
     rebuilt     origins where the programs are built differently in this step, and their operators or stretches
+    local       results of one rank of several that correspond to no tensor of the other side
     unreadable  number of unreadable records so far
     """
 
@@ -109,7 +111,13 @@ class RankState:
     cast_memory: set[tuple[Any, Any]] = field(default_factory=set)
     wirings: dict[tuple[str, tuple[str, ...]], OriginNumber] = field(default_factory=dict)
     rebuilt: list[tuple[OriginNumber, Node]] = field(default_factory=list)
+    local: LocalResults = field(default_factory=LocalResults)
     unreadable: int = 0
+
+    @property
+    def has_parts(self) -> bool:
+        """True if one side has more ranks, so that tensors of one rank may be parts of those of the other side."""
+        return self.differences.shards is not None
 
     def compare(self, match: Optional[Match], a: Optional[Record], b: Optional[Record]) -> tuple[Difference, Pair]:
         """Return the difference of two records, and their pair before its numbers are judged.

@@ -92,6 +92,7 @@ class Divergence:
         state.stretches.begin_step(stretches or {})
         state.rebuilt.clear()
         state.cast_memory.clear()
+        state.local.begin_step()
         #: By position in the reference: paired operators of which a tensor differs.
         self._differing: dict[int, Differing] = {}
         self._wiring = wiring
@@ -152,6 +153,8 @@ class Divergence:
             pairs.append(Pair(record if of_actual else None, None if of_actual else record, "", 0.0, verdict, reason))
         self._count_unreadable(pairs)
         outputs = [pair for pair in pairs if pair.record.io != "input" and pair.verdict == "unmatched"]
+        if self._state.has_parts:
+            self._state.local.add_operator(0 if of_actual else 1, operator)
         if outputs:
             self._enter_stretch(0 if of_actual else 1, operator, outputs)
         return pairs
@@ -165,12 +168,12 @@ class Divergence:
                 difference, pair = state.compare(None, a, b)
                 if difference.verdict == "equal":
                     state.note_agreement([entered])
-                elif difference.verdict != "unreadable":
+                elif difference.verdict not in ("unreadable", "unmatched"):
                     made = entered.stretch.makers(a, b)
                     makers = [MadeInside(entered, operator, record) for operator, record in made]
                     border, _ = state.judge_border(makers, a, b, difference, pair)
                     pair = border.pair
-                    if border.causes:
+                    if border.causes and not state.has_parts:
                         entered.result_differs = True
                         state.leave(border)
                         state.remember(pair, difference.contents, border.causes)
@@ -319,11 +322,16 @@ class Divergence:
             )
             entered = state.stretches.enter(stretch, number)
             entered.is_known = lost is not None
+            if state.has_parts and state.drafts[number].hidden:
+                # Ranks that work together run operators that one rank does not need: only their results count.
+                state.drafts[number].add_reach(False)
             if is_alone and operator.function == "detach" and operator.phase != "backward":
                 state.arguments.add_detached(side, operator, number)
-            state.rebuilt.append((number, entered))
-        state.arguments.add_forward(operator, entered.number)
-        state.modules.add_alone(outputs[0].record, entered.number)
+            if not state.has_parts:
+                state.rebuilt.append((number, entered))
+        if not state.has_parts:
+            state.arguments.add_forward(operator, entered.number)
+            state.modules.add_alone(outputs[0].record, entered.number)
         contents = [identity_of(record) for record in operator.inputs]
         for record, content in zip(operator.inputs, contents):
             self._inputs.judge_parameter(record)
@@ -336,7 +344,7 @@ class Divergence:
             state.stretches.add_output(side, entered, operator, pair.record)
             if contents and operator.function in COPIES:
                 state.known.add_copy(side, contents[0], identity_of(pair.record))
-            if _is_write(pair.record, operator):
+            if _is_write(pair.record, operator) and not state.has_parts:
                 state.known.add_one_sided_write(side, pair.record, entered.number)
 
 

@@ -60,8 +60,10 @@ def measure_without_masks(a: Record, b: Record) -> Optional[Measure]:
         actual, reference = _wide(a.numpy()), _wide(b.numpy())
     except AscendDumpError:
         return None
+    if actual.shape != reference.shape:
+        return None
     differ = actual != reference
-    if actual.shape != reference.shape or not differ.any() or differ.all():
+    if not differ.any() or differ.all():
         return None
     least, largest = np.abs(reference[~differ]).min(), np.abs(reference[differ]).max()
     if not least >= _MASK * max(largest, 1.0):

@@ -29,9 +29,19 @@ Types = tuple[Mapping[Hashable, Collection[Optional[str]]], Mapping[Hashable, Co
 class AlignedParts(Protocol):
     """Parts of two tensors with the same values of the program, if one tensor is not the same whole as the other.
 
-    Both methods return the values of actual, those of the reference, and the name of the transformation; None if the
-    tensors are compared as they are.
+    `arrays` and `statistics` return the values of actual, those of the reference, and the name of the transformation;
+    None if the tensors are compared as they are. `is_of_one_rank`: one rank of several alone runs the operator of a
+    record. `has_to_agree`: no rank may have a value of its own, and `why_different` says in sentences how ranks differ
+    there. `aligned`: both records with the same elements; None if values of several ranks are combined.
     """
+
+    def is_of_one_rank(self, actual: Record, reference: Record) -> bool: ...
+
+    def has_to_agree(self, actual: Record, reference: Record) -> bool: ...
+
+    def why_different(self, actual: Record, reference: Record) -> list[str]: ...
+
+    def aligned(self, actual: Record, reference: Record) -> Optional[tuple[Record, Record]]: ...
 
     def arrays(self, actual: Record, reference: Record) -> Optional[tuple[np.ndarray, np.ndarray, str]]: ...
 
@@ -117,7 +127,10 @@ class Differences:
         cast = not typed_alike and ((a.dtype, b.dtype) == self.cast or self._is_rounded_later(a, b))
         empty = [is_no_value(record) for record in (a, b)]
         if any(empty):
-            return _valueless(a, b, empty, cast)
+            without_value = _valueless(a, b, empty, cast)
+            if self.shards is not None and without_value.verdict == "structure":
+                return replace(without_value, verdict="unmatched")
+            return without_value
         for record in (a, b):
             if record.attrs.get("skipped"):
                 return Difference("unreadable", f"not stored: {record.attrs['skipped']}")
@@ -137,7 +150,11 @@ class Differences:
             if identities is not None:
                 self._measured[key] = read
         numbers, lower, layout = read.numbers, read.lower, read.layout
-        if numbers is None or (a.shape != b.shape and layout.startswith(_REARRANGED) and not self.layouts):
+        if numbers is None and self.shards is not None:
+            reason = f"{shape_text(a.shape)} on one rank of several is no part or term of {shape_text(b.shape)}"
+            return Difference("unmatched", reason, identities)
+        may_be_rearranged = self.layouts or self.shards is not None
+        if numbers is None or (a.shape != b.shape and layout.startswith(_REARRANGED) and not may_be_rearranged):
             reason = f"shape {shape_text(a.shape)} instead of {shape_text(b.shape)}"
             if numbers is not None and not numbers.unequal:
                 reason += f", of the same values: {layout}"

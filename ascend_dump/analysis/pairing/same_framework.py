@@ -16,6 +16,7 @@ from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.by_dataflow import pairs_by_flow
 from ascend_dump.analysis.pairing.data_flow import DataFlow, Flows, has_storages
 from ascend_dump.analysis.pairing.weak_pairs import Partners, is_crossed, settled
+from ascend_dump.dump_format import Placement
 from ascend_dump.errors import NotSupported
 from ascend_dump.reading import Record
 
@@ -121,12 +122,36 @@ def align(
     if not parts:
         row += _anchors(free_a, free_b, row, flows, matches)
         row += _by_flow(flows, [*matches, *row])
-    matches += row
+    keys = (*_keys_of_placements(actual, reference), *_KEYS_OF_PARTS) if parts else _KEYS_IN_GAPS
+    # Ranks may update different parameters: operators beside a named one belong to its update.
+    row = [*matches, *row] if parts else row
+    matches += [match for match in row if match not in matches] if parts else row
     for gap_a, gap_b in _gaps(free_a, free_b, row):
-        _sequence(gap_a, gap_b, _KEYS_OF_PARTS if parts else _KEYS_IN_GAPS, matches)
+        _sequence(gap_a, gap_b, keys, matches)
     _unordered(free_a, free_b, _KEYS_ANYWHERE, matches)
     matches = _in_one_order(flows, _settled(flows, matches))
     return sorted(matches, key=lambda match: match.reference.position)
+
+
+def _keys_of_placements(*sides: Sequence[Operator]) -> Sequence[tuple[_Key, str, float]]:
+    """Return the key by shapes of whole tensors, if one of two sides records the placement of parts."""
+    placed = [{id(operator) for operator in side if any(map(_whole_shape, operator.records))} for side in sides]
+    if bool(placed[0]) == bool(placed[1]):
+        return ()
+    divided = {id(operator) for side, of_side in zip(sides, placed) if of_side for operator in side}
+    known = placed[0] | placed[1]
+
+    def key(operator: Operator) -> Hashable:
+        if id(operator) in divided and id(operator) not in known:
+            return id(operator)
+        return _call(operator), tuple([_whole_shape(record) or record.shape for record in operator.records])
+
+    return ((key, "place", 0.9),)
+
+
+def _whole_shape(record: Record) -> Optional[tuple[int, ...]]:
+    placement = Placement.of(record.attrs)
+    return None if placement is None else placement.shape
 
 
 def _mapped(actual: Sequence[Operator], reference: Sequence[Operator], mapping: Mapping[str, str]) -> list[Match]:

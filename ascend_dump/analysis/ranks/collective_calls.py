@@ -143,11 +143,11 @@ class CallBook:
         for name, parts in channels.items():
             parts.sort(key=lambda part: part.begin)
             sides = [[part for part in parts if part.call.kind == kind] for kind in ("send", "recv")]
-            shift = _shift(*sides)
-            for side, first in ((sides[0], 0), (sides[1], shift or 0)):
-                for number, part in enumerate(side, first):
+            partners = _partners(*([_content(_tensors(part)) for part in side] for side in sides))
+            for side, numbers in zip(sides, partners or (range(len(sides[0])), range(len(sides[1])))):
+                for number, part in zip(numbers, side):
                     key = (name, number)
-                    self.calls.setdefault(key, []).append(part._replace(key=key, is_certain=shift is not None))
+                    self.calls.setdefault(key, []).append(part._replace(key=key, is_certain=partners is not None))
 
     def joins(self) -> Iterator[Join]:
         for parts in self.calls.values():
@@ -161,19 +161,48 @@ class CallBook:
         return point if point is None or position is None else point._replace(position=position)
 
 
-def _shift(sent: Sequence[CallPart], received: Sequence[CallPart]) -> Optional[int]:
-    """Return the number of messages that were sent before the first received one; None if no contents are equal."""
-    contents = [[_content(part.inputs) for part in sent], [_content(part.outputs) for part in received]]
-    best: Optional[int] = None
-    most = 0
-    for shift in sorted(range(1 - len(received), len(sent)), key=abs):
-        if abs(shift) > _MOST_SHIFT:
-            break
-        overlap = range(max(0, -shift), min(len(received), len(sent) - shift))
-        same = sum(contents[0][n + shift] == contents[1][n] is not None for n in overlap)
-        if same > most:
-            best, most = shift, same
-    return best
+def _tensors(part: CallPart) -> Sequence[Record]:
+    return part.inputs if part.call.kind == "send" else part.outputs
+
+
+def _partners(
+    sent: Sequence[Optional[Hashable]], received: Sequence[Optional[Hashable]]
+) -> Optional[tuple[list[Hashable], list[Hashable]]]:
+    """Return a number for each message, the same for both sides of one; None if no contents are equal.
+
+    Messages arrive in order, but some of each side may be in no recorded step. Those between two that arrived
+    unchanged are numbered only if both sides have equally many.
+    """
+    anchors: list[tuple[int, int]] = []
+    positions: dict[Hashable, list[int]] = {}
+    for index, content in enumerate(sent):
+        if content is not None:
+            positions.setdefault(content, []).append(index)
+    last = -1
+    for index, content in enumerate(received):
+        later = [position for position in positions.get(content, ()) if last < position <= last + 1 + _MOST_SHIFT]
+        if later:
+            last = later[0]
+            anchors.append((last, index))
+    if not anchors:
+        return None
+    numbers: tuple[list[Hashable], list[Hashable]] = (
+        [("sent", index) for index in range(len(sent))],
+        [("received", index) for index in range(len(received))],
+    )
+    ends = [(-1, -1), *anchors, (len(sent), len(received))]
+    for (i0, j0), (i1, j1) in zip(ends, ends[1:]):
+        gaps = i1 - i0 - 1, j1 - j0 - 1
+        is_first, is_last = (i0, j0) == (-1, -1), i1 == len(sent)
+        if gaps[0] != gaps[1] and not (is_first or is_last):
+            continue
+        for count in range(1, min(gaps) + 1):
+            # Before the first message that arrived unchanged, the others are counted from it.
+            i, j = (i1 - count, j1 - count) if is_first else (i0 + count, j0 + count)
+            numbers[1][j] = numbers[0][i]
+    for i, j in anchors:
+        numbers[1][j] = numbers[0][i]
+    return numbers
 
 
 def _content(records: Sequence[Record]) -> Optional[Hashable]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.judging.verdict import Rules, judge
 from ascend_dump.analysis.numerics.measure import measure
+from ascend_dump.analysis.operators.names import is_view
+from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
 from ascend_dump.analysis.ranks.launches import launches
+from ascend_dump.analysis.ranks.parameter_updates import ParameterUpdates
 from ascend_dump.analysis.ranks.synchronised_gradients import SynchronisedGradients
 from ascend_dump.dump_format import Placement
 from ascend_dump.errors import AscendDumpError
@@ -37,27 +41,54 @@ class Replicas:
         #: By run, tensor and part, of each rank.
         self._copies: dict[tuple[Any, ...], dict[int, _Copy]] = {}
         self._gradients = SynchronisedGradients()
+        self._updates = ParameterUpdates()
         self._exchanges = False
+        #: Calls outside of modules so far, by rank, step and `_call_site`.
+        self._calls: Counter[Hashable] = Counter()
 
     def look_at(self, members: Sequence[Record]) -> None:
         """Add the records of one run of an operator."""
+        call: Optional[Hashable] = None
         for record in members:
             if record.error is None and record.rank is not None and record.io in ("input", "output"):
                 attrs = record.attrs
                 self._gradients.look_at(record, attrs)
-                self._exchanges = self._exchanges or _is_exchange(record, attrs)
+                self._exchanges = self._exchanges or _is_exchange(record, attrs) or self._is_averaged(record, attrs)
                 placed = Placement.of(attrs)
-                is_parameter = attrs.get("requires_grad") or (
-                    record.io == "output" and _is_parameter(record.parameter or "")
-                )
-                if placed is None and not is_parameter:
+                is_update = record.io == "output" and _is_parameter(record.parameter or "")
+                is_parameter = attrs.get("requires_grad") or is_update
+                if is_update:
+                    call = self._call(members) if call is None else call
+                    self._updates.add(record, call, members)
+                if placed is None and (not is_parameter or _is_view_outside(record)):
                     continue
                 part = () if placed is None else _replicated(placed, record.rank)
                 content = None if part is None else content_of_record(record)
                 if content is not None:
-                    tensor = (record.run, record.model, record.step, record.op_name, record.io, record.index)
+                    call = self._call(members) if call is None else call
+                    tensor = (record.run, record.model, record.step, call, record.io, record.index)
                     copies = self._copies.setdefault((*tensor, record.shape, part), {})
                     copies.setdefault(record.rank, _Copy(record, content, placed is not None))
+
+    def _is_averaged(self, record: Record, attrs: Mapping[str, Any]) -> bool:
+        """Return True for a reduction of a parameter: ranks train by themselves, and differ until then."""
+        if "c10d" not in record.op_type or attrs.get("collective", {}).get("kind") != "all_reduce":
+            return False
+        return _is_parameter(record.parameter or "") or self._gradients.parameter_of(record) is not None
+
+    def _call(self, members: Sequence[Record]) -> Hashable:
+        """Return the name of a call, which is the same on all ranks.
+
+        Operators outside of modules are numbered in the order of their execution, and one rank may run further ones: it
+        writes a log. So they are known by their line, and by the parameters that they read and write.
+        """
+        first = members[0]
+        if first.module or not first.source:
+            return first.op_name
+        names = tuple((record.io, record.index, record.parameter, record.shape) for record in members)
+        site = (first.run, first.rank, first.step, first.op_type, first.source, names)
+        self._calls[site] += 1
+        return (*site[3:], self._calls[site])
 
     def findings(self) -> Iterator[RankFinding]:
         """Yield the first tensor of each rank that differs from the others; later ones follow from it."""
@@ -73,7 +104,7 @@ class Replicas:
             groups = _groups({rank: copy.content for rank, copy in copies.items()})
             if len(groups) < 2 or not reported.isdisjoint(rank for group in groups[1:] for rank in group):
                 continue
-            findings = list(_findings(copies, groups, kind))
+            findings = list(self._findings(copies, groups, kind))
             reported.update(rank for group in groups[1:] for rank in group if findings)
             yield from findings
 
@@ -85,6 +116,40 @@ class Replicas:
             for rank, copy in copies.items():
                 by_launch.setdefault((launch[rank, key[0]], *key[1:]), {}).setdefault(rank, copy)
         return by_launch
+
+    def _findings(
+        self, copies: Mapping[int, _Copy], groups: Sequence[Sequence[int]], kind: str
+    ) -> Iterator[RankFinding]:
+        """Yield a finding for each rank that differs from most, or one for all if no content has a majority."""
+        largest, *others = groups
+        wrong = [rank for group in others for rank in group]
+        has_majority = len(largest) > len(wrong)
+        for rank in wrong if has_majority else wrong[:1]:
+            record, other = copies[rank].record, copies[largest[0]].record
+            numbers = _difference(record, other)
+            if numbers is None:
+                continue  # rounding
+            parameter = record.parameter or self._gradients.parameter_of(record) or ""
+            known = self._updates.compared(parameter, other, record) if has_majority or len(copies) == 2 else None
+            evidence = "" if known is None else f"; {known.evidence}"
+            if known is not None and known.record is not None:
+                record = known.record
+            label = copies[rank].record.label
+            if has_majority or (known is not None and known.rank is not None):
+                is_other = known is not None and known.rank == other.rank and not has_majority
+                named, most = (other.rank or 0, [rank]) if is_other else (rank, largest)
+                text = f"{label} of rank {named} differs from that of {in_words(most)}, {kind}: {numbers}{evidence}"
+            elif len(copies) == 2:
+                both = in_words([rank, *largest])
+                text = f"two ranks cannot tell which one is wrong: {label} differs between {both}, {kind}: {numbers}"
+                text += evidence
+            elif len(groups) == len(copies):
+                pair = f"of ranks {largest[0]} and {rank} {numbers}"
+                text = f"{label} is another on each of {in_words([*copies])}, {kind}; {pair}"
+            else:
+                against = " against ".join(in_words(group) for group in groups)
+                text = f"{label} has {len(groups)} values, {against}, {kind}: {numbers}"
+            yield RankFinding(record, text)
 
     def _replicas_of(self, copies: dict[int, _Copy], were_equal: Optional[bool]) -> tuple[dict[int, _Copy], str]:
         """Return the copies that have to be equal, and the reason; none if they may be parts of a model.
@@ -117,6 +182,12 @@ class Replicas:
         return {}, ""
 
 
+def _is_view_outside(record: Record) -> bool:
+    """Return True for a view outside of modules: the parameter may be updated by another rank, and not received yet."""
+    is_outside = not record.module and "/" not in record.op_name
+    return record.io == "input" and is_outside and is_view(operator_class(record.op_type))
+
+
 def _is_exchange(record: Record, attrs: Mapping[str, Any]) -> bool:
     """Return True for a call by which ranks work on parts of one model: their parameters may be different ones.
 
@@ -134,27 +205,6 @@ def _groups(contents: Mapping[int, Hashable]) -> list[list[int]]:
     for rank, content in sorted(contents.items()):
         groups.setdefault(content, []).append(rank)
     return sorted(groups.values(), key=len, reverse=True)
-
-
-def _findings(copies: Mapping[int, _Copy], groups: Sequence[Sequence[int]], kind: str) -> Iterator[RankFinding]:
-    """Yield a finding for each rank that differs from most, or one for all if no content has a majority."""
-    largest, *others = groups
-    wrong = [rank for group in others for rank in group]
-    has_majority = len(largest) > len(wrong)
-    for rank in wrong if has_majority else wrong[:1]:
-        record = copies[rank].record
-        numbers = _difference(record, copies[largest[0]].record)
-        if numbers is None:
-            continue  # rounding
-        if has_majority or len(copies) == 2:
-            doubt = "" if has_majority else " (of two ranks either may be wrong)"
-            text = f"of rank {rank} differs from that of {in_words(largest)}, {kind}: {numbers}{doubt}"
-        elif len(groups) == len(copies):
-            text = f"is another on each of {in_words([*copies])}, {kind}; of ranks {largest[0]} and {rank} {numbers}"
-        else:
-            against = " against ".join(in_words(group) for group in groups)
-            text = f"has {len(groups)} values, {against}, {kind}: {numbers}"
-        yield RankFinding(record, f"{record.label} {text}")
 
 
 def _replicated(placement: Placement, rank: int) -> Optional[tuple[Any, ...]]:

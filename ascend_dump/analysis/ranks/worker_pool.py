@@ -16,6 +16,7 @@ from ascend_dump.errors import ConfigError, WorkerLost
 __all__ = ["RankWorkers"]
 
 _Result = TypeVar("_Result")
+_GUARD = 'start workers below `if __name__ == "__main__":`, because each worker process imports the program first'
 #: A task whose process dies so often is the reason itself.
 _MOST_DEATHS = 3
 
@@ -31,9 +32,11 @@ class RankWorkers(Executor):
     """
 
     def __init__(self, count: int) -> None:
-        """Raises ConfigError if `count` is less than 1."""
+        """Raises ConfigError if `count` is less than 1, and in a worker that imports the program of its pool."""
         if count < 1:
             raise ConfigError(f"{count} workers", hint="expected a number from 1 on")
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            raise ConfigError("a worker process imports this program, which starts workers itself", hint=_GUARD)
         # One thread for each process waits for it.
         self._threads = ThreadPoolExecutor(count, "ascend_dump-ranks")
         self._idle: SimpleQueue[Optional[ProcessPoolExecutor]] = SimpleQueue()
@@ -61,7 +64,8 @@ class RankWorkers(Executor):
                     log.warning("a worker process was killed; its rank is repeated")
             raise WorkerLost(
                 f"the process of one rank was killed {_MOST_DEATHS} times",
-                hint="the system kills processes that need too much memory: see its log, and use fewer workers",
+                hint="the system kills processes that need too much memory: see its log, and use fewer workers; "
+                f"in a program of your own, {_GUARD}",
             )
         finally:
             self._idle.put(pool)

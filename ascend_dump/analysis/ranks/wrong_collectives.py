@@ -17,11 +17,11 @@ from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.operators.nonfinite import executions
 from ascend_dump.analysis.operators.properties import COLLECTIVES
 from ascend_dump.analysis.ranks.collective_calls import CallBook, operator_key, point_of, record_key
-from ascend_dump.analysis.ranks.collective_results import RankFinding, check_call
+from ascend_dump.analysis.ranks.collective_results import RankFinding, check_call, in_words
 from ascend_dump.analysis.ranks.vector_clocks import Clock, Point, clocks, happens_before
 from ascend_dump.reading import Record
 
-__all__ = ["of_one_rank", "with_wrong_calls"]
+__all__ = ["of_one_rank", "once_for_ranks", "with_wrong_calls"]
 
 
 class _WrongCall(NamedTuple):
@@ -71,6 +71,21 @@ def with_wrong_calls(origins: Sequence[Origin], records: Iterable[Record], pairs
     return sorted([*of_calls, *remaining], key=lambda origin: -1 if origin.step is None else origin.step)
 
 
+def once_for_ranks(origins: Sequence[Origin]) -> list[Origin]:
+    """Return the origins at one operator of several ranks once: they run one program. The evidence names the ranks."""
+    groups: dict[Hashable, list[Origin]] = {}
+    for origin in origins:
+        is_of_actual = origin.pair.actual is not None, origin.pair.reference is not None
+        groups.setdefault((origin.kind, origin.op_name, origin.step, is_of_actual), []).append(origin)
+    combined = []
+    for first, *others in groups.values():
+        ranks = sorted({origin.rank for origin in others if origin.rank is not None} - {first.rank})
+        explains = max(origin.explains for origin in (first, *others))
+        evidence = (*first.evidence, f"the same on {in_words(ranks)}") if ranks else first.evidence
+        combined.append(replace(first, evidence=evidence, explains=explains))
+    return combined
+
+
 def of_one_rank(origins: Sequence[Origin]) -> Sequence[Origin]:
     """Return the origins in the order of steps, without combined ones that an origin on a single rank explains.
 
@@ -94,8 +109,10 @@ def of_one_rank(origins: Sequence[Origin]) -> Sequence[Origin]:
 
 
 def _may_follow(origin: Origin) -> bool:
-    """Return True if the origin concerns a tensor over several ranks, or an operator that only they run."""
+    """Return True if the origin concerns a tensor over several ranks, an operator that only they run, or an input."""
     is_one_sided = origin.pair.actual is None or origin.pair.reference is None
+    if origin.pair.record.io == "input":
+        return True
     return (origin.kind == "structure" and is_one_sided) or is_over_ranks(origin.pair.transformation)
 
 

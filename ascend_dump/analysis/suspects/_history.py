@@ -54,6 +54,8 @@ class _DeadFinder(Finder):
             return
         if any(statistics.count > 1 and _is_constant(statistics) for _, statistics in run.inputs):
             return  # it follows from an input
+        if any(record.shape is not None and 0 in record.shape for record in run.records):
+            return  # an expert that no token was sent to
         record, statistics = dead
         yield (
             record,

@@ -67,6 +67,8 @@ _SELECTORS = {
 }
 #: Columns that only dumps of several runs, ranks or models need.
 _LEADING = ("run", "rank", "model")
+#: Seconds between two lines of progress where stderr is no terminal.
+_SECONDS_PER_LINE = 10.0
 #: The most existing values that are listed if none matches a selector.
 _FEW = 4
 #: Records that are read to look for names of arguments.
@@ -334,14 +336,28 @@ def what_there_is(path: str, selectors: dict[str, Optional[str]]) -> list[str]:
     return lines
 
 
-def progress(items: Iterable[_Item], noun: str, size: Callable[[_Item], int] = lambda item: 1) -> Iterator[_Item]:
-    """Pass the items on; count them on stderr when that is a terminal and it takes over a second.
+def _counted_in_lines(items: Iterable[_Item], noun: str, size: Callable[[_Item], int]) -> Iterator[_Item]:
+    """Pass the items on; write a line with their count to stderr every `_SECONDS_PER_LINE` seconds."""
+    start = shown = monotonic()
+    count = 0
+    for item in items:
+        count += size(item)
+        now = monotonic()
+        if now - shown >= _SECONDS_PER_LINE:
+            sys.stderr.write(f"{count} {noun}, {now - start:.0f} s\n")
+            sys.stderr.flush()
+            shown = now
+        yield item
 
-    size: returns the count of an item. The cursor stays at the start of the line, so that a row printed meanwhile
-    replaces the count.
+
+def progress(items: Iterable[_Item], noun: str, size: Callable[[_Item], int] = lambda item: 1) -> Iterator[_Item]:
+    """Pass the items on; count them on stderr if it takes over a second, without a terminal in a line every 10 s.
+
+    size: returns the count of an item. On a terminal the cursor stays at the start of the line, so that a row printed
+    meanwhile replaces the count.
     """
     if not sys.stderr.isatty():
-        yield from items
+        yield from _counted_in_lines(items, noun, size)
         return
     start = shown = monotonic()
     is_shown = False

@@ -393,3 +393,11 @@ def test_progress_is_shown_only_on_a_terminal_and_only_when_it_takes_long(
     assert "2 tensors, 1 s" in told.err
     assert told.err.endswith("\r\x1b[K")
     assert "tensors," not in told.out
+
+
+def test_progress_without_a_terminal_is_a_line_every_ten_seconds(
+    shell: Shell, dump: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(1000))
+    monkeypatch.setattr("ascend_dump.cli.shared.reading.monotonic", lambda: next(clock) * 6.0)
+    assert shell("stats", dump).err.splitlines()[0] == "2 tensors, 12 s"

@@ -1,0 +1,284 @@
+"""The relation of the tensor of one rank of several to that of a program on fewer ranks, by shapes and values.
+
+A rank has the whole tensor, a part of it, or a term: data parallelism divides the batch, so that losses and gradients
+of parameters are means over ranks until they are reduced, and gradients of activations are larger by the number of
+ranks. Tensor parallelism makes terms of sums. Shapes show the possible parts; of several relations the nearest counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple, Optional
+
+from ascend_dump.analysis.numerics.float_types import float_kind
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = [
+    "BLOCKS",
+    "FAR",
+    "MEAN",
+    "NORM",
+    "SUM",
+    "PartOfWhole",
+    "Relation",
+    "RelationFinder",
+    "cuts_of",
+    "distance_of",
+]
+
+#: Numbers of blocks of one axis that may have been split one by one: gate and up, or query, key and value.
+BLOCKS = (1, 2, 3)
+#: Terms of a sum are further apart than this, relative to the norm of the sum.
+FAR = 0.1
+#: The largest error of a relation that is certain: relative to the norm, and in roundings of the type.
+_CERTAIN, _CERTAIN_ROUNDINGS = 1e-4, 8
+#: A relation that combines ranks has to be so many times nearer than the tensor of the rank itself.
+_NEARER = 16
+SUM, MEAN, NORM = "sum over", "mean over", "norm over"
+
+
+class PartOfWhole(NamedTuple):
+    """A way to divide a whole tensor over ranks, with the part of one rank.
+
+    members  positions of the ranks with this part
+    parts    number of different parts
+    axis_parts  numbers of parts along each of several axes
+    """
+
+    name: str
+    members: tuple[int, ...]
+    parts: int
+    of: Callable[[np.ndarray], np.ndarray]
+    axis_parts: tuple[int, ...] = ()
+
+    @property
+    def scales(self) -> tuple[int, ...]:
+        return self.axis_parts or (self.parts,)
+
+
+class Relation(NamedTuple):
+    """Values of a rank, or of several; the part of the whole with the same values; and the name of the relation."""
+
+    values: np.ndarray
+    counterpart: np.ndarray
+    name: str
+
+
+class RelationFinder(NamedTuple):
+    """Finds the relation of the tensor of one rank to a whole tensor.
+
+    position      of the rank among all
+    shapes        of the tensors of all ranks
+    read          returns the tensor of the rank at a position
+    dtype         the type of the tensors
+    may_be_terms  the tensor may be a term of a sum or mean over ranks; parameters and states of optimizers may not
+    """
+
+    position: int
+    shapes: Sequence[tuple[int, ...]]
+    read: Callable[[int], np.ndarray]
+    dtype: str
+    may_be_terms: bool
+
+    def nearest(self, whole: np.ndarray) -> Optional[Relation]:
+        """Return the nearest relation; None if there is none, or if the rank has the whole tensor."""
+        own = self.read(self.position)
+        cuts = [*cuts_of(self.position, self.shapes, whole.shape)]
+        best: Optional[tuple[float, Relation]] = None
+        for cut in cuts:
+            part = cut.of(whole)
+            relation = Relation(own, part, cut.name)
+            distance = distance_of(own, part)
+            if best is None or distance < best[0]:
+                best = distance, relation
+            if self._is_certain(distance, part):
+                return None if not cut.name else relation
+        if best is None:
+            return None
+        combined = self._combined(own, cuts, whole, best[0]) if self.dtype and own.dtype.kind in "fVci" else None
+        if combined is not None:
+            return combined
+        return best[1] if best[1].name else None
+
+    def _combined(
+        self, own: np.ndarray, cuts: Sequence[PartOfWhole], whole: np.ndarray, least: float
+    ) -> Optional[Relation]:
+        """Return a certain relation of values computed from those of one or several ranks; None without one."""
+        for cut in cuts:
+            part = cut.of(whole)
+            for values, name in self._derived(own, cut):
+                distance = distance_of(values, part)
+                if self._is_certain(distance, part) and _NEARER * distance <= least:
+                    return Relation(values, part, name)
+        return None
+
+    def _derived(self, own: np.ndarray, cut: PartOfWhole) -> Iterator[tuple[np.ndarray, str]]:
+        import numpy as np
+
+        if cut.parts > 1 and own.dtype.kind in "fV":
+            # The mean over the elements of one rank has a larger derivative than that over all.
+            for scale in cut.scales:
+                yield own.astype(np.float64) / scale, f"{cut.name}, divided by {scale}"
+        members = [member for member in cut.members if self.shapes[member] == own.shape]
+        if not self.may_be_terms or len(members) < 2 or len(members) < len(cut.members):
+            return
+        terms = [self.read(member).astype(np.float64) for member in members]
+        have_one_value = all(np.array_equal(terms[0], term) for term in terms[1:])
+        if have_one_value and own.size > 1:
+            return  # a value that all ranks have is no term
+        if have_one_value and not cut.name:
+            yield terms[0] / len(terms), f"{SUM} {len(terms)} ranks, divided by {len(terms) ** 2}"
+        part = f" of {cut.name}" if cut.name else ""
+        total = sum(terms, np.zeros(own.shape))
+        yield total / len(terms), f"{MEAN} {len(terms)} ranks{part}"
+        yield total, f"{SUM} {len(terms)} ranks{part}"
+        for count in range(2, len(terms)):
+            if len(terms) % count == 0:
+                yield total / count, f"{SUM} {len(terms) // count} of {len(terms)} ranks{part}"
+        if not cut.name and own.size == 1:
+            yield np.sqrt(sum((term * term for term in terms), np.zeros(own.shape))), f"{NORM} {len(terms)} ranks"
+
+    def _is_certain(self, distance: float, part: np.ndarray) -> bool:
+        import numpy as np
+
+        kind = float_kind(self.dtype)
+        rounding = 0.0 if kind is None else max(_CERTAIN, _CERTAIN_ROUNDINGS * kind.unit)
+        return distance <= rounding * distance_of(part, np.zeros(1))
+
+
+def cuts_of(
+    position: int, shapes: Sequence[tuple[int, ...]], whole: tuple[int, ...], ways: Sequence[int] = BLOCKS
+) -> Iterator[PartOfWhole]:
+    """Yield the ways in which tensors of these shapes may be parts of a whole, the most usual one first.
+
+    The parts of all ranks are the whole, or those of groups of ranks, in row-major order of a mesh.
+    """
+    shape = shapes[position]
+    if len(shape) != len(whole):
+        return
+    axes = [axis for axis, (size, whole_size) in enumerate(zip(shape, whole)) if size != whole_size]
+    everyone = tuple(range(len(shapes)))
+    if not axes:
+        yield PartOfWhole("", everyone, 1, lambda array: array)
+    elif len(axes) == 1:
+        yield from _along_axis(position, shapes, whole, axes[0], ways)
+    elif len(axes) == 2 and all(other == shape for other in shapes) and all(shape):
+        counts = [whole[axis] // shape[axis] for axis in axes]
+        is_even = all(shape[axis] * count == whole[axis] for axis, count in zip(axes, counts))
+        if is_even and len(shapes) % math.prod(counts) == 0:
+            yield from _along_two_axes(position, len(shapes), shape, axes, counts)
+
+
+def _along_axis(
+    position: int, shapes: Sequence[tuple[int, ...]], whole: tuple[int, ...], axis: int, ways: Sequence[int]
+) -> Iterator[PartOfWhole]:
+    ranks = len(shapes)
+    sizes = [shape[axis] for shape in shapes if len(shape) == len(whole)]
+    across = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}
+    if len(sizes) != ranks or len(across) != 1:
+        return
+    is_even = len(set(sizes)) == 1
+    if sum(sizes) == whole[axis]:
+        starts = [0, *accumulate(sizes)]
+        for blocks in ways:
+            if blocks == 1 or (is_even and sizes[0] % blocks == 0):
+                width, step = sizes[position] // blocks, sizes[0] // blocks * ranks
+                first = starts[position] // blocks
+                name = f"part {position + 1} of {ranks} along axis {axis}"
+                name += f", of {blocks} blocks" if blocks > 1 else ""
+                yield PartOfWhole(
+                    name, (position,), ranks, _taken(axis, [(first + k * step, width, 1) for k in range(blocks)])
+                )
+        if is_even and ranks > 1:
+            name = f"part {position + 1} of {ranks} along axis {axis}, every {ranks}th element"
+            yield PartOfWhole(name, (position,), ranks, _taken(axis, [(position, sizes[0], ranks)]))
+            for rows in range(2, ranks):
+                if ranks % rows == 0:  # both dimensions of a mesh divide the axis, the last one first
+                    columns = ranks // rows
+                    part = position % columns * rows + position // columns
+                    name = f"part {part + 1} of {ranks} along axis {axis}"
+                    yield PartOfWhole(name, (position,), ranks, _taken(axis, [(part * sizes[0], sizes[0], 1)]))
+        return
+    size = sizes[0]
+    count = whole[axis] // size if size and is_even else 0
+    if count < 2 or count * size != whole[axis] or ranks % count:
+        return
+    for parts in ([rank * count // ranks for rank in range(ranks)], [rank % count for rank in range(ranks)]):
+        own = parts[position]
+        members = tuple(rank for rank, part in enumerate(parts) if part == own)
+        for blocks in ways:
+            if size % blocks == 0:
+                width = size // blocks
+                name = f"part {own + 1} of {count} along axis {axis}" + (f", of {blocks} blocks" if blocks > 1 else "")
+                pieces = [(own * width + k * width * count, width, 1) for k in range(blocks)]
+                yield PartOfWhole(name, members, count, _taken(axis, pieces))
+
+
+def _along_two_axes(
+    position: int, ranks: int, shape: tuple[int, ...], axes: Sequence[int], counts: Sequence[int]
+) -> Iterator[PartOfWhole]:
+    per_part = ranks // math.prod(counts)
+    orders = (
+        [(rank // per_part // counts[1], rank // per_part % counts[1]) for rank in range(ranks)],
+        [(rank // per_part % counts[0], rank // per_part // counts[0]) for rank in range(ranks)],
+    )
+    for parts in orders:
+        own = parts[position]
+        members = tuple(rank for rank, part in enumerate(parts) if part == own)
+        named = [f"part {index + 1} of {count} along axis {axis}" for index, count, axis in zip(own, counts, axes)]
+        region = [slice(None)] * len(shape)
+        for axis, index in zip(axes, own):
+            region[axis] = slice(index * shape[axis], (index + 1) * shape[axis])
+        yield PartOfWhole(" and ".join(named), members, math.prod(counts), _region(tuple(region)), tuple(counts))
+
+
+def _region(region: tuple[slice, ...]) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda array: array[region]
+
+
+def _taken(axis: int, pieces: Sequence[tuple[int, int, int]]) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function that takes elements of an axis. pieces: first index, number, and distance of elements."""
+
+    def take(array: np.ndarray) -> np.ndarray:
+        import numpy as np
+
+        indices = [np.arange(width) * stride + first for first, width, stride in pieces]
+        return array.take(np.concatenate(indices), axis)
+
+    return take
+
+
+def distance_of(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the norm of the difference of two arrays, without elements that are not finite."""
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        difference = (a.astype(np.float64) - b.astype(np.float64)).reshape(-1)
+    finite = difference[np.isfinite(difference)]
+    return float(np.linalg.norm(finite))
+
+
+def why_no_whole(terms: Sequence[np.ndarray], whole: np.ndarray) -> list[str]:
+    """Return how the tensors of several ranks, each of which should be the whole, are related to it.
+
+    terms: of all ranks, in float64
+    """
+    import numpy as np
+
+    count, size = len(terms), distance_of(whole, np.zeros(1))
+    if count < 2 or not size:
+        return []
+    total = sum(terms, np.zeros(whole.shape))
+    are_equal = all(np.array_equal(terms[0], term) for term in terms[1:])
+    for word, values in (("mean", total / count), ("sum", total)):
+        if not are_equal and distance_of(values, whole) <= _CERTAIN * size:
+            return [f"the {word} over the {count} ranks agrees: it is not reduced over ranks"]
+    for factor in (count, 1 / count):
+        if are_equal and distance_of(terms[0], whole * factor) <= _CERTAIN * size * factor:
+            text = "a division by their number is missing" if factor > 1 else "it is divided once too often"
+            return [f"all {count} ranks have {factor:g} times the value of one rank: {text}"]
+    return [] if are_equal else [f"the {count} ranks have different values"]

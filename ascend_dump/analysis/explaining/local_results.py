@@ -1,0 +1,190 @@
+"""Results of one rank of several that correspond to no tensor of a program on fewer ranks.
+
+Such a result proves nothing, and neither does what is computed from it: a norm of a gradient before it is reduced,
+the flat buffers of FSDP, indices into a part of a vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Optional
+
+from ascend_dump.analysis.alignment.rank_relations import NORM
+from ascend_dump.analysis.alignment.shards import is_over_ranks
+from ascend_dump.analysis.explaining.results import Pair
+from ascend_dump.analysis.numerics.float_types import float_kind
+from ascend_dump.analysis.numerics.tensor_pair import identity_of
+from ascend_dump.analysis.operators.names import is_view
+from ascend_dump.analysis.operators.operator import Operator, storage_of
+from ascend_dump.analysis.operators.properties import COLLECTIVES, NO_INPUTS, SHAPED
+from ascend_dump.reading import Record
+
+__all__ = [
+    "NO_COUNTERPART",
+    "NO_COUNTERPART_INPUT",
+    "LocalResults",
+    "MadeAlone",
+    "is_index_into_part",
+    "only_passes_on",
+    "why_local",
+]
+
+NO_COUNTERPART = "computed from what only this rank has, so that the other side has no such tensor"
+NO_COUNTERPART_INPUT = "an input is computed from what only this rank has, so that the other side has no such tensor"
+_LOCAL_REDUCTION = "a result of the part of one rank, which is no term of a sum or mean over ranks"
+#: Operators whose result for a sum is the sum of the results, as long as one input is a term.
+_LINEAR = frozenset(
+    {
+        *(
+            "add",
+            "sub",
+            "rsub",
+            "neg",
+            "mul",
+            "div",
+            "sum",
+            "mean",
+            "mm",
+            "bmm",
+            "addmm",
+            "matmul",
+            "linear",
+            "baddbmm",
+        ),
+        *(
+            "copy",
+            "cat",
+            "stack",
+            "lerp",
+            "masked_fill",
+            "where",
+            "fill",
+            "zero",
+            "convolution",
+            "index_add",
+            "addcmul",
+        ),
+    }
+)
+#: Operators whose result for one element depends on others along an axis.
+_MIXING = frozenset(
+    {
+        *("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data", "softmax", "log_softmax"),
+        *("cumsum", "cumprod", "sort", "topk", "argmax", "argmin", "argsort", "native_layer_norm", "native_group_norm"),
+        *("native_layer_norm_backward", "native_group_norm_backward", "rms_norm", "_fused_rms_norm", "bincount"),
+        *("native_batch_norm", "native_batch_norm_backward", "var", "std", "nonzero", "unique", "unique2"),
+    }
+)
+
+
+class MadeAlone(NamedTuple):
+    """An operator that only one side runs, which made an input that differs."""
+
+    of_actual: bool
+    operator: Operator
+
+
+class LocalResults:
+    """The results of a rank without a counterpart, by their contents and by side (0: actual)."""
+
+    def __init__(self) -> None:
+        self._contents: tuple[set[Any], set[Any]] = (set(), set())
+        #: By memory of this step: the operator of one side that wrote it last.
+        self._makers: tuple[dict[Any, Operator], dict[Any, Operator]] = ({}, {})
+
+    def begin_step(self) -> None:
+        """Begin a step; the numbers of storages begin anew."""
+        for makers in self._makers:
+            makers.clear()
+
+    def add(self, a: Optional[Record], b: Optional[Record]) -> None:
+        """Note records of both sides that correspond to nothing."""
+        for contents, record in zip(self._contents, (a, b)):
+            identity = None if record is None else identity_of(record)
+            if identity is not None:
+                contents.add(identity)
+
+    def are_local(self, a: Record, b: Record) -> bool:
+        """Return True if one of two tensors is such a result."""
+        return any(identity_of(record) in contents for contents, record in zip(self._contents, (a, b)))
+
+    def add_operator(self, side: int, operator: Operator) -> None:
+        """Note an operator that only one side runs. side: 0 of actual."""
+        contents, makers = self._contents[side], self._makers[side]
+        if contents and any(identity_of(record) in contents for record in operator.inputs):
+            contents.update(identity for record in operator.outputs if (identity := identity_of(record)) is not None)
+        source = next((makers[key] for record in operator.inputs[:1] if (key := storage_of(record)) in makers), None)
+        is_copy = is_view(operator.function) or operator.function in ("copy", "clone", "contiguous")
+        for record in operator.outputs:
+            memory = storage_of(record)
+            if memory is not None:
+                makers[memory] = source if is_copy and source is not None else operator
+
+    def maker(self, a: Optional[Record], b: Optional[Record]) -> Optional[MadeAlone]:
+        """Return the computing operator of one side that made one of two inputs; None if there is none."""
+        made = [
+            None if record is None else makers.get(storage_of(record)) for makers, record in zip(self._makers, (a, b))
+        ]
+        for side in (0, 1):
+            operator = made[side]
+            if operator is not None and made[1 - side] is None and _computes(operator):
+                return MadeAlone(side == 0, operator)
+        return None
+
+
+def _computes(operator: Operator) -> bool:
+    function = operator.function
+    return not (
+        operator.op_type.startswith(COLLECTIVES)
+        or is_view(function)
+        or function in NO_INPUTS
+        or function in SHAPED
+        or function in ("copy", "clone", "contiguous", "cat", "split", "chunk_cat", "split_with_sizes_copy")
+    )
+
+
+def why_local(operator: Operator, inputs: Iterable[Pair], output: Pair, *, is_alone: bool) -> Optional[str]:
+    """Return the reason why an output that differs proves nothing; None if it has to agree.
+
+    inputs    the pairs of the inputs
+    is_alone  one rank of several alone runs the operator
+    """
+    pairs = list(inputs)
+    function = operator.function
+    if operator.op_type.startswith(COLLECTIVES):
+        return NO_COUNTERPART  # the result for more ranks; it is checked by the inputs of all ranks
+    if any(pair.verdict == "unmatched" and pair.actual is not None and pair.reference is not None for pair in pairs):
+        return NO_COUNTERPART_INPUT
+    if function in NO_INPUTS or function in SHAPED:
+        return NO_COUNTERPART
+    over_ranks = [pair for pair in pairs if is_over_ranks(pair.transformation)]
+    if any(pair.transformation.startswith(NORM) for pair in over_ranks):
+        return NO_COUNTERPART
+    if over_ranks and is_alone:
+        return NO_COUNTERPART
+    if over_ranks and not (is_view(function) or function in _LINEAR):
+        return NO_COUNTERPART
+    if len(over_ranks) > 1 and function in ("mul", "mm", "bmm", "matmul", "addcmul", "convolution"):
+        return NO_COUNTERPART
+    parts = [pair for pair in pairs if pair.transformation.startswith("part ")]
+    if parts and not output.transformation.startswith("part "):
+        return _LOCAL_REDUCTION
+    if function in _MIXING and any(_is_split_inside(pair) for pair in parts):
+        return _LOCAL_REDUCTION
+    return None
+
+
+def _is_split_inside(pair: Pair) -> bool:
+    """Return True if the part of a rank is divided along another axis than that of the batch."""
+    return "along axis 0" not in pair.transformation or " and part" in pair.transformation
+
+
+def only_passes_on(operator: Operator) -> bool:
+    """Return True for an operator that computes nothing by itself: a view, or a collective."""
+    return is_view(operator.function) or operator.op_type.startswith(COLLECTIVES)
+
+
+def is_index_into_part(record: Record, pairs: Sequence[Pair]) -> bool:
+    """Return True for an exact input beside the part of a tensor: such as indices into a part of a vocabulary."""
+    is_exact = float_kind(record.dtype or "") is None
+    return is_exact and any(pair.transformation.startswith("part ") for pair in pairs)

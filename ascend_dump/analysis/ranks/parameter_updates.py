@@ -1,0 +1,153 @@
+"""Tell which of two ranks has the wrong value of a parameter, by the operators that wrote it.
+
+Two different values alone do not tell that. But a rank whose value is not the one that its last update wrote was
+changed behind the program; an update that only one rank runs, or runs with other arguments, is the first difference;
+and an update of the same inputs can be computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple, Optional
+
+from ascend_dump.analysis.judging.verdict import Rules
+from ascend_dump.analysis.operators.arguments import differing_arguments
+from ascend_dump.analysis.operators.operator import Operator, operators
+from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.ranks.collective_results import content_of_record
+from ascend_dump.analysis.ranks.launches import RankRun
+from ascend_dump.errors import AscendDumpError
+from ascend_dump.reading import Record
+
+__all__ = ["ParameterUpdates", "WrongRank"]
+
+#: Updates of one parameter that are kept: those of the last steps.
+_MOST_UPDATES = 32
+
+
+class WrongRank(NamedTuple):
+    """The result of `ParameterUpdates.compared`.
+
+    record    the first record that is known to differ; None: the value itself
+    evidence  the reason in words
+    rank      the rank that is wrong; None if that cannot be told
+    """
+
+    record: Optional[Record]
+    evidence: str
+    rank: Optional[int]
+
+
+class _ParameterUpdate(NamedTuple):
+    """An operator that wrote a parameter, with the output that has the parameter."""
+
+    call: Hashable
+    record: Record
+    members: tuple[Record, ...]
+
+    @property
+    def operator(self) -> Optional[Operator]:
+        return next(iter(operators(self.members)), None)
+
+
+class ParameterUpdates:
+    """Gathers the operators that write parameters, in the order of the dump."""
+
+    def __init__(self) -> None:
+        self._updates: dict[tuple[RankRun, str], list[_ParameterUpdate]] = {}
+
+    def add(self, record: Record, call: Hashable, members: Sequence[Record]) -> None:
+        """Add an output with the value of a parameter. call: the same for all ranks"""
+        if record.rank is not None and record.parameter is not None:
+            updates = self._updates.setdefault(((record.rank, record.run), record.parameter), [])
+            updates.append(_ParameterUpdate(call, record, tuple(members)))
+            del updates[:-_MOST_UPDATES]
+
+    def compared(self, parameter: str, right: Record, wrong: Record) -> Optional[WrongRank]:
+        """Return how two ranks got different values of a parameter; None if their updates do not tell.
+
+        right, wrong  records with the two values; the names are those that the caller assumes
+        """
+        sides = [self._before(parameter, record) for record in (right, wrong)]
+        if not all(sides):
+            return None
+        changed = [
+            content_of_record(side[-1].record) != content_of_record(record)
+            for side, record in zip(sides, (right, wrong))
+        ]
+        if changed[0] != changed[1]:
+            rank, other = (right.rank, wrong.rank) if changed[0] else (wrong.rank, right.rank)
+            text = f"on rank {rank} it is not what the last update wrote, on rank {other} it is: rank {rank} is wrong"
+            return WrongRank(right if changed[0] else None, text, rank)
+        if all(changed):
+            return None
+        return self._of_updates(*sides)
+
+    def _before(self, parameter: str, record: Record) -> list[_ParameterUpdate]:
+        """Return the updates of the last updated step up to a record."""
+        moment = _moment(record)
+        key = ((record.rank or 0, record.run), parameter)
+        updates = [update for update in self._updates.get(key, ()) if _moment(update.record) <= moment]
+        return [update for update in updates if update.record.step == updates[-1].record.step]
+
+    def _of_updates(self, right: Sequence[_ParameterUpdate], wrong: Sequence[_ParameterUpdate]) -> Optional[WrongRank]:
+        calls = [[update.call for update in side] for side in (right, wrong)]
+        for index, (side, others) in enumerate(((wrong, calls[0]), (right, calls[1]))):
+            for update in side:
+                if update.call not in others:
+                    record, other = update.record, (right, wrong)[index][0].record
+                    text = (
+                        f"rank {record.rank} runs {record.op_type} on it at {record.source}, rank {other.rank} does not"
+                    )
+                    return WrongRank(record if index == 0 else None, text, None)
+        if calls[0] != calls[1]:
+            return None
+        for a, b in zip(right, wrong):
+            if content_of_record(a.record) != content_of_record(b.record):
+                return _differing_update(a, b)
+        return None
+
+
+def _differing_update(right: _ParameterUpdate, wrong: _ParameterUpdate) -> Optional[WrongRank]:
+    sides = right.operator, wrong.operator
+    if sides[0] is None or sides[1] is None:
+        return None
+    ranks = wrong.record.rank, right.record.rank
+    arguments = differing_arguments(sides[1], sides[0])
+    if arguments:
+        texts = [
+            f"{one.name} is {one.actual} on rank {ranks[0]}, {one.reference} on rank {ranks[1]}" for one in arguments
+        ]
+        return WrongRank(wrong.record, f"{wrong.record.op_type} at {wrong.record.source}: {'; '.join(texts)}", None)
+    for theirs, ours in zip(sides[0].inputs, sides[1].inputs):
+        if content_of_record(theirs) != content_of_record(ours):
+            name = ours.parameter or f"input {ours.index}"
+            return WrongRank(wrong.record, f"{wrong.record.op_type} reads another {name} on rank {ranks[0]}", None)
+    return _computed_again(sides, (right.record, wrong.record))
+
+
+def _computed_again(
+    sides: tuple[Optional[Operator], Optional[Operator]], outputs: tuple[Record, Record]
+) -> Optional[WrongRank]:
+    """Return the rank whose update is wrong for its inputs, which both ranks have in common; None without PyTorch."""
+    from ascend_dump.analysis.replay.rerun import Rerun
+
+    right, wrong = sides
+    assert right is not None
+    assert wrong is not None
+    try:
+        lines = Rerun(Rules()).evidence(Match(right, wrong, "order", 1.0), *outputs)
+    except AscendDumpError:
+        return None
+    are_right = ["is right for its inputs" in line for line in lines]
+    if are_right[0] == are_right[1]:
+        return None
+    record = outputs[1] if are_right[0] else outputs[0]
+    text = (
+        f"{record.op_type} read the same inputs on both ranks, and run again, the output of rank {record.rank} is wrong"
+    )
+    return WrongRank(record, text, record.rank)
+
+
+def _moment(record: Record) -> tuple[int, Any]:
+    return (-1 if record.step is None else record.step, record.attrs.get("seq", 0))

@@ -1,0 +1,109 @@
+"""A parameter differs between two ranks: the operators that wrote it tell which one is wrong, or nothing does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from host_dumps import item
+
+import ascend_dump
+from ascend_dump.analysis.triage import Triage
+from ascend_dump.writing import HostWriter
+
+WEIGHT = np.arange(1, 13, dtype="f4").reshape(3, 4)
+GRADIENT = np.full((3, 4), 0.5, "f4")
+UPDATED = WEIGHT - GRADIENT
+
+
+class Read(NamedTuple):
+    """A forward pass reads the parameter."""
+
+    value: np.ndarray
+
+
+class Update(NamedTuple):
+    """An operator outside of modules writes the parameter, at a line of the program."""
+
+    before: np.ndarray
+    after: np.ndarray
+    line: int = 10
+
+
+class Log(NamedTuple):
+    """An operator of a log, which one rank alone runs."""
+
+    line: int = 20
+
+
+def triaged(root: Path, *ranks: list[list[object]]) -> Triage:
+    """Write a dump, and triage it. ranks: of each rank the events of each step"""
+    for rank, steps in enumerate(ranks):
+        folder = root / f"worldsize{len(ranks)}_global_rank{rank}" / "20260101010101" / "0" / "Model" / "0"
+        folder.mkdir(parents=True)
+        writer = HostWriter(folder, metadata={})
+        for number, events in enumerate(steps):
+            writer.begin_step(number)
+            adds = 0
+            for seq, event in enumerate(events):
+                if isinstance(event, Read):
+                    items = [item("fc/t_0", event.value, io="input", op_type="aten::t", seq=seq, module="fc")]
+                    items[0].line.requires_grad, items[0].line.parameter = True, "w"
+                else:
+                    tensors = [(np.ones(2, "f4"), ""), (np.ones(2, "f4"), ""), (np.full(2, 2, "f4"), "")]
+                    if isinstance(event, Update):
+                        tensors = [(event.before, "w"), (GRADIENT, "w.grad"), (event.after, "w")]
+                    assert isinstance(event, (Update, Log))
+                    name, adds = f"add__{adds}", adds + 1
+                    items = []
+                    for index, (array, parameter) in enumerate(tensors):
+                        io = "output" if index == 2 else "input"
+                        one = item(name, array, io=io, index=index % 2, op_type="aten::add_", seq=seq)
+                        one.line.source = f"train.py:{event.line}"
+                        one.line.parameter = parameter
+                        items.append(one)
+                writer.put(items, sum(one.payload.nbytes for one in items if one.payload is not None))
+            writer.end_step()
+        writer.close()
+    return ascend_dump.triage(root)
+
+
+def steps(*, update: Update, read: np.ndarray, log: bool = False) -> list[list[object]]:
+    return [[Read(WEIGHT), *([Log()] if log else []), update], [Read(read), Update(read, read - GRADIENT)]]
+
+
+def changed(array: np.ndarray) -> np.ndarray:
+    array = array.copy()
+    array[1, 2] += 1
+    return array
+
+
+def test_the_rank_whose_parameter_changed_after_its_update_is_wrong(tmp_path: Path) -> None:
+    right = steps(update=Update(WEIGHT, UPDATED), read=UPDATED)
+    wrong = steps(update=Update(WEIGHT, UPDATED), read=changed(UPDATED))
+    for number, ranks in enumerate(([wrong, right], [right, wrong])):
+        suspect = triaged(tmp_path / str(number), *ranks).suspects[0]
+        assert (suspect.rule, suspect.rank, suspect.step) == ("replicas", number, 1)
+        assert f"on rank {number} it is not what the last update wrote" in suspect.reason
+        assert f"rank {number} is wrong" in suspect.reason
+
+
+def test_an_update_of_one_rank_alone_is_named(tmp_path: Path) -> None:
+    other = changed(UPDATED)
+    twice = [[Read(WEIGHT), Update(WEIGHT, UPDATED), Update(UPDATED, other, 33)], [Read(other)]]
+    suspect = triaged(tmp_path, steps(update=Update(WEIGHT, UPDATED), read=UPDATED), twice).suspects[0]
+    assert (suspect.rule, suspect.rank, suspect.source) == ("replicas", 1, "train.py:33")
+    assert "rank 1 runs aten::add_ on it at train.py:33, rank 0 does not" in suspect.reason
+
+
+def test_two_ranks_cannot_tell_without_updates(tmp_path: Path) -> None:
+    suspect = triaged(tmp_path, [[Read(WEIGHT)], [Read(UPDATED)]], [[Read(WEIGHT)], [Read(changed(UPDATED))]]).suspects[
+        0
+    ]
+    assert suspect.reason.startswith("two ranks cannot tell which one is wrong: ")
+
+
+def test_an_operator_of_one_rank_renames_no_other(tmp_path: Path) -> None:
+    ranks = [steps(update=Update(WEIGHT, UPDATED), read=UPDATED, log=rank == 0) for rank in range(2)]
+    assert triaged(tmp_path, *ranks).suspects == ()
