@@ -24,7 +24,7 @@ from ascend_dump.analysis.compare._comparison import Comparison
 from ascend_dump.analysis.compare._labels import labels_to_pair, with_label
 from ascend_dump.analysis.compare._on_executor import CountedBatch, RankResult, result_of, table_of, tasks_of
 from ascend_dump.analysis.compare._second_opinion import with_second_opinion
-from ascend_dump.analysis.compare._walk_rank import Work, compare_rank
+from ascend_dump.analysis.compare._walk_rank import Work, compare_rank, compare_tokens
 from ascend_dump.analysis.judging.rules import RuleSource, rules_of
 from ascend_dump.analysis.judging.second_run import refuse_same_dump
 from ascend_dump.analysis.judging.verdict import Rules
@@ -50,6 +50,7 @@ def compare(
     replay: bool = False,
     shards: ShardSource = None,
     rows: Optional[Mapping[int, int]] = None,
+    align: Optional[str] = None,
     executor: Optional[Executor] = None,
     watch: Optional[Callable[[Iterable[Any]], Iterable[Any]]] = None,
 ) -> Comparison:
@@ -70,6 +71,9 @@ def compare(
     rows                rows of the batch of actual -> the same requests in the batch of the reference, {0: 4}, to
                         compare a request alone with the same one among others. Without it, rows with equal ids are
                         found
+    align               "tokens": compare token by token, such as a rollout (a prompt, then decoding with a cache) with
+                        one forward pass of a trainer; all steps at once. The tokens are found by recorded ids,
+                        positions and masks. Without it, this is done if the ids show it
     executor            a concurrent.futures.Executor: ranks are compared in parallel, one task per rank, in processes
                         or on other machines that can open the dumps by the same paths or URLs. Results are kept until
                         all ranks are done, so an interrupted call can be repeated; needs polars. Ranks that cannot be
@@ -98,7 +102,7 @@ def compare(
     if second_run is not None:
         refuse_same_dump(dumps[0], dumps[1], second_run)
     labels = labels_to_pair(*dumps)
-    settings = _Settings(mapping, used, replay, given_shards, rows)
+    settings = _Settings(mapping, used, replay, given_shards, rows, align)
     if executor is not None:
         from ascend_dump.analysis.ranks.rank_statistics import ranks_apart
         from ascend_dump.analysis.ranks.rank_tasks import check_executor
@@ -133,6 +137,7 @@ class _Settings(NamedTuple):
     replay: bool
     shards: ShardLayouts
     rows: Optional[Mapping[int, int]]
+    align: Optional[str] = None
 
 
 def _compare(
@@ -156,7 +161,7 @@ def _ranks(
     dumps: Sequence[Dump], second_run: Optional[Dump], settings: _Settings, *, may_lack: bool = False
 ) -> Work[list[RankResult]]:
     """Return the results of all ranks. may_lack: a side without records is allowed, else it raises DumpNotFound."""
-    mapping, rules, replay, given_shards, rows = settings
+    mapping, rules, replay, given_shards, rows, tokens = settings
     sides = []
     for name, dump in _named(dumps, second_run):
         sides.append((yield from _steps(dump)))
@@ -171,6 +176,9 @@ def _ranks(
     shared_spread = next(iter(spreads.values())) if len(spreads) == 1 else None
     results = []
     for rank in ranks:
+        if tokens is not None:
+            results.append((yield from compare_tokens(rules, mapping, made_of, rank)))
+            continue
         may_look = group is None and second_run is None and not replay
         row_finder = RowFinder(rows, may_look=may_look)
         work = compare_rank(rules, mapping, spreads, shared_spread, made_of, group, replay, rank, row_finder)
@@ -202,7 +210,7 @@ def _side_by_side(
 ) -> Comparison:
     from ascend_dump.analysis.ranks.rank_tasks import map_ranks
 
-    mapping, rules, replay, given_shards, _ = settings
+    mapping, rules, replay, given_shards, *_ = settings
     all_dumps = [*dumps, *([] if second_run is None else [second_run])]
     for name, dump in _named(dumps, second_run):
         if not any(True for _ in dump.batches()):

@@ -17,7 +17,9 @@ from ascend_dump.analysis.alignment.ranks_and_steps import (
 from ascend_dump.analysis.alignment.rows import RowFinder
 from ascend_dump.analysis.alignment.shards import Portions
 from ascend_dump.analysis.alignment.step_boundaries import divided_steps, may_be_divided
+from ascend_dump.analysis.alignment.tokens import TokenAlignment
 from ascend_dump.analysis.compare._on_executor import RankResult
+from ascend_dump.analysis.compare._tokens import log_probabilities, steps_of_rank, with_tokens
 from ascend_dump.analysis.explaining.pairs import EqualStep, are_equal
 from ascend_dump.analysis.explaining.results import Crossing, Pair
 from ascend_dump.analysis.explaining.walk import Divergence
@@ -32,7 +34,7 @@ from ascend_dump.analysis.pairing.stretches import stretches_of
 from ascend_dump.analysis.replay.rerun import Rerun
 from ascend_dump.reading import Batch
 
-__all__ = ["Work", "compare_rank"]
+__all__ = ["Work", "compare_rank", "compare_tokens"]
 
 _Result = TypeVar("_Result")
 #: A generator of a result that yields once for each piece of work.
@@ -90,6 +92,34 @@ def compare_rank(
     crossed, mapped = progress.crossings, sorted(progress.mapped)
     aligned = () if row_finder is None else row_finder.notes()
     return RankResult(parts, *of_program, *counts, crossed, group is not None, mapped, divergence.rebuilt(), aligned)
+
+
+def compare_tokens(
+    rules: Rules, mapping: Optional[Mapping[str, str]], made_of: tuple[ReadMadeOf, ReadMadeOf], steps: Steps
+) -> Work[RankResult]:
+    """Return the result of one rank, all steps at once: its operators are compared token by token.
+
+    Raises NotSupported if both sides have no tokens in common.
+    """
+    alignment = TokenAlignment(*steps_of_rank(steps, made_of))
+    operators = alignment.operators(mapping)
+    divergence = Divergence(rules, None)
+    progress = _RankProgress([], Counter(), Counter(), [], set())
+    parts = [(yield from _pairs_of_step(divergence, _walk_step(divergence, *operators, [], mapping, progress)))]
+    inside, left_out = ((counts["actual"], counts["reference"]) for counts in (progress.inside, progress.left_out))
+    notes = tuple(filter(None, (log_probabilities(alignment, operators), alignment.note())))
+    return RankResult(
+        parts,
+        with_tokens(divergence.origins()),
+        divergence.changed(),
+        inside,
+        left_out,
+        progress.crossings,
+        False,
+        sorted(progress.mapped),
+        divergence.rebuilt(),
+        notes,
+    )
 
 
 def _pairs_of_step(divergence: Divergence, walk: Iterator[Pair]) -> Work[list[Pair]]:

@@ -1,0 +1,219 @@
+"""Records of the values of common tokens, in one order for both sides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Optional
+
+from ascend_dump.analysis.alignment.token_ways import (
+    TokenSide,
+    Way,
+    gather,
+    pair_indices,
+    presence,
+    rest_shape,
+    ways_of,
+)
+from ascend_dump.errors import AscendDumpError, NotSupported
+from ascend_dump.reading import Record
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ascend_dump.statistics import Statistics
+
+__all__ = ["CommonTokens", "TensorOfCalls", "TokenPart", "pair_parts"]
+
+
+@dataclass(frozen=True)
+class CommonTokens:
+    """The tokens that both sides have. index_of: [tokens, 2], the sequence of actual, and the position in it."""
+
+    index_of: np.ndarray
+
+    @property
+    def count(self) -> int:
+        return len(self.index_of)
+
+    def text(self, number: int) -> str:
+        """Return a text such as "token 9 of request 2", both counted from 0."""
+        sequence, position = self.index_of[number].tolist()
+        several = len({*self.index_of[:, 0].tolist()}) > 1
+        return f"token {position} of request {sequence}" if several else f"token {position}"
+
+
+class TensorOfCalls:
+    """A tensor of an operator in each call of one side that has it."""
+
+    def __init__(self, side: TokenSide, records: Mapping[int, Record], base: int) -> None:
+        self.side, self.records = side, dict(records)
+        self.base = records.get(base, next(iter(records.values())))
+        self.shapes = {index: record.shape or () for index, record in records.items()}
+        self._arrays: dict[int, np.ndarray] = {}
+
+    def ways(self) -> list[Way]:
+        return ways_of(self.side, self.shapes)
+
+    def rest(self, way: Way) -> tuple[int, ...]:
+        index, shape = next(iter(self.shapes.items()))
+        return rest_shape(way, shape, self.side.calls[index].rows)
+
+    def changed(self) -> Record:
+        """Return the record of the first call in which a tensor without tokens has another content, else the base."""
+        content = self.base.content
+        return next((record for record in self.records.values() if record.content != content), self.base)
+
+    def values(self, way: Way, tokens: CommonTokens) -> tuple[np.ndarray, np.ndarray]:
+        """Return the values of all common tokens, and True for those that are recorded.
+
+        Of a key in several caches, the first value, or the last one that differs from it.
+        """
+        import numpy as np
+
+        result: Optional[np.ndarray] = None
+        known = np.zeros(tokens.count, bool)
+        for index, record in self.records.items():
+            for numbers, values in gather(self.side, way, index, record.numpy()):
+                if result is None:
+                    result = np.zeros((tokens.count, *values.shape[1:]), values.dtype)
+                if way.kind == "keys" and known[numbers].any():
+                    old = result[numbers]
+                    differs = (_bits(old) != _bits(values)).any(axis=1) | ~known[numbers]
+                    numbers, values = numbers[differs], values[differs]
+                result[numbers] = values
+                known[numbers] = True
+        assert result is not None, "a way fits at least one record"
+        return result, known
+
+    def pairs(self, way: Way, tokens: CommonTokens, present: np.ndarray) -> np.ndarray:
+        """Return the values of pairs of tokens and keys, [tokens, positions, *rest]; 0 where they are not present."""
+        import numpy as np
+
+        result: Optional[np.ndarray] = None
+        for index, record in self.records.items():
+            width = self.side.calls[index].width
+            for both, values in gather(self.side, way, index, record.numpy()):
+                if result is None:
+                    result = np.zeros((*present.shape, *values.shape[2:]), values.dtype)
+                (numbers, slots, keys), positions = pair_indices(both[:width], both[width:], tokens.index_of)
+                result[numbers, positions] = values[slots, keys]
+        assert result is not None, "a way fits at least one record"
+        result[~present] = 0
+        return result
+
+
+class TokenPart:
+    """Reads the values of common tokens of one tensor. numbers: of the tokens that both sides have there."""
+
+    def __init__(
+        self,
+        tensor: TensorOfCalls,
+        way: Way,
+        tokens: CommonTokens,
+        numbers: np.ndarray,
+        present: Optional[np.ndarray],
+        shape: tuple[int, ...],
+    ) -> None:
+        self._tensor, self._way, self._present, self._shape = tensor, way, present, shape
+        self.tokens, self.numbers = tokens, numbers
+
+    def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
+        if self._present is not None:
+            values = self._tensor.pairs(self._way, self.tokens, self._present)
+        else:
+            values = self._tensor.values(self._way, self.tokens)[0]
+        return values[self.numbers].reshape(self._shape)
+
+    def statistics(self, record: Record) -> Optional[Statistics]:
+        return None
+
+
+def pair_parts(a: TensorOfCalls, b: TensorOfCalls, tokens: CommonTokens) -> Optional[tuple[Record, Record]]:
+    """Return records of the values of common tokens of a tensor on both sides; None if it has no token axes.
+
+    Raises the errors of reading; NotSupported if values are not stored.
+    """
+    if any(record.attrs.get("skipped") for side in (a, b) for record in side.records.values()):
+        raise NotSupported("values are not stored")
+    candidates = []
+    ways = a.ways(), b.ways()
+    for way_a in ways[0]:
+        for way_b in ways[1]:
+            if (way_a.kind == "pairs") == (way_b.kind == "pairs") and math.prod(a.rest(way_a)) == math.prod(
+                b.rest(way_b)
+            ):
+                candidates.append((way_a, way_b, a.rest(way_a) == b.rest(way_b)))
+    best: Optional[tuple[float, Record, Record]] = None
+    for way_a, way_b, _ in sorted(candidates, key=lambda candidate: not candidate[2])[:_MOST_TRIED]:
+        records = _parts(a, way_a, b, way_b, tokens)
+        if records is None:
+            continue
+        if len(candidates) == 1:
+            return records
+        distance = _distance(*records)
+        if best is None or distance < 0.5 * best[0]:
+            best = (distance, *records)
+        if distance < _NEAR:
+            break
+    return None if best is None else best[1:]
+
+
+#: Pairs of ways that are tried, and the distance of tensors that are the same one.
+_MOST_TRIED, _NEAR = 12, 1e-3
+
+
+def _parts(
+    a: TensorOfCalls, way_a: Way, b: TensorOfCalls, way_b: Way, tokens: CommonTokens
+) -> Optional[tuple[Record, Record]]:
+    import numpy as np
+
+    present: Optional[np.ndarray] = None
+    if way_a.kind == "pairs":
+        present = _present(a, way_a, tokens) & _present(b, way_b, tokens)
+        known = present.any(axis=1)
+        middle: tuple[int, ...] = (present.shape[1],)
+    else:
+        known = _known(a, way_a, tokens) & _known(b, way_b, tokens)
+        middle = ()
+    numbers = np.flatnonzero(known)
+    if not numbers.size:
+        return None
+    shape = (len(numbers), *middle, *b.rest(way_b))
+    loaders = (TokenPart(side, way, tokens, numbers, present, shape) for side, way in ((a, way_a), (b, way_b)))
+    parts = [side.base.as_part(loader, shape) for side, loader in zip((a, b), loaders)]
+    return parts[0], parts[1]
+
+
+def _present(tensor: TensorOfCalls, way: Way, tokens: CommonTokens) -> np.ndarray:
+    return presence(tensor.side, way, tensor.shapes, tokens.count, tokens.index_of)
+
+
+def _known(tensor: TensorOfCalls, way: Way, tokens: CommonTokens) -> np.ndarray:
+    import numpy as np
+
+    known = np.zeros(tokens.count, bool)
+    for index, shape in tensor.shapes.items():
+        for numbers, _ in gather(tensor.side, way, index, np.broadcast_to(np.int8(0), shape)):
+            known[numbers] = True
+    return known
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    import numpy as np
+
+    flat = np.ascontiguousarray(array).reshape(len(array), -1)
+    return flat.view(np.uint8).reshape(len(array), -1)
+
+
+def _distance(a: Record, b: Record) -> float:
+    """Return the L2 norm of the difference, relative to that of b; infinite if it cannot be read."""
+    import numpy as np
+
+    try:
+        with np.errstate(all="ignore"):
+            x, y = (np.nan_to_num(record.numpy().astype(np.float64).reshape(-1)) for record in (a, b))
+            return float(np.linalg.norm(x - y) / max(float(np.linalg.norm(y)), 1e-300))
+    except AscendDumpError:
+        return math.inf

@@ -1,0 +1,244 @@
+"""Compare two programs token by token: join the calls of a model along their tokens.
+
+A rollout runs a prompt and then one token after the other, with a cache; a trainer runs whole sequences, in a batch with
+padding, or packed. The same operator of all calls of one side is one operator here, and each of its tensors has the
+values of the tokens that both sides have, in one order. Tensors without tokens, such as weights, are compared as they
+are. Scores of attention are cut to the keys that both sides have.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Optional
+
+from ascend_dump.analysis.alignment.token_parts import CommonTokens, TensorOfCalls, TokenPart, pair_parts
+from ascend_dump.analysis.alignment.token_sequences import Call, Token, calls_in, pair_sequences
+from ascend_dump.analysis.alignment.token_ways import TokenSide
+from ascend_dump.analysis.numerics.float_types import float_kind
+from ascend_dump.analysis.operators.names import is_source, moves_elements
+from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.properties import operator_class
+from ascend_dump.analysis.pairing.same_framework import Match, align
+from ascend_dump.errors import AscendDumpError, NotSupported
+from ascend_dump.reading import Record
+
+__all__ = ["TokenAlignment", "has_other_calls", "token_part"]
+
+#: Fewer tokens than this are no evidence that two dumps have the same requests.
+_LEAST_TOKENS = 2
+_MASKS = "masks and numbers of slots, which differ with padding and caches"
+_UNALIGNED = "without an axis of tokens"
+_VALUELESS = "without stored values"
+_ONE_SIDED = "of operators of one side that only move elements"
+_RANDOM_EFFECT = frozenset({"where", "masked_fill", "scalar_tensor", "zeros", "full"})
+
+
+class TokenAlignment:
+    """The tokens of two programs that are the same, and the operators of both with the values of these tokens.
+
+    calls     of actual, and of the reference
+    tokens    those that both sides have
+    """
+
+    def __init__(self, steps: Sequence[Sequence[Operator]], reference_steps: Sequence[Sequence[Operator]]) -> None:
+        """Raise NotSupported if ids are not recorded, or if they are of other requests."""
+        import numpy as np
+
+        (calls, sequences), (reference_calls, reference_sequences) = calls_in(steps), calls_in(reference_steps)
+        for side, side_calls in (("actual", calls), ("the reference", reference_calls)):
+            if not side_calls:
+                raise NotSupported(
+                    f"{side} records no ids of tokens that an embedding reads",
+                    hint="capture the whole model with mode='all' and data='tensor'",
+                )
+        partners = pair_sequences(sequences, reference_sequences)
+        order = dict.fromkeys(
+            token
+            for call in calls
+            for row in call.slots
+            for token in row
+            if token[0] in partners and token[1] < partners[token[0]][1]
+        )
+        if len(order) < _LEAST_TOKENS:
+            raise NotSupported(
+                "the ids of both dumps are of other requests: no sequence begins with the same tokens",
+                hint="run both programs on the same prompts; `ascend-dump show` prints the ids",
+            )
+        numbers = {token: number for number, token in enumerate(order)}
+        reference_numbers: dict[Token, int] = {
+            (partners[sequence][0], position): number for (sequence, position), number in numbers.items()
+        }
+        self.calls = calls, reference_calls
+        self.sequences = sequences
+        self.tokens = CommonTokens(np.array(list(order), np.int64))
+        self._sides = TokenSide(calls, numbers), TokenSide(reference_calls, reference_numbers)
+        self._omitted = Counter[str]()
+        self._joined = self._whole = 0
+
+    def operators(self, mapping: Optional[Mapping[str, str]]) -> tuple[list[Operator], list[Operator]]:
+        """Return the operators of both sides, as of one call, with the values of the common tokens."""
+        bases = [_base(calls) for calls in self.calls]
+        groups = [_groups(calls, base) for calls, base in zip(self.calls, bases)]
+        sides = [groups[side][0] for side in (0, 1)]
+        parts: dict[int, Optional[Record]] = {}
+        matches = align(*sides, mapping, parts=True)
+        for match in matches:
+            of_calls = groups[0][1][match.actual.position], groups[1][1][match.reference.position]
+            self._add_match(match, of_calls, bases, parts)
+        for side, partner in zip(sides, ({m.actual.position for m in matches}, {m.reference.position for m in matches})):
+            for operator in side:
+                if operator.position not in partner and not _computes(operator):
+                    self._omitted[_ONE_SIDED] += len(list(operator.records))
+                    parts.update(dict.fromkeys(map(id, operator.records)))
+        return _replaced(sides[0], parts), _replaced(sides[1], parts)
+
+    def _add_match(
+        self,
+        match: Match,
+        of_calls: tuple[dict[int, Operator], dict[int, Operator]],
+        bases: Sequence[int],
+        parts: dict[int, Optional[Record]],
+    ) -> None:
+        """Note the parts of all tensors of an operator that both sides have."""
+        for io, pairs in (("inputs", match.inputs), ("outputs", match.outputs)):
+            for a, b in pairs:
+                if a is None or b is None:
+                    parts.update({id(record): None for record in (a, b) if record is not None})
+                    self._omitted[_MASKS] += 1
+                    continue
+                tensors = [
+                    TensorOfCalls(side, _records(calls, io, record), base)
+                    for side, calls, record, base in zip(self._sides, of_calls, (a, b), bases)
+                ]
+                parts[id(a)], parts[id(b)] = self._aligned(match, tensors[0], tensors[1]) or (None, None)
+
+    def _aligned(self, match: Match, a: TensorOfCalls, b: TensorOfCalls) -> Optional[tuple[Record, Record]]:
+        """Return the records that are compared for one tensor; None if it is not compared."""
+        shapes = {*a.shapes.values(), *b.shapes.values()}
+        has_widths = any(len({(call.rows, call.width) for call in calls}) > 1 for calls in self.calls)
+        is_whole = len(shapes) == 1 and (has_widths or a.base.content == b.base.content is not None)
+        reason = _UNALIGNED
+        try:
+            if not is_whole:
+                pair = pair_parts(a, b, self.tokens)
+                if pair is not None:
+                    if _is_made_number(match, pair):
+                        self._omitted[_MASKS] += 1
+                        return None
+                    self._joined += 1
+                    return pair
+        except NotSupported:
+            reason = _VALUELESS
+        except AscendDumpError:
+            return a.base, b.base  # the comparison reports unreadable records
+        if len(shapes) == 1:
+            pair = a.changed(), b.changed()
+            if not _is_made_number(match, pair):
+                self._whole += 1
+                return pair
+            reason = _MASKS
+        self._omitted[reason] += 1
+        return None
+
+    def note(self) -> str:
+        """Return one sentence on the tokens that are compared, and on tensors that are not."""
+        omitted = [f"{count} {reason}" for reason, count in self._omitted.items() if count]
+        not_compared = f"; not compared: {', '.join(omitted)}" if omitted else ""
+        requests = len({*self.tokens.index_of[:, 0].tolist()})
+        return (
+            f"tokens: {self.tokens.count} tokens of {requests} requests are on both sides, in {len(self.calls[0])} "
+            f"calls of actual and {len(self.calls[1])} of the reference; {self._joined} tensors were joined along them, "
+            f"{self._whole} have no tokens{not_compared}"
+        )
+
+
+def has_other_calls(steps: Sequence[Sequence[Operator]], reference_steps: Sequence[Sequence[Operator]]) -> bool:
+    """Return True if both sides read ids, in calls of other shapes: they can be compared by tokens only."""
+    shapes = [[call.ids.shape for call in calls_in(side)[0]] for side in (steps, reference_steps)]
+    return all(shapes) and shapes[0] != shapes[1]
+
+
+def token_part(record: Optional[Record]) -> Optional[TokenPart]:
+    """Return the tokens of a record that `TokenAlignment` made; None for others."""
+    loader = None if record is None else record.loader
+    return loader if isinstance(loader, TokenPart) else None
+
+
+def _base(calls: Sequence[Call]) -> int:
+    """Return the index of the call with most tokens."""
+    return max(range(len(calls)), key=lambda index: (calls[index].ids.size, -index))
+
+
+def _groups(calls: Sequence[Call], base: int) -> tuple[list[Operator], dict[int, dict[int, Operator]]]:
+    """Return the operators of the base, and for the position of each the same operator in each call."""
+    operators = _numbered(calls[base].operators)
+    groups = {operator.position: {base: operator} for operator in operators}
+    for index, call in enumerate(calls):
+        if index != base:
+            for match in align(_numbered(call.operators), operators, parts=True):
+                groups[match.reference.position][index] = match.actual
+    return operators, groups
+
+
+def _numbered(operators: Sequence[Operator]) -> list[Operator]:
+    return [replace(operator, position=position) for position, operator in enumerate(operators)]
+
+
+def _records(operators: Mapping[int, Operator], io: str, like: Record) -> dict[int, Record]:
+    """Return the record of each call with the io and index of a record."""
+    found = {}
+    for index, operator in operators.items():
+        records = operator.inputs if io == "inputs" else operator.outputs
+        for record in records:
+            if (record.io, record.index) == (like.io, like.index) and record.error is None:
+                found[index] = record
+    return found
+
+
+def _replaced(operators: Sequence[Operator], parts: Mapping[int, Optional[Record]]) -> list[Operator]:
+    """Return operators with the parts of their records, without those that have no record left."""
+    result: list[Operator] = []
+    for operator in operators:
+        inputs, outputs = (
+            [part for record in records if (part := parts.get(id(record), record)) is not None]
+            for records in (operator.inputs, operator.outputs)
+        )
+        if moves_elements(operator.op_type):
+            # Sizes and ends of slices follow from the numbers of tokens.
+            inputs, outputs = (
+                [record.as_argument(record.op_type, record.index, b"") for record in records]
+                for records in (inputs, outputs)
+            )
+        if inputs or outputs or operator.broken:
+            result.append(replace(operator, position=len(result), inputs=inputs, outputs=outputs))
+    return result
+
+
+def _computes(operator: Operator) -> bool:
+    """Return True for an operator that computes floating-point values."""
+    if moves_elements(operator.op_type) or is_source(operator.op_type):
+        return False
+    if operator_class(operator.op_type) in _RANDOM_EFFECT:
+        return False
+    outputs = [record for record in operator.outputs if _is_float(record)]
+    return bool(outputs) and any(map(_is_float, operator.inputs))
+
+
+def _is_float(record: Record) -> bool:
+    return float_kind(record.dtype or "") is not None
+
+
+def _is_made_number(match: Match, pair: tuple[Record, Record]) -> bool:
+    """Return True for integers that differ and that no operator computes floating-point values from, nor with."""
+    a, b = pair
+    if _is_float(a) or any(map(_is_float, match.reference.inputs)):
+        return False
+    outputs = match.reference.outputs
+    if a.io == "input" and any(map(_is_float, outputs)) and operator_class(match.reference.op_type) != "where":
+        return False
+    try:
+        return a.numpy().tobytes() != b.numpy().tobytes()
+    except AscendDumpError:
+        return False

@@ -1,0 +1,117 @@
+"""Compare the tokens of one rank: all calls of both programs at once, with log-probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Optional
+
+from ascend_dump.analysis.alignment.ranks_and_steps import ReadMadeOf, Steps, operators_in
+from ascend_dump.analysis.alignment.token_parts import TokenPart
+from ascend_dump.analysis.alignment.tokens import TokenAlignment, token_part
+from ascend_dump.analysis.explaining.results import Origin, Pair
+from ascend_dump.analysis.judging.verdict import Rules
+from ascend_dump.analysis.numerics.float_types import float_kind
+from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.errors import AscendDumpError
+from ascend_dump.reading import Record
+
+__all__ = ["log_probabilities", "steps_of_rank", "with_tokens"]
+
+#: Rows of tokens whose differences are larger than this, in units of the largest row of noise, are not noise.
+_CLEAR = 0.01
+
+
+def steps_of_rank(steps: Steps, made_of: tuple[ReadMadeOf, ReadMadeOf]) -> tuple[list[list[Operator]], ...]:
+    """Return the operators of actual and of the reference, step by step; steps that a side lacks are left out."""
+    return tuple(
+        [operators for _, *sides in steps if (operators := operators_in(sides[side], made_of[side]))]
+        for side in (0, 1)
+    )
+
+
+def with_tokens(origins: Sequence[Origin]) -> list[Origin]:
+    """Return origins with the first token that differs as their first evidence."""
+    return [_with_token(origin) for origin in origins]
+
+
+def _with_token(origin: Origin) -> Origin:
+    text = first_token(origin.pair)
+    return origin if text is None else replace(origin, evidence=(text, *origin.evidence))
+
+
+def first_token(pair: Pair) -> Optional[str]:
+    """Return the first token whose values differ clearly, in words; None for tensors without tokens."""
+    import numpy as np
+
+    a, b = pair.actual, pair.reference
+    part = token_part(a)
+    if a is None or b is None or part is None or token_part(b) is None:
+        return None
+    try:
+        x, y = (record.numpy().astype(np.float64).reshape(len(part.numbers), -1) for record in (a, b))
+    except (AscendDumpError, TypeError, ValueError):
+        return None
+    with np.errstate(all="ignore"):
+        distances = np.nan_to_num(np.abs(x - y), nan=np.inf).max(axis=1, initial=0.0)
+    differing = np.flatnonzero(distances > _CLEAR * distances.max(initial=0.0))
+    if not differing.size or not distances.max():
+        return None
+    number = int(part.numbers[differing[0]])
+    text = f"first {part.tokens.text(number)}"
+    return f"{text}; {len(differing)} of {len(part.numbers)} tokens differ"
+
+
+def log_probabilities(alignment: TokenAlignment, operators: tuple[Sequence[Operator], Sequence[Operator]]) -> Optional[str]:
+    """Return a sentence on the log-probabilities of the tokens of all requests; None if logits are not recorded."""
+    import numpy as np
+
+    logits = [_logits(side) for side in operators]
+    parts = [token_part(record) for record in logits]
+    if None in logits or None in parts:
+        return None
+    assert parts[0] is not None and logits[0] is not None and logits[1] is not None
+    numbers, index_of = parts[0].numbers, alignment.tokens.index_of
+    chosen = []
+    for row, number in enumerate(numbers.tolist()):
+        sequence, position = index_of[number].tolist()
+        ids = alignment.sequences[sequence]
+        if position + 1 < len(ids) and ids[position + 1] < (logits[0].shape or (0,))[-1]:
+            chosen.append((row, number, ids[position + 1]))
+    if not chosen:
+        return None
+    rows, tokens, ids_after = (np.array(column) for column in zip(*chosen))
+    try:
+        a, b = (_log_softmax(record.numpy()[rows])[np.arange(len(rows)), ids_after] for record in logits if record)
+    except AscendDumpError:
+        return None
+    difference = np.abs(a - b)
+    worst = int(np.argmax(np.nan_to_num(difference, nan=np.inf)))
+    sequence, position = index_of[tokens[worst]].tolist()
+    after = alignment.tokens.text(int(tokens[worst])).replace(f"token {position}", f"token {position + 1}", 1)
+    return (
+        f"log-probabilities of {len(rows)} tokens: largest difference {difference[worst]:.2g} at {after} "
+        f"({a[worst]:.4g} here, {b[worst]:.4g} in the reference), mean {float(np.mean(difference)):.2g}"
+    )
+
+
+def _log_softmax(logits: object) -> object:
+    import numpy as np
+
+    values = np.asarray(logits).astype(np.float64)
+    with np.errstate(all="ignore"):
+        values = values - values.max(axis=-1, keepdims=True)
+        return values - np.log(np.exp(values).sum(axis=-1, keepdims=True))
+
+
+def _logits(operators: Sequence[Operator]) -> Optional[Record]:
+    """Return the last tensor of the step that has a value for each entry of the vocabulary."""
+    sizes = [operator.inputs[0].shape for operator in operators if operator.op_type.rpartition("::")[2] == "embedding"]
+    vocabulary = next((shape[0] for shape in sizes if shape is not None and len(shape) == 2), None)
+    for operator in reversed(operators):
+        for record in operator.outputs:
+            shape = record.shape or ()
+            if len(shape) == 2 and shape[1] == vocabulary and float_kind(record.dtype or "") is not None:
+                if token_part(record) is not None:
+                    return record
+    return None
