@@ -47,14 +47,24 @@ class CommonTokens:
 class TensorOfCalls:
     """A tensor of an operator in each call of one side that has it."""
 
-    def __init__(self, side: TokenSide, records: Mapping[int, Record], base: int) -> None:
-        self.side, self.records = side, dict(records)
+    def __init__(
+        self, side: TokenSide, records: Mapping[int, Record], base: int, orders: Mapping[int, np.ndarray]
+    ) -> None:
+        """orders: of sorted elements, by index of the call; none if there are no such elements."""
+        self.side, self.records, self.orders = side, dict(records), orders
         self.base = records.get(base, next(iter(records.values())))
         self.shapes = {index: record.shape or () for index, record in records.items()}
         self._arrays: dict[int, np.ndarray] = {}
 
     def ways(self) -> list[Way]:
-        return ways_of(self.side, self.shapes)
+        ways = ways_of(self.side, self.shapes)
+        for way in list(ways):
+            sizes = {index: shape[way.axis] for index, shape in self.shapes.items()}
+            if way.joined and way.axis == 0 and all(
+                index in self.orders and len(self.orders[index]) == size for index, size in sizes.items()
+            ):
+                ways.append(way._replace(is_sorted=True))
+        return ways
 
     def rest(self, way: Way) -> tuple[int, ...]:
         index, shape = next(iter(self.shapes.items()))
@@ -75,7 +85,7 @@ class TensorOfCalls:
         result: Optional[np.ndarray] = None
         known = np.zeros(tokens.count, bool)
         for index, record in self.records.items():
-            for numbers, values in gather(self.side, way, index, record.numpy()):
+            for numbers, values in gather(self.side, way, index, record.numpy(), self.orders.get(index)):
                 if result is None:
                     result = np.zeros((tokens.count, *values.shape[1:]), values.dtype)
                 if way.kind == "keys" and known[numbers].any():
@@ -94,7 +104,7 @@ class TensorOfCalls:
         result: Optional[np.ndarray] = None
         for index, record in self.records.items():
             width = self.side.calls[index].width
-            for both, values in gather(self.side, way, index, record.numpy()):
+            for both, values in gather(self.side, way, index, record.numpy(), self.orders.get(index)):
                 if result is None:
                     result = np.zeros((*present.shape, *values.shape[2:]), values.dtype)
                 (numbers, slots, keys), positions = pair_indices(both[:width], both[width:], tokens.index_of)

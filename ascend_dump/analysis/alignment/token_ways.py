@@ -28,6 +28,7 @@ class Way(NamedTuple):
     key_axis  of keys, for pairs
     joined    elements of each token on a joined axis; 0 if the axis of slots is not joined with rows
     window    keys that a cache is cut to; 0 if it is not cut
+    is_sorted the joined elements are in another order, such as by experts
     """
 
     kind: str
@@ -36,6 +37,7 @@ class Way(NamedTuple):
     key_axis: Optional[int] = None
     joined: int = 0
     window: int = 0
+    is_sorted: bool = False
 
 
 class TokenSide:
@@ -81,7 +83,11 @@ def ways_of(side: TokenSide, shapes: Mapping[int, _Shape]) -> list[Way]:
     ordered = [*is_sure, *ways, *of_keys, *(way for way in pairs if way not in is_sure)]
     if not slots and not of_keys:
         ordered += _of_last(shapes, calls)
-    return list(dict.fromkeys(ordered))
+    return [
+        way
+        for way in dict.fromkeys(ordered)
+        if len({rest_shape(way, shape, side.calls[index].rows) for index, shape in shapes.items()}) == 1
+    ]
 
 
 def _of_tokens(shapes: Mapping[int, _Shape], calls: Mapping[int, Call], slots: Sequence[int]) -> Iterator[Way]:
@@ -159,16 +165,23 @@ def rest_shape(way: Way, shape: _Shape, rows: int) -> _Shape:
     return tuple(sizes[axis] for axis in order[first:] if sizes[axis] != 1)
 
 
-def gather(side: TokenSide, way: Way, index: int, array: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def gather(
+    side: TokenSide, way: Way, index: int, array: np.ndarray, order: Optional[np.ndarray] = None
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield (numbers, values) of the tokens in the tensor of a call; for pairs (numbers of tokens and keys, values).
 
+    order: for sorted elements, the position of each among rows, slots and elements
     values: [tokens, *rest]; for pairs [tokens, keys, *rest], with numbers [tokens + keys], tokens first.
     """
     import numpy as np
 
     call = side.calls[index]
-    sizes, order = _split(way, array.shape, call.rows)
-    values = array.reshape(sizes).transpose(order)
+    if way.is_sorted and order is not None:
+        unsorted = np.empty_like(array)
+        unsorted[order] = array
+        array = unsorted
+    sizes, axes = _split(way, array.shape, call.rows)
+    values = array.reshape(sizes).transpose(axes)
     rest = rest_shape(way, array.shape, call.rows)
     slots = side.slots[index]
     if way.kind == "last":

@@ -11,18 +11,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from ascend_dump.analysis.alignment.token_parts import CommonTokens, TensorOfCalls, TokenPart, pair_parts
 from ascend_dump.analysis.alignment.token_sequences import Call, Token, calls_in, pair_sequences
 from ascend_dump.analysis.alignment.token_ways import TokenSide
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.names import is_source, moves_elements
-from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.same_framework import Match, align
 from ascend_dump.errors import AscendDumpError, NotSupported
 from ascend_dump.reading import Record
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["TokenAlignment", "has_other_calls", "token_part"]
 
@@ -32,7 +35,11 @@ _MASKS = "masks and numbers of slots, which differ with padding and caches"
 _UNALIGNED = "without an axis of tokens"
 _VALUELESS = "without stored values"
 _ONE_SIDED = "of operators of one side that only move elements"
-_RANDOM_EFFECT = frozenset({"where", "masked_fill", "scalar_tensor", "zeros", "full"})
+_MIXED = "computed from several tokens"
+_MASK_MAKERS = frozenset({"where", "masked_fill", "scalar_tensor", "zeros", "full"})
+
+
+_SELECTING = frozenset({"index", "index_select", "gather", "index_put", "index_put_", "index_add", "index_add_", "take"})
 
 
 class TokenAlignment:
@@ -74,11 +81,16 @@ class TokenAlignment:
         self.sequences = sequences
         self.tokens = CommonTokens(np.array(list(order), np.int64))
         self._sides = TokenSide(calls, numbers), TokenSide(reference_calls, reference_numbers)
+        self._orders = tuple([_orders(call) for call in side] for side in self.calls)
+        #: By side: storages of values that were computed from several tokens.
+        self._mixed: tuple[set[int], set[int]] = (set(), set())
         self._omitted = Counter[str]()
         self._joined = self._whole = 0
 
-    def operators(self, mapping: Optional[Mapping[str, str]]) -> tuple[list[Operator], list[Operator]]:
-        """Return the operators of both sides, as of one call, with the values of the common tokens."""
+    def operators(
+        self, mapping: Optional[Mapping[str, str]]
+    ) -> tuple[list[Operator], list[Operator], list[Match]]:
+        """Return the operators of both sides, as of one call, with the values of the common tokens, and their pairs."""
         bases = [_base(calls) for calls in self.calls]
         groups = [_groups(calls, base) for calls, base in zip(self.calls, bases)]
         sides = [groups[side][0] for side in (0, 1)]
@@ -92,7 +104,12 @@ class TokenAlignment:
                 if operator.position not in partner and not _computes(operator):
                     self._omitted[_ONE_SIDED] += len(list(operator.records))
                     parts.update(dict.fromkeys(map(id, operator.records)))
-        return _replaced(sides[0], parts), _replaced(sides[1], parts)
+        actual, reference = (_replaced(side, parts) for side in sides)
+        return list(actual.values()), list(reference.values()), [
+            match._replace(actual=actual[match.actual.position], reference=reference[match.reference.position])
+            for match in matches
+            if match.actual.position in actual and match.reference.position in reference
+        ]
 
     def _add_match(
         self,
@@ -102,6 +119,7 @@ class TokenAlignment:
         parts: dict[int, Optional[Record]],
     ) -> None:
         """Note the parts of all tensors of an operator that both sides have."""
+        has_tokens = False
         for io, pairs in (("inputs", match.inputs), ("outputs", match.outputs)):
             for a, b in pairs:
                 if a is None or b is None:
@@ -109,13 +127,24 @@ class TokenAlignment:
                     self._omitted[_MASKS] += 1
                     continue
                 tensors = [
-                    TensorOfCalls(side, _records(calls, io, record), base)
-                    for side, calls, record, base in zip(self._sides, of_calls, (a, b), bases)
+                    TensorOfCalls(side, _records(calls, io, record), base, _orders_before(orders, calls, record))
+                    for side, calls, record, base, orders in zip(self._sides, of_calls, (a, b), bases, self._orders)
                 ]
-                parts[id(a)], parts[id(b)] = self._aligned(match, tensors[0], tensors[1]) or (None, None)
+                aligned = self._aligned(match, tensors[0], tensors[1], has_tokens=has_tokens and io == "outputs")
+                parts[id(a)], parts[id(b)] = aligned or (None, None)
+                has_tokens |= self._is_mixed(a, b) or (aligned is not None and token_part(aligned[0]) is not None)
 
-    def _aligned(self, match: Match, a: TensorOfCalls, b: TensorOfCalls) -> Optional[tuple[Record, Record]]:
-        """Return the records that are compared for one tensor; None if it is not compared."""
+    def _is_mixed(self, *records: Record) -> bool:
+        storages = map(storage_of, records)
+        return any(storage is not None and storage[0] in mixed for storage, mixed in zip(storages, self._mixed))
+
+    def _aligned(
+        self, match: Match, a: TensorOfCalls, b: TensorOfCalls, *, has_tokens: bool
+    ) -> Optional[tuple[Record, Record]]:
+        """Return the records that are compared for one tensor; None if it is not compared.
+
+        has_tokens: it was computed from tensors with tokens
+        """
         shapes = {*a.shapes.values(), *b.shapes.values()}
         has_widths = any(len({(call.rows, call.width) for call in calls}) > 1 for calls in self.calls)
         is_whole = len(shapes) == 1 and (has_widths or a.base.content == b.base.content is not None)
@@ -135,6 +164,14 @@ class TokenAlignment:
             return a.base, b.base  # the comparison reports unreadable records
         if len(shapes) == 1:
             pair = a.changed(), b.changed()
+            if pair[0].content == pair[1].content is not None:
+                pass
+            elif has_tokens or self._is_mixed(*pair):
+                for mixed, record in zip(self._mixed, (a.base, b.base)):
+                    storage = storage_of(record)
+                    mixed.update(() if storage is None else storage[:1])
+                self._omitted[_MIXED] += 1
+                return None
             if not _is_made_number(match, pair):
                 self._whole += 1
                 return pair
@@ -197,9 +234,9 @@ def _records(operators: Mapping[int, Operator], io: str, like: Record) -> dict[i
     return found
 
 
-def _replaced(operators: Sequence[Operator], parts: Mapping[int, Optional[Record]]) -> list[Operator]:
-    """Return operators with the parts of their records, without those that have no record left."""
-    result: list[Operator] = []
+def _replaced(operators: Sequence[Operator], parts: Mapping[int, Optional[Record]]) -> dict[int, Operator]:
+    """Return operators with the parts of their records by old positions, without those that have no record left."""
+    result: dict[int, Operator] = {}
     for operator in operators:
         inputs, outputs = (
             [part for record in records if (part := parts.get(id(record), record)) is not None]
@@ -212,7 +249,7 @@ def _replaced(operators: Sequence[Operator], parts: Mapping[int, Optional[Record
                 for records in (inputs, outputs)
             )
         if inputs or outputs or operator.broken:
-            result.append(replace(operator, position=len(result), inputs=inputs, outputs=outputs))
+            result[operator.position] = replace(operator, position=len(result), inputs=inputs, outputs=outputs)
     return result
 
 
@@ -220,23 +257,61 @@ def _computes(operator: Operator) -> bool:
     """Return True for an operator that computes floating-point values."""
     if moves_elements(operator.op_type) or is_source(operator.op_type):
         return False
-    if operator_class(operator.op_type) in _RANDOM_EFFECT:
+    if operator_class(operator.op_type) in _MASK_MAKERS:
         return False
     outputs = [record for record in operator.outputs if _is_float(record)]
     return bool(outputs) and any(map(_is_float, operator.inputs))
+
+
+def _orders(call: Call) -> list[tuple[int, np.ndarray]]:
+    """Return the orders in which operators of a call sort elements, with the positions of the operators."""
+    import numpy as np
+
+    orders = []
+    for position, operator in enumerate(call.operators):
+        if operator_class(operator.op_type) not in ("sort", "argsort"):
+            continue
+        for record in operator.outputs:
+            shape = record.shape or ()
+            if record.dtype in ("int32", "int64") and len(shape) == 1:
+                try:
+                    order = record.numpy().astype(np.int64)
+                except AscendDumpError:
+                    continue
+                if np.array_equal(np.sort(order), np.arange(len(order))):
+                    orders.append((position, order))
+    return orders
+
+
+def _orders_before(
+    orders: Sequence[Sequence[tuple[int, np.ndarray]]], operators: Mapping[int, Operator], record: Record
+) -> dict[int, np.ndarray]:
+    """Return the last order before an operator in each call, for its outputs that of the operator itself too."""
+    found = {}
+    for index, operator in operators.items():
+        before = [order for position, order in orders[index] if position < operator.position + (record.io == "output")]
+        if before:
+            found[index] = before[-1]
+    return found
 
 
 def _is_float(record: Record) -> bool:
     return float_kind(record.dtype or "") is not None
 
 
+def is_mover(operator: Operator) -> bool:
+    """Return True for an operator that selects elements by numbers or masks."""
+    return operator_class(operator.op_type) in (*_MASK_MAKERS, *_SELECTING)
+
+
 def _is_made_number(match: Match, pair: tuple[Record, Record]) -> bool:
     """Return True for integers that differ and that no operator computes floating-point values from, nor with."""
     a, b = pair
-    if _is_float(a) or any(map(_is_float, match.reference.inputs)):
+    if _is_float(a) or (any(map(_is_float, match.reference.inputs)) and not is_mover(match.reference)):
         return False
     outputs = match.reference.outputs
-    if a.io == "input" and any(map(_is_float, outputs)) and operator_class(match.reference.op_type) != "where":
+    makes_floats = any(map(_is_float, outputs)) and not is_mover(match.reference)
+    if a.io == "input" and makes_floats:
         return False
     try:
         return a.numpy().tobytes() != b.numpy().tobytes()

@@ -105,9 +105,9 @@ def compare_tokens(
     operators = alignment.operators(mapping)
     divergence = Divergence(rules, None)
     progress = _RankProgress([], Counter(), Counter(), [], set())
-    parts = [(yield from _pairs_of_step(divergence, _walk_step(divergence, *operators, [], mapping, progress)))]
+    parts = [(yield from _pairs_of_step(divergence, _walk_step(divergence, *operators[:2], [], mapping, progress, matches=operators[2])))]
     inside, left_out = ((counts["actual"], counts["reference"]) for counts in (progress.inside, progress.left_out))
-    notes = tuple(filter(None, (log_probabilities(alignment, operators), alignment.note())))
+    notes = tuple(filter(None, (log_probabilities(alignment, operators[:2]), alignment.note())))
     return RankResult(
         parts,
         with_tokens(divergence.origins()),
@@ -142,8 +142,9 @@ def _walk_step(
     mapping: Optional[Mapping[str, str]],
     progress: _RankProgress,
     shards: Optional[Portions] = None,
+    matches: Optional[list[Match]] = None,
 ) -> Iterator[Pair]:
-    if shards is None and is_cross_framework(actual, reference):
+    if shards is None and matches is None and is_cross_framework(actual, reference):
         across = pair_cross_framework(actual, reference, mapping)
         progress.inside.update(actual=across.inside[0], reference=across.inside[1])
         progress.left_out.update(actual=across.left_out[0], reference=across.left_out[1])
@@ -157,7 +158,8 @@ def _walk_step(
             for operator in alone:
                 yield from divergence.only(operator, of_actual=side == 0)
         return
-    matches = align(actual, reference, mapping, parts=shards is not None)
+    if matches is None:
+        matches = align(actual, reference, mapping, parts=shards is not None)
     progress.crossings.extend(map(_crossing, crossings(matches)))
     progress.mapped.update(_mapped(matches))
     spread = Spread(second_run, reference) if second_run else None
