@@ -67,7 +67,10 @@ class TensorOfCalls:
         return ways
 
     def rest(self, way: Way) -> tuple[int, ...]:
-        index, shape = next(iter(self.shapes.items()))
+        shapes = self.shapes.items()
+        index, shape = next(
+            (item for item in shapes if not way.is_flat or self.side.calls[item[0]].width > 1), next(iter(shapes))
+        )
         return rest_shape(way, shape, self.side.calls[index].rows)
 
     def changed(self) -> Record:
@@ -83,11 +86,13 @@ class TensorOfCalls:
         import numpy as np
 
         result: Optional[np.ndarray] = None
+        rest = self.rest(way)
         known = np.zeros(tokens.count, bool)
         for index, record in self.records.items():
             for numbers, values in gather(self.side, way, index, record.numpy(), self.orders.get(index)):
                 if result is None:
-                    result = np.zeros((tokens.count, *values.shape[1:]), values.dtype)
+                    result = np.zeros((tokens.count, *rest), values.dtype)
+                values = values.reshape(len(values), *rest)
                 if way.kind == "keys" and known[numbers].any():
                     old = result[numbers]
                     differs = (_bits(old) != _bits(values)).any(axis=1) | ~known[numbers]
@@ -147,27 +152,30 @@ def pair_parts(a: TensorOfCalls, b: TensorOfCalls, tokens: CommonTokens) -> Opti
     """
     if any(record.attrs.get("skipped") for side in (a, b) for record in side.records.values()):
         raise NotSupported("values are not stored")
-    candidates = []
-    ways = a.ways(), b.ways()
-    for way_a in ways[0]:
-        for way_b in ways[1]:
-            if (way_a.kind == "pairs") == (way_b.kind == "pairs") and math.prod(a.rest(way_a)) == math.prod(
-                b.rest(way_b)
-            ):
-                candidates.append((way_a, way_b, a.rest(way_a) == b.rest(way_b)))
-    best: Optional[tuple[float, Record, Record]] = None
-    for way_a, way_b, _ in sorted(candidates, key=lambda candidate: not candidate[2])[:_MOST_TRIED]:
-        records = _parts(a, way_a, b, way_b, tokens)
-        if records is None:
-            continue
-        if len(candidates) == 1:
-            return records
-        distance = _distance(*records)
-        if best is None or distance < 0.5 * best[0]:
-            best = (distance, *records)
-        if distance < _NEAR:
-            break
-    return None if best is None else best[1:]
+    candidates: dict[tuple[bool, bool], list[tuple[Way, Way]]] = {}
+    for way_a in a.ways():
+        for way_b in b.ways():
+            is_pairs = way_a.kind == "pairs", way_b.kind == "pairs"
+            rests = a.rest(way_a), b.rest(way_b)
+            if is_pairs[0] == is_pairs[1] and math.prod(rests[0]) == math.prod(rests[1]):
+                unlike = rests[0] != rests[1], way_a[:4] != way_b[:4]
+                candidates.setdefault(unlike, []).append((way_a, way_b))
+    for unlike in sorted(candidates):
+        best: Optional[tuple[float, Record, Record]] = None
+        for way_a, way_b in candidates[unlike][:_MOST_TRIED]:
+            records = _parts(a, way_a, b, way_b, tokens)
+            if records is None:
+                continue
+            if len(candidates[unlike]) == 1:
+                return records
+            distance = _distance(*records)
+            if best is None or distance < 0.5 * best[0]:
+                best = (distance, *records)
+            if distance < _NEAR:
+                break
+        if best is not None:
+            return best[1:]
+    return None
 
 
 #: Pairs of ways that are tried, and the distance of tensors that are the same one.

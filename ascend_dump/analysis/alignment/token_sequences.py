@@ -7,7 +7,7 @@ the batch, or in a part of a packed row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
@@ -25,6 +25,8 @@ __all__ = ["NO_TOKEN", "Call", "Token", "calls_in", "pair_sequences"]
 NO_TOKEN = (-1, -1)
 #: Number of a sequence, index in it from 0.
 Token = tuple[int, int]
+#: The operator, the side and the index of a record.
+_Key = tuple[str, str, int]
 _INTEGERS = ("int32", "int64")
 _MASKS = ("bool", *_INTEGERS, "uint8")
 #: Operators of a call in which positions and masks are looked for; they are made before the first product.
@@ -141,7 +143,9 @@ class _IntegersOfCalls:
 
     def __init__(self, calls: Sequence[Call]) -> None:
         largest = max(calls, key=lambda call: (call.width, call.rows))
-        self._positions = _first_key(largest, _are_positions)
+        keys = list(_keys(largest, _are_positions))
+        # Numbers of slots begin at 0 in each call, positions do not.
+        self._positions = max(keys, key=lambda key: _later_calls(calls, key), default=None)
         self._mask = next((key for call in calls if (key := _first_key(call, _is_mask)) is not None), None)
         self._lengths = next((key for call in calls if (key := _first_key(call, _are_lengths)) is not None), None)
 
@@ -157,7 +161,7 @@ class _IntegersOfCalls:
     def goes_on(self, before: Call, call: Call) -> bool:
         """Return True if a call continues the requests of the call before it."""
         positions = self.positions(call)
-        if positions is None:
+        if positions is None or call.width == 1 < before.width:
             return call.width < before.width or call.width == 1
         return bool((positions[:, -1] >= call.width).any())
 
@@ -199,7 +203,7 @@ def _are_repeated(positions: np.ndarray) -> np.ndarray:
     return repeated
 
 
-def _integers(call: Call) -> Iterator[tuple[tuple[str, str, int], Record]]:
+def _integers(call: Call) -> Iterator[tuple[_Key, Record]]:
     """Yield the integer records of a call before its first product, with their keys: operator, side and index."""
     for operator in call.operators:
         if operator_class(operator.op_type) in _PRODUCTS:
@@ -209,17 +213,25 @@ def _integers(call: Call) -> Iterator[tuple[tuple[str, str, int], Record]]:
                 yield (record.op_name, record.io, record.index), record
 
 
-def _first_key(call: Call, is_wanted: object) -> Optional[tuple[str, str, int]]:
-    assert callable(is_wanted)
+def _keys(call: Call, is_wanted: Callable[[Call, np.ndarray], bool]) -> Iterator[_Key]:
     for key, record in _integers(call):
         if record is not call.ids_record:
             array = _read(record)
             if array is not None and is_wanted(call, array):
-                return key
-    return None
+                yield key
 
 
-def _find(call: Call, key: Optional[tuple[str, str, int]]) -> Optional[np.ndarray]:
+def _first_key(call: Call, is_wanted: Callable[[Call, np.ndarray], bool]) -> Optional[_Key]:
+    return next(_keys(call, is_wanted), None)
+
+
+def _later_calls(calls: Sequence[Call], key: _Key) -> int:
+    """Return the number of calls that begin behind the first position, by a record."""
+    arrays = [(call, array) for call in calls if (array := _find(call, key)) is not None]
+    return sum(array.size >= call.width and int(array.max()) >= call.width for call, array in arrays)
+
+
+def _find(call: Call, key: Optional[_Key]) -> Optional[np.ndarray]:
     record = None if key is None else next((record for other, record in _integers(call) if other == key), None)
     return None if record is None else _read(record)
 

@@ -4,6 +4,7 @@ as a cache of keys, as scores of tokens and keys, for the last token of each req
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
@@ -29,6 +30,7 @@ class Way(NamedTuple):
     joined    elements of each token on a joined axis; 0 if the axis of slots is not joined with rows
     window    keys that a cache is cut to; 0 if it is not cut
     is_sorted the joined elements are in another order, such as by experts
+    is_flat   calls of one token have other axes, with the values of one token of each row
     """
 
     kind: str
@@ -38,6 +40,7 @@ class Way(NamedTuple):
     joined: int = 0
     window: int = 0
     is_sorted: bool = False
+    is_flat: bool = False
 
 
 class TokenSide:
@@ -62,25 +65,56 @@ class TokenSide:
 
 def ways_of(side: TokenSide, shapes: Mapping[int, _Shape]) -> list[Way]:
     """Return the ways that fit the shapes of a tensor in all calls, by index of the call, the likeliest first."""
+    ways = _fitting_all(side, shapes)
+    if ways or not shapes:
+        return ways
+    # One token of each row: the other axes are in any shape, such as heads in groups.
+    wide = {index: shape for index, shape in shapes.items() if side.calls[index].width > 1}
+    if not wide or len(wide) == len(shapes):
+        return []
+    return [
+        way._replace(is_flat=True)
+        for way in _fitting_all(side, wide)
+        if way.kind == "tokens" and not way.joined and _fits_flat(side, way, shapes, wide)
+    ]
+
+
+def _fits_flat(side: TokenSide, way: Way, shapes: Mapping[int, _Shape], wide: Mapping[int, _Shape]) -> bool:
+    index, shape = next(iter(wide.items()))
+    size = math.prod(rest_shape(way, shape, side.calls[index].rows))
+    return all(
+        math.prod(shape) == side.calls[index].rows * size for index, shape in shapes.items() if index not in wide
+    )
+
+
+def _fitting_all(side: TokenSide, shapes: Mapping[int, _Shape]) -> list[Way]:
     if not shapes or len({len(shape) for shape in shapes.values()}) != 1:
         return []
     [rank] = {len(shape) for shape in shapes.values()}
     calls = {index: side.calls[index] for index in shapes}
     varies = [len({shape[axis] for shape in shapes.values()}) > 1 for axis in range(rank)]
     slots = [axis for axis in range(rank) if all(shapes[n][axis] == call.width for n, call in calls.items())]
-    keys = [(axis, window) for axis in range(rank) if (window := _window(side, shapes, axis)) is not None]
-    ways = list(_of_tokens(shapes, calls, slots))
-    of_keys = [way for axis, window in keys for way in _of_keys(shapes, calls, axis, window)]
+    windows = {axis: window for axis in range(rank) if (window := _window(side, shapes, axis)) is not None}
+    # Sizes that vary from call to call are sure, others may be equal by chance.
+    slots_only = {axis for axis in slots if varies[axis]}
+    sure_keys = {axis for axis in windows if varies[axis] and axis not in slots_only}
+    keys = sure_keys or set(windows) - slots_only
+    ways = [*_of_tokens(shapes, calls, slots)]
+    of_keys = [way for axis in keys for way in _of_keys(shapes, calls, axis, windows[axis])]
     pairs = [
-        way._replace(kind="pairs", key_axis=axis, window=window)
+        way._replace(kind="pairs", key_axis=axis, window=windows[axis])
         for way in ways
         if not way.joined
-        for axis, window in keys
-        if axis not in (way.axis, way.row_axis) and axis > way.axis
+        for axis in keys
+        if axis > way.axis and axis != way.row_axis
     ]
-    # Sizes that vary from call to call are sure; others may be equal by chance.
-    is_sure = [way for way in pairs if way.key_axis is not None and varies[way.key_axis]]
-    ordered = [*is_sure, *ways, *of_keys, *(way for way in pairs if way not in is_sure)]
+    if sure_keys:
+        pairs_or_keys = [way for way in pairs if way.axis in slots_only or not any(varies[a] for a in slots)]
+        ordered = pairs_or_keys if slots_only else [*of_keys, *pairs]
+    elif slots_only:
+        ordered = [way for way in ways if way.axis in slots_only or way.joined]
+    else:
+        ordered = [*ways, *of_keys, *pairs]
     if not slots and not of_keys:
         ordered += _of_last(shapes, calls)
     return [
@@ -180,6 +214,9 @@ def gather(
         unsorted = np.empty_like(array)
         unsorted[order] = array
         array = unsorted
+    if way.is_flat and call.width == 1:
+        yield _kept(side.slots[index].reshape(-1), array.reshape(call.rows, -1))
+        return
     sizes, axes = _split(way, array.shape, call.rows)
     values = array.reshape(sizes).transpose(axes)
     rest = rest_shape(way, array.shape, call.rows)

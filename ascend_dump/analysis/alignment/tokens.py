@@ -8,6 +8,7 @@ are. Scores of attention are cut to the keys that both sides have.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -35,6 +36,7 @@ _MASKS = "masks and numbers of slots, which differ with padding and caches"
 _UNALIGNED = "without an axis of tokens"
 _VALUELESS = "without stored values"
 _ONE_SIDED = "of operators of one side that only move elements"
+_APPENDS = "of operators that append to a cache"
 _MIXED = "computed from several tokens"
 _MASK_MAKERS = frozenset({"where", "masked_fill", "scalar_tensor", "zeros", "full"})
 
@@ -93,12 +95,19 @@ class TokenAlignment:
         """Return the operators of both sides, as of one call, with the values of the common tokens, and their pairs."""
         bases = [_base(calls) for calls in self.calls]
         groups = [_groups(calls, base) for calls, base in zip(self.calls, bases)]
-        sides = [groups[side][0] for side in (0, 1)]
+        sides = [
+            [operator for operator in of_base if not _is_append(side, of_calls[operator.position])]
+            for side, (of_base, of_calls) in zip(self._sides, groups)
+        ]
         parts: dict[int, Optional[Record]] = {}
         matches = align(*sides, mapping, parts=True)
         for match in matches:
             of_calls = groups[0][1][match.actual.position], groups[1][1][match.reference.position]
             self._add_match(match, of_calls, bases, parts)
+        for of_base, side in zip((groups[0][0], groups[1][0]), sides):
+            kept = set(map(id, side))
+            appends = [record for operator in of_base if id(operator) not in kept for record in operator.records]
+            self._omitted[_APPENDS] += len(appends)
         for side, partner in zip(sides, ({m.actual.position for m in matches}, {m.reference.position for m in matches})):
             for operator in side:
                 if operator.position not in partner and not _computes(operator):
@@ -251,6 +260,25 @@ def _replaced(operators: Sequence[Operator], parts: Mapping[int, Optional[Record
         if inputs or outputs or operator.broken:
             result[operator.position] = replace(operator, position=len(result), inputs=inputs, outputs=outputs)
     return result
+
+
+def _is_append(side: TokenSide, operators: Mapping[int, Operator]) -> bool:
+    """Return True for the operator that appends the keys, or values, of new tokens to a cache."""
+    has_cache = False
+    for index, operator in operators.items():
+        if operator_class(operator.op_type) not in ("cat", "Concat", "ConcatD", "aclnnCat") or len(operator.inputs) != 2:
+            return False
+        old, new = (record.shape or () for record in operator.inputs)
+        out = (operator.outputs[0].shape or ()) if operator.outputs else ()
+        if math.prod(old) == 0:
+            has_cache = True
+            continue
+        axes = [axis for axis, (x, y) in enumerate(zip(new, out)) if x != y]
+        width = side.calls[index].width
+        if len(new) != len(out) or len(axes) != 1 or new[axes[0]] != width or out[axes[0]] <= width:
+            return False
+        has_cache |= side.keys[index].shape[1] > width
+    return has_cache
 
 
 def _computes(operator: Operator) -> bool:
