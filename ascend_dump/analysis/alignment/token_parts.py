@@ -60,8 +60,10 @@ class TensorOfCalls:
         ways = ways_of(self.side, self.shapes)
         for way in list(ways):
             sizes = {index: shape[way.axis] for index, shape in self.shapes.items()}
-            if way.joined and way.axis == 0 and all(
-                index in self.orders and len(self.orders[index]) == size for index, size in sizes.items()
+            if (
+                way.joined
+                and way.axis == 0
+                and all(index in self.orders and len(self.orders[index]) == size for index, size in sizes.items())
             ):
                 ways.append(way._replace(is_sorted=True))
         return ways
@@ -222,7 +224,8 @@ def _bits(array: np.ndarray) -> np.ndarray:
     import numpy as np
 
     flat = np.ascontiguousarray(array).reshape(len(array), -1)
-    return flat.view(np.uint8).reshape(len(array), -1)
+    octets: np.ndarray = flat.view(np.uint8)
+    return octets.reshape(len(array), -1)
 
 
 def _distance(a: Record, b: Record) -> float:

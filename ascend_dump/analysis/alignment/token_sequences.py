@@ -182,7 +182,7 @@ class _IntegersOfCalls:
             part: list[int] = []
             for slot in np.flatnonzero(is_token[row]).tolist():
                 resets = positions is not None and part and positions[row, slot] != positions[row, part[-1]] + 1
-                if part and (resets and positions is not None and positions[row, slot] == 0 or slot in ends):
+                if part and ((resets and positions is not None and positions[row, slot] == 0) or slot in ends):
                     yield _segment(row, part, positions)
                     part = []
                 part.append(slot)

@@ -58,7 +58,9 @@ class TokenSide:
         ]
         self.keys = [np.array([[numbers.get(token, -1) for token in row] for row in call.keys]) for call in calls]
         self.last = [
-            np.array([next((slot for slot in range(len(row) - 1, -1, -1) if row[slot] != NO_TOKEN), 0) for row in slots])
+            np.array(
+                [next((slot for slot in range(len(row) - 1, -1, -1) if row[slot] != NO_TOKEN), 0) for row in slots]
+            )
             for slots in (call.slots for call in calls)
         ]
 
@@ -265,7 +267,9 @@ def presence(side: TokenSide, way: Way, shapes: Mapping[int, _Shape], count: int
     return present
 
 
-def pair_indices(tokens: np.ndarray, keys: np.ndarray, index_of: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
+def pair_indices(
+    tokens: np.ndarray, keys: np.ndarray, index_of: np.ndarray
+) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
     """Return ((numbers of tokens, slots, slots of keys), positions of keys) of pairs of one sequence, no later keys."""
     import numpy as np
 

@@ -1,7 +1,7 @@
 """Compare two programs token by token: join the calls of a model along their tokens.
 
-A rollout runs a prompt and then one token after the other, with a cache; a trainer runs whole sequences, in a batch with
-padding, or packed. The same operator of all calls of one side is one operator here, and each of its tensors has the
+A rollout runs a prompt and then one token after the other, with a cache; a trainer runs whole sequences, in a batch
+with padding, or packed. The same operator of all calls of one side is one operator here, and each of its tensors has the
 values of the tokens that both sides have, in one order. Tensors without tokens, such as weights, are compared as they
 are. Scores of attention are cut to the keys that both sides have.
 """
@@ -15,20 +15,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Optional
 
 from ascend_dump.analysis.alignment.token_parts import CommonTokens, TensorOfCalls, TokenPart, pair_parts
-from ascend_dump.analysis.alignment.token_sequences import Call, Token, calls_in, pair_sequences
+from ascend_dump.analysis.alignment.token_sequences import NO_TOKEN, Call, Token, calls_in, pair_sequences
 from ascend_dump.analysis.alignment.token_ways import TokenSide
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.names import is_source, moves_elements
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.same_framework import Match, align
-from ascend_dump.errors import AscendDumpError, NotSupported
+from ascend_dump.common.units import counted
+from ascend_dump.errors import AscendDumpError, ConfigError, NotSupported
 from ascend_dump.reading import Record
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["TokenAlignment", "has_other_calls", "token_part"]
+__all__ = ["TokenAlignment", "check_align", "may_align_tokens", "token_part"]
 
 #: Fewer tokens than this are no evidence that two dumps have the same requests.
 _LEAST_TOKENS = 2
@@ -41,7 +42,9 @@ _MIXED = "computed from several tokens"
 _MASK_MAKERS = frozenset({"where", "masked_fill", "scalar_tensor", "zeros", "full"})
 
 
-_SELECTING = frozenset({"index", "index_select", "gather", "index_put", "index_put_", "index_add", "index_add_", "take"})
+_SELECTING = frozenset(
+    {"index", "index_select", "gather", "index_put", "index_put_", "index_add", "index_add_", "take"}
+)
 
 
 class TokenAlignment:
@@ -89,9 +92,7 @@ class TokenAlignment:
         self._omitted = Counter[str]()
         self._joined = self._whole = 0
 
-    def operators(
-        self, mapping: Optional[Mapping[str, str]]
-    ) -> tuple[list[Operator], list[Operator], list[Match]]:
+    def operators(self, mapping: Optional[Mapping[str, str]]) -> tuple[list[Operator], list[Operator], list[Match]]:
         """Return the operators of both sides, as of one call, with the values of the common tokens, and their pairs."""
         bases = [_base(calls) for calls in self.calls]
         groups = [_groups(calls, base) for calls, base in zip(self.calls, bases)]
@@ -100,7 +101,7 @@ class TokenAlignment:
             for side, (of_base, of_calls) in zip(self._sides, groups)
         ]
         parts: dict[int, Optional[Record]] = {}
-        matches = align(*sides, mapping, parts=True)
+        matches = align(sides[0], sides[1], mapping, parts=True)
         for match in matches:
             of_calls = groups[0][1][match.actual.position], groups[1][1][match.reference.position]
             self._add_match(match, of_calls, bases, parts)
@@ -108,17 +109,23 @@ class TokenAlignment:
             kept = set(map(id, side))
             appends = [record for operator in of_base if id(operator) not in kept for record in operator.records]
             self._omitted[_APPENDS] += len(appends)
-        for side, partner in zip(sides, ({m.actual.position for m in matches}, {m.reference.position for m in matches})):
+        for side, partner in zip(
+            sides, ({m.actual.position for m in matches}, {m.reference.position for m in matches})
+        ):
             for operator in side:
                 if operator.position not in partner and not _computes(operator):
                     self._omitted[_ONE_SIDED] += len(list(operator.records))
                     parts.update(dict.fromkeys(map(id, operator.records)))
         actual, reference = (_replaced(side, parts) for side in sides)
-        return list(actual.values()), list(reference.values()), [
-            match._replace(actual=actual[match.actual.position], reference=reference[match.reference.position])
-            for match in matches
-            if match.actual.position in actual and match.reference.position in reference
-        ]
+        return (
+            list(actual.values()),
+            list(reference.values()),
+            [
+                match._replace(actual=actual[match.actual.position], reference=reference[match.reference.position])
+                for match in matches
+                if match.actual.position in actual and match.reference.position in reference
+            ],
+        )
 
     def _add_match(
         self,
@@ -188,22 +195,40 @@ class TokenAlignment:
         self._omitted[reason] += 1
         return None
 
+    @property
+    def has_most_tokens(self) -> bool:
+        """True if one side has hardly any tokens that the other lacks."""
+        counts = [sum(token != NO_TOKEN for call in side for row in call.slots for token in row) for side in self.calls]
+        return 2 * self.tokens.count >= min(counts)
+
     def note(self) -> str:
         """Return one sentence on the tokens that are compared, and on tensors that are not."""
         omitted = [f"{count} {reason}" for reason, count in self._omitted.items() if count]
         not_compared = f"; not compared: {', '.join(omitted)}" if omitted else ""
         requests = len({*self.tokens.index_of[:, 0].tolist()})
         return (
-            f"tokens: {self.tokens.count} tokens of {requests} requests are on both sides, in {len(self.calls[0])} "
-            f"calls of actual and {len(self.calls[1])} of the reference; {self._joined} tensors were joined along them, "
-            f"{self._whole} have no tokens{not_compared}"
+            f"tokens: {self.tokens.count} tokens of {counted(requests, 'request')} are on both sides, in "
+            f"{counted(len(self.calls[0]), 'call')} of actual and {len(self.calls[1])} of the reference; {self._joined} "
+            f"tensors were joined along them, {self._whole} have no tokens{not_compared}"
         )
 
 
-def has_other_calls(steps: Sequence[Sequence[Operator]], reference_steps: Sequence[Sequence[Operator]]) -> bool:
-    """Return True if both sides read ids, in calls of other shapes: they can be compared by tokens only."""
-    shapes = [[call.ids.shape for call in calls_in(side)[0]] for side in (steps, reference_steps)]
-    return all(shapes) and shapes[0] != shapes[1]
+def check_align(align_by: Optional[str], **settings: object) -> None:
+    """Raise ConfigError for another value than "tokens", and for settings that exclude it."""
+    if align_by is None:
+        return
+    if align_by != "tokens":
+        raise ConfigError(f"align={align_by!r}, expected 'tokens'", hint="rows of a batch are aligned by rows=")
+    excluded = [name for name, value in settings.items() if value]
+    if excluded:
+        raise ConfigError(f"align= and {excluded[0]}= were both given", hint="leave one of them out")
+
+
+def may_align_tokens(operators: Sequence[Operator], reference: Sequence[Operator]) -> bool:
+    """Return True if the first calls of both sides read ids of sequences of different lengths."""
+    calls = [calls_in([side])[0] for side in (operators, reference)]
+    trains = [any(operator.phase == "backward" for operator in side) for side in (operators, reference)]
+    return all(calls) and not all(trains) and calls[0][0].width != calls[1][0].width
 
 
 def token_part(record: Optional[Record]) -> Optional[TokenPart]:
@@ -266,7 +291,10 @@ def _is_append(side: TokenSide, operators: Mapping[int, Operator]) -> bool:
     """Return True for the operator that appends the keys, or values, of new tokens to a cache."""
     has_cache = False
     for index, operator in operators.items():
-        if operator_class(operator.op_type) not in ("cat", "Concat", "ConcatD", "aclnnCat") or len(operator.inputs) != 2:
+        if (
+            operator_class(operator.op_type) not in ("cat", "Concat", "ConcatD", "aclnnCat")
+            or len(operator.inputs) != 2
+        ):
             return False
         old, new = (record.shape or () for record in operator.inputs)
         out = (operator.outputs[0].shape or ()) if operator.outputs else ()

@@ -19,11 +19,13 @@ from ascend_dump.analysis.alignment.ranks_and_steps import (
 )
 from ascend_dump.analysis.alignment.rows import RowFinder, check_rows
 from ascend_dump.analysis.alignment.shard_notation import ShardLayouts, ShardSource, shards_of
+from ascend_dump.analysis.alignment.tokens import check_align
 from ascend_dump.analysis.compare._combine import ResultGroup, combine, combine_groups
 from ascend_dump.analysis.compare._comparison import Comparison
 from ascend_dump.analysis.compare._labels import labels_to_pair, with_label
 from ascend_dump.analysis.compare._on_executor import CountedBatch, RankResult, result_of, table_of, tasks_of
 from ascend_dump.analysis.compare._second_opinion import with_second_opinion
+from ascend_dump.analysis.compare._tokens import tokens_of_rank
 from ascend_dump.analysis.compare._walk_rank import Work, compare_rank, compare_tokens
 from ascend_dump.analysis.judging.rules import RuleSource, rules_of
 from ascend_dump.analysis.judging.second_run import refuse_same_dump
@@ -89,13 +91,15 @@ def compare(
     ranks, and shapes or placements show that the other side's ranks hold parts, their tensors are assembled, and each
     rank is compared with its part. A step or rank that one side lacks is unmatched.
 
-    Raises DumpNotFound for a side without records, ConfigError for shards that do not fit, for an object that is no
+    Raises DumpNotFound for a side without records, NotSupported for align="tokens" if both sides have no tokens in
+    common, ConfigError for shards that do not fit, for an object that is no
     executor and for one dump as a side and as noise, and the errors of `open`.
 
     >>> comparison = ascend_dump.compare("npu_dumps", "gpu_dumps")   # doctest: +SKIP
     >>> comparison.verdict, comparison.origins[0].op_name            # doctest: +SKIP
     """
     used, given_shards = rules_of(rules), shards_of(shards)
+    check_align(align, rows=rows, shards=shards, noise=noise, replay=replay, executor=executor)
     check_rows(rows, shards=shards, noise=noise, replay=replay, executor=executor)
     dumps = [side if isinstance(side, Dump) else open_dump(side) for side in (actual, reference)]
     second_run = None if noise is None else noise if isinstance(noise, Dump) else open_dump(noise)
@@ -176,10 +180,12 @@ def _ranks(
     shared_spread = next(iter(spreads.values())) if len(spreads) == 1 else None
     results = []
     for rank in ranks:
-        if tokens is not None:
-            results.append((yield from compare_tokens(rules, mapping, made_of, rank)))
-            continue
         may_look = group is None and second_run is None and not replay
+        if tokens is not None or (may_look and rows is None):
+            alignment = tokens_of_rank(rank, made_of, must=tokens is not None)
+            if alignment is not None:
+                results.append((yield from compare_tokens(rules, mapping, alignment)))
+                continue
         row_finder = RowFinder(rows, may_look=may_look)
         work = compare_rank(rules, mapping, spreads, shared_spread, made_of, group, replay, rank, row_finder)
         results.append((yield from work))

@@ -2,32 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from ascend_dump.analysis.alignment.ranks_and_steps import ReadMadeOf, Steps, operators_in
-from ascend_dump.analysis.alignment.token_parts import TokenPart
-from ascend_dump.analysis.alignment.tokens import TokenAlignment, token_part
+from ascend_dump.analysis.alignment.tokens import TokenAlignment, may_align_tokens, token_part
 from ascend_dump.analysis.explaining.results import Origin, Pair
-from ascend_dump.analysis.judging.verdict import Rules
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.operator import Operator
-from ascend_dump.errors import AscendDumpError
+from ascend_dump.errors import AscendDumpError, NotSupported
 from ascend_dump.reading import Record
 
-__all__ = ["log_probabilities", "steps_of_rank", "with_tokens"]
+if TYPE_CHECKING:
+    import numpy as np
 
-#: Rows of tokens whose differences are larger than this, in units of the largest row of noise, are not noise.
+__all__ = ["log_probabilities", "tokens_of_rank", "with_tokens"]
+
+#: Tokens whose largest difference is a smaller share of that of all tokens do not differ clearly.
 _CLEAR = 0.01
 
 
-def steps_of_rank(steps: Steps, made_of: tuple[ReadMadeOf, ReadMadeOf]) -> tuple[list[list[Operator]], ...]:
-    """Return the operators of actual and of the reference, step by step; steps that a side lacks are left out."""
-    return tuple(
-        [operators for _, *sides in steps if (operators := operators_in(sides[side], made_of[side]))]
-        for side in (0, 1)
-    )
+def tokens_of_rank(steps: Steps, made_of: tuple[ReadMadeOf, ReadMadeOf], *, must: bool) -> Optional[TokenAlignment]:
+    """Return the tokens that both sides of a rank have; None if nothing shows that it has to be compared by them.
+
+    must: the user said so. Raises NotSupported if both sides have no tokens in common
+    """
+    if not must:
+        first = [
+            next((operators for _, *sides in steps if (operators := operators_in(sides[side], made_of[side]))), [])
+            for side in (0, 1)
+        ]
+        if not may_align_tokens(*first):
+            return None
+    try:
+        alignment = TokenAlignment(
+            *(
+                [operators for _, *sides in steps if (operators := operators_in(sides[side], made_of[side]))]
+                for side in (0, 1)
+            )
+        )
+    except NotSupported:
+        if must:
+            raise
+        return None
+    return alignment if must or alignment.has_most_tokens else None
 
 
 def with_tokens(origins: Sequence[Origin]) -> list[Origin]:
@@ -62,27 +81,28 @@ def first_token(pair: Pair) -> Optional[str]:
     return f"{text}; {len(differing)} of {len(part.numbers)} tokens differ"
 
 
-def log_probabilities(alignment: TokenAlignment, operators: tuple[Sequence[Operator], Sequence[Operator]]) -> Optional[str]:
+def log_probabilities(
+    alignment: TokenAlignment, operators: tuple[Sequence[Operator], Sequence[Operator]]
+) -> Optional[str]:
     """Return a sentence on the log-probabilities of the tokens of all requests; None if logits are not recorded."""
     import numpy as np
 
     logits = [_logits(side) for side in operators]
-    parts = [token_part(record) for record in logits]
-    if None in logits or None in parts:
+    part, (actual, reference) = token_part(logits[0]), logits
+    if actual is None or reference is None or part is None:
         return None
-    assert parts[0] is not None and logits[0] is not None and logits[1] is not None
-    numbers, index_of = parts[0].numbers, alignment.tokens.index_of
+    numbers, index_of = part.numbers, alignment.tokens.index_of
     chosen = []
     for row, number in enumerate(numbers.tolist()):
         sequence, position = index_of[number].tolist()
         ids = alignment.sequences[sequence]
-        if position + 1 < len(ids) and ids[position + 1] < (logits[0].shape or (0,))[-1]:
+        if position + 1 < len(ids) and ids[position + 1] < (actual.shape or (0,))[-1]:
             chosen.append((row, number, ids[position + 1]))
     if not chosen:
         return None
     rows, tokens, ids_after = (np.array(column) for column in zip(*chosen))
     try:
-        a, b = (_log_softmax(record.numpy()[rows])[np.arange(len(rows)), ids_after] for record in logits if record)
+        a, b = (_log_softmax(record.numpy()[rows])[np.arange(len(rows)), ids_after] for record in (actual, reference))
     except AscendDumpError:
         return None
     difference = np.abs(a - b)
@@ -95,13 +115,14 @@ def log_probabilities(alignment: TokenAlignment, operators: tuple[Sequence[Opera
     )
 
 
-def _log_softmax(logits: object) -> object:
+def _log_softmax(logits: np.ndarray) -> np.ndarray:
     import numpy as np
 
-    values = np.asarray(logits).astype(np.float64)
+    values = logits.astype(np.float64)
     with np.errstate(all="ignore"):
         values = values - values.max(axis=-1, keepdims=True)
-        return values - np.log(np.exp(values).sum(axis=-1, keepdims=True))
+        result: np.ndarray = values - np.log(np.exp(values).sum(axis=-1, keepdims=True))
+    return result
 
 
 def _logits(operators: Sequence[Operator]) -> Optional[Record]:
@@ -111,7 +132,7 @@ def _logits(operators: Sequence[Operator]) -> Optional[Record]:
     for operator in reversed(operators):
         for record in operator.outputs:
             shape = record.shape or ()
-            if len(shape) == 2 and shape[1] == vocabulary and float_kind(record.dtype or "") is not None:
-                if token_part(record) is not None:
-                    return record
+            is_float = float_kind(record.dtype or "") is not None
+            if len(shape) == 2 and shape[1] == vocabulary and is_float and token_part(record) is not None:
+                return record
     return None

@@ -19,7 +19,7 @@ from ascend_dump.analysis.alignment.shards import Portions
 from ascend_dump.analysis.alignment.step_boundaries import divided_steps, may_be_divided
 from ascend_dump.analysis.alignment.tokens import TokenAlignment
 from ascend_dump.analysis.compare._on_executor import RankResult
-from ascend_dump.analysis.compare._tokens import log_probabilities, steps_of_rank, with_tokens
+from ascend_dump.analysis.compare._tokens import log_probabilities, with_tokens
 from ascend_dump.analysis.explaining.pairs import EqualStep, are_equal
 from ascend_dump.analysis.explaining.results import Crossing, Pair
 from ascend_dump.analysis.explaining.walk import Divergence
@@ -94,22 +94,17 @@ def compare_rank(
     return RankResult(parts, *of_program, *counts, crossed, group is not None, mapped, divergence.rebuilt(), aligned)
 
 
-def compare_tokens(
-    rules: Rules, mapping: Optional[Mapping[str, str]], made_of: tuple[ReadMadeOf, ReadMadeOf], steps: Steps
-) -> Work[RankResult]:
-    """Return the result of one rank, all steps at once: its operators are compared token by token.
-
-    Raises NotSupported if both sides have no tokens in common.
-    """
-    alignment = TokenAlignment(*steps_of_rank(steps, made_of))
+def compare_tokens(rules: Rules, mapping: Optional[Mapping[str, str]], alignment: TokenAlignment) -> Work[RankResult]:
+    """Return the result of one rank, all steps at once: its operators are compared token by token."""
     operators = alignment.operators(mapping)
     divergence = Divergence(rules, None)
     progress = _RankProgress([], Counter(), Counter(), [], set())
-    parts = [(yield from _pairs_of_step(divergence, _walk_step(divergence, *operators[:2], [], mapping, progress, matches=operators[2])))]
+    walk = _walk_step(divergence, operators[0], operators[1], [], mapping, progress, matches=operators[2])
+    progress.parts.append((yield from _pairs_of_step(divergence, walk)))
     inside, left_out = ((counts["actual"], counts["reference"]) for counts in (progress.inside, progress.left_out))
     notes = tuple(filter(None, (log_probabilities(alignment, operators[:2]), alignment.note())))
     return RankResult(
-        parts,
+        progress.parts,
         with_tokens(divergence.origins()),
         divergence.changed(),
         inside,
