@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
@@ -16,6 +16,9 @@ from ascend_dump.analysis.alignment.token_ways import (
     rest_shape,
     ways_of,
 )
+from ascend_dump.analysis.operators.names import moves_elements
+from ascend_dump.analysis.operators.operator import Operator, storage_of
+from ascend_dump.analysis.operators.properties import writes
 from ascend_dump.errors import AscendDumpError, NotSupported
 from ascend_dump.reading import Record
 
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 
     from ascend_dump.statistics import Statistics
 
-__all__ = ["CommonTokens", "TensorOfCalls", "TokenPart", "pair_parts"]
+__all__ = ["CommonTokens", "Sources", "TensorOfCalls", "TokenPart", "pair_parts", "token_part", "without_tokens"]
 
 
 @dataclass(frozen=True)
@@ -135,21 +138,89 @@ class TokenPart:
     ) -> None:
         self._tensor, self._way, self._present, self._shape = tensor, way, present, shape
         self.tokens, self.numbers = tokens, numbers
+        #: The memory that the values are in, common to all tensors with parts of it; None if unknown.
+        self.memory: Optional[Hashable] = None
+
+    def content(self, record: Record) -> Optional[tuple[Hashable, ...]]:
+        return None if self.memory is None else (self.memory, id(self))
 
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
         if self._present is not None:
             values = self._tensor.pairs(self._way, self.tokens, self._present)
         else:
             values = self._tensor.values(self._way, self.tokens)[0]
-        return values[self.numbers].reshape(self._shape)
+        part: np.ndarray = values[self.numbers].reshape(self._shape)
+        return part
+
+    def without(self, record: Record, left_out: np.ndarray) -> Record:
+        """Return a record without some tokens. left_out: [tokens], True for these"""
+        numbers = self.numbers[~left_out[self.numbers]]
+        shape = (len(numbers), *self._shape[1:])
+        part = TokenPart(self._tensor, self._way, self.tokens, numbers, self._present, shape)
+        part.memory = self.memory
+        return record.as_part(part, shape)
 
     def statistics(self, record: Record) -> Optional[Statistics]:
         return None
 
 
-def pair_parts(a: TensorOfCalls, b: TensorOfCalls, tokens: CommonTokens) -> Optional[tuple[Record, Record]]:
+class Sources:
+    """The memory that values of one side come from, where operators of this side alone move them to other memory."""
+
+    def __init__(self, side: int) -> None:
+        self._side = side
+        self._sources: dict[int, int] = {}
+        #: By storage: the number of operators that wrote to it, and the last one.
+        self._writes: dict[int, tuple[int, int]] = {}
+
+    def pass_through(self, operator: Operator) -> None:
+        """Note an operator that is left out: its output has the values of its last input with values."""
+        inputs = [record for record in operator.inputs if math.prod(record.shape or ())]
+        if not inputs or not moves_elements(operator.op_type):
+            return
+        source = storage_of(inputs[-1])
+        if source is not None:
+            for record in operator.outputs:
+                made = storage_of(record)
+                if made is not None and made[0] != source[0]:
+                    self._sources[made[0]] = self._sources.get(source[0], source[0])
+
+    def placed(self, record: Record, operator: Operator) -> Record:
+        """Return a record of tokens with the memory that its values come from. operator: that of the record."""
+        storage, part = storage_of(record), token_part(record)
+        if storage is None or part is None:
+            return record
+        memory = self._sources.get(storage[0], storage[0])
+        count, last = self._writes.get(memory, (0, -1))
+        if record.io == "output" and writes(operator.op_type) and last != operator.position:
+            count, last = self._writes[memory] = count + 1, operator.position
+        part.memory = (self._side, memory, count)
+        record.attrs.update(storage=memory, version=count)
+        return record
+
+
+def token_part(record: Optional[Record]) -> Optional[TokenPart]:
+    """Return the tokens of a record that `pair_parts` made; None for others."""
+    loader = None if record is None else record.loader
+    return loader if isinstance(loader, TokenPart) else None
+
+
+def without_tokens(
+    a: Optional[Record], b: Optional[Record], left_out: np.ndarray
+) -> tuple[Optional[Record], Optional[Record]]:
+    """Return records of `pair_parts` without some tokens; None if none are left, and other records as they are."""
+    parts = token_part(a), token_part(b)
+    if a is None or b is None or parts[0] is None or parts[1] is None:
+        return a, b
+    return parts[0].without(a, left_out), parts[1].without(b, left_out)
+
+
+def pair_parts(
+    a: TensorOfCalls, b: TensorOfCalls, tokens: CommonTokens, left_out: np.ndarray
+) -> Optional[tuple[Record, Record]]:
     """Return records of the values of common tokens of a tensor on both sides; None if it has no token axes.
 
+    left_out: [tokens], True for tokens that are not compared
     Raises the errors of reading; NotSupported if values are not stored.
     """
     if any(record.attrs.get("skipped") for side in (a, b) for record in side.records.values()):
@@ -165,7 +236,7 @@ def pair_parts(a: TensorOfCalls, b: TensorOfCalls, tokens: CommonTokens) -> Opti
     for unlike in sorted(candidates):
         best: Optional[tuple[float, Record, Record]] = None
         for way_a, way_b in candidates[unlike][:_MOST_TRIED]:
-            records = _parts(a, way_a, b, way_b, tokens)
+            records = _parts(a, way_a, b, way_b, tokens, left_out)
             if records is None:
                 continue
             if len(candidates[unlike]) == 1:
@@ -185,7 +256,7 @@ _MOST_TRIED, _NEAR = 12, 1e-3
 
 
 def _parts(
-    a: TensorOfCalls, way_a: Way, b: TensorOfCalls, way_b: Way, tokens: CommonTokens
+    a: TensorOfCalls, way_a: Way, b: TensorOfCalls, way_b: Way, tokens: CommonTokens, left_out: np.ndarray
 ) -> Optional[tuple[Record, Record]]:
     import numpy as np
 
@@ -197,7 +268,7 @@ def _parts(
     else:
         known = _known(a, way_a, tokens) & _known(b, way_b, tokens)
         middle = ()
-    numbers = np.flatnonzero(known)
+    numbers = np.flatnonzero(known & ~left_out)
     if not numbers.size:
         return None
     shape = (len(numbers), *middle, *b.rest(way_b))
@@ -224,8 +295,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
     import numpy as np
 
     flat = np.ascontiguousarray(array).reshape(len(array), -1)
-    octets: np.ndarray = flat.view(np.uint8)
-    return octets.reshape(len(array), -1)
+    return flat.view(np.uint8).reshape(len(array), -1)
 
 
 def _distance(a: Record, b: Record) -> float:

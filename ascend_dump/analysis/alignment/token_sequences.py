@@ -19,7 +19,7 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["NO_TOKEN", "Call", "Token", "calls_in", "pair_sequences"]
+__all__ = ["NO_TOKEN", "ModelCall", "Token", "calls_in", "pair_sequences"]
 
 #: A slot without a token of a request: padding.
 NO_TOKEN = (-1, -1)
@@ -34,7 +34,7 @@ _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "_gr
 
 
 @dataclass
-class Call:
+class ModelCall:
     """One run of the model.
 
     operators  in execution order
@@ -66,7 +66,7 @@ class _Segment(NamedTuple):
     position: Optional[int]
 
 
-def calls_in(steps: Sequence[Sequence[Operator]]) -> tuple[list[Call], list[list[int]]]:
+def calls_in(steps: Sequence[Sequence[Operator]]) -> tuple[list[ModelCall], list[list[int]]]:
     """Return the calls of the steps of one rank, and the ids of each sequence of tokens in them.
 
     Steps without ids are left out, and so is everything from the backward pass on.
@@ -77,7 +77,7 @@ def calls_in(steps: Sequence[Sequence[Operator]]) -> tuple[list[Call], list[list
     reader = _IntegersOfCalls(calls)
     sequences: list[list[int]] = []
     row_sequences: dict[int, int] = {}
-    before: Optional[Call] = None
+    before: Optional[ModelCall] = None
     for call in calls:
         segments = list(reader.segments(call))
         of_one_row = len({segment.row for segment in segments}) == len(segments)
@@ -100,7 +100,7 @@ def calls_in(steps: Sequence[Sequence[Operator]]) -> tuple[list[Call], list[list
     return calls, sequences
 
 
-def _calls_of_step(operators: Sequence[Operator]) -> Iterator[Call]:
+def _calls_of_step(operators: Sequence[Operator]) -> Iterator[ModelCall]:
     """Yield the calls of a step: each begins with the operator that looks up the embeddings of ids."""
     first: Optional[tuple[str, str, object]] = None
     begins: list[tuple[int, Record]] = []
@@ -124,7 +124,7 @@ def _calls_of_step(operators: Sequence[Operator]) -> Iterator[Call]:
         if not array.size:
             continue
         rows = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1)
-        yield Call(list(operators[start:stop]), rows, ids)
+        yield ModelCall(list(operators[start:stop]), rows, ids)
 
 
 def _embedded_ids(operator: Operator) -> Optional[Record]:
@@ -141,7 +141,7 @@ class _IntegersOfCalls:
     The call with most slots shows which records they are; the same records have them in the other calls.
     """
 
-    def __init__(self, calls: Sequence[Call]) -> None:
+    def __init__(self, calls: Sequence[ModelCall]) -> None:
         largest = max(calls, key=lambda call: (call.width, call.rows))
         keys = list(_keys(largest, _are_positions))
         # Numbers of slots begin at 0 in each call, positions do not.
@@ -149,7 +149,7 @@ class _IntegersOfCalls:
         self._mask = next((key for call in calls if (key := _first_key(call, _is_mask)) is not None), None)
         self._lengths = next((key for call in calls if (key := _first_key(call, _are_lengths)) is not None), None)
 
-    def positions(self, call: Call) -> Optional[np.ndarray]:
+    def positions(self, call: ModelCall) -> Optional[np.ndarray]:
         """Return the positions of all slots of a call, [rows, slots]; None if they are not recorded."""
         import numpy as np
 
@@ -158,14 +158,14 @@ class _IntegersOfCalls:
             return None
         return np.broadcast_to(array.reshape(-1, call.width), call.ids.shape)
 
-    def goes_on(self, before: Call, call: Call) -> bool:
+    def goes_on(self, before: ModelCall, call: ModelCall) -> bool:
         """Return True if a call continues the requests of the call before it."""
         positions = self.positions(call)
         if positions is None or call.width == 1 < before.width:
             return call.width < before.width or call.width == 1
         return bool((positions[:, -1] >= call.width).any())
 
-    def segments(self, call: Call) -> Iterator[_Segment]:
+    def segments(self, call: ModelCall) -> Iterator[_Segment]:
         """Yield the parts of a call that belong to one request each, without padding."""
         import numpy as np
 
@@ -203,7 +203,7 @@ def _are_repeated(positions: np.ndarray) -> np.ndarray:
     return repeated
 
 
-def _integers(call: Call) -> Iterator[tuple[_Key, Record]]:
+def _integers(call: ModelCall) -> Iterator[tuple[_Key, Record]]:
     """Yield the integer records of a call before its first product, with their keys: operator, side and index."""
     for operator in call.operators:
         if operator_class(operator.op_type) in _PRODUCTS:
@@ -213,7 +213,7 @@ def _integers(call: Call) -> Iterator[tuple[_Key, Record]]:
                 yield (record.op_name, record.io, record.index), record
 
 
-def _keys(call: Call, is_wanted: Callable[[Call, np.ndarray], bool]) -> Iterator[_Key]:
+def _keys(call: ModelCall, is_wanted: Callable[[ModelCall, np.ndarray], bool]) -> Iterator[_Key]:
     for key, record in _integers(call):
         if record is not call.ids_record:
             array = _read(record)
@@ -221,17 +221,17 @@ def _keys(call: Call, is_wanted: Callable[[Call, np.ndarray], bool]) -> Iterator
                 yield key
 
 
-def _first_key(call: Call, is_wanted: Callable[[Call, np.ndarray], bool]) -> Optional[_Key]:
+def _first_key(call: ModelCall, is_wanted: Callable[[ModelCall, np.ndarray], bool]) -> Optional[_Key]:
     return next(_keys(call, is_wanted), None)
 
 
-def _later_calls(calls: Sequence[Call], key: _Key) -> int:
+def _later_calls(calls: Sequence[ModelCall], key: _Key) -> int:
     """Return the number of calls that begin behind the first position, by a record."""
     arrays = [(call, array) for call in calls if (array := _find(call, key)) is not None]
     return sum(array.size >= call.width and int(array.max()) >= call.width for call, array in arrays)
 
 
-def _find(call: Call, key: Optional[_Key]) -> Optional[np.ndarray]:
+def _find(call: ModelCall, key: Optional[_Key]) -> Optional[np.ndarray]:
     record = None if key is None else next((record for other, record in _integers(call) if other == key), None)
     return None if record is None else _read(record)
 
@@ -244,7 +244,7 @@ def _read(record: Record) -> Optional[np.ndarray]:
     return array if array.size else None
 
 
-def _are_positions(call: Call, array: np.ndarray) -> bool:
+def _are_positions(call: ModelCall, array: np.ndarray) -> bool:
     """Return True for positions of all slots: rows that count up, but for padding and where a request begins."""
     import numpy as np
 
@@ -258,7 +258,7 @@ def _are_positions(call: Call, array: np.ndarray) -> bool:
     return bool((counts | (rows[:, 1:] == 0) | (steps == 0) | (rows[:, 1:] == 1)).all() and counts.any())
 
 
-def _is_mask(call: Call, array: np.ndarray) -> bool:
+def _is_mask(call: ModelCall, array: np.ndarray) -> bool:
     """Return True for a mask of real tokens, [rows, keys], with padding at the ends."""
     import numpy as np
 
@@ -273,7 +273,7 @@ def _is_mask(call: Call, array: np.ndarray) -> bool:
     return bool((np.abs(ends).sum(axis=1) <= 2).all()) and not is_causal
 
 
-def _are_lengths(call: Call, array: np.ndarray) -> bool:
+def _are_lengths(call: ModelCall, array: np.ndarray) -> bool:
     """Return True for the ends of packed requests: counting from 0 to the number of slots."""
     import numpy as np
 

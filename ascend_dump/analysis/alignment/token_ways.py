@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from ascend_dump.analysis.alignment.token_sequences import NO_TOKEN, Call, Token
+from ascend_dump.analysis.alignment.token_sequences import NO_TOKEN, ModelCall, Token
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,7 +49,7 @@ class TokenSide:
     numbers: token of this side -> its number
     """
 
-    def __init__(self, calls: Sequence[Call], numbers: Mapping[Token, int]) -> None:
+    def __init__(self, calls: Sequence[ModelCall], numbers: Mapping[Token, int]) -> None:
         import numpy as np
 
         self.calls = list(calls)
@@ -126,7 +126,7 @@ def _fitting_all(side: TokenSide, shapes: Mapping[int, _Shape]) -> list[Way]:
     ]
 
 
-def _of_tokens(shapes: Mapping[int, _Shape], calls: Mapping[int, Call], slots: Sequence[int]) -> Iterator[Way]:
+def _of_tokens(shapes: Mapping[int, _Shape], calls: Mapping[int, ModelCall], slots: Sequence[int]) -> Iterator[Way]:
     for axis in slots:
         row_axis = 0 if axis else 1
         if row_axis < len(next(iter(shapes.values()))) and _has_rows(shapes, calls, row_axis):
@@ -137,25 +137,26 @@ def _of_tokens(shapes: Mapping[int, _Shape], calls: Mapping[int, Call], slots: S
             yield Way("tokens", None, axis)
     for axis in range(min(2, len(next(iter(shapes.values()))))):
         factors = {_factor(shapes[index][axis], call.rows * call.width) for index, call in calls.items()}
-        if len(factors) == 1 and 0 < (joined := factors.pop()) <= _MOST_JOINED:
-            if joined > 1 or axis not in slots or any(call.rows > 1 for call in calls.values()):
-                yield Way("tokens", None, axis, joined=joined)
+        joined = factors.pop()
+        is_other = joined > 1 or axis not in slots or any(call.rows > 1 for call in calls.values())
+        if not factors and 0 < joined <= _MOST_JOINED and is_other:
+            yield Way("tokens", None, axis, joined=joined)
 
 
-def _of_keys(shapes: Mapping[int, _Shape], calls: Mapping[int, Call], axis: int, window: int) -> Iterator[Way]:
+def _of_keys(shapes: Mapping[int, _Shape], calls: Mapping[int, ModelCall], axis: int, window: int) -> Iterator[Way]:
     if axis and _has_rows(shapes, calls, 0):
         yield Way("keys", 0, axis, window=window)
     if all(call.rows == 1 for call in calls.values()):
         yield Way("keys", None, axis, window=window)
 
 
-def _of_last(shapes: Mapping[int, _Shape], calls: Mapping[int, Call]) -> Iterator[Way]:
+def _of_last(shapes: Mapping[int, _Shape], calls: Mapping[int, ModelCall]) -> Iterator[Way]:
     has_prompt = any(call.width > 1 for call in calls.values())
     if has_prompt and all(shapes[index][:1] == (call.rows,) for index, call in calls.items()):
         yield Way("last", 0, 0)
 
 
-def _has_rows(shapes: Mapping[int, _Shape], calls: Mapping[int, Call], axis: int) -> bool:
+def _has_rows(shapes: Mapping[int, _Shape], calls: Mapping[int, ModelCall], axis: int) -> bool:
     factors = {_factor(shapes[index][axis], call.rows) for index, call in calls.items()}
     return len(factors) == 1 and 0 not in factors
 

@@ -1,9 +1,9 @@
 """Compare two programs token by token: join the calls of a model along their tokens.
 
 A rollout runs a prompt and then one token after the other, with a cache; a trainer runs whole sequences, in a batch
-with padding, or packed. The same operator of all calls of one side is one operator here, and each of its tensors has the
-values of the tokens that both sides have, in one order. Tensors without tokens, such as weights, are compared as they
-are. Scores of attention are cut to the keys that both sides have.
+with padding, or packed. The same operator of all calls of one side is one operator here, and each of its tensors has
+the values of the tokens that both sides have, in one order. Tensors without tokens, such as weights, are compared as
+they are. Scores of attention are cut to the keys that both sides have.
 """
 
 from __future__ import annotations
@@ -14,8 +14,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Optional
 
-from ascend_dump.analysis.alignment.token_parts import CommonTokens, TensorOfCalls, TokenPart, pair_parts
-from ascend_dump.analysis.alignment.token_sequences import NO_TOKEN, Call, Token, calls_in, pair_sequences
+from ascend_dump.analysis.alignment.token_parts import (
+    CommonTokens,
+    Sources,
+    TensorOfCalls,
+    pair_parts,
+    token_part,
+    without_tokens,
+)
+from ascend_dump.analysis.alignment.token_routing import LeftOut, rerouted_tokens
+from ascend_dump.analysis.alignment.token_sequences import NO_TOKEN, ModelCall, Token, calls_in, pair_sequences
 from ascend_dump.analysis.alignment.token_ways import TokenSide
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.names import is_source, moves_elements
@@ -29,7 +37,7 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["TokenAlignment", "check_align", "may_align_tokens", "token_part"]
+__all__ = ["TokenAlignment", "check_align", "may_align_tokens"]
 
 #: Fewer tokens than this are no evidence that two dumps have the same requests.
 _LEAST_TOKENS = 2
@@ -42,6 +50,8 @@ _MIXED = "computed from several tokens"
 _MASK_MAKERS = frozenset({"where", "masked_fill", "scalar_tensor", "zeros", "full"})
 
 
+#: Operators of attention that read other tokens.
+_ATTENDING = frozenset({"bmm", "baddbmm", "matmul", "_softmax", "softmax"})
 _SELECTING = frozenset(
     {"index", "index_select", "gather", "index_put", "index_put_", "index_add", "index_add_", "take"}
 )
@@ -89,6 +99,8 @@ class TokenAlignment:
         self._orders = tuple([_orders(call) for call in side] for side in self.calls)
         #: By side: storages of values that were computed from several tokens.
         self._mixed: tuple[set[int], set[int]] = (set(), set())
+        self._sources = Sources(0), Sources(1)
+        self._left_out = LeftOut(self.tokens)
         self._omitted = Counter[str]()
         self._joined = self._whole = 0
 
@@ -102,20 +114,18 @@ class TokenAlignment:
         ]
         parts: dict[int, Optional[Record]] = {}
         matches = align(sides[0], sides[1], mapping, parts=True)
+        paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
+        for (of_base, _), side, sources in zip(groups, sides, self._sources):
+            kept = set(map(id, side))
+            for operator in of_base:
+                reason = _APPENDS if id(operator) not in kept else _ONE_SIDED
+                if id(operator) not in paired and (reason == _APPENDS or not _computes(operator)):
+                    sources.pass_through(operator)
+                    self._omitted[reason] += len(list(operator.records))
+                    parts.update(dict.fromkeys(map(id, operator.records)))
         for match in matches:
             of_calls = groups[0][1][match.actual.position], groups[1][1][match.reference.position]
             self._add_match(match, of_calls, bases, parts)
-        for of_base, side in zip((groups[0][0], groups[1][0]), sides):
-            kept = set(map(id, side))
-            appends = [record for operator in of_base if id(operator) not in kept for record in operator.records]
-            self._omitted[_APPENDS] += len(appends)
-        for side, partner in zip(
-            sides, ({m.actual.position for m in matches}, {m.reference.position for m in matches})
-        ):
-            for operator in side:
-                if operator.position not in partner and not _computes(operator):
-                    self._omitted[_ONE_SIDED] += len(list(operator.records))
-                    parts.update(dict.fromkeys(map(id, operator.records)))
         actual, reference = (_replaced(side, parts) for side in sides)
         return (
             list(actual.values()),
@@ -136,6 +146,9 @@ class TokenAlignment:
     ) -> None:
         """Note the parts of all tensors of an operator that both sides have."""
         has_tokens = False
+        if "attention" in match.reference.op_type.lower() or operator_class(match.reference.op_type) in _ATTENDING:
+            self._left_out.attend()
+        of_tokens: dict[str, list[tuple[Record, Record]]] = {"inputs": [], "outputs": []}
         for io, pairs in (("inputs", match.inputs), ("outputs", match.outputs)):
             for a, b in pairs:
                 if a is None or b is None:
@@ -148,7 +161,17 @@ class TokenAlignment:
                 ]
                 aligned = self._aligned(match, tensors[0], tensors[1], has_tokens=has_tokens and io == "outputs")
                 parts[id(a)], parts[id(b)] = aligned or (None, None)
+                if aligned is not None and token_part(aligned[0]) is not None:
+                    of_tokens[io].append(aligned)
                 has_tokens |= self._is_mixed(a, b) or (aligned is not None and token_part(aligned[0]) is not None)
+
+        rerouted = rerouted_tokens(match, of_tokens["inputs"], of_tokens["outputs"])
+        if rerouted is not None:
+            self._left_out.add(rerouted, match.reference.module)
+            for a, b in match.outputs:
+                if a is not None and b is not None:
+                    kept = without_tokens(parts[id(a)], parts[id(b)], self._left_out.at(match.reference.module))
+                    parts[id(a)], parts[id(b)] = kept
 
     def _is_mixed(self, *records: Record) -> bool:
         storages = map(storage_of, records)
@@ -167,13 +190,17 @@ class TokenAlignment:
         reason = _UNALIGNED
         try:
             if not is_whole:
-                pair = pair_parts(a, b, self.tokens)
+                pair = pair_parts(a, b, self.tokens, self._left_out.at(match.reference.module))
                 if pair is not None:
                     if _is_made_number(match, pair):
                         self._omitted[_MASKS] += 1
                         return None
                     self._joined += 1
-                    return pair
+                    a_part, b_part = (
+                        sources.placed(record, operator)
+                        for sources, record, operator in zip(self._sources, pair, (match.actual, match.reference))
+                    )
+                    return a_part, b_part
         except NotSupported:
             reason = _VALUELESS
         except AscendDumpError:
@@ -201,15 +228,19 @@ class TokenAlignment:
         counts = [sum(token != NO_TOKEN for call in side for row in call.slots for token in row) for side in self.calls]
         return 2 * self.tokens.count >= min(counts)
 
-    def note(self) -> str:
+    def notes(self) -> list[str]:
+        """Return sentences on tokens that go to other experts, and on the tokens that are compared."""
+        return [*self._left_out.notes(), self._note()]
+
+    def _note(self) -> str:
         """Return one sentence on the tokens that are compared, and on tensors that are not."""
         omitted = [f"{count} {reason}" for reason, count in self._omitted.items() if count]
         not_compared = f"; not compared: {', '.join(omitted)}" if omitted else ""
         requests = len({*self.tokens.index_of[:, 0].tolist()})
         return (
             f"tokens: {self.tokens.count} tokens of {counted(requests, 'request')} are on both sides, in "
-            f"{counted(len(self.calls[0]), 'call')} of actual and {len(self.calls[1])} of the reference; {self._joined} "
-            f"tensors were joined along them, {self._whole} have no tokens{not_compared}"
+            f"{counted(len(self.calls[0]), 'call')} of actual and {len(self.calls[1])} of the reference; "
+            f"{self._joined} tensors were joined along them, {self._whole} have no tokens{not_compared}"
         )
 
 
@@ -231,18 +262,12 @@ def may_align_tokens(operators: Sequence[Operator], reference: Sequence[Operator
     return all(calls) and not all(trains) and calls[0][0].width != calls[1][0].width
 
 
-def token_part(record: Optional[Record]) -> Optional[TokenPart]:
-    """Return the tokens of a record that `TokenAlignment` made; None for others."""
-    loader = None if record is None else record.loader
-    return loader if isinstance(loader, TokenPart) else None
-
-
-def _base(calls: Sequence[Call]) -> int:
+def _base(calls: Sequence[ModelCall]) -> int:
     """Return the index of the call with most tokens."""
     return max(range(len(calls)), key=lambda index: (calls[index].ids.size, -index))
 
 
-def _groups(calls: Sequence[Call], base: int) -> tuple[list[Operator], dict[int, dict[int, Operator]]]:
+def _groups(calls: Sequence[ModelCall], base: int) -> tuple[list[Operator], dict[int, dict[int, Operator]]]:
     """Return the operators of the base, and for the position of each the same operator in each call."""
     operators = _numbered(calls[base].operators)
     groups = {operator.position: {base: operator} for operator in operators}
@@ -319,7 +344,7 @@ def _computes(operator: Operator) -> bool:
     return bool(outputs) and any(map(_is_float, operator.inputs))
 
 
-def _orders(call: Call) -> list[tuple[int, np.ndarray]]:
+def _orders(call: ModelCall) -> list[tuple[int, np.ndarray]]:
     """Return the orders in which operators of a call sort elements, with the positions of the operators."""
     import numpy as np
 

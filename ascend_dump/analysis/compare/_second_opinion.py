@@ -11,7 +11,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Optional
 
-from ascend_dump.analysis.alignment.tokens import token_part
+from ascend_dump.analysis.alignment.token_parts import token_part
 from ascend_dump.analysis.compare._comparison import Comparison
 from ascend_dump.analysis.explaining.results import Origin
 from ascend_dump.analysis.operators.properties import operator_class

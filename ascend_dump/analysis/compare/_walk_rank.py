@@ -102,7 +102,8 @@ def compare_tokens(rules: Rules, mapping: Optional[Mapping[str, str]], alignment
     walk = _walk_step(divergence, operators[0], operators[1], [], mapping, progress, matches=operators[2])
     progress.parts.append((yield from _pairs_of_step(divergence, walk)))
     inside, left_out = ((counts["actual"], counts["reference"]) for counts in (progress.inside, progress.left_out))
-    notes = tuple(filter(None, (log_probabilities(alignment, operators[:2]), alignment.note())))
+    of_logits = log_probabilities(alignment, operators[:2])
+    notes = (*(() if of_logits is None else (of_logits,)), *alignment.notes())
     return RankResult(
         progress.parts,
         with_tokens(divergence.origins()),
