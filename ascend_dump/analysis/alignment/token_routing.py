@@ -48,11 +48,14 @@ class Rerouted(NamedTuple):
 
 
 def rerouted_tokens(
-    match: Match, scores: Sequence[tuple[Record, Record]], chosen: Sequence[tuple[Record, Record]]
+    match: Match, scores: Sequence[tuple[Record, Record]], chosen: Sequence[tuple[Record, Record]], unit: float
 ) -> Optional[Rerouted]:
     """Return the tokens for which an operator chose other elements of scores that differ by rounding only.
 
-    scores, chosen: its inputs and outputs with the values of tokens. None if it chose the same, or for other operators
+    scores, chosen: its inputs and outputs with the values of tokens
+    unit: the rounding unit of the program that computes in the coarser type
+
+    Returns None if it chose the same, and for other operators.
     """
     import numpy as np
 
@@ -72,7 +75,7 @@ def rerouted_tokens(
         return None
     if not all(((ids >= 0) & (ids < a.shape[1])).all() for ids in picked):
         return None
-    limit = min(_UNITS * max(_unit(record) for record in of_scores), _MOST)
+    limit = min(_UNITS * unit, _MOST)
     rows, margins, reordered = [], [], []
     for row in np.flatnonzero((picked[0] != picked[1]).any(axis=1)).tolist():
         only_a, only_b = np.setdiff1d(picked[0][row], picked[1][row]), np.setdiff1d(picked[1][row], picked[0][row])
@@ -141,8 +144,3 @@ def _is_matrix(record: Record) -> bool:
 
 def _is_float(record: Record) -> bool:
     return float_kind(record.dtype or "") is not None
-
-
-def _unit(record: Record) -> float:
-    kind = float_kind(record.dtype or "")
-    return 0.0 if kind is None else kind.unit

@@ -100,6 +100,7 @@ class TokenAlignment:
         #: By side: storages of values that were computed from several tokens.
         self._mixed: tuple[set[int], set[int]] = (set(), set())
         self._sources = Sources(0), Sources(1)
+        self._unit = max(_unit(side[0]) for side in self.calls)
         self._left_out = LeftOut(self.tokens)
         self._omitted = Counter[str]()
         self._joined = self._whole = 0
@@ -165,7 +166,7 @@ class TokenAlignment:
                     of_tokens[io].append(aligned)
                 has_tokens |= self._is_mixed(a, b) or (aligned is not None and token_part(aligned[0]) is not None)
 
-        rerouted = rerouted_tokens(match, of_tokens["inputs"], of_tokens["outputs"])
+        rerouted = rerouted_tokens(match, of_tokens["inputs"], of_tokens["outputs"], self._unit)
         if rerouted is not None:
             self._left_out.add(rerouted, match.reference.module)
             for a, b in match.outputs:
@@ -260,6 +261,13 @@ def may_align_tokens(operators: Sequence[Operator], reference: Sequence[Operator
     calls = [calls_in([side])[0] for side in (operators, reference)]
     trains = [any(operator.phase == "backward" for operator in side) for side in (operators, reference)]
     return all(calls) and not all(trains) and calls[0][0].width != calls[1][0].width
+
+
+def _unit(call: ModelCall) -> float:
+    """Return the rounding unit of the embeddings of a call."""
+    outputs = (operator.outputs[0] for operator in call.operators if call.ids_record in operator.inputs)
+    kinds = (float_kind(record.dtype or "") for record in outputs)
+    return next((kind.unit for kind in kinds if kind is not None), 0.0)
 
 
 def _base(calls: Sequence[ModelCall]) -> int:
