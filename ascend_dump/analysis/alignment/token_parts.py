@@ -27,7 +27,16 @@ if TYPE_CHECKING:
 
     from ascend_dump.statistics import Statistics
 
-__all__ = ["CommonTokens", "Sources", "TensorOfCalls", "TokenPart", "pair_parts", "token_part", "without_tokens"]
+__all__ = [
+    "CommonTokens",
+    "Sources",
+    "TensorOfCalls",
+    "TokenPart",
+    "distance",
+    "pair_parts",
+    "token_part",
+    "without_tokens",
+]
 
 
 @dataclass(frozen=True)
@@ -164,6 +173,23 @@ class TokenPart:
         return None
 
 
+class _WholeTensor:
+    """Reads a tensor as it is, which is known by its memory."""
+
+    def __init__(self, whole: Record) -> None:
+        self._whole = whole
+        self.memory: Optional[Hashable] = None
+
+    def content(self, record: Record) -> Optional[tuple[Hashable, ...]]:
+        return self._whole.content if self.memory is None else (self.memory, id(self))
+
+    def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
+        return self._whole.numpy(format=format)
+
+    def statistics(self, record: Record) -> Optional[Statistics]:
+        return self._whole.statistics()
+
+
 class Sources:
     """The memory that values of one side come from, where operators of this side alone move them to other memory."""
 
@@ -187,16 +213,28 @@ class Sources:
 
     def placed(self, record: Record, operator: Operator) -> Record:
         """Return a record of tokens with the memory that its values come from. operator: that of the record."""
-        storage, part = storage_of(record), token_part(record)
-        if storage is None or part is None:
-            return record
+        part = token_part(record)
+        if part is not None:
+            part.memory = self._memory(record, operator)
+        return record
+
+    def placed_whole(self, record: Record, operator: Operator) -> Record:
+        """Return the record of an operator without a partner, with the memory that its values come from."""
+        loader = _WholeTensor(record)
+        whole = record.as_part(loader, record.shape or ())
+        loader.memory = self._memory(whole, operator)
+        return whole
+
+    def _memory(self, record: Record, operator: Operator) -> Optional[Hashable]:
+        storage = storage_of(record)
+        if storage is None:
+            return None
         memory = self._sources.get(storage[0], storage[0])
         count, last = self._writes.get(memory, (0, -1))
         if record.io == "output" and writes(operator.op_type) and last != operator.position:
             count, last = self._writes[memory] = count + 1, operator.position
-        part.memory = (self._side, memory, count)
         record.attrs.update(storage=memory, version=count)
-        return record
+        return (self._side, memory, count)
 
 
 def token_part(record: Optional[Record]) -> Optional[TokenPart]:
@@ -241,10 +279,10 @@ def pair_parts(
                 continue
             if len(candidates[unlike]) == 1:
                 return records
-            distance = _distance(*records)
-            if best is None or distance < 0.5 * best[0]:
-                best = (distance, *records)
-            if distance < _NEAR:
+            apart = distance(*records)
+            if best is None or apart < 0.5 * best[0]:
+                best = (apart, *records)
+            if apart < _NEAR:
                 break
         if best is not None:
             return best[1:]
@@ -298,7 +336,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
     return flat.view(np.uint8).reshape(len(array), -1)
 
 
-def _distance(a: Record, b: Record) -> float:
+def distance(a: Record, b: Record) -> float:
     """Return the L2 norm of the difference, relative to that of b; infinite if it cannot be read."""
     import numpy as np
 

@@ -80,17 +80,21 @@ def calls_in(steps: Sequence[Sequence[Operator]]) -> tuple[list[ModelCall], list
     before: Optional[ModelCall] = None
     for call in calls:
         segments = list(reader.segments(call))
-        of_one_row = len({segment.row for segment in segments}) == len(segments)
-        goes_on = before is not None and of_one_row and before.rows == call.rows and reader.goes_on(before, call)
+        is_flat = call.rows == 1 and (len(segments) > 1 or len(row_sequences) > 1)
+        goes_on = not is_flat and before is not None and before.rows == call.rows and reader.goes_on(before, call)
+        if is_flat:
+            segments = _one_each(segments, len(row_sequences))
+            owners = _owners(segments, row_sequences, sequences)
+        else:
+            owners = [row_sequences.get(segment.row) if goes_on else None for segment in segments]
         call.slots = [[NO_TOKEN] * call.width for _ in range(call.rows)]
-        if not goes_on:
-            row_sequences = {}
-        for segment in segments:
-            number = row_sequences.get(segment.row) if goes_on else None
+        row_sequences = {}
+        for index, (segment, owner) in enumerate(zip(segments, owners)):
+            number = owner
             if number is None:
                 number = len(sequences)
                 sequences.append([])
-                row_sequences[segment.row] = number
+            row_sequences[index if is_flat else segment.row] = number
             for slot in segment.slots:
                 call.slots[segment.row][slot] = (number, len(sequences[number]))
                 sequences[number].append(int(call.ids[segment.row, slot]))
@@ -98,6 +102,34 @@ def calls_in(steps: Sequence[Sequence[Operator]]) -> tuple[list[ModelCall], list
         call.keys = [[*keys, *slots] for keys, slots in zip(kept, call.slots)]
         before = call
     return calls, sequences
+
+
+def _one_each(segments: Sequence[_Segment], count: int) -> list[_Segment]:
+    """Return segments of one token, if there is one token for each of several requests of the call before."""
+    slots = [(segment, number) for segment in segments for number in range(len(segment.slots))]
+    if count < 2 or len(slots) != count:
+        return list(segments)
+    return [
+        _Segment(segment.row, (segment.slots[n],), None if segment.position is None else segment.position + n)
+        for segment, n in slots
+    ]
+
+
+def _owners(
+    segments: Sequence[_Segment], before: dict[int, int], sequences: Sequence[Sequence[int]]
+) -> list[Optional[int]]:
+    """Return the sequence of the call before that each segment of a flat call continues; None for a new one."""
+    waiting = list(before.values())
+    owners: list[Optional[int]] = []
+    for index, segment in enumerate(segments):
+        fitting = [number for number in waiting if len(sequences[number]) == segment.position]
+        if not fitting and len(segments) == len(before) and segment.position != 0:
+            fitting = [before[index]] if before.get(index) in waiting else []
+        owner = fitting[0] if fitting else None
+        if owner is not None:
+            waiting.remove(owner)
+        owners.append(owner)
+    return owners
 
 
 def _calls_of_step(operators: Sequence[Operator]) -> Iterator[ModelCall]:
