@@ -10,16 +10,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Optional
 
-from ascend_dump.analysis.alignment.products import NarrowPart, same_weights, wide_products
+from ascend_dump.analysis.alignment.products import same_weights, wide_products
+from ascend_dump.analysis.alignment.rebuilt_parts import (
+    are_built_otherwise,
+    between_borders,
+    divided,
+    in_one_order,
+    is_inside,
+)
 from ascend_dump.analysis.alignment.token_parts import (
     CommonTokens,
     Sources,
     TensorOfCalls,
-    distance,
     pair_parts,
     token_part,
     without_tokens,
@@ -47,13 +53,12 @@ _MASKS = "masks and numbers of slots, which differ with padding and caches"
 _UNALIGNED = "without an axis of tokens"
 _VALUELESS = "without stored values"
 _ONE_SIDED = "of operators of one side that only move elements"
+_REBUILT = "operators of parts that are built otherwise, between tensors that agree"
 _APPENDS = "of operators that append to a cache"
 _MIXED = "computed from several tokens"
 _MASK_MAKERS = frozenset({"where", "masked_fill", "scalar_tensor", "zeros", "full"})
 
 
-#: Tensors with a larger relative distance do not agree: in rounding units, and at least.
-_UNITS_APART, _LEAST_APART = 64.0, 1e-4
 #: Operators of attention that read other tokens.
 _ATTENDING = frozenset({"bmm", "baddbmm", "matmul", "_softmax", "softmax"})
 _SELECTING = frozenset(
@@ -114,17 +119,17 @@ class TokenAlignment:
         bases = [_base(calls) for calls in self.calls]
         groups = [_groups(calls, base) for calls, base in zip(self.calls, bases)]
         self._call_operators = [{id(op) for group in of.values() for op in group.values()} for _, of in groups]
-        is_rebuilt = _are_built_otherwise(groups[0][0], groups[1][0])
+        is_rebuilt = are_built_otherwise(groups[0][0], groups[1][0])
         if is_rebuilt:
             wide = [wide_products(groups[side][0], groups[1 - side][0]) for side in (0, 1)]
-            groups = [_divided(group, parts) for group, parts in zip(groups, wide)]
+            groups = [divided(group, parts) for group, parts in zip(groups, wide)]
         sides = [
             [operator for operator in of_base if not _is_append(side, of_calls[operator.position])]
             for side, (of_base, of_calls) in zip(self._sides, groups)
         ]
         weights = same_weights(sides[0], sides[1]) if is_rebuilt else {}
         parts: dict[int, Optional[Record]] = {}
-        matches = align(sides[0], sides[1], {**weights, **(mapping or {})}, parts=True)
+        matches = [in_one_order(m) for m in align(sides[0], sides[1], {**weights, **(mapping or {})}, parts=True)]
         paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
         for (of_base, _), side, sources in zip(groups, sides, self._sources):
             kept = set(map(id, side))
@@ -137,14 +142,20 @@ class TokenAlignment:
         for match in matches:
             of_calls = groups[0][1][match.actual.position], groups[1][1][match.reference.position]
             self._add_match(match, of_calls, bases, parts)
+        rebuilt: set[int] = set()
         if is_rebuilt:
-            matches = list(_between_borders(matches, parts, self._unit))
+            matches = list(between_borders(matches, parts, self._unit, rebuilt))
         paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
         for side, sources in zip(sides, self._sources):
             for operator in side:
-                if id(operator) not in paired and _computes(operator):
+                if id(operator) in paired:
+                    continue
+                inside = is_rebuilt and is_inside(operator, matches, side is sides[0], rebuilt)
+                if inside:
+                    self._omitted[_REBUILT] += 1
+                if _computes(operator) and not inside:
                     parts.update({id(record): sources.placed_whole(record, operator) for record in operator.records})
-                elif id(operator) not in paired:
+                else:
                     parts.update(dict.fromkeys(map(id, operator.records)))
         actual, reference = (_replaced(side, parts) for side in sides)
         return (
@@ -287,60 +298,6 @@ def _unit(call: ModelCall) -> float:
     outputs = (operator.outputs[0] for operator in call.operators if call.ids_record in operator.inputs)
     kinds = (float_kind(record.dtype or "") for record in outputs)
     return next((kind.unit for kind in kinds if kind is not None), 0.0)
-
-
-def _are_built_otherwise(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
-    """Return True if the two programs have few modules in common."""
-    modules = [{operator.module_path for operator in side if operator.module} for side in (actual, reference)]
-    return 2 * len(modules[0] & modules[1]) < min(map(len, modules))
-
-
-def _divided(
-    group: tuple[list[Operator], dict[int, dict[int, Operator]]], wide: Mapping[int, Sequence[NarrowPart]]
-) -> tuple[list[Operator], dict[int, dict[int, Operator]]]:
-    """Return the operators and those of all calls, like `_groups`, with wide products divided."""
-    if not wide:
-        return group
-    operators: list[Operator] = []
-    of_calls: dict[int, dict[int, Operator]] = {}
-    for operator in group[0]:
-        calls = group[1][operator.position]
-        for part in wide.get(operator.position, [None]):
-            position = len(operators)
-            if part is None:
-                base = replace(operator, position=position)
-                of_calls[position] = {index: base if op is operator else op for index, op in calls.items()}
-            else:
-                divided = {index: part.of(op, position) for index, op in calls.items()}
-                base = next(divided[index] for index, op in calls.items() if op is operator)
-                of_calls[position] = divided
-            operators.append(base)
-    return operators, of_calls
-
-
-def _between_borders(matches: Sequence[Match], parts: Mapping[int, Optional[Record]], unit: float) -> Iterator[Match]:
-    """Yield the matches without weak ones between tensors that agree: these parts are built differently.
-
-    Operators with the same weights are sure. Weak ones that differ are kept only if the next sure one reads a tensor
-    that differs too. parts: the records that are compared
-    """
-    limit = max(_UNITS_APART * unit, _LEAST_APART)
-    weak: list[Match] = []
-    for match in matches:
-        if match.how != "mapping":
-            weak.append(match)
-            continue
-        agrees = all(_is_near(a, b, parts, limit) for a, b in match.inputs)
-        yield from (m for m in weak if not agrees or all(_is_near(a, b, parts, limit) for a, b in m.outputs))
-        weak = []
-        yield match
-    yield from (m for m in weak if all(_is_near(a, b, parts, limit) for a, b in m.outputs))
-
-
-def _is_near(a: Optional[Record], b: Optional[Record], parts: Mapping[int, Optional[Record]], limit: float) -> bool:
-    """Return True if two tensors are compared, and are near each other."""
-    part_a, part_b = (None if record is None else parts.get(id(record)) for record in (a, b))
-    return part_a is not None and part_b is not None and distance(part_a, part_b) <= limit
 
 
 def _base(calls: Sequence[ModelCall]) -> int:
