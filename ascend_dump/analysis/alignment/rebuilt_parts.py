@@ -49,7 +49,7 @@ def divided(group: OperatorGroups, wide: Mapping[int, Sequence[NarrowPart]]) -> 
 
 
 def in_one_order(match: Match) -> Match:
-    """Return the match with crossed inputs if the same weight is another one of the two inputs that may be exchanged."""
+    """Return the match with crossed inputs if the same weight is another one of two inputs that may be exchanged."""
     if not commutes(match.reference) or len(match.actual.inputs) != 2:
         return match
     contents = [[record.content for record in operator.inputs] for operator in (match.actual, match.reference)]

@@ -11,30 +11,42 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Optional
 
 from ascend_dump.analysis.alignment.products import same_weights, wide_products
 from ascend_dump.analysis.alignment.rebuilt_parts import (
+    OperatorGroups,
     are_built_otherwise,
     between_borders,
     divided,
     in_one_order,
     is_inside,
 )
+from ascend_dump.analysis.alignment.token_groups import (
+    base_of,
+    computes_floats,
+    groups_of,
+    is_append,
+    is_made_number,
+    orders_before,
+    orders_in,
+    records_of_calls,
+    replaced,
+    rounding_unit,
+)
 from ascend_dump.analysis.alignment.token_parts import (
     CommonTokens,
     Sources,
     TensorOfCalls,
+    distance,
     pair_parts,
     token_part,
     without_tokens,
 )
 from ascend_dump.analysis.alignment.token_routing import LeftOut, rerouted_tokens
-from ascend_dump.analysis.alignment.token_sequences import NO_TOKEN, ModelCall, Token, calls_in, pair_sequences
+from ascend_dump.analysis.alignment.token_sequences import NO_TOKEN, Token, calls_in, pair_sequences
 from ascend_dump.analysis.alignment.token_ways import TokenSide
-from ascend_dump.analysis.numerics.float_types import float_kind
-from ascend_dump.analysis.operators.names import is_source, moves_elements
+from ascend_dump.analysis.operators.arguments import commutes
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.same_framework import Match, align
@@ -43,7 +55,7 @@ from ascend_dump.errors import AscendDumpError, ConfigError, NotSupported
 from ascend_dump.reading import Record
 
 if TYPE_CHECKING:
-    import numpy as np
+    pass
 
 __all__ = ["TokenAlignment", "check_align", "may_align_tokens"]
 
@@ -56,14 +68,12 @@ _ONE_SIDED = "of operators of one side that only move elements"
 _REBUILT = "operators of parts that are built otherwise, between tensors that agree"
 _APPENDS = "of operators that append to a cache"
 _MIXED = "computed from several tokens"
-_MASK_MAKERS = frozenset({"where", "masked_fill", "scalar_tensor", "zeros", "full"})
 
 
+#: Inputs are crossed if their distances are this share of those in order.
+_CLEARLY = 0.8
 #: Operators of attention that read other tokens.
 _ATTENDING = frozenset({"bmm", "baddbmm", "matmul", "_softmax", "softmax"})
-_SELECTING = frozenset(
-    {"index", "index_select", "gather", "index_put", "index_put_", "index_add", "index_add_", "take"}
-)
 
 
 class TokenAlignment:
@@ -105,80 +115,103 @@ class TokenAlignment:
         self.sequences = sequences
         self.tokens = CommonTokens(np.array(list(order), np.int64))
         self._sides = TokenSide(calls, numbers), TokenSide(reference_calls, reference_numbers)
-        self._orders = tuple([_orders(call) for call in side] for side in self.calls)
+        self._orders = tuple([orders_in(call) for call in side] for side in self.calls)
         #: By side: storages of values that were computed from several tokens.
         self._mixed: tuple[set[int], set[int]] = (set(), set())
         self._sources = Sources(0), Sources(1)
-        self._unit = max(_unit(side[0]) for side in self.calls)
+        self._bases = [base_of(side) for side in self.calls]
+        self._is_rebuilt = False
+        #: By side: operators of all calls that are the same as one of the base call.
+        self._grouped: tuple[set[int], set[int]] = (set(), set())
+        self._unit = max(rounding_unit(side[0]) for side in self.calls)
         self._left_out = LeftOut(self.tokens)
         self._omitted = Counter[str]()
         self._joined = self._whole = 0
 
     def operators(self, mapping: Optional[Mapping[str, str]]) -> tuple[list[Operator], list[Operator], list[Match]]:
         """Return the operators of both sides, as of one call, with the values of the common tokens, and their pairs."""
-        bases = [_base(calls) for calls in self.calls]
-        groups = [_groups(calls, base) for calls, base in zip(self.calls, bases)]
-        self._call_operators = [{id(op) for group in of.values() for op in group.values()} for _, of in groups]
-        is_rebuilt = are_built_otherwise(groups[0][0], groups[1][0])
-        if is_rebuilt:
-            wide = [wide_products(groups[side][0], groups[1 - side][0]) for side in (0, 1)]
-            groups = [divided(group, parts) for group, parts in zip(groups, wide)]
+        groups = self._groups()
         sides = [
-            [operator for operator in of_base if not _is_append(side, of_calls[operator.position])]
+            [operator for operator in of_base if not is_append(side, of_calls[operator.position])]
             for side, (of_base, of_calls) in zip(self._sides, groups)
         ]
-        weights = same_weights(sides[0], sides[1]) if is_rebuilt else {}
-        parts: dict[int, Optional[Record]] = {}
+        weights = same_weights(sides[0], sides[1]) if self._is_rebuilt else {}
         matches = [in_one_order(m) for m in align(sides[0], sides[1], {**weights, **(mapping or {})}, parts=True)]
+        parts: dict[int, Optional[Record]] = {}
+        self._pass_through(groups, sides, matches, parts)
+        for index, match in enumerate(matches):
+            of_calls = groups[0][1][match.actual.position], groups[1][1][match.reference.position]
+            matches[index] = self._add_match(match, of_calls, parts)
+        matches = self._add_unpaired(sides, matches, parts)
+        actual, reference = (replaced(side, parts) for side in sides)
+        kept = [
+            match._replace(actual=actual[match.actual.position], reference=reference[match.reference.position])
+            for match in matches
+            if match.actual.position in actual and match.reference.position in reference
+        ]
+        return list(actual.values()), list(reference.values()), kept
+
+    def _groups(self) -> list[OperatorGroups]:
+        """Return the same operators of all calls, of both sides, with wide products divided."""
+        groups = [groups_of(calls, base) for calls, base in zip(self.calls, self._bases)]
+        for grouped, (_, of_calls) in zip(self._grouped, groups):
+            grouped.update(id(operator) for group in of_calls.values() for operator in group.values())
+        self._is_rebuilt = are_built_otherwise(groups[0][0], groups[1][0])
+        if self._is_rebuilt:
+            wide = [wide_products(groups[side][0], groups[1 - side][0]) for side in (0, 1)]
+            groups = [divided(group, parts) for group, parts in zip(groups, wide)]
+        return groups
+
+    def _pass_through(
+        self,
+        groups: Sequence[OperatorGroups],
+        sides: Sequence[Sequence[Operator]],
+        matches: Sequence[Match],
+        parts: dict[int, Optional[Record]],
+    ) -> None:
+        """Leave out operators of one side that only move elements: their values come from other memory."""
         paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
         for (of_base, _), side, sources in zip(groups, sides, self._sources):
             kept = set(map(id, side))
             for operator in of_base:
                 reason = _APPENDS if id(operator) not in kept else _ONE_SIDED
-                if id(operator) not in paired and (reason == _APPENDS or not _computes(operator)):
+                if id(operator) not in paired and (reason == _APPENDS or not computes_floats(operator)):
                     sources.pass_through(operator)
                     self._omitted[reason] += len(list(operator.records))
                     parts.update(dict.fromkeys(map(id, operator.records)))
-        for match in matches:
-            of_calls = groups[0][1][match.actual.position], groups[1][1][match.reference.position]
-            self._add_match(match, of_calls, bases, parts)
-        rebuilt: set[int] = set()
-        if is_rebuilt:
-            matches = list(between_borders(matches, parts, self._unit, rebuilt))
+
+    def _add_unpaired(
+        self, sides: Sequence[Sequence[Operator]], matches: list[Match], parts: dict[int, Optional[Record]]
+    ) -> list[Match]:
+        """Note the records of operators without a partner, and return the matches without doubtful ones."""
+        agreeing: set[int] = set()
+        if self._is_rebuilt:
+            matches = list(between_borders(matches, parts, self._unit, agreeing))
         paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
         for side, sources in zip(sides, self._sources):
             for operator in side:
                 if id(operator) in paired:
                     continue
-                inside = is_rebuilt and is_inside(operator, matches, side is sides[0], rebuilt)
-                if inside:
-                    self._omitted[_REBUILT] += 1
-                if _computes(operator) and not inside:
+                inside = self._is_rebuilt and is_inside(operator, matches, side is sides[0], agreeing)
+                self._omitted[_REBUILT] += inside
+                if computes_floats(operator) and not inside:
                     parts.update({id(record): sources.placed_whole(record, operator) for record in operator.records})
                 else:
                     parts.update(dict.fromkeys(map(id, operator.records)))
-        actual, reference = (_replaced(side, parts) for side in sides)
-        return (
-            list(actual.values()),
-            list(reference.values()),
-            [
-                match._replace(actual=actual[match.actual.position], reference=reference[match.reference.position])
-                for match in matches
-                if match.actual.position in actual and match.reference.position in reference
-            ],
-        )
+        return matches
 
     def _add_match(
         self,
         match: Match,
         of_calls: tuple[dict[int, Operator], dict[int, Operator]],
-        bases: Sequence[int],
         parts: dict[int, Optional[Record]],
-    ) -> None:
-        """Note the parts of all tensors of an operator that both sides have."""
-        has_tokens = False
+    ) -> Match:
+        """Note the parts of all tensors of an operator that both sides have, and return its match."""
         if "attention" in match.reference.op_type.lower() or operator_class(match.reference.op_type) in _ATTENDING:
             self._left_out.attend()
+        if self._is_rebuilt and not match.is_crossed and commutes(match.reference) and len(match.actual.inputs) == 2:
+            match = match._replace(is_crossed=self._is_crossed(match, of_calls))
+        has_tokens = False
         of_tokens: dict[str, list[tuple[Record, Record]]] = {"inputs": [], "outputs": []}
         for io, pairs in (("inputs", match.inputs), ("outputs", match.outputs)):
             for a, b in pairs:
@@ -186,23 +219,49 @@ class TokenAlignment:
                     parts.update({id(record): None for record in (a, b) if record is not None})
                     self._omitted[_MASKS] += 1
                     continue
-                tensors = [
-                    TensorOfCalls(side, _records(calls, io, record), base, _orders_before(orders, calls, record))
-                    for side, calls, record, base, orders in zip(self._sides, of_calls, (a, b), bases, self._orders)
-                ]
+                tensors = self._tensors(of_calls, io, (a, b))
                 aligned = self._aligned(match, tensors[0], tensors[1], has_tokens=has_tokens and io == "outputs")
                 parts[id(a)], parts[id(b)] = aligned or (None, None)
                 if aligned is not None and token_part(aligned[0]) is not None:
                     of_tokens[io].append(aligned)
                 has_tokens |= self._is_mixed(a, b) or (aligned is not None and token_part(aligned[0]) is not None)
+        self._leave_out_rerouted(match, of_tokens, parts)
+        return match
 
+    def _tensors(
+        self, of_calls: tuple[dict[int, Operator], dict[int, Operator]], io: str, pair: tuple[Record, Record]
+    ) -> list[TensorOfCalls]:
+        """Return a tensor of all calls, of both sides. pair: its records in the base calls"""
+        return [
+            TensorOfCalls(side, records_of_calls(calls, io, record), base, orders_before(orders, calls, record))
+            for side, calls, record, base, orders in zip(self._sides, of_calls, pair, self._bases, self._orders)
+        ]
+
+    def _is_crossed(self, match: Match, of_calls: tuple[dict[int, Operator], dict[int, Operator]]) -> bool:
+        """Return True if the two inputs are nearer to each other in the other order."""
+        distances = [0.0, 0.0]
+        for a, actual in enumerate(match.actual.inputs):
+            for b, reference in enumerate(match.reference.inputs):
+                tensors = self._tensors(of_calls, "inputs", (actual, reference))
+                try:
+                    aligned = pair_parts(tensors[0], tensors[1], self.tokens, self._left_out.at(match.reference.module))
+                except AscendDumpError:
+                    return False
+                distances[a != b] += math.inf if aligned is None else distance(*aligned)
+        return distances[1] < _CLEARLY * distances[0]
+
+    def _leave_out_rerouted(
+        self, match: Match, of_tokens: Mapping[str, list[tuple[Record, Record]]], parts: dict[int, Optional[Record]]
+    ) -> None:
+        """Leave out tokens from the outputs of a router on, if it sends them elsewhere within rounding."""
         rerouted = rerouted_tokens(match, of_tokens["inputs"], of_tokens["outputs"], self._unit)
-        if rerouted is not None:
-            self._left_out.add(rerouted, match.reference.module)
-            for a, b in match.outputs:
-                if a is not None and b is not None:
-                    kept = without_tokens(parts[id(a)], parts[id(b)], self._left_out.at(match.reference.module))
-                    parts[id(a)], parts[id(b)] = kept
+        if rerouted is None:
+            return
+        self._left_out.add(rerouted, match.reference.module)
+        for a, b in match.outputs:
+            if a is not None and b is not None:
+                kept = without_tokens(parts[id(a)], parts[id(b)], self._left_out.at(match.reference.module))
+                parts[id(a)], parts[id(b)] = kept
 
     def _is_mixed(self, *records: Record) -> bool:
         storages = map(storage_of, records)
@@ -223,7 +282,7 @@ class TokenAlignment:
             if not is_whole:
                 pair = pair_parts(a, b, self.tokens, self._left_out.at(match.reference.module))
                 if pair is not None:
-                    if _is_made_number(match, pair):
+                    if is_made_number(match, pair):
                         self._omitted[_MASKS] += 1
                         return None
                     self._joined += 1
@@ -246,7 +305,7 @@ class TokenAlignment:
                     mixed.update(() if storage is None else storage[:1])
                 self._omitted[_MIXED] += 1
                 return None
-            if not _is_made_number(match, pair):
+            if not is_made_number(match, pair):
                 self._whole += 1
                 return pair
             reason = _MASKS
@@ -291,148 +350,3 @@ def may_align_tokens(operators: Sequence[Operator], reference: Sequence[Operator
     calls = [calls_in([side])[0] for side in (operators, reference)]
     trains = [any(operator.phase == "backward" for operator in side) for side in (operators, reference)]
     return all(calls) and not all(trains) and calls[0][0].width != calls[1][0].width
-
-
-def _unit(call: ModelCall) -> float:
-    """Return the rounding unit of the embeddings of a call."""
-    outputs = (operator.outputs[0] for operator in call.operators if call.ids_record in operator.inputs)
-    kinds = (float_kind(record.dtype or "") for record in outputs)
-    return next((kind.unit for kind in kinds if kind is not None), 0.0)
-
-
-def _base(calls: Sequence[ModelCall]) -> int:
-    """Return the index of the call with most tokens."""
-    return max(range(len(calls)), key=lambda index: (calls[index].ids.size, -index))
-
-
-def _groups(calls: Sequence[ModelCall], base: int) -> tuple[list[Operator], dict[int, dict[int, Operator]]]:
-    """Return the operators of the base, and for the position of each the same operator in each call."""
-    operators = _numbered(calls[base].operators)
-    groups = {operator.position: {base: operator} for operator in operators}
-    for index, call in enumerate(calls):
-        if index != base:
-            for match in align(_numbered(call.operators), operators, parts=True):
-                groups[match.reference.position][index] = match.actual
-    return operators, groups
-
-
-def _numbered(operators: Sequence[Operator]) -> list[Operator]:
-    return [replace(operator, position=position) for position, operator in enumerate(operators)]
-
-
-def _records(operators: Mapping[int, Operator], io: str, like: Record) -> dict[int, Record]:
-    """Return the record of each call with the io and index of a record."""
-    found = {}
-    for index, operator in operators.items():
-        records = operator.inputs if io == "inputs" else operator.outputs
-        for record in records:
-            if (record.io, record.index) == (like.io, like.index) and record.error is None:
-                found[index] = record
-    return found
-
-
-def _replaced(operators: Sequence[Operator], parts: Mapping[int, Optional[Record]]) -> dict[int, Operator]:
-    """Return operators with the parts of their records by old positions, without those that have no record left."""
-    result: dict[int, Operator] = {}
-    for operator in operators:
-        inputs, outputs = (
-            [part for record in records if (part := parts.get(id(record), record)) is not None]
-            for records in (operator.inputs, operator.outputs)
-        )
-        if moves_elements(operator.op_type):
-            # Sizes and ends of slices follow from the numbers of tokens.
-            inputs, outputs = (
-                [record.as_argument(record.op_type, record.index, b"") for record in records]
-                for records in (inputs, outputs)
-            )
-        if inputs or outputs or operator.broken:
-            result[operator.position] = replace(operator, position=len(result), inputs=inputs, outputs=outputs)
-    return result
-
-
-def _is_append(side: TokenSide, operators: Mapping[int, Operator]) -> bool:
-    """Return True for the operator that appends the keys, or values, of new tokens to a cache."""
-    has_cache = False
-    for index, operator in operators.items():
-        if (
-            operator_class(operator.op_type) not in ("cat", "Concat", "ConcatD", "aclnnCat")
-            or len(operator.inputs) != 2
-        ):
-            return False
-        old, new = (record.shape or () for record in operator.inputs)
-        out = (operator.outputs[0].shape or ()) if operator.outputs else ()
-        if math.prod(old) == 0:
-            has_cache = True
-            continue
-        axes = [axis for axis, (x, y) in enumerate(zip(new, out)) if x != y]
-        width = side.calls[index].width
-        if len(new) != len(out) or len(axes) != 1 or new[axes[0]] != width or out[axes[0]] <= width:
-            return False
-        has_cache |= side.keys[index].shape[1] > width
-    return has_cache
-
-
-def _computes(operator: Operator) -> bool:
-    """Return True for an operator that computes floating-point values."""
-    if moves_elements(operator.op_type) or is_source(operator.op_type):
-        return False
-    if operator_class(operator.op_type) in _MASK_MAKERS:
-        return False
-    outputs = [record for record in operator.outputs if _is_float(record)]
-    return bool(outputs) and any(map(_is_float, operator.inputs))
-
-
-def _orders(call: ModelCall) -> list[tuple[int, np.ndarray]]:
-    """Return the orders in which operators of a call sort elements, with the positions of the operators."""
-    import numpy as np
-
-    orders = []
-    for position, operator in enumerate(call.operators):
-        if operator_class(operator.op_type) not in ("sort", "argsort"):
-            continue
-        for record in operator.outputs:
-            shape = record.shape or ()
-            if record.dtype in ("int32", "int64") and len(shape) == 1:
-                try:
-                    order = record.numpy().astype(np.int64)
-                except AscendDumpError:
-                    continue
-                if np.array_equal(np.sort(order), np.arange(len(order))):
-                    orders.append((position, order))
-    return orders
-
-
-def _orders_before(
-    orders: Sequence[Sequence[tuple[int, np.ndarray]]], operators: Mapping[int, Operator], record: Record
-) -> dict[int, np.ndarray]:
-    """Return the last order before an operator in each call, for its outputs that of the operator itself too."""
-    found = {}
-    for index, operator in operators.items():
-        before = [order for position, order in orders[index] if position < operator.position + (record.io == "output")]
-        if before:
-            found[index] = before[-1]
-    return found
-
-
-def _is_float(record: Record) -> bool:
-    return float_kind(record.dtype or "") is not None
-
-
-def is_mover(operator: Operator) -> bool:
-    """Return True for an operator that selects elements by numbers or masks."""
-    return operator_class(operator.op_type) in (*_MASK_MAKERS, *_SELECTING)
-
-
-def _is_made_number(match: Match, pair: tuple[Record, Record]) -> bool:
-    """Return True for integers that differ and that no operator computes floating-point values from, nor with."""
-    a, b = pair
-    if _is_float(a) or (any(map(_is_float, match.reference.inputs)) and not is_mover(match.reference)):
-        return False
-    outputs = match.reference.outputs
-    makes_floats = any(map(_is_float, outputs)) and not is_mover(match.reference)
-    if a.io == "input" and makes_floats:
-        return False
-    try:
-        return a.numpy().tobytes() != b.numpy().tobytes()
-    except AscendDumpError:
-        return False
