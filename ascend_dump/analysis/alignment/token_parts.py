@@ -150,6 +150,11 @@ class TokenPart:
         #: The memory that the values are in, common to all tensors with parts of it; None if unknown.
         self.memory: Optional[Hashable] = None
 
+    @property
+    def records(self) -> Mapping[int, Record]:
+        """The records of the tensor, by the index of their call."""
+        return self._tensor.records
+
     def content(self, record: Record) -> Optional[tuple[Hashable, ...]]:
         return None if self.memory is None else (self.memory, id(self))
 

@@ -38,6 +38,7 @@ from ascend_dump.analysis.alignment.token_parts import (
     CommonTokens,
     Sources,
     TensorOfCalls,
+    TokenPart,
     distance,
     pair_parts,
     token_part,
@@ -121,8 +122,8 @@ class TokenAlignment:
         self._sources = Sources(0), Sources(1)
         self._bases = [base_of(side) for side in self.calls]
         self._is_rebuilt = False
-        #: By side: operators of all calls that are the same as one of the base call.
-        self._grouped: tuple[set[int], set[int]] = (set(), set())
+        #: By side: calls and names of operators that are the same as one of the base call.
+        self._grouped: tuple[set[tuple[int, str]], set[tuple[int, str]]] = (set(), set())
         self._unit = max(rounding_unit(side[0]) for side in self.calls)
         self._left_out = LeftOut(self.tokens)
         self._omitted = Counter[str]()
@@ -155,7 +156,7 @@ class TokenAlignment:
         """Return the same operators of all calls, of both sides, with wide products divided."""
         groups = [groups_of(calls, base) for calls, base in zip(self.calls, self._bases)]
         for grouped, (_, of_calls) in zip(self._grouped, groups):
-            grouped.update(id(operator) for group in of_calls.values() for operator in group.values())
+            grouped.update((index, op.op_name) for group in of_calls.values() for index, op in group.items())
         self._is_rebuilt = are_built_otherwise(groups[0][0], groups[1][0])
         if self._is_rebuilt:
             wide = [wide_products(groups[side][0], groups[1 - side][0]) for side in (0, 1)]
@@ -310,6 +311,26 @@ class TokenAlignment:
                 return pair
             reason = _MASKS
         self._omitted[reason] += 1
+        return None
+
+    def added_operator(self, side: int, part: TokenPart, number: int) -> Optional[tuple[int, Operator]]:
+        """Return the operator that made the value of a token, with its call, if only some calls of the side run it.
+
+        side: 0 for actual. part: of a tensor of this side. number: of the token
+        """
+        for index, record in part.records.items():
+            if number not in self._sides[side].slots[index]:
+                continue
+            storage = storage_of(record)
+            maker: Optional[Operator] = None
+            for operator in self.calls[side][index].operators:
+                if any(read is record for read in operator.inputs):
+                    break
+                places = [place[0] for output in operator.outputs if (place := storage_of(output)) is not None]
+                if storage is not None and storage[0] in places and computes_floats(operator):
+                    maker = operator
+            if maker is not None and (index, maker.op_name) not in self._grouped[side]:
+                return index, maker
         return None
 
     @property

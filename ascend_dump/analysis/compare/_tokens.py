@@ -50,36 +50,53 @@ def tokens_of_rank(steps: Steps, made_of: tuple[ReadMadeOf, ReadMadeOf], *, must
     return alignment if must or alignment.has_most_tokens else None
 
 
-def with_tokens(origins: Sequence[Origin]) -> list[Origin]:
+def with_tokens(origins: Sequence[Origin], alignment: TokenAlignment) -> list[Origin]:
     """Return origins with the first token that differs as their first evidence."""
-    return [_with_token(origin) for origin in origins]
+    return [_with_token(origin, alignment) for origin in origins]
 
 
-def _with_token(origin: Origin) -> Origin:
-    text = first_token(origin.pair)
-    return origin if text is None else replace(origin, evidence=(text, *origin.evidence))
+def _with_token(origin: Origin, alignment: TokenAlignment) -> Origin:
+    numbers = _differing_tokens(origin.pair)
+    part = token_part(origin.pair.actual)
+    if not numbers or part is None:
+        return origin
+    text = f"first {alignment.tokens.text(numbers[0])}; {len(numbers)} of {len(part.numbers)} tokens differ"
+    if origin.pair.record.io == "input":
+        for side, record in enumerate((origin.pair.actual, origin.pair.reference)):
+            of_side = token_part(record)
+            added = None if of_side is None else alignment.added_operator(side, of_side, numbers[0])
+            if added is not None:
+                return _added(origin, text, side, *added)
+    return replace(origin, evidence=(text, *origin.evidence))
 
 
-def first_token(pair: Pair) -> Optional[str]:
-    """Return the first token whose values differ clearly, in words; None for tensors without tokens."""
+def _added(origin: Origin, text: str, side: int, call: int, operator: Operator) -> Origin:
+    """Return the origin at an operator that only some calls of one side run."""
+    name = "actual" if side == 0 else "the reference"
+    reason = f"{operator.op_type} runs in some calls of {name} only, such as call {call}"
+    read = f"its result differs, read as {origin.pair.record.label}: {origin.pair.reason}"
+    record = operator.outputs[0]
+    pair = replace(origin.pair, actual=None if side else record, reference=record if side else None, reason=reason)
+    return replace(origin, kind="structure", pair=pair, evidence=(text, reason, read))
+
+
+def _differing_tokens(pair: Pair) -> list[int]:
+    """Return the numbers of the tokens whose values differ clearly; none for tensors without tokens."""
     import numpy as np
 
     a, b = pair.actual, pair.reference
     part = token_part(a)
     if a is None or b is None or part is None or token_part(b) is None:
-        return None
+        return []
     try:
         x, y = (record.numpy().astype(np.float64).reshape(len(part.numbers), -1) for record in (a, b))
     except (AscendDumpError, TypeError, ValueError):
-        return None
+        return []
     with np.errstate(all="ignore"):
-        distances = np.nan_to_num(np.abs(x - y), nan=np.inf).max(axis=1, initial=0.0)
-    differing = np.flatnonzero(distances > _CLEAR * distances.max(initial=0.0))
-    if not differing.size or not distances.max():
-        return None
-    number = int(part.numbers[differing[0]])
-    text = f"first {part.tokens.text(number)}"
-    return f"{text}; {len(differing)} of {len(part.numbers)} tokens differ"
+        distances = np.where(x == y, 0.0, np.nan_to_num(np.abs(x - y), nan=np.inf)).max(axis=1, initial=0.0)
+    limit = _CLEAR * float(distances[np.isfinite(distances)].max(initial=0.0))
+    differing: list[int] = part.numbers[distances > limit].tolist()
+    return differing
 
 
 def log_probabilities(

@@ -106,7 +106,7 @@ def compare_tokens(rules: Rules, mapping: Optional[Mapping[str, str]], alignment
     notes = (*(() if of_logits is None else (of_logits,)), *alignment.notes())
     return RankResult(
         progress.parts,
-        with_tokens(divergence.origins()),
+        with_tokens(divergence.origins(), alignment),
         divergence.changed(),
         inside,
         left_out,
