@@ -20,7 +20,7 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["NarrowPart", "same_weights", "wide_products"]
+__all__ = ["NarrowPart", "is_product", "same_weights", "wide_products"]
 
 _PRODUCTS = frozenset({"mm", "addmm", "linear", "matmul"})
 #: Operators that have a weight of their own.
@@ -61,6 +61,11 @@ class NarrowPart(NamedTuple):
         return replace(operator, position=position, op_name=name, inputs=inputs, outputs=outputs)
 
 
+def is_product(operator: Operator) -> bool:
+    """Return True for an operator that multiplies activations with a weight, or two matrices."""
+    return operator_class(operator.op_type) in _PRODUCTS
+
+
 def same_weights(actual: Sequence[Operator], reference: Sequence[Operator]) -> dict[str, str]:
     """Return names of operators of actual, and of those of the reference, that alone have the same weight."""
     sides = [_by_weight(side) for side in (actual, reference)]
@@ -85,35 +90,44 @@ def _by_weight(operators: Sequence[Operator]) -> dict[object, str]:
 def wide_products(operators: Sequence[Operator], others: Sequence[Operator]) -> dict[int, list[NarrowPart]]:
     """Return the parts of each wide product, by its position, that are products on the other side."""
     own = {product.rows for product in _products(operators)}
-    by_first: dict[bytes, list[_Product]] = {}
+    by_row: dict[bytes, list[tuple[_Product, int]]] = {}
     for product in _products(others):
         if product.rows not in own:
-            by_first.setdefault(product.rows[0], []).append(product)
+            for index, row in enumerate(product.rows):
+                by_row.setdefault(row, []).append((product, index))
     found: dict[int, list[NarrowPart]] = {}
-    for product in _products(operators) if by_first else ():
-        parts = _parts_of(product, by_first)
+    for product in _products(operators) if by_row else ():
+        parts = _parts_of(product, by_row)
         if len(parts) > 1:
             weight = product.weight.index, product.axis
             found[product.operator.position] = [NarrowPart(part, len(product.rows), *weight) for part in parts]
     return found
 
 
-def _parts_of(product: _Product, by_first: Mapping[bytes, Sequence[_Product]]) -> list[slice]:
-    """Return the outputs of a wide product that narrow products make, in order; none unless they are all of them."""
+def _parts_of(product: _Product, by_row: Mapping[bytes, Sequence[tuple[_Product, int]]]) -> list[slice]:
+    """Return the outputs of a wide product that narrow products make, in order; none unless they are all of them.
+
+    Most rows of a narrow weight have to be equal: some may be wrong.
+    """
     parts: list[slice] = []
     begin = 0
     while begin < len(product.rows):
-        fitting = [
-            candidate
-            for candidate in by_first.get(product.rows[begin], ())
-            if candidate.rows == product.rows[begin : begin + len(candidate.rows)]
-        ]
+        fitting = {
+            len(narrow.rows)
+            for index, row in enumerate(product.rows[begin:])
+            for narrow, offset in by_row.get(row, ())
+            if offset == index and _have_most_rows(product.rows[begin : begin + len(narrow.rows)], narrow.rows)
+        }
         if not fitting:
             return []
-        end = begin + len(fitting[0].rows)
+        end = begin + max(fitting)
         parts.append(slice(begin, end))
         begin = end
     return parts
+
+
+def _have_most_rows(rows: Sequence[bytes], others: Sequence[bytes]) -> bool:
+    return len(rows) == len(others) and 2 * sum(row == other for row, other in zip(rows, others)) > len(rows)
 
 
 def _products(operators: Sequence[Operator]) -> Iterable[_Product]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Optional
 
-from ascend_dump.analysis.alignment.products import NarrowPart
+from ascend_dump.analysis.alignment.products import NarrowPart, is_product
 from ascend_dump.analysis.alignment.token_parts import distance
 from ascend_dump.analysis.operators.arguments import commutes
 from ascend_dump.analysis.operators.operator import Operator
@@ -73,7 +73,8 @@ def between_borders(
     limit = max(_UNITS_APART * unit, _LEAST_APART)
     weak: list[Match] = []
     for match in matches:
-        if match.how != "mapping":
+        is_sure = match.how == "mapping" or (is_product(match.reference) and is_product(match.actual))
+        if not is_sure:
             weak.append(match)
             continue
         agrees = all(_is_near(a, b, parts, limit) for a, b in match.inputs)

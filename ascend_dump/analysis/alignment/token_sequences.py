@@ -176,8 +176,9 @@ class _IntegersOfCalls:
     def __init__(self, calls: Sequence[ModelCall]) -> None:
         largest = max(calls, key=lambda call: (call.width, call.rows))
         keys = list(_keys(largest, _are_positions))
-        # Numbers of slots begin at 0 in each call, positions do not.
-        self._positions = max(keys, key=lambda key: _later_calls(calls, key), default=None)
+        # Numbers of slots begin at 0 in each call, positions do not; and a program may be given them.
+        given = _given(largest)
+        self._positions = max(keys, key=lambda key: (_later_calls(calls, key), key in given), default=None)
         self._mask = next((key for call in calls if (key := _first_key(call, _is_mask)) is not None), None)
         self._lengths = next((key for call in calls if (key := _first_key(call, _are_lengths)) is not None), None)
 
@@ -260,7 +261,20 @@ def _first_key(call: ModelCall, is_wanted: Callable[[ModelCall, np.ndarray], boo
 def _later_calls(calls: Sequence[ModelCall], key: _Key) -> int:
     """Return the number of calls that begin behind the first position, by a record."""
     arrays = [(call, array) for call in calls if (array := _find(call, key)) is not None]
-    return sum(array.size >= call.width and int(array.max()) >= call.width for call, array in arrays)
+    return sum(array.size in (call.width, call.ids.size) and int(array.max()) >= call.width for call, array in arrays)
+
+
+def _given(call: ModelCall) -> set[_Key]:
+    """Return the keys of integers that no operator of the call made."""
+    made: set[object] = set()
+    given: set[_Key] = set()
+    for key, record in _integers(call):
+        storage = record.attrs.get("storage")
+        if record.io == "output":
+            made.add(storage)
+        elif storage is not None and storage not in made:
+            given.add(key)
+    return given
 
 
 def _find(call: ModelCall, key: Optional[_Key]) -> Optional[np.ndarray]:
@@ -287,7 +301,8 @@ def _are_positions(call: ModelCall, array: np.ndarray) -> bool:
         return False
     steps = np.diff(rows.astype(np.int64), axis=1)
     counts = steps == 1
-    return bool((counts | (rows[:, 1:] == 0) | (steps == 0) | (rows[:, 1:] == 1)).all() and counts.any())
+    fits = counts | (rows[:, 1:] == 0) | (steps == 0) | (rows[:, 1:] == 1)
+    return bool(fits.all()) and 2 * int(counts.sum()) >= counts.size
 
 
 def _is_mask(call: ModelCall, array: np.ndarray) -> bool:

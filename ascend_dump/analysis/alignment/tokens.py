@@ -49,7 +49,7 @@ from ascend_dump.analysis.alignment.token_sequences import NO_TOKEN, Token, call
 from ascend_dump.analysis.alignment.token_ways import TokenSide
 from ascend_dump.analysis.operators.arguments import commutes
 from ascend_dump.analysis.operators.operator import Operator, storage_of
-from ascend_dump.analysis.operators.properties import operator_class
+from ascend_dump.analysis.operators.properties import operator_class, writes
 from ascend_dump.analysis.pairing.same_framework import Match, align
 from ascend_dump.common.units import counted
 from ascend_dump.errors import AscendDumpError, ConfigError, NotSupported
@@ -122,6 +122,8 @@ class TokenAlignment:
         self._sources = Sources(0), Sources(1)
         self._bases = [base_of(side) for side in self.calls]
         self._is_rebuilt = False
+        #: By side: storages that are allocated and were not written yet.
+        self._unwritten: tuple[set[int], set[int]] = (set(), set())
         #: By side: calls and names of operators that are the same as one of the base call.
         self._grouped: tuple[set[tuple[int, str]], set[tuple[int, str]]] = (set(), set())
         self._unit = max(rounding_unit(side[0]) for side in self.calls)
@@ -226,8 +228,25 @@ class TokenAlignment:
                 if aligned is not None and token_part(aligned[0]) is not None:
                     of_tokens[io].append(aligned)
                 has_tokens |= self._is_mixed(a, b) or (aligned is not None and token_part(aligned[0]) is not None)
+        self._leave_out_unwritten(match, parts)
         self._leave_out_rerouted(match, of_tokens, parts)
         return match
+
+    def _leave_out_unwritten(self, match: Match, parts: dict[int, Optional[Record]]) -> None:
+        """Leave out memory that is allocated and was not written yet."""
+        for operator, unwritten in zip((match.actual, match.reference), self._unwritten):
+            is_new = operator_class(operator.op_type) in ("empty", "empty_like", "new_empty", "empty_strided")
+            for record in operator.records:
+                storage = storage_of(record)
+                if storage is None:
+                    continue
+                if is_new and record.io == "output":
+                    unwritten.add(storage[0])
+                elif storage[0] in unwritten and record.io == "output" and writes(operator.op_type):
+                    unwritten.discard(storage[0])
+                    continue
+                if storage[0] in unwritten:
+                    parts[id(record)] = None
 
     def _tensors(
         self, of_calls: tuple[dict[int, Operator], dict[int, Operator]], io: str, pair: tuple[Record, Record]
