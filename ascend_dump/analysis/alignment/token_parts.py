@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CommonTokens",
-    "Sources",
+    "MemorySources",
     "TensorOfCalls",
     "TokenPart",
     "distance",
@@ -195,7 +195,7 @@ class _WholeTensor:
         return self._whole.statistics()
 
 
-class Sources:
+class MemorySources:
     """The memory that values of one side come from, where operators of this side alone move them to other memory."""
 
     def __init__(self, side: int) -> None:

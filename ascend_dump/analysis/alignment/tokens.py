@@ -36,7 +36,7 @@ from ascend_dump.analysis.alignment.token_groups import (
 )
 from ascend_dump.analysis.alignment.token_parts import (
     CommonTokens,
-    Sources,
+    MemorySources,
     TensorOfCalls,
     TokenPart,
     distance,
@@ -119,7 +119,7 @@ class TokenAlignment:
         self._orders = tuple([orders_in(call) for call in side] for side in self.calls)
         #: By side: storages of values that were computed from several tokens.
         self._mixed: tuple[set[int], set[int]] = (set(), set())
-        self._sources = Sources(0), Sources(1)
+        self._sources = MemorySources(0), MemorySources(1)
         self._bases = [base_of(side) for side in self.calls]
         self._is_rebuilt = False
         #: By side: storages that are allocated and were not written yet.
