@@ -142,15 +142,14 @@ def compared(tmp_path: Path, faulty: Any, sequences: list[Any], **settings: Any)
 
 
 @pytest.mark.parametrize(
-    ("lengths", "settings"),
+    ("lengths", "settings", "experts"),
     [
-        ((11,), {}),
-        ((12,), {"chunk": 4}),
-        ((10, 12, 9), {}),
-        ((10, 12, 9), {"packed": True}),
+        ((11,), {}, False),
+        ((12,), {"chunk": 4}, False),
+        ((10, 12, 9), {}, True),
+        ((10, 12, 9), {"packed": True}, True),
     ],
 )
-@pytest.mark.parametrize("experts", [False, True])
 def test_a_right_rollout(lengths: tuple[int, ...], settings: dict[str, Any], experts: bool, tmp_path: Path) -> None:
     """Everything is equal or noise, and the log-probabilities of all tokens are compared first."""
     comparison = compared(tmp_path, Network(experts=experts), requests(*lengths), **settings)
