@@ -85,6 +85,11 @@ _WORST, _MOST_LINES = 10, 25
     help="A row of the batch of ACTUAL and the same request in that of REFERENCE, from 0: 0=4; may be repeated.",
 )
 @click.option(
+    "--align",
+    type=click.Choice(["tokens"]),
+    help="Compare token by token: a prompt and decoding with a cache with whole sequences. By itself if ids show it.",
+)
+@click.option(
     "--index-only",
     is_flag=True,
     help="Compare two runs of many ranks by the hashes in their indexes; no tensor is read.",
@@ -110,6 +115,7 @@ def compare(
     save: tuple[str, ...],
     shards: tuple[str, ...],
     rows: tuple[str, ...],
+    align: Optional[str],
     index_only: bool,
     local: bool,
     workers: Optional[int],
@@ -161,6 +167,7 @@ def compare(
                 "save": save,
                 "shards": shards,
                 "rows": rows,
+                "align": align,
             }
         )
         given = [f"--{name}" for name, value in others.items() if value]
@@ -185,6 +192,7 @@ def compare(
                 replay=replay,
                 shards=shards,
                 rows=_row_numbers(rows),
+                align=align,
                 executor=executor,
                 watch=lambda done: progress(done, what),
             )

@@ -19,12 +19,14 @@ from ascend_dump.analysis.alignment.ranks_and_steps import (
 )
 from ascend_dump.analysis.alignment.rows import RowFinder, check_rows
 from ascend_dump.analysis.alignment.shard_notation import ShardLayouts, ShardSource, shards_of
+from ascend_dump.analysis.alignment.tokens import check_align
 from ascend_dump.analysis.compare._combine import ResultGroup, combine, combine_groups
 from ascend_dump.analysis.compare._comparison import Comparison
 from ascend_dump.analysis.compare._labels import labels_to_pair, with_label
 from ascend_dump.analysis.compare._on_executor import CountedBatch, RankResult, result_of, table_of, tasks_of
 from ascend_dump.analysis.compare._second_opinion import with_second_opinion
-from ascend_dump.analysis.compare._walk_rank import Work, compare_rank
+from ascend_dump.analysis.compare._tokens import tokens_of_rank
+from ascend_dump.analysis.compare._walk_rank import Work, compare_rank, compare_tokens
 from ascend_dump.analysis.judging.rules import RuleSource, rules_of
 from ascend_dump.analysis.judging.second_run import refuse_same_dump
 from ascend_dump.analysis.judging.verdict import Rules
@@ -50,6 +52,7 @@ def compare(
     replay: bool = False,
     shards: ShardSource = None,
     rows: Optional[Mapping[int, int]] = None,
+    align: Optional[str] = None,
     executor: Optional[Executor] = None,
     watch: Optional[Callable[[Iterable[Any]], Iterable[Any]]] = None,
 ) -> Comparison:
@@ -70,6 +73,9 @@ def compare(
     rows                rows of the batch of actual -> the same requests in the batch of the reference, {0: 4}, to
                         compare a request alone with the same one among others. Without it, rows with equal ids are
                         found
+    align               "tokens": compare token by token, such as a rollout (a prompt, then decoding with a cache) with
+                        one forward pass of a trainer; all steps at once. The tokens are found by recorded ids,
+                        positions and masks. Without it, this is done if the ids show it
     executor            a concurrent.futures.Executor: ranks are compared in parallel, one task per rank, in processes
                         or on other machines that can open the dumps by the same paths or URLs. Results are kept until
                         all ranks are done, so an interrupted call can be repeated; needs polars. Ranks that cannot be
@@ -85,20 +91,22 @@ def compare(
     ranks, and shapes or placements show that the other side's ranks hold parts, their tensors are assembled, and each
     rank is compared with its part. A step or rank that one side lacks is unmatched.
 
-    Raises DumpNotFound for a side without records, ConfigError for shards that do not fit, for an object that is no
+    Raises DumpNotFound for a side without records, NotSupported for align="tokens" if both sides have no tokens in
+    common, ConfigError for shards that do not fit, for an object that is no
     executor and for one dump as a side and as noise, and the errors of `open`.
 
     >>> comparison = ascend_dump.compare("npu_dumps", "gpu_dumps")   # doctest: +SKIP
     >>> comparison.verdict, comparison.origins[0].op_name            # doctest: +SKIP
     """
     used, given_shards = rules_of(rules), shards_of(shards)
+    check_align(align, rows=rows, shards=shards, noise=noise, replay=replay, executor=executor)
     check_rows(rows, shards=shards, noise=noise, replay=replay, executor=executor)
     dumps = [side if isinstance(side, Dump) else open_dump(side) for side in (actual, reference)]
     second_run = None if noise is None else noise if isinstance(noise, Dump) else open_dump(noise)
     if second_run is not None:
         refuse_same_dump(dumps[0], dumps[1], second_run)
     labels = labels_to_pair(*dumps)
-    settings = _Settings(mapping, used, replay, given_shards, rows)
+    settings = _Settings(mapping, used, replay, given_shards, rows, align)
     if executor is not None:
         from ascend_dump.analysis.ranks.rank_statistics import ranks_apart
         from ascend_dump.analysis.ranks.rank_tasks import check_executor
@@ -133,6 +141,7 @@ class _Settings(NamedTuple):
     replay: bool
     shards: ShardLayouts
     rows: Optional[Mapping[int, int]]
+    align: Optional[str] = None
 
 
 def _compare(
@@ -156,7 +165,7 @@ def _ranks(
     dumps: Sequence[Dump], second_run: Optional[Dump], settings: _Settings, *, may_lack: bool = False
 ) -> Work[list[RankResult]]:
     """Return the results of all ranks. may_lack: a side without records is allowed, else it raises DumpNotFound."""
-    mapping, rules, replay, given_shards, rows = settings
+    mapping, rules, replay, given_shards, rows, tokens = settings
     sides = []
     for name, dump in _named(dumps, second_run):
         sides.append((yield from _steps(dump)))
@@ -172,6 +181,11 @@ def _ranks(
     results = []
     for rank in ranks:
         may_look = group is None and second_run is None and not replay
+        if tokens is not None or (may_look and rows is None):
+            alignment = tokens_of_rank(rank, made_of, must=tokens is not None)
+            if alignment is not None:
+                results.append((yield from compare_tokens(rules, mapping, alignment)))
+                continue
         row_finder = RowFinder(rows, may_look=may_look)
         work = compare_rank(rules, mapping, spreads, shared_spread, made_of, group, replay, rank, row_finder)
         results.append((yield from work))
@@ -202,7 +216,7 @@ def _side_by_side(
 ) -> Comparison:
     from ascend_dump.analysis.ranks.rank_tasks import map_ranks
 
-    mapping, rules, replay, given_shards, _ = settings
+    mapping, rules, replay, given_shards, *_ = settings
     all_dumps = [*dumps, *([] if second_run is None else [second_run])]
     for name, dump in _named(dumps, second_run):
         if not any(True for _ in dump.batches()):

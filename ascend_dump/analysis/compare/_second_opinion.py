@@ -11,6 +11,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Optional
 
+from ascend_dump.analysis.alignment.token_parts import token_part
 from ascend_dump.analysis.compare._comparison import Comparison
 from ascend_dump.analysis.explaining.results import Origin
 from ascend_dump.analysis.replay.checked_operators import is_checked
@@ -42,6 +43,8 @@ def with_second_opinion(comparison: Comparison, dumps: Sequence[Dump]) -> Compar
 
 def _with_evidence(origin: Origin, dumps: Sequence[Dump]) -> Origin:
     record = origin.pair.record
+    if token_part(record) is not None:
+        return origin  # the operators of several calls
     if record.io != "output" or not (record.op_type or "").startswith("aten::"):
         return origin
     sides = [side for side in (origin.pair.actual, origin.pair.reference) if side is not None]

@@ -17,7 +17,9 @@ from ascend_dump.analysis.alignment.ranks_and_steps import (
 from ascend_dump.analysis.alignment.rows import RowFinder
 from ascend_dump.analysis.alignment.shards import Portions
 from ascend_dump.analysis.alignment.step_boundaries import divided_steps, may_be_divided
+from ascend_dump.analysis.alignment.tokens import TokenAlignment
 from ascend_dump.analysis.compare._on_executor import RankResult
+from ascend_dump.analysis.compare._tokens import log_probabilities, with_tokens
 from ascend_dump.analysis.explaining.pairs import EqualStep, are_equal
 from ascend_dump.analysis.explaining.results import Crossing, Pair
 from ascend_dump.analysis.explaining.walk import Divergence
@@ -32,7 +34,7 @@ from ascend_dump.analysis.pairing.stretches import stretches_of
 from ascend_dump.analysis.replay.rerun import Rerun
 from ascend_dump.reading import Batch
 
-__all__ = ["Work", "compare_rank"]
+__all__ = ["Work", "compare_rank", "compare_tokens"]
 
 _Result = TypeVar("_Result")
 #: A generator of a result that yields once for each piece of work.
@@ -92,6 +94,30 @@ def compare_rank(
     return RankResult(parts, *of_program, *counts, crossed, group is not None, mapped, divergence.rebuilt(), aligned)
 
 
+def compare_tokens(rules: Rules, mapping: Optional[Mapping[str, str]], alignment: TokenAlignment) -> Work[RankResult]:
+    """Return the result of one rank, all steps at once: its operators are compared token by token."""
+    operators = alignment.operators(mapping)
+    divergence = Divergence(rules, None)
+    progress = _RankProgress([], Counter(), Counter(), [], set())
+    walk = _walk_step(divergence, operators[0], operators[1], [], mapping, progress, matches=operators[2])
+    progress.parts.append((yield from _pairs_of_step(divergence, walk)))
+    inside, left_out = ((counts["actual"], counts["reference"]) for counts in (progress.inside, progress.left_out))
+    of_logits = log_probabilities(alignment, operators[:2])
+    notes = (*(() if of_logits is None else (of_logits,)), *alignment.notes())
+    return RankResult(
+        progress.parts,
+        with_tokens(divergence.origins(), alignment),
+        divergence.changed(),
+        inside,
+        left_out,
+        progress.crossings,
+        False,
+        sorted(progress.mapped),
+        divergence.rebuilt(),
+        notes,
+    )
+
+
 def _pairs_of_step(divergence: Divergence, walk: Iterator[Pair]) -> Work[list[Pair]]:
     """Return the pairs of a step. walk: yields those of its operators."""
     pairs = []
@@ -112,8 +138,9 @@ def _walk_step(
     mapping: Optional[Mapping[str, str]],
     progress: _RankProgress,
     shards: Optional[Portions] = None,
+    matches: Optional[list[Match]] = None,
 ) -> Iterator[Pair]:
-    if shards is None and is_cross_framework(actual, reference):
+    if shards is None and matches is None and is_cross_framework(actual, reference):
         across = pair_cross_framework(actual, reference, mapping)
         progress.inside.update(actual=across.inside[0], reference=across.inside[1])
         progress.left_out.update(actual=across.left_out[0], reference=across.left_out[1])
@@ -127,7 +154,8 @@ def _walk_step(
             for operator in alone:
                 yield from divergence.only(operator, of_actual=side == 0)
         return
-    matches = align(actual, reference, mapping, parts=shards is not None)
+    if matches is None:
+        matches = align(actual, reference, mapping, parts=shards is not None)
     progress.crossings.extend(map(_crossing, crossings(matches)))
     progress.mapped.update(_mapped(matches))
     spread = Spread(second_run, reference) if second_run else None

@@ -1,0 +1,176 @@
+"""Find the same products in two programs by their weights: wide ones of fused layers against narrow ones.
+
+An engine multiplies with the weights of queries, keys and values at once, where another program has three products.
+The rows of the wide weight are those of the narrow weights one after the other. A wide product is divided into these
+narrow ones, so that both programs have the same operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, Optional
+
+from ascend_dump.analysis.alignment.axis_maps import AxisMap, part_of
+from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.properties import operator_class
+from ascend_dump.errors import AscendDumpError
+from ascend_dump.reading import Record
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["NarrowPart", "is_product", "same_weights", "wide_products"]
+
+_PRODUCTS = frozenset({"mm", "addmm", "linear", "matmul"})
+#: Operators that have a weight of their own.
+_WITH_WEIGHTS = frozenset({"mul", "embedding", "native_layer_norm", "_fused_rms_norm"})
+
+
+class _Product(NamedTuple):
+    """A product of activations with a weight.
+
+    rows    hashes of the rows of the weight, one for each output
+    axis    of the weight as it is recorded, along which its outputs are
+    """
+
+    operator: Operator
+    weight: Record
+    rows: tuple[bytes, ...]
+    axis: int
+
+
+class NarrowPart(NamedTuple):
+    """Some outputs of a wide product, of `width` in all; weight: the index and the axis of its weight."""
+
+    outputs: slice
+    width: int
+    weight: int
+    axis: int
+
+    def of(self, operator: Operator, position: int) -> Operator:
+        """Return the narrow product at a new position, with its parts of the tensors of the wide one."""
+        inputs = []
+        for record in operator.inputs:
+            axis = self.axis if record.index == self.weight else 0 if record.shape == (self.width,) else None
+            inputs.append(record if axis is None else part_of(record, AxisMap(axis, (self.outputs,))))
+        outputs = [
+            part_of(record, AxisMap(len(record.shape or ()) - 1, (self.outputs,))) for record in operator.outputs
+        ]
+        name = f"{operator.op_name}[{self.outputs.start}:{self.outputs.stop}]"
+        return replace(operator, position=position, op_name=name, inputs=inputs, outputs=outputs)
+
+
+def is_product(operator: Operator) -> bool:
+    """Return True for an operator that multiplies activations with a weight, or two matrices."""
+    return operator_class(operator.op_type) in _PRODUCTS
+
+
+def same_weights(actual: Sequence[Operator], reference: Sequence[Operator]) -> dict[str, str]:
+    """Return names of operators of actual, and of those of the reference, that alone have the same weight."""
+    sides = [_by_weight(side) for side in (actual, reference)]
+    return {a: sides[1][key] for key, a in sides[0].items() if key in sides[1]}
+
+
+def _by_weight(operators: Sequence[Operator]) -> dict[object, str]:
+    found: dict[object, Optional[str]] = {}
+    made = _made_storages(operators)
+    keys: list[tuple[object, Operator]] = [
+        (("product", product.rows), product.operator) for product in _products(operators)
+    ]
+    for operator in operators:
+        if operator_class(operator.op_type) in _WITH_WEIGHTS:
+            contents = [record.content for record in operator.inputs if _is_weight(record, made)]
+            keys += [((operator_class(operator.op_type), content[0]), operator) for content in contents if content]
+    for key, operator in keys:
+        found[key] = None if key in found else operator.op_name
+    return {key: name for key, name in found.items() if name is not None}
+
+
+def wide_products(operators: Sequence[Operator], others: Sequence[Operator]) -> dict[int, list[NarrowPart]]:
+    """Return the parts of each wide product, by its position, that are products on the other side."""
+    own = {product.rows for product in _products(operators)}
+    by_row: dict[bytes, list[tuple[_Product, int]]] = {}
+    for product in _products(others):
+        if product.rows not in own:
+            for index, row in enumerate(product.rows):
+                by_row.setdefault(row, []).append((product, index))
+    found: dict[int, list[NarrowPart]] = {}
+    for product in _products(operators) if by_row else ():
+        parts = _parts_of(product, by_row)
+        if len(parts) > 1:
+            weight = product.weight.index, product.axis
+            found[product.operator.position] = [NarrowPart(part, len(product.rows), *weight) for part in parts]
+    return found
+
+
+def _parts_of(product: _Product, by_row: Mapping[bytes, Sequence[tuple[_Product, int]]]) -> list[slice]:
+    """Return the outputs of a wide product that narrow products make, in order; none unless they are all of them.
+
+    Most rows of a narrow weight have to be equal: some may be wrong.
+    """
+    parts: list[slice] = []
+    begin = 0
+    while begin < len(product.rows):
+        fitting = {
+            len(narrow.rows)
+            for index, row in enumerate(product.rows[begin:])
+            for narrow, offset in by_row.get(row, ())
+            if offset == index and _have_most_rows(product.rows[begin : begin + len(narrow.rows)], narrow.rows)
+        }
+        if not fitting:
+            return []
+        end = begin + max(fitting)
+        parts.append(slice(begin, end))
+        begin = end
+    return parts
+
+
+def _have_most_rows(rows: Sequence[bytes], others: Sequence[bytes]) -> bool:
+    return len(rows) == len(others) and 2 * sum(row == other for row, other in zip(rows, others)) > len(rows)
+
+
+def _products(operators: Sequence[Operator]) -> Iterable[_Product]:
+    made = _made_storages(operators)
+    for operator in operators:
+        if operator_class(operator.op_type) not in _PRODUCTS or not operator.outputs:
+            continue
+        count = (operator.outputs[0].shape or (0,))[-1]
+        for record in operator.inputs:
+            shape = record.shape or ()
+            if len(shape) == 2 and count in shape and _is_weight(record, made):
+                axis = 1 if shape[1] == count and operator_class(operator.op_type) != "linear" else 0
+                rows = _row_hashes(record, axis)
+                if rows:
+                    yield _Product(operator, record, rows, axis)
+                    break
+
+
+def _made_storages(operators: Sequence[Operator]) -> set[int]:
+    """Return the storages that operators fill, but for views of weights."""
+    made: set[int] = set()
+    for operator in operators:
+        read = {record.attrs.get("storage") for record in operator.inputs}
+        made.update(
+            storage
+            for record in operator.outputs
+            if (storage := record.attrs.get("storage", -1)) is not None and storage not in read
+        )
+    return made
+
+
+def _is_weight(record: Record, made: set[int]) -> bool:
+    storage = record.attrs.get("storage", -1)
+    return bool(record.shape) and storage is not None and storage >= 0 and storage not in made
+
+
+def _row_hashes(record: Record, axis: int) -> tuple[bytes, ...]:
+    import numpy as np
+    import xxhash
+
+    try:
+        array: np.ndarray = record.numpy()
+    except AscendDumpError:
+        return ()
+    rows = np.ascontiguousarray(array if axis == 0 else array.T)
+    return tuple(xxhash.xxh3_64_digest(row.view(np.uint8).data) for row in rows)

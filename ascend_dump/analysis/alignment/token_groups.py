@@ -1,0 +1,184 @@
+"""The same operator in all calls of a model, and what is left out of a comparison by tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Optional
+
+from ascend_dump.analysis.alignment.token_sequences import ModelCall
+from ascend_dump.analysis.alignment.token_ways import TokenSide
+from ascend_dump.analysis.numerics.float_types import float_kind
+from ascend_dump.analysis.operators.names import is_source, moves_elements
+from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.properties import operator_class
+from ascend_dump.analysis.pairing.same_framework import Match, align
+from ascend_dump.errors import AscendDumpError
+from ascend_dump.reading import Record
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = [
+    "base_of",
+    "computes_floats",
+    "groups_of",
+    "is_append",
+    "is_made_number",
+    "orders_before",
+    "orders_in",
+    "records_of_calls",
+    "replaced",
+    "rounding_unit",
+]
+
+_MASK_MAKERS = frozenset({"where", "masked_fill", "scalar_tensor", "zeros", "full"})
+_SELECTING = frozenset(
+    {"index", "index_select", "gather", "index_put", "index_put_", "index_add", "index_add_", "take"}
+)
+
+
+def rounding_unit(call: ModelCall) -> float:
+    """Return the rounding unit of the embeddings of a call."""
+    outputs = (operator.outputs[0] for operator in call.operators if call.ids_record in operator.inputs)
+    kinds = (float_kind(record.dtype or "") for record in outputs)
+    return next((kind.unit for kind in kinds if kind is not None), 0.0)
+
+
+def base_of(calls: Sequence[ModelCall]) -> int:
+    """Return the index of the call with most tokens."""
+    return max(range(len(calls)), key=lambda index: (calls[index].ids.size, -index))
+
+
+def groups_of(calls: Sequence[ModelCall], base: int) -> tuple[list[Operator], dict[int, dict[int, Operator]]]:
+    """Return the operators of the base, and for the position of each the same operator in each call."""
+    operators = _numbered(calls[base].operators)
+    groups = {operator.position: {base: operator} for operator in operators}
+    for index, call in enumerate(calls):
+        if index != base:
+            for match in align(_numbered(call.operators), operators, parts=True):
+                groups[match.reference.position][index] = match.actual
+    return operators, groups
+
+
+def _numbered(operators: Sequence[Operator]) -> list[Operator]:
+    return [replace(operator, position=position) for position, operator in enumerate(operators)]
+
+
+def records_of_calls(operators: Mapping[int, Operator], io: str, like: Record) -> dict[int, Record]:
+    """Return the record of each call with the io and index of a record."""
+    found = {}
+    for index, operator in operators.items():
+        records = operator.inputs if io == "inputs" else operator.outputs
+        for record in records:
+            if (record.io, record.index) == (like.io, like.index) and record.error is None:
+                found[index] = record
+    return found
+
+
+def replaced(operators: Sequence[Operator], parts: Mapping[int, Optional[Record]]) -> dict[int, Operator]:
+    """Return operators with the parts of their records by old positions, without those that have no record left."""
+    result: dict[int, Operator] = {}
+    for operator in operators:
+        inputs, outputs = (
+            [part for record in records if (part := parts.get(id(record), record)) is not None]
+            for records in (operator.inputs, operator.outputs)
+        )
+        if moves_elements(operator.op_type):
+            # Sizes and ends of slices follow from the numbers of tokens.
+            inputs, outputs = (
+                [record.as_argument(record.op_type, record.index, b"") for record in records]
+                for records in (inputs, outputs)
+            )
+        if inputs or outputs or operator.broken:
+            result[operator.position] = replace(operator, position=len(result), inputs=inputs, outputs=outputs)
+    return result
+
+
+def is_append(side: TokenSide, operators: Mapping[int, Operator]) -> bool:
+    """Return True for the operator that appends the keys, or values, of new tokens to a cache."""
+    has_cache = False
+    for index, operator in operators.items():
+        if (
+            operator_class(operator.op_type) not in ("cat", "Concat", "ConcatD", "aclnnCat")
+            or len(operator.inputs) != 2
+        ):
+            return False
+        old, new = (record.shape or () for record in operator.inputs)
+        out = (operator.outputs[0].shape or ()) if operator.outputs else ()
+        if math.prod(old) == 0:
+            has_cache = True
+            continue
+        axes = [axis for axis, (x, y) in enumerate(zip(new, out)) if x != y]
+        width = side.calls[index].width
+        if len(new) != len(out) or len(axes) != 1 or new[axes[0]] != width or out[axes[0]] <= width:
+            return False
+        has_cache |= side.keys[index].shape[1] > width
+    return has_cache
+
+
+def computes_floats(operator: Operator) -> bool:
+    """Return True for an operator that computes floating-point values."""
+    if moves_elements(operator.op_type) or is_source(operator.op_type):
+        return False
+    if operator_class(operator.op_type) in _MASK_MAKERS:
+        return False
+    outputs = [record for record in operator.outputs if _is_float(record)]
+    return bool(outputs) and any(map(_is_float, operator.inputs))
+
+
+def orders_in(call: ModelCall) -> list[tuple[int, np.ndarray]]:
+    """Return the orders in which operators of a call sort elements, with the positions of the operators."""
+    import numpy as np
+
+    orders = []
+    for position, operator in enumerate(call.operators):
+        if operator_class(operator.op_type) not in ("sort", "argsort"):
+            continue
+        for record in operator.outputs:
+            shape = record.shape or ()
+            if record.dtype in ("int32", "int64") and len(shape) == 1:
+                try:
+                    order = record.numpy().astype(np.int64)
+                except AscendDumpError:
+                    continue
+                if np.array_equal(np.sort(order), np.arange(len(order))):
+                    orders.append((position, order))
+    return orders
+
+
+def orders_before(
+    orders: Sequence[Sequence[tuple[int, np.ndarray]]], operators: Mapping[int, Operator], record: Record
+) -> dict[int, np.ndarray]:
+    """Return the last order before an operator in each call, for its outputs that of the operator itself too."""
+    found = {}
+    for index, operator in operators.items():
+        before = [order for position, order in orders[index] if position < operator.position + (record.io == "output")]
+        if before:
+            found[index] = before[-1]
+    return found
+
+
+def _is_float(record: Record) -> bool:
+    return float_kind(record.dtype or "") is not None
+
+
+def _selects(operator: Operator) -> bool:
+    """Return True for an operator that selects elements by numbers or masks."""
+    return operator_class(operator.op_type) in (*_MASK_MAKERS, *_SELECTING)
+
+
+def is_made_number(match: Match, pair: tuple[Record, Record]) -> bool:
+    """Return True for integers that differ and that no operator computes floating-point values from, nor with."""
+    a, b = pair
+    if _is_float(a) or (any(map(_is_float, match.reference.inputs)) and not _selects(match.reference)):
+        return False
+    outputs = match.reference.outputs
+    makes_floats = any(map(_is_float, outputs)) and not _selects(match.reference)
+    if a.io == "input" and makes_floats:
+        return False
+    try:
+        return a.numpy().tobytes() != b.numpy().tobytes()
+    except AscendDumpError:
+        return False

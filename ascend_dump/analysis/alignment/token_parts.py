@@ -1,0 +1,353 @@
+"""Records of the values of common tokens, in one order for both sides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Optional
+
+from ascend_dump.analysis.alignment.token_ways import (
+    TokenSide,
+    Way,
+    gather,
+    pair_indices,
+    presence,
+    rest_shape,
+    ways_of,
+)
+from ascend_dump.analysis.operators.names import moves_elements
+from ascend_dump.analysis.operators.operator import Operator, storage_of
+from ascend_dump.analysis.operators.properties import writes
+from ascend_dump.errors import AscendDumpError, NotSupported
+from ascend_dump.reading import Record
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ascend_dump.statistics import Statistics
+
+__all__ = [
+    "CommonTokens",
+    "MemorySources",
+    "TensorOfCalls",
+    "TokenPart",
+    "distance",
+    "pair_parts",
+    "token_part",
+    "without_tokens",
+]
+
+
+@dataclass(frozen=True)
+class CommonTokens:
+    """The tokens that both sides have. index_of: [tokens, 2], the sequence of actual, and the position in it."""
+
+    index_of: np.ndarray
+
+    @property
+    def count(self) -> int:
+        return len(self.index_of)
+
+    def text(self, number: int) -> str:
+        """Return a text such as "token 9 of request 2", both counted from 0."""
+        sequence, position = self.index_of[number].tolist()
+        several = len({*self.index_of[:, 0].tolist()}) > 1
+        return f"token {position} of request {sequence}" if several else f"token {position}"
+
+
+class TensorOfCalls:
+    """A tensor of an operator in each call of one side that has it."""
+
+    def __init__(
+        self, side: TokenSide, records: Mapping[int, Record], base: int, orders: Mapping[int, np.ndarray]
+    ) -> None:
+        """orders: of sorted elements, by index of the call; none if there are no such elements."""
+        self.side, self.records, self.orders = side, dict(records), orders
+        self.base = records.get(base, next(iter(records.values())))
+        self.shapes = {index: record.shape or () for index, record in records.items()}
+        self._arrays: dict[int, np.ndarray] = {}
+
+    def ways(self) -> list[Way]:
+        ways = ways_of(self.side, self.shapes)
+        for way in list(ways):
+            sizes = {index: shape[way.axis] for index, shape in self.shapes.items()}
+            if (
+                way.joined
+                and way.axis == 0
+                and all(index in self.orders and len(self.orders[index]) == size for index, size in sizes.items())
+            ):
+                ways.append(way._replace(is_sorted=True))
+        return ways
+
+    def rest(self, way: Way) -> tuple[int, ...]:
+        shapes = self.shapes.items()
+        index, shape = next(
+            (item for item in shapes if not way.is_flat or self.side.calls[item[0]].width > 1), next(iter(shapes))
+        )
+        return rest_shape(way, shape, self.side.calls[index].rows)
+
+    def changed(self) -> Record:
+        """Return the record of the first call in which a tensor without tokens has another content, else the base."""
+        content = self.base.content
+        return next((record for record in self.records.values() if record.content != content), self.base)
+
+    def values(self, way: Way, tokens: CommonTokens) -> tuple[np.ndarray, np.ndarray]:
+        """Return the values of all common tokens, and True for those that are recorded.
+
+        Of a key in several caches, the first value, or the last one that differs from it.
+        """
+        import numpy as np
+
+        result: Optional[np.ndarray] = None
+        rest = self.rest(way)
+        known = np.zeros(tokens.count, bool)
+        for index, record in self.records.items():
+            for numbers, values in gather(self.side, way, index, record.numpy(), self.orders.get(index)):
+                if result is None:
+                    result = np.zeros((tokens.count, *rest), values.dtype)
+                values = values.reshape(len(values), *rest)
+                if way.kind == "keys" and known[numbers].any():
+                    old = result[numbers]
+                    differs = (_bits(old) != _bits(values)).any(axis=1) | ~known[numbers]
+                    numbers, values = numbers[differs], values[differs]
+                result[numbers] = values
+                known[numbers] = True
+        assert result is not None, "a way fits at least one record"
+        return result, known
+
+    def pairs(self, way: Way, tokens: CommonTokens, present: np.ndarray) -> np.ndarray:
+        """Return the values of pairs of tokens and keys, [tokens, positions, *rest]; 0 where they are not present."""
+        import numpy as np
+
+        result: Optional[np.ndarray] = None
+        for index, record in self.records.items():
+            width = self.side.calls[index].width
+            for both, values in gather(self.side, way, index, record.numpy(), self.orders.get(index)):
+                if result is None:
+                    result = np.zeros((*present.shape, *values.shape[2:]), values.dtype)
+                (numbers, slots, keys), positions = pair_indices(both[:width], both[width:], tokens.index_of)
+                result[numbers, positions] = values[slots, keys]
+        assert result is not None, "a way fits at least one record"
+        result[~present] = 0
+        return result
+
+
+class TokenPart:
+    """Reads the values of common tokens of one tensor. numbers: of the tokens that both sides have there."""
+
+    def __init__(
+        self,
+        tensor: TensorOfCalls,
+        way: Way,
+        tokens: CommonTokens,
+        numbers: np.ndarray,
+        present: Optional[np.ndarray],
+        shape: tuple[int, ...],
+    ) -> None:
+        self._tensor, self._way, self._present, self._shape = tensor, way, present, shape
+        self.tokens, self.numbers = tokens, numbers
+        #: The memory that the values are in, common to all tensors with parts of it; None if unknown.
+        self.memory: Optional[Hashable] = None
+
+    @property
+    def records(self) -> Mapping[int, Record]:
+        """The records of the tensor, by the index of their call."""
+        return self._tensor.records
+
+    def content(self, record: Record) -> Optional[tuple[Hashable, ...]]:
+        return None if self.memory is None else (self.memory, id(self))
+
+    def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
+        if self._present is not None:
+            values = self._tensor.pairs(self._way, self.tokens, self._present)
+        else:
+            values = self._tensor.values(self._way, self.tokens)[0]
+        part: np.ndarray = values[self.numbers].reshape(self._shape)
+        return part
+
+    def without(self, record: Record, left_out: np.ndarray) -> Record:
+        """Return a record without some tokens. left_out: [tokens], True for these"""
+        numbers = self.numbers[~left_out[self.numbers]]
+        shape = (len(numbers), *self._shape[1:])
+        part = TokenPart(self._tensor, self._way, self.tokens, numbers, self._present, shape)
+        part.memory = self.memory
+        return record.as_part(part, shape)
+
+    def statistics(self, record: Record) -> Optional[Statistics]:
+        return None
+
+
+class _WholeTensor:
+    """Reads a tensor as it is, which is known by its memory."""
+
+    def __init__(self, whole: Record) -> None:
+        self._whole = whole
+        self.memory: Optional[Hashable] = None
+
+    def content(self, record: Record) -> Optional[tuple[Hashable, ...]]:
+        return self._whole.content if self.memory is None else (self.memory, id(self))
+
+    def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
+        return self._whole.numpy(format=format)
+
+    def statistics(self, record: Record) -> Optional[Statistics]:
+        return self._whole.statistics()
+
+
+class MemorySources:
+    """The memory that values of one side come from, where operators of this side alone move them to other memory."""
+
+    def __init__(self, side: int) -> None:
+        self._side = side
+        self._sources: dict[int, int] = {}
+        #: By storage: the number of operators that wrote to it, and the last one.
+        self._writes: dict[int, tuple[int, int]] = {}
+
+    def pass_through(self, operator: Operator) -> None:
+        """Note an operator that is left out: its output has the values of its last input with values."""
+        inputs = [record for record in operator.inputs if math.prod(record.shape or ())]
+        if not inputs or not moves_elements(operator.op_type):
+            return
+        source = storage_of(inputs[-1])
+        if source is not None:
+            for record in operator.outputs:
+                made = storage_of(record)
+                if made is not None and made[0] != source[0]:
+                    self._sources[made[0]] = self._sources.get(source[0], source[0])
+
+    def placed(self, record: Record, operator: Operator) -> Record:
+        """Return a record of tokens with the memory that its values come from. operator: that of the record."""
+        part = token_part(record)
+        if part is not None:
+            part.memory = self._memory(record, operator)
+        return record
+
+    def placed_whole(self, record: Record, operator: Operator) -> Record:
+        """Return the record of an operator without a partner, with the memory that its values come from."""
+        loader = _WholeTensor(record)
+        whole = record.as_part(loader, record.shape or ())
+        loader.memory = self._memory(whole, operator)
+        return whole
+
+    def _memory(self, record: Record, operator: Operator) -> Optional[Hashable]:
+        storage = storage_of(record)
+        if storage is None:
+            return None
+        memory = self._sources.get(storage[0], storage[0])
+        count, last = self._writes.get(memory, (0, -1))
+        if record.io == "output" and writes(operator.op_type) and last != operator.position:
+            count, last = self._writes[memory] = count + 1, operator.position
+        record.attrs.update(storage=memory, version=count)
+        return (self._side, memory, count)
+
+
+def token_part(record: Optional[Record]) -> Optional[TokenPart]:
+    """Return the tokens of a record that `pair_parts` made; None for others."""
+    loader = None if record is None else record.loader
+    return loader if isinstance(loader, TokenPart) else None
+
+
+def without_tokens(
+    a: Optional[Record], b: Optional[Record], left_out: np.ndarray
+) -> tuple[Optional[Record], Optional[Record]]:
+    """Return records of `pair_parts` without some tokens; None if none are left, and other records as they are."""
+    parts = token_part(a), token_part(b)
+    if a is None or b is None or parts[0] is None or parts[1] is None:
+        return a, b
+    return parts[0].without(a, left_out), parts[1].without(b, left_out)
+
+
+def pair_parts(
+    a: TensorOfCalls, b: TensorOfCalls, tokens: CommonTokens, left_out: np.ndarray
+) -> Optional[tuple[Record, Record]]:
+    """Return records of the values of common tokens of a tensor on both sides; None if it has no token axes.
+
+    left_out: [tokens], True for tokens that are not compared
+    Raises the errors of reading; NotSupported if values are not stored.
+    """
+    if any(record.attrs.get("skipped") for side in (a, b) for record in side.records.values()):
+        raise NotSupported("values are not stored")
+    candidates: dict[tuple[bool, bool], list[tuple[Way, Way]]] = {}
+    for way_a in a.ways():
+        for way_b in b.ways():
+            is_pairs = way_a.kind == "pairs", way_b.kind == "pairs"
+            rests = a.rest(way_a), b.rest(way_b)
+            if is_pairs[0] == is_pairs[1] and math.prod(rests[0]) == math.prod(rests[1]):
+                unlike = rests[0] != rests[1], way_a[:4] != way_b[:4]
+                candidates.setdefault(unlike, []).append((way_a, way_b))
+    for unlike in sorted(candidates):
+        best: Optional[tuple[float, Record, Record]] = None
+        for way_a, way_b in candidates[unlike][:_MOST_TRIED]:
+            records = _parts(a, way_a, b, way_b, tokens, left_out)
+            if records is None:
+                continue
+            if len(candidates[unlike]) == 1:
+                return records
+            apart = distance(*records)
+            if best is None or apart < 0.5 * best[0]:
+                best = (apart, *records)
+            if apart < _NEAR:
+                break
+        if best is not None:
+            return best[1:]
+    return None
+
+
+#: Pairs of ways that are tried, and the distance of tensors that are the same one.
+_MOST_TRIED, _NEAR = 12, 1e-3
+
+
+def _parts(
+    a: TensorOfCalls, way_a: Way, b: TensorOfCalls, way_b: Way, tokens: CommonTokens, left_out: np.ndarray
+) -> Optional[tuple[Record, Record]]:
+    import numpy as np
+
+    present: Optional[np.ndarray] = None
+    if way_a.kind == "pairs":
+        present = _present(a, way_a, tokens) & _present(b, way_b, tokens)
+        known = present.any(axis=1)
+        middle: tuple[int, ...] = (present.shape[1],)
+    else:
+        known = _known(a, way_a, tokens) & _known(b, way_b, tokens)
+        middle = ()
+    numbers = np.flatnonzero(known & ~left_out)
+    if not numbers.size:
+        return None
+    shape = (len(numbers), *middle, *b.rest(way_b))
+    loaders = (TokenPart(side, way, tokens, numbers, present, shape) for side, way in ((a, way_a), (b, way_b)))
+    parts = [side.base.as_part(loader, shape) for side, loader in zip((a, b), loaders)]
+    return parts[0], parts[1]
+
+
+def _present(tensor: TensorOfCalls, way: Way, tokens: CommonTokens) -> np.ndarray:
+    return presence(tensor.side, way, tensor.shapes, tokens.count, tokens.index_of)
+
+
+def _known(tensor: TensorOfCalls, way: Way, tokens: CommonTokens) -> np.ndarray:
+    import numpy as np
+
+    known = np.zeros(tokens.count, bool)
+    for index, shape in tensor.shapes.items():
+        for numbers, _ in gather(tensor.side, way, index, np.broadcast_to(np.int8(0), shape)):
+            known[numbers] = True
+    return known
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    import numpy as np
+
+    flat = np.ascontiguousarray(array).reshape(len(array), -1)
+    return flat.view(np.uint8).reshape(len(array), -1)
+
+
+def distance(a: Record, b: Record) -> float:
+    """Return the L2 norm of the difference, relative to that of b; infinite if it cannot be read."""
+    import numpy as np
+
+    try:
+        with np.errstate(all="ignore"):
+            x, y = (np.nan_to_num(record.numpy().astype(np.float64).reshape(-1)) for record in (a, b))
+            return float(np.linalg.norm(x - y) / max(float(np.linalg.norm(y)), 1e-300))
+    except AscendDumpError:
+        return math.inf

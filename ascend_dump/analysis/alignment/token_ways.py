@@ -1,0 +1,280 @@
+"""Ways in which the tensors of an operator hold one value for each token: in rows and slots of a batch, in packed rows,
+as a cache of keys, as scores of tokens and keys, for the last token of each request only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Optional
+
+from ascend_dump.analysis.alignment.token_sequences import NO_TOKEN, ModelCall, Token
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["TokenSide", "Way", "gather", "presence", "rest_shape", "ways_of"]
+
+#: The largest number of elements of one token that are joined with tokens: experts of a token.
+_MOST_JOINED = 64
+_Shape = tuple[int, ...]
+
+
+class Way(NamedTuple):
+    """The axes of a tensor that are tokens.
+
+    kind      "tokens", "keys" (of a cache), "pairs" (tokens and keys), "last" (one token of each row)
+    row_axis  the axis of rows of the batch, maybe joined with heads; None if there is none
+    axis      of slots, or of rows and slots joined, or of keys
+    key_axis  of keys, for pairs
+    joined    elements of each token on a joined axis; 0 if the axis of slots is not joined with rows
+    window    keys that a cache is cut to; 0 if it is not cut
+    is_sorted the joined elements are in another order, such as by experts
+    is_flat   calls of one token have other axes, with the values of one token of each row
+    """
+
+    kind: str
+    row_axis: Optional[int]
+    axis: int
+    key_axis: Optional[int] = None
+    joined: int = 0
+    window: int = 0
+    is_sorted: bool = False
+    is_flat: bool = False
+
+
+class TokenSide:
+    """The calls of one side, with the number of the common token in each slot; -1 for padding and other tokens.
+
+    numbers: token of this side -> its number
+    """
+
+    def __init__(self, calls: Sequence[ModelCall], numbers: Mapping[Token, int]) -> None:
+        import numpy as np
+
+        self.calls = list(calls)
+        self.slots = [
+            np.array([[numbers.get(token, -1) for token in row] for row in call.slots], np.int64) for call in calls
+        ]
+        self.keys = [np.array([[numbers.get(token, -1) for token in row] for row in call.keys]) for call in calls]
+        self.last = [
+            np.array(
+                [next((slot for slot in range(len(row) - 1, -1, -1) if row[slot] != NO_TOKEN), 0) for row in slots]
+            )
+            for slots in (call.slots for call in calls)
+        ]
+
+
+def ways_of(side: TokenSide, shapes: Mapping[int, _Shape]) -> list[Way]:
+    """Return the ways that fit the shapes of a tensor in all calls, by index of the call, the likeliest first."""
+    ways = _fitting_all(side, shapes)
+    if ways or not shapes:
+        return ways
+    # One token of each row: the other axes are in any shape, such as heads in groups.
+    wide = {index: shape for index, shape in shapes.items() if side.calls[index].width > 1}
+    if not wide or len(wide) == len(shapes):
+        return []
+    return [
+        way._replace(is_flat=True)
+        for way in _fitting_all(side, wide)
+        if way.kind == "tokens" and not way.joined and _fits_flat(side, way, shapes, wide)
+    ]
+
+
+def _fits_flat(side: TokenSide, way: Way, shapes: Mapping[int, _Shape], wide: Mapping[int, _Shape]) -> bool:
+    index, shape = next(iter(wide.items()))
+    size = math.prod(rest_shape(way, shape, side.calls[index].rows))
+    return all(
+        math.prod(shape) == side.calls[index].rows * size for index, shape in shapes.items() if index not in wide
+    )
+
+
+def _fitting_all(side: TokenSide, shapes: Mapping[int, _Shape]) -> list[Way]:
+    if not shapes or len({len(shape) for shape in shapes.values()}) != 1:
+        return []
+    [rank] = {len(shape) for shape in shapes.values()}
+    calls = {index: side.calls[index] for index in shapes}
+    varies = [len({shape[axis] for shape in shapes.values()}) > 1 for axis in range(rank)]
+    slots = [axis for axis in range(rank) if all(shapes[n][axis] == call.width for n, call in calls.items())]
+    windows = {axis: window for axis in range(rank) if (window := _window(side, shapes, axis)) is not None}
+    # Sizes that vary from call to call are sure, others may be equal by chance.
+    slots_only = {axis for axis in slots if varies[axis]}
+    sure_keys = {axis for axis in windows if varies[axis] and axis not in slots_only}
+    keys = sure_keys or set(windows) - slots_only
+    ways = [*_of_tokens(shapes, calls, slots)]
+    of_keys = [way for axis in keys for way in _of_keys(shapes, calls, axis, windows[axis])]
+    pairs = [
+        way._replace(kind="pairs", key_axis=axis, window=windows[axis])
+        for way in ways
+        if not way.joined
+        for axis in keys
+        if axis > way.axis and axis != way.row_axis
+    ]
+    if sure_keys:
+        pairs_or_keys = [way for way in pairs if way.axis in slots_only or not any(varies[a] for a in slots)]
+        ordered = pairs_or_keys if slots_only else [*of_keys, *pairs]
+    elif slots_only:
+        ordered = [way for way in ways if way.axis in slots_only or way.joined]
+    else:
+        ordered = [*ways, *of_keys, *pairs]
+    if not slots and not of_keys:
+        ordered += _of_last(shapes, calls)
+    return [
+        way
+        for way in dict.fromkeys(ordered)
+        if len({rest_shape(way, shape, side.calls[index].rows) for index, shape in shapes.items()}) == 1
+    ]
+
+
+def _of_tokens(shapes: Mapping[int, _Shape], calls: Mapping[int, ModelCall], slots: Sequence[int]) -> Iterator[Way]:
+    for axis in slots:
+        row_axis = 0 if axis else 1
+        if row_axis < len(next(iter(shapes.values()))) and _has_rows(shapes, calls, row_axis):
+            yield Way("tokens", row_axis, axis)
+        if all(call.rows == 1 for call in calls.values()) or all(
+            all(size == 1 for size in shape[:axis]) for shape in shapes.values()
+        ):
+            yield Way("tokens", None, axis)
+    for axis in range(min(2, len(next(iter(shapes.values()))))):
+        factors = {_factor(shapes[index][axis], call.rows * call.width) for index, call in calls.items()}
+        joined = factors.pop()
+        is_other = joined > 1 or axis not in slots or any(call.rows > 1 for call in calls.values())
+        if not factors and 0 < joined <= _MOST_JOINED and is_other:
+            yield Way("tokens", None, axis, joined=joined)
+
+
+def _of_keys(shapes: Mapping[int, _Shape], calls: Mapping[int, ModelCall], axis: int, window: int) -> Iterator[Way]:
+    if axis and _has_rows(shapes, calls, 0):
+        yield Way("keys", 0, axis, window=window)
+    if all(call.rows == 1 for call in calls.values()):
+        yield Way("keys", None, axis, window=window)
+
+
+def _of_last(shapes: Mapping[int, _Shape], calls: Mapping[int, ModelCall]) -> Iterator[Way]:
+    has_prompt = any(call.width > 1 for call in calls.values())
+    if has_prompt and all(shapes[index][:1] == (call.rows,) for index, call in calls.items()):
+        yield Way("last", 0, 0)
+
+
+def _has_rows(shapes: Mapping[int, _Shape], calls: Mapping[int, ModelCall], axis: int) -> bool:
+    factors = {_factor(shapes[index][axis], call.rows) for index, call in calls.items()}
+    return len(factors) == 1 and 0 not in factors
+
+
+def _factor(size: int, unit: int) -> int:
+    """Return how often a unit fits a size; 0 if there is a rest."""
+    return size // unit if unit and size % unit == 0 else 0
+
+
+def _window(side: TokenSide, shapes: Mapping[int, _Shape], axis: int) -> Optional[int]:
+    """Return the number of keys that a cache on this axis is cut to, 0 for none; None if the axis has no keys."""
+    sizes = [(shape[axis], side.keys[index].shape[1]) for index, shape in shapes.items()]
+    cut = {size for size, count in sizes if size != count}
+    if not cut:
+        return 0
+    if len(cut) == 1 and len(cut) < len(sizes) and all(size <= count for size, count in sizes):
+        return cut.pop()
+    return None
+
+
+def _split(way: Way, shape: _Shape, rows: int) -> tuple[list[int], list[int]]:
+    """Return the shape with rows and heads apart, and the order of its axes: rows, tokens, keys, others."""
+    sizes, origins = [], []
+    for axis, size in enumerate(shape):
+        if axis == way.row_axis and way.kind != "last":
+            sizes += [rows, size // rows]
+            origins += ["row", "other"]
+        elif axis == way.axis and way.joined > 1:
+            sizes += [size // way.joined, way.joined]
+            origins += ["token", "other"]
+        else:
+            sizes.append(size)
+            origins.append("token" if axis == way.axis else "key" if axis == way.key_axis else "other")
+    ranks = {"row": 0, "token": 1, "key": 2, "other": 3}
+    order = sorted(range(len(sizes)), key=lambda axis: ranks[origins[axis]])
+    return sizes, order
+
+
+def rest_shape(way: Way, shape: _Shape, rows: int) -> _Shape:
+    """Return the shape of the values of one token, or of one pair, without axes of size 1."""
+    sizes, order = _split(way, shape, rows)
+    first = (way.row_axis is not None and way.kind != "last") + 1 + (way.kind == "pairs")
+    return tuple(sizes[axis] for axis in order[first:] if sizes[axis] != 1)
+
+
+def gather(
+    side: TokenSide, way: Way, index: int, array: np.ndarray, order: Optional[np.ndarray] = None
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield (numbers, values) of the tokens in the tensor of a call; for pairs (numbers of tokens and keys, values).
+
+    order: for sorted elements, the position of each among rows, slots and elements
+    values: [tokens, *rest]; for pairs [tokens, keys, *rest], with numbers [tokens + keys], tokens first.
+    """
+    import numpy as np
+
+    call = side.calls[index]
+    if way.is_sorted and order is not None:
+        unsorted = np.empty_like(array)
+        unsorted[order] = array
+        array = unsorted
+    if way.is_flat and call.width == 1:
+        yield _kept(side.slots[index].reshape(-1), array.reshape(call.rows, -1))
+        return
+    sizes, axes = _split(way, array.shape, call.rows)
+    values = array.reshape(sizes).transpose(axes)
+    rest = rest_shape(way, array.shape, call.rows)
+    slots = side.slots[index]
+    if way.kind == "last":
+        numbers = slots[np.arange(call.rows), side.last[index]]
+        yield _kept(numbers, values.reshape(call.rows, *rest))
+        return
+    keys = side.keys[index]
+    if way.window and keys.shape[1] > way.window:
+        size = array.shape[way.axis if way.kind == "keys" else way.key_axis or 0]
+        keys = keys[:, keys.shape[1] - size :]
+    numbers = keys if way.kind == "keys" else slots
+    if way.kind == "pairs":
+        for row in range(call.rows):
+            of_row = values[row] if way.row_axis is not None else values
+            of_row = of_row.reshape(slots.shape[1], keys.shape[1], *rest)
+            yield np.concatenate([slots[row], keys[row]]), of_row
+        return
+    if way.row_axis is not None or way.joined:
+        yield _kept(numbers.reshape(-1), values.reshape(-1, *rest))
+        return
+    for row in range(call.rows):  # one row of values for all rows of the batch
+        yield _kept(numbers[row], values.reshape(-1, *rest))
+
+
+def _kept(numbers: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    is_token = numbers >= 0
+    return numbers[is_token], values[is_token]
+
+
+def presence(side: TokenSide, way: Way, shapes: Mapping[int, _Shape], count: int, index_of: np.ndarray) -> np.ndarray:
+    """Return the pairs of tokens and keys that a side has: [tokens, positions], True if the key is no later one.
+
+    count: of tokens. index_of: [tokens, 2], the sequence and the position of each token
+    """
+    import numpy as np
+
+    present = np.zeros((count, int(index_of[:, 1].max()) + 1), bool)
+    for index, shape in shapes.items():
+        for both, _ in gather(side, way, index, np.broadcast_to(np.int8(0), shape)):
+            width = side.calls[index].width
+            tokens, positions = pair_indices(both[:width], both[width:], index_of)
+            present[tokens[0], positions] = True
+            del tokens
+    return present
+
+
+def pair_indices(
+    tokens: np.ndarray, keys: np.ndarray, index_of: np.ndarray
+) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
+    """Return ((numbers of tokens, slots, slots of keys), positions of keys) of pairs of one sequence, no later keys."""
+    import numpy as np
+
+    slot, key = np.nonzero((tokens >= 0)[:, None] & (keys >= 0)[None, :])
+    of_token, of_key = index_of[tokens[slot]], index_of[keys[key]]
+    fits = (of_token[:, 0] == of_key[:, 0]) & (of_key[:, 1] <= of_token[:, 1])
+    return (tokens[slot][fits], slot[fits], key[fits]), of_key[fits, 1]

@@ -1,0 +1,392 @@
+"""Compare two programs token by token: join the calls of a model along their tokens.
+
+A rollout runs a prompt and then one token after the other, with a cache; a trainer runs whole sequences, in a batch
+with padding, or packed. The same operator of all calls of one side is one operator here, and each of its tensors has
+the values of the tokens that both sides have, in one order. Tensors without tokens, such as weights, are compared as
+they are. Scores of attention are cut to the keys that both sides have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Optional
+
+from ascend_dump.analysis.alignment.products import same_weights, wide_products
+from ascend_dump.analysis.alignment.rebuilt_parts import (
+    OperatorGroups,
+    are_built_otherwise,
+    between_borders,
+    divided,
+    in_one_order,
+    is_inside,
+)
+from ascend_dump.analysis.alignment.token_groups import (
+    base_of,
+    computes_floats,
+    groups_of,
+    is_append,
+    is_made_number,
+    orders_before,
+    orders_in,
+    records_of_calls,
+    replaced,
+    rounding_unit,
+)
+from ascend_dump.analysis.alignment.token_parts import (
+    CommonTokens,
+    MemorySources,
+    TensorOfCalls,
+    TokenPart,
+    distance,
+    pair_parts,
+    token_part,
+    without_tokens,
+)
+from ascend_dump.analysis.alignment.token_routing import LeftOut, rerouted_tokens
+from ascend_dump.analysis.alignment.token_sequences import NO_TOKEN, Token, calls_in, pair_sequences
+from ascend_dump.analysis.alignment.token_ways import TokenSide
+from ascend_dump.analysis.operators.arguments import commutes
+from ascend_dump.analysis.operators.operator import Operator, storage_of
+from ascend_dump.analysis.operators.properties import operator_class, writes
+from ascend_dump.analysis.pairing.same_framework import Match, align
+from ascend_dump.common.units import counted
+from ascend_dump.errors import AscendDumpError, ConfigError, NotSupported
+from ascend_dump.reading import Record
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["TokenAlignment", "check_align", "may_align_tokens"]
+
+#: Fewer tokens than this are no evidence that two dumps have the same requests.
+_LEAST_TOKENS = 2
+_MASKS = "masks and numbers of slots, which differ with padding and caches"
+_UNALIGNED = "without an axis of tokens"
+_VALUELESS = "without stored values"
+_ONE_SIDED = "of operators of one side that only move elements"
+_REBUILT = "operators of parts that are built otherwise, between tensors that agree"
+_APPENDS = "of operators that append to a cache"
+_MIXED = "computed from several tokens"
+
+
+#: Inputs are crossed if their distances are this share of those in order.
+_CLEARLY = 0.8
+#: Operators of attention that read other tokens.
+_ATTENDING = frozenset({"bmm", "baddbmm", "matmul", "_softmax", "softmax"})
+
+
+class TokenAlignment:
+    """The tokens of two programs that are the same, and the operators of both with the values of these tokens.
+
+    calls     of actual, and of the reference
+    tokens    those that both sides have
+    """
+
+    def __init__(self, steps: Sequence[Sequence[Operator]], reference_steps: Sequence[Sequence[Operator]]) -> None:
+        """Raise NotSupported if ids are not recorded, or if they are of other requests."""
+        import numpy as np
+
+        (calls, sequences), (reference_calls, reference_sequences) = calls_in(steps), calls_in(reference_steps)
+        for side, side_calls in (("actual", calls), ("the reference", reference_calls)):
+            if not side_calls:
+                raise NotSupported(
+                    f"{side} records no ids of tokens that an embedding reads",
+                    hint="capture the whole model with mode='all' and data='tensor'",
+                )
+        partners = pair_sequences(sequences, reference_sequences)
+        order = dict.fromkeys(
+            token
+            for call in calls
+            for row in call.slots
+            for token in row
+            if token[0] in partners and token[1] < partners[token[0]][1]
+        )
+        if len(order) < _LEAST_TOKENS:
+            raise NotSupported(
+                "the ids of both dumps are of other requests: no sequence begins with the same tokens",
+                hint="run both programs on the same prompts; `ascend-dump show` prints the ids",
+            )
+        numbers = {token: number for number, token in enumerate(order)}
+        reference_numbers: dict[Token, int] = {
+            (partners[sequence][0], position): number for (sequence, position), number in numbers.items()
+        }
+        self.calls = calls, reference_calls
+        self.sequences = sequences
+        self.tokens = CommonTokens(np.array(list(order), np.int64))
+        self._sides = TokenSide(calls, numbers), TokenSide(reference_calls, reference_numbers)
+        self._orders = tuple([orders_in(call) for call in side] for side in self.calls)
+        #: By side: storages of values that were computed from several tokens.
+        self._mixed: tuple[set[int], set[int]] = (set(), set())
+        self._sources = MemorySources(0), MemorySources(1)
+        self._bases = [base_of(side) for side in self.calls]
+        self._is_rebuilt = False
+        #: By side: storages that are allocated and were not written yet.
+        self._unwritten: tuple[set[int], set[int]] = (set(), set())
+        #: By side: calls and names of operators that are the same as one of the base call.
+        self._grouped: tuple[set[tuple[int, str]], set[tuple[int, str]]] = (set(), set())
+        self._unit = max(rounding_unit(side[0]) for side in self.calls)
+        self._left_out = LeftOut(self.tokens)
+        self._omitted = Counter[str]()
+        self._joined = self._whole = 0
+
+    def operators(self, mapping: Optional[Mapping[str, str]]) -> tuple[list[Operator], list[Operator], list[Match]]:
+        """Return the operators of both sides, as of one call, with the values of the common tokens, and their pairs."""
+        groups = self._groups()
+        sides = [
+            [operator for operator in of_base if not is_append(side, of_calls[operator.position])]
+            for side, (of_base, of_calls) in zip(self._sides, groups)
+        ]
+        weights = same_weights(sides[0], sides[1]) if self._is_rebuilt else {}
+        matches = [in_one_order(m) for m in align(sides[0], sides[1], {**weights, **(mapping or {})}, parts=True)]
+        parts: dict[int, Optional[Record]] = {}
+        self._pass_through(groups, sides, matches, parts)
+        for index, match in enumerate(matches):
+            of_calls = groups[0][1][match.actual.position], groups[1][1][match.reference.position]
+            matches[index] = self._add_match(match, of_calls, parts)
+        matches = self._add_unpaired(sides, matches, parts)
+        actual, reference = (replaced(side, parts) for side in sides)
+        kept = [
+            match._replace(actual=actual[match.actual.position], reference=reference[match.reference.position])
+            for match in matches
+            if match.actual.position in actual and match.reference.position in reference
+        ]
+        return list(actual.values()), list(reference.values()), kept
+
+    def _groups(self) -> list[OperatorGroups]:
+        """Return the same operators of all calls, of both sides, with wide products divided."""
+        groups = [groups_of(calls, base) for calls, base in zip(self.calls, self._bases)]
+        for grouped, (_, of_calls) in zip(self._grouped, groups):
+            grouped.update((index, op.op_name) for group in of_calls.values() for index, op in group.items())
+        self._is_rebuilt = are_built_otherwise(groups[0][0], groups[1][0])
+        if self._is_rebuilt:
+            wide = [wide_products(groups[side][0], groups[1 - side][0]) for side in (0, 1)]
+            groups = [divided(group, parts) for group, parts in zip(groups, wide)]
+        return groups
+
+    def _pass_through(
+        self,
+        groups: Sequence[OperatorGroups],
+        sides: Sequence[Sequence[Operator]],
+        matches: Sequence[Match],
+        parts: dict[int, Optional[Record]],
+    ) -> None:
+        """Leave out operators of one side that only move elements: their values come from other memory."""
+        paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
+        for (of_base, _), side, sources in zip(groups, sides, self._sources):
+            kept = set(map(id, side))
+            for operator in of_base:
+                reason = _APPENDS if id(operator) not in kept else _ONE_SIDED
+                if id(operator) not in paired and (reason == _APPENDS or not computes_floats(operator)):
+                    sources.pass_through(operator)
+                    self._omitted[reason] += len(list(operator.records))
+                    parts.update(dict.fromkeys(map(id, operator.records)))
+
+    def _add_unpaired(
+        self, sides: Sequence[Sequence[Operator]], matches: list[Match], parts: dict[int, Optional[Record]]
+    ) -> list[Match]:
+        """Note the records of operators without a partner, and return the matches without doubtful ones."""
+        agreeing: set[int] = set()
+        if self._is_rebuilt:
+            matches = list(between_borders(matches, parts, self._unit, agreeing))
+        paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
+        for side, sources in zip(sides, self._sources):
+            for operator in side:
+                if id(operator) in paired:
+                    continue
+                inside = self._is_rebuilt and is_inside(operator, matches, side is sides[0], agreeing)
+                self._omitted[_REBUILT] += inside
+                if computes_floats(operator) and not inside:
+                    parts.update({id(record): sources.placed_whole(record, operator) for record in operator.records})
+                else:
+                    parts.update(dict.fromkeys(map(id, operator.records)))
+        return matches
+
+    def _add_match(
+        self,
+        match: Match,
+        of_calls: tuple[dict[int, Operator], dict[int, Operator]],
+        parts: dict[int, Optional[Record]],
+    ) -> Match:
+        """Note the parts of all tensors of an operator that both sides have, and return its match."""
+        if "attention" in match.reference.op_type.lower() or operator_class(match.reference.op_type) in _ATTENDING:
+            self._left_out.attend()
+        if self._is_rebuilt and not match.is_crossed and commutes(match.reference) and len(match.actual.inputs) == 2:
+            match = match._replace(is_crossed=self._is_crossed(match, of_calls))
+        has_tokens = False
+        of_tokens: dict[str, list[tuple[Record, Record]]] = {"inputs": [], "outputs": []}
+        for io, pairs in (("inputs", match.inputs), ("outputs", match.outputs)):
+            for a, b in pairs:
+                if a is None or b is None:
+                    parts.update({id(record): None for record in (a, b) if record is not None})
+                    self._omitted[_MASKS] += 1
+                    continue
+                tensors = self._tensors(of_calls, io, (a, b))
+                aligned = self._aligned(match, tensors[0], tensors[1], has_tokens=has_tokens and io == "outputs")
+                parts[id(a)], parts[id(b)] = aligned or (None, None)
+                if aligned is not None and token_part(aligned[0]) is not None:
+                    of_tokens[io].append(aligned)
+                has_tokens |= self._is_mixed(a, b) or (aligned is not None and token_part(aligned[0]) is not None)
+        self._leave_out_unwritten(match, parts)
+        self._leave_out_rerouted(match, of_tokens, parts)
+        return match
+
+    def _leave_out_unwritten(self, match: Match, parts: dict[int, Optional[Record]]) -> None:
+        """Leave out memory that is allocated and was not written yet."""
+        for operator, unwritten in zip((match.actual, match.reference), self._unwritten):
+            is_new = operator_class(operator.op_type) in ("empty", "empty_like", "new_empty", "empty_strided")
+            for record in operator.records:
+                storage = storage_of(record)
+                if storage is None:
+                    continue
+                if is_new and record.io == "output":
+                    unwritten.add(storage[0])
+                elif storage[0] in unwritten and record.io == "output" and writes(operator.op_type):
+                    unwritten.discard(storage[0])
+                    continue
+                if storage[0] in unwritten:
+                    parts[id(record)] = None
+
+    def _tensors(
+        self, of_calls: tuple[dict[int, Operator], dict[int, Operator]], io: str, pair: tuple[Record, Record]
+    ) -> list[TensorOfCalls]:
+        """Return a tensor of all calls, of both sides. pair: its records in the base calls"""
+        return [
+            TensorOfCalls(side, records_of_calls(calls, io, record), base, orders_before(orders, calls, record))
+            for side, calls, record, base, orders in zip(self._sides, of_calls, pair, self._bases, self._orders)
+        ]
+
+    def _is_crossed(self, match: Match, of_calls: tuple[dict[int, Operator], dict[int, Operator]]) -> bool:
+        """Return True if the two inputs are nearer to each other in the other order."""
+        distances = [0.0, 0.0]
+        for a, actual in enumerate(match.actual.inputs):
+            for b, reference in enumerate(match.reference.inputs):
+                tensors = self._tensors(of_calls, "inputs", (actual, reference))
+                try:
+                    aligned = pair_parts(tensors[0], tensors[1], self.tokens, self._left_out.at(match.reference.module))
+                except AscendDumpError:
+                    return False
+                distances[a != b] += math.inf if aligned is None else distance(*aligned)
+        return distances[1] < _CLEARLY * distances[0]
+
+    def _leave_out_rerouted(
+        self, match: Match, of_tokens: Mapping[str, list[tuple[Record, Record]]], parts: dict[int, Optional[Record]]
+    ) -> None:
+        """Leave out tokens from the outputs of a router on, if it sends them elsewhere within rounding."""
+        rerouted = rerouted_tokens(match, of_tokens["inputs"], of_tokens["outputs"], self._unit)
+        if rerouted is None:
+            return
+        self._left_out.add(rerouted, match.reference.module)
+        for a, b in match.outputs:
+            if a is not None and b is not None:
+                kept = without_tokens(parts[id(a)], parts[id(b)], self._left_out.at(match.reference.module))
+                parts[id(a)], parts[id(b)] = kept
+
+    def _is_mixed(self, *records: Record) -> bool:
+        storages = map(storage_of, records)
+        return any(storage is not None and storage[0] in mixed for storage, mixed in zip(storages, self._mixed))
+
+    def _aligned(
+        self, match: Match, a: TensorOfCalls, b: TensorOfCalls, *, has_tokens: bool
+    ) -> Optional[tuple[Record, Record]]:
+        """Return the records that are compared for one tensor; None if it is not compared.
+
+        has_tokens: it was computed from tensors with tokens
+        """
+        shapes = {*a.shapes.values(), *b.shapes.values()}
+        has_widths = any(len({(call.rows, call.width) for call in calls}) > 1 for calls in self.calls)
+        is_whole = len(shapes) == 1 and (has_widths or a.base.content == b.base.content is not None)
+        reason = _UNALIGNED
+        try:
+            if not is_whole:
+                pair = pair_parts(a, b, self.tokens, self._left_out.at(match.reference.module))
+                if pair is not None:
+                    if is_made_number(match, pair):
+                        self._omitted[_MASKS] += 1
+                        return None
+                    self._joined += 1
+                    a_part, b_part = (
+                        sources.placed(record, operator)
+                        for sources, record, operator in zip(self._sources, pair, (match.actual, match.reference))
+                    )
+                    return a_part, b_part
+        except NotSupported:
+            reason = _VALUELESS
+        except AscendDumpError:
+            return a.base, b.base  # the comparison reports unreadable records
+        if len(shapes) == 1:
+            pair = a.changed(), b.changed()
+            if pair[0].content == pair[1].content is not None:
+                pass
+            elif has_tokens or self._is_mixed(*pair):
+                for mixed, record in zip(self._mixed, (a.base, b.base)):
+                    storage = storage_of(record)
+                    mixed.update(() if storage is None else storage[:1])
+                self._omitted[_MIXED] += 1
+                return None
+            if not is_made_number(match, pair):
+                self._whole += 1
+                return pair
+            reason = _MASKS
+        self._omitted[reason] += 1
+        return None
+
+    def added_operator(self, side: int, part: TokenPart, number: int) -> Optional[tuple[int, Operator]]:
+        """Return the operator that made the value of a token, with its call, if only some calls of the side run it.
+
+        side: 0 for actual. part: of a tensor of this side. number: of the token
+        """
+        for index, record in part.records.items():
+            if number not in self._sides[side].slots[index]:
+                continue
+            storage = storage_of(record)
+            maker: Optional[Operator] = None
+            for operator in self.calls[side][index].operators:
+                if any(read is record for read in operator.inputs):
+                    break
+                places = [place[0] for output in operator.outputs if (place := storage_of(output)) is not None]
+                if storage is not None and storage[0] in places and computes_floats(operator):
+                    maker = operator
+            if maker is not None and (index, maker.op_name) not in self._grouped[side]:
+                return index, maker
+        return None
+
+    @property
+    def has_most_tokens(self) -> bool:
+        """True if one side has hardly any tokens that the other lacks."""
+        counts = [sum(token != NO_TOKEN for call in side for row in call.slots for token in row) for side in self.calls]
+        return 2 * self.tokens.count >= min(counts)
+
+    def notes(self) -> list[str]:
+        """Return sentences on tokens that go to other experts, and on the tokens that are compared."""
+        return [*self._left_out.notes(), self._note()]
+
+    def _note(self) -> str:
+        """Return one sentence on the tokens that are compared, and on tensors that are not."""
+        omitted = [f"{count} {reason}" for reason, count in self._omitted.items() if count]
+        not_compared = f"; not compared: {', '.join(omitted)}" if omitted else ""
+        requests = len({*self.tokens.index_of[:, 0].tolist()})
+        return (
+            f"tokens: {self.tokens.count} tokens of {counted(requests, 'request')} are on both sides, in "
+            f"{counted(len(self.calls[0]), 'call')} of actual and {len(self.calls[1])} of the reference; "
+            f"{self._joined} tensors were joined along them, {self._whole} have no tokens{not_compared}"
+        )
+
+
+def check_align(align_by: Optional[str], **settings: object) -> None:
+    """Raise ConfigError for another value than "tokens", and for settings that exclude it."""
+    if align_by is None:
+        return
+    if align_by != "tokens":
+        raise ConfigError(f"align={align_by!r}, expected 'tokens'", hint="rows of a batch are aligned by rows=")
+    excluded = [name for name, value in settings.items() if value]
+    if excluded:
+        raise ConfigError(f"align= and {excluded[0]}= were both given", hint="leave one of them out")
+
+
+def may_align_tokens(operators: Sequence[Operator], reference: Sequence[Operator]) -> bool:
+    """Return True if the first calls of both sides read ids of sequences of different lengths."""
+    calls = [calls_in([side])[0] for side in (operators, reference)]
+    trains = [any(operator.phase == "backward" for operator in side) for side in (operators, reference)]
+    return all(calls) and not all(trains) and calls[0][0].width != calls[1][0].width

@@ -1,0 +1,156 @@
+"""Compare the tokens of one rank: all calls of both programs at once, with log-probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Optional
+
+from ascend_dump.analysis.alignment.ranks_and_steps import ReadMadeOf, Steps, operators_in
+from ascend_dump.analysis.alignment.token_parts import token_part
+from ascend_dump.analysis.alignment.tokens import TokenAlignment, may_align_tokens
+from ascend_dump.analysis.explaining.results import Origin, Pair
+from ascend_dump.analysis.numerics.float_types import float_kind
+from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.errors import AscendDumpError, NotSupported
+from ascend_dump.reading import Record
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["log_probabilities", "tokens_of_rank", "with_tokens"]
+
+#: Tokens whose largest difference is a smaller share of that of all tokens do not differ clearly.
+_CLEAR = 0.01
+
+
+def tokens_of_rank(steps: Steps, made_of: tuple[ReadMadeOf, ReadMadeOf], *, must: bool) -> Optional[TokenAlignment]:
+    """Return the tokens that both sides of a rank have; None if nothing shows that it has to be compared by them.
+
+    must: the user said so. Raises NotSupported if both sides have no tokens in common
+    """
+    if not must:
+        first = [
+            next((operators for _, *sides in steps if (operators := operators_in(sides[side], made_of[side]))), [])
+            for side in (0, 1)
+        ]
+        if not may_align_tokens(*first):
+            return None
+    try:
+        alignment = TokenAlignment(
+            *(
+                [operators for _, *sides in steps if (operators := operators_in(sides[side], made_of[side]))]
+                for side in (0, 1)
+            )
+        )
+    except NotSupported:
+        if must:
+            raise
+        return None
+    return alignment if must or alignment.has_most_tokens else None
+
+
+def with_tokens(origins: Sequence[Origin], alignment: TokenAlignment) -> list[Origin]:
+    """Return origins with the first token that differs as their first evidence."""
+    return [_with_token(origin, alignment) for origin in origins]
+
+
+def _with_token(origin: Origin, alignment: TokenAlignment) -> Origin:
+    numbers = _differing_tokens(origin.pair)
+    part = token_part(origin.pair.actual)
+    if not numbers or part is None:
+        return origin
+    text = f"first {alignment.tokens.text(numbers[0])}; {len(numbers)} of {len(part.numbers)} tokens differ"
+    if origin.pair.record.io == "input":
+        for side, record in enumerate((origin.pair.actual, origin.pair.reference)):
+            of_side = token_part(record)
+            added = None if of_side is None else alignment.added_operator(side, of_side, numbers[0])
+            if added is not None:
+                return _added(origin, text, side, *added)
+    return replace(origin, evidence=(text, *origin.evidence))
+
+
+def _added(origin: Origin, text: str, side: int, call: int, operator: Operator) -> Origin:
+    """Return the origin at an operator that only some calls of one side run."""
+    name = "actual" if side == 0 else "the reference"
+    reason = f"{operator.op_type} runs in some calls of {name} only, such as call {call}"
+    read = f"its result differs, read as {origin.pair.record.label}: {origin.pair.reason}"
+    record = operator.outputs[0]
+    pair = replace(origin.pair, actual=None if side else record, reference=record if side else None, reason=reason)
+    return replace(origin, kind="structure", pair=pair, evidence=(text, reason, read))
+
+
+def _differing_tokens(pair: Pair) -> list[int]:
+    """Return the numbers of the tokens whose values differ clearly; none for tensors without tokens."""
+    import numpy as np
+
+    a, b = pair.actual, pair.reference
+    part = token_part(a)
+    if a is None or b is None or part is None or token_part(b) is None:
+        return []
+    try:
+        x, y = (record.numpy().astype(np.float64).reshape(len(part.numbers), -1) for record in (a, b))
+    except (AscendDumpError, TypeError, ValueError):
+        return []
+    with np.errstate(all="ignore"):
+        distances = np.where(x == y, 0.0, np.nan_to_num(np.abs(x - y), nan=np.inf)).max(axis=1, initial=0.0)
+    limit = _CLEAR * float(distances[np.isfinite(distances)].max(initial=0.0))
+    differing: list[int] = part.numbers[distances > limit].tolist()
+    return differing
+
+
+def log_probabilities(
+    alignment: TokenAlignment, operators: tuple[Sequence[Operator], Sequence[Operator]]
+) -> Optional[str]:
+    """Return a sentence on the log-probabilities of the tokens of all requests; None if logits are not recorded."""
+    import numpy as np
+
+    logits = [_logits(side) for side in operators]
+    part, (actual, reference) = token_part(logits[0]), logits
+    if actual is None or reference is None or part is None:
+        return None
+    numbers, index_of = part.numbers, alignment.tokens.index_of
+    chosen = []
+    for row, number in enumerate(numbers.tolist()):
+        sequence, position = index_of[number].tolist()
+        ids = alignment.sequences[sequence]
+        if position + 1 < len(ids) and ids[position + 1] < (actual.shape or (0,))[-1]:
+            chosen.append((row, number, ids[position + 1]))
+    if not chosen:
+        return None
+    rows, tokens, ids_after = (np.array(column) for column in zip(*chosen))
+    try:
+        a, b = (_log_softmax(record.numpy()[rows])[np.arange(len(rows)), ids_after] for record in (actual, reference))
+    except AscendDumpError:
+        return None
+    difference = np.abs(a - b)
+    worst = int(np.argmax(np.nan_to_num(difference, nan=np.inf)))
+    sequence, position = index_of[tokens[worst]].tolist()
+    after = alignment.tokens.text(int(tokens[worst])).replace(f"token {position}", f"token {position + 1}", 1)
+    return (
+        f"log-probabilities of {len(rows)} tokens: largest difference {difference[worst]:.2g} at {after} "
+        f"({a[worst]:.4g} here, {b[worst]:.4g} in the reference), mean {float(np.mean(difference)):.2g}"
+    )
+
+
+def _log_softmax(logits: np.ndarray) -> np.ndarray:
+    import numpy as np
+
+    values = logits.astype(np.float64)
+    with np.errstate(all="ignore"):
+        values = values - values.max(axis=-1, keepdims=True)
+        result: np.ndarray = values - np.log(np.exp(values).sum(axis=-1, keepdims=True))
+    return result
+
+
+def _logits(operators: Sequence[Operator]) -> Optional[Record]:
+    """Return the last tensor of the step that has a value for each entry of the vocabulary."""
+    sizes = [operator.inputs[0].shape for operator in operators if operator.op_type.rpartition("::")[2] == "embedding"]
+    vocabulary = next((shape[0] for shape in sizes if shape is not None and len(shape) == 2), None)
+    for operator in reversed(operators):
+        for record in operator.outputs:
+            shape = record.shape or ()
+            is_float = float_kind(record.dtype or "") is not None
+            if len(shape) == 2 and shape[1] == vocabulary and is_float and token_part(record) is not None:
+                return record
+    return None

@@ -1,0 +1,88 @@
+"""A rollout with a cache against whole sequences of a trainer, in models of transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+import ascend_dump
+
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "vocab_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+#: Design, attention, chunks of the prompt.
+DESIGNS: dict[str, tuple[str, str, int]] = {
+    "llama": ("Llama", "sdpa", 1),
+    "gptneox": ("GPTNeoX", "eager", 2),
+    "mixtral": ("Mixtral", "sdpa", 1),
+}
+NEW = 2
+
+
+def model_of(design: str) -> Any:
+    name, attention, _ = DESIGNS[design]
+    torch.manual_seed(0)
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2} if design == "mixtral" else {}
+    config = getattr(transformers, f"{name}Config")(**SIZES, **experts, attn_implementation=attention)
+    return getattr(transformers, f"{name}ForCausalLM")(config).eval()
+
+
+def batch_of(sequences: list[Any], *, left: bool) -> tuple[Any, Any]:
+    """Return ids and mask of a batch with padding."""
+    longest = max(map(len, sequences))
+    ids, mask = torch.zeros(2, len(sequences), longest, dtype=torch.long)
+    for row, sequence in enumerate(sequences):
+        where = slice(longest - len(sequence), None) if left else slice(0, len(sequence))
+        ids[row, where], mask[row, where] = sequence, 1
+    return ids, mask
+
+
+def positions_of(mask: Any) -> Any:
+    return (mask.cumsum(-1) - 1).clamp(min=0)
+
+
+def rollout(path: Path, model: Any, sequences: list[Any], chunks: int) -> Path:
+    ids, mask = batch_of([sequence[:-NEW] for sequence in sequences], left=True)
+    positions, cache, begin = positions_of(mask), transformers.DynamicCache(), 0
+    with torch.no_grad(), ascend_dump.capture(model, path=path, steps="0-9"):
+        for chunk in range(chunks):
+            end = ids.shape[1] * (chunk + 1) // chunks
+            part = slice(begin, end)
+            model(ids[:, part], attention_mask=mask[:, :end], position_ids=positions[:, part], past_key_values=cache)
+            begin = end
+        for n in range(-NEW, 0):
+            mask = torch.cat((mask, torch.ones(len(mask), 1, dtype=torch.long)), 1)
+            ids = torch.stack([sequence[n] for sequence in sequences])[:, None]
+            model(ids, attention_mask=mask, position_ids=mask.sum(-1, keepdim=True) - 1, past_key_values=cache)
+    return path
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_a_rollout_and_a_trainer(design: str, tmp_path: Path) -> None:
+    """A right pair is noise as a whole, and one norm with another eps is the origin."""
+    model, chunks = model_of(design), DESIGNS[design][2]
+    sequences = [torch.randint(1, 64, (length,)) for length in (9, 7, 8)]
+    ids, mask = batch_of(sequences, left=False)
+    with torch.no_grad(), ascend_dump.capture(model, path=tmp_path / "trainer", steps="0"):
+        model(ids, attention_mask=mask, position_ids=positions_of(mask), use_cache=False)
+    comparison = ascend_dump.compare(rollout(tmp_path / "rollout", model, sequences, chunks), tmp_path / "trainer")
+    assert comparison.verdict in ("equal", "noise"), comparison.counts
+    assert comparison.origins == ()
+    assert comparison.aligned[0].startswith("log-probabilities of 21 tokens: ")
+
+    [*_, name] = (name for name, _ in model.named_modules() if name.endswith("1.post_attention_layernorm"))
+    norm = model.get_submodule(name)
+    setattr(norm, "eps" if hasattr(norm, "eps") else "variance_epsilon", 0.1)
+    comparison = ascend_dump.compare(rollout(tmp_path / "faulty", model, sequences, chunks), tmp_path / "trainer")
+    assert comparison.origins[0].module == name
+    assert comparison.origins[0].evidence[0] == "first token 0 of request 0; 24 of 24 tokens differ"

@@ -1,0 +1,263 @@
+"""A rollout (a prompt, then one token after the other with a cache) is compared with whole sequences of a trainer."""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, Optional
+
+import pytest
+
+import ascend_dump
+from ascend_dump import Comparison, ConfigError, NotSupported
+from ascend_dump.cli import Exit, main
+
+torch: Any = pytest.importorskip("torch")
+nn, F = torch.nn, torch.nn.functional
+HEADS, SIZE, VOCABULARY = 2, 12, 40
+
+
+class Norm(nn.Module):  # type: ignore[misc]  # torch is imported as Any
+    def __init__(self) -> None:
+        super().__init__()
+        self.eps, self.weight = 1e-5, nn.Parameter(torch.linspace(0.5, 1.5, SIZE))
+
+    def forward(self, x: Any) -> Any:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
+
+
+class Experts(nn.Module):  # type: ignore[misc]
+    """Sends each token to two of four experts, whose rows are sorted by experts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.weights = nn.Linear(SIZE, 4, bias=False), nn.Parameter(torch.randn(4, SIZE, SIZE) / 3)
+
+    def forward(self, x: Any) -> Any:
+        tokens = x.reshape(-1, SIZE)
+        scores, ids = self.router(tokens).softmax(-1).topk(2, -1)
+        order = ids.reshape(-1).argsort(stable=True)
+        rows = tokens[order // 2]
+        counts = torch.bincount(ids.reshape(-1), minlength=4).tolist()
+        parts = [part @ weight for part, weight in zip(rows.split(counts), self.weights)]
+        made = torch.empty_like(rows)
+        made[order] = torch.cat(parts)
+        return (made.view(-1, 2, SIZE) * scores[..., None]).sum(1).view(x.shape)
+
+
+class Block(nn.Module):  # type: ignore[misc]
+    def __init__(self, *, experts: bool) -> None:
+        super().__init__()
+        self.n1, self.n2 = Norm(), Norm()
+        self.q, self.k, self.v, self.o = (nn.Linear(SIZE, SIZE, bias=False) for _ in range(4))
+        self.mlp = Experts() if experts else nn.Sequential(nn.Linear(SIZE, 20), nn.SiLU(), nn.Linear(20, SIZE))
+
+    def forward(self, x: Any, positions: Any, mask: Any, cache: Optional[dict[str, Any]]) -> Any:
+        batch, length, _ = x.shape
+        y = self.n1(x)
+        angles = positions[..., None].to(x.dtype) / 10.0 ** torch.arange(3)
+        cos, sin = (make(angles).repeat(1, 1, 2)[:, None].to(x.dtype) for make in (torch.cos, torch.sin))
+        q, k, v = (f(y).view(batch, length, HEADS, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
+        q, k = (t * cos + torch.cat((-t[..., 3:], t[..., :3]), -1) * sin for t in (q, k))
+        if cache is not None:
+            if "k" in cache:
+                k, v = torch.cat((cache["k"], k), 2), torch.cat((cache["v"], v), 2)
+            cache.update(k=k, v=v)
+        scores = q @ k.transpose(2, 3) * 6**-0.5 + mask
+        x = x + self.o((scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, length, SIZE))
+        return x + self.mlp(self.n2(x))
+
+
+class Network(nn.Module):  # type: ignore[misc]
+    def __init__(self, *, experts: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.norm, self.head = nn.Embedding(VOCABULARY, SIZE), Norm(), nn.Linear(SIZE, VOCABULARY)
+        self.blocks = nn.ModuleList(Block(experts=experts) for _ in range(2))
+
+    def forward(self, ids: Any, positions: Any, keys: Any, caches: Optional[list[dict[str, Any]]] = None) -> Any:
+        """keys: [rows, keys], the request of each key and -1 for padding; rows with several requests are packed."""
+        x = self.embed(ids)
+        slots = torch.arange(keys.shape[1])
+        own = keys[:, keys.shape[1] - ids.shape[1] :]
+        sees = (own[:, :, None] == keys[:, None]) & (slots <= slots[-ids.shape[1] :, None]) & (keys >= 0)[:, None]
+        mask = torch.zeros(sees.shape, dtype=x.dtype).masked_fill(~sees, torch.finfo(x.dtype).min)[:, None]
+        for index, block in enumerate(self.blocks):
+            x = block(x, positions, mask, None if caches is None else caches[index])
+        return self.head(self.norm(x))
+
+
+def requests(*lengths: int) -> list[Any]:
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randint(1, VOCABULARY, (length,), generator=generator) for length in lengths]
+
+
+def padded(sequences: list[Any], *, left: bool) -> tuple[Any, Any, Any]:
+    """Return ids, positions and keys of a batch."""
+    longest = max(map(len, sequences))
+    ids, positions = torch.zeros(2, len(sequences), longest, dtype=torch.long)
+    keys = torch.full((len(sequences), longest), -1)
+    for row, sequence in enumerate(sequences):
+        where = slice(longest - len(sequence), None) if left else slice(0, len(sequence))
+        ids[row, where], positions[row, where] = sequence, torch.arange(len(sequence))
+        keys[row, where] = 0
+    return ids, positions, keys
+
+
+def rollout(path: Path, network: Any, sequences: list[Any], *, new: int = 3, chunk: int = 99) -> Path:
+    """Dump prompts with padding on the left, in chunks, then `new` tokens of each sequence one by one."""
+    ids, positions, keys = padded([sequence[:-new] for sequence in sequences], left=True)
+    caches: list[dict[str, Any]] = [{} for _ in network.blocks]
+    with torch.no_grad(), ascend_dump.capture(network, path=path, steps="0-99"):
+        for begin in range(0, ids.shape[1], chunk):
+            part = slice(begin, begin + chunk)
+            network(ids[:, part], positions[:, part], keys[:, : begin + chunk], caches)
+        for n in range(-new, 0):
+            keys = torch.cat((keys, torch.zeros(len(sequences), 1, dtype=torch.long)), 1)
+            ids = torch.stack([sequence[n] for sequence in sequences])[:, None]
+            positions = torch.tensor([[len(sequence) + n] for sequence in sequences])
+            network(ids, positions, keys, caches)
+    return path
+
+
+def trainer(path: Path, network: Any, sequences: list[Any], *, packed: bool = False) -> Path:
+    if packed:
+        numbers = torch.cat([torch.full((len(sequence),), n) for n, sequence in enumerate(sequences)])[None]
+        inputs = torch.cat(sequences)[None], torch.cat([torch.arange(len(s)) for s in sequences])[None], numbers
+    else:
+        inputs = padded(sequences, left=False)
+    with torch.no_grad(), ascend_dump.capture(network, path=path, steps="0-99"):
+        network(*inputs)
+    return path
+
+
+def compared(tmp_path: Path, faulty: Any, sequences: list[Any], **settings: Any) -> Comparison:
+    """Compare the rollout of a network with whole sequences of the right one."""
+    packed = settings.pop("packed", False)
+    right = Network(experts=isinstance(faulty.blocks[0].mlp, Experts)).to(faulty.head.weight.dtype)
+    reference = trainer(tmp_path / "trainer", right, sequences, packed=packed)
+    return ascend_dump.compare(rollout(tmp_path / "rollout", faulty, sequences, **settings), reference)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "settings", "experts"),
+    [
+        ((11,), {}, False),
+        ((12,), {"chunk": 4}, False),
+        ((10, 12, 9), {}, True),
+        ((10, 12, 9), {"packed": True}, True),
+    ],
+)
+def test_a_right_rollout(lengths: tuple[int, ...], settings: dict[str, Any], experts: bool, tmp_path: Path) -> None:
+    """Everything is equal or noise, and the log-probabilities of all tokens are compared first."""
+    comparison = compared(tmp_path, Network(experts=experts), requests(*lengths), **settings)
+    assert comparison.verdict in ("equal", "noise"), comparison.counts
+    assert comparison.origins == ()
+    assert comparison.aligned[0].startswith(f"log-probabilities of {sum(lengths) - len(lengths)} tokens: ")
+    assert f"{sum(lengths)} tokens of " in comparison.aligned[-1]
+
+
+def test_the_first_token_and_the_operator_of_a_norm(tmp_path: Path) -> None:
+    network = Network()
+    network.blocks[1].n2.eps = 0.1
+    [origin] = compared(tmp_path, network, requests(10, 12, 9)).origins
+    assert origin.module == "blocks.1.n2"
+    assert origin.evidence[0] == "first token 0 of request 0; 31 of 31 tokens differ"
+    assert any(text.endswith("0.1 here, 1e-05 in the reference") for text in origin.evidence)
+
+
+def test_a_cache_that_changes_while_decoding(tmp_path: Path) -> None:
+    """The value of token 2 is another one in the cache of later calls: every call is looked at."""
+    network, calls = Network(), []
+
+    def spoil(block: Any, inputs: Any) -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            inputs[3]["v"][:, :, 2] = 1.0
+
+    network.blocks[1].register_forward_pre_hook(spoil)
+    comparison = compared(tmp_path, network, requests(11))
+    first = comparison.origins[0]
+    assert first.module == "blocks.1"
+    assert first.evidence[0].startswith("first token 2; 1 of 11 tokens differ")
+
+
+def test_an_operator_that_runs_in_decoding_only(tmp_path: Path) -> None:
+    network = Network()
+    network.blocks[0].o.register_forward_hook(lambda module, inputs, y: y * 1.1 if y.shape[1] == 1 else None)
+    origin = compared(tmp_path, network, requests(11)).origins[0]
+    assert origin.op_type == "aten::mul"
+    assert origin.module == "blocks.0"
+    assert origin.evidence[0] == "first token 8; 3 of 11 tokens differ"
+    assert origin.evidence[1] == "aten::mul runs in some calls of actual only, such as call 1"
+
+
+def test_positions_that_are_one_too_large(tmp_path: Path) -> None:
+    network = Network()
+    network.register_forward_pre_hook(
+        lambda module, inputs: (inputs[0], inputs[1] + (inputs[0].shape[1] == 1), *inputs[2:])
+    )
+    origin = compared(tmp_path, network, requests(11)).origins[0]
+    assert origin.evidence[0] == "first token 8; 3 of 11 tokens differ"
+    assert origin.module == "blocks.0"
+
+
+def test_tokens_that_go_to_other_experts_within_rounding(tmp_path: Path) -> None:
+    """They are counted and left out; a router with other weights is an origin."""
+    sequences = requests(40, 38, 39, 40, 40, 37)
+    network = Network(experts=True)
+    reference = trainer(tmp_path / "trainer", network, sequences)
+    actual = rollout(tmp_path / "rollout", Network(experts=True).bfloat16(), sequences)
+    comparison = ascend_dump.compare(actual, reference)
+    routing = [text for text in comparison.aligned if text.startswith("routing: ")]
+    assert routing
+    assert all(text.endswith("within rounding") for text in routing)
+    assert all(origin.kind == "parameter" or "experts" not in origin.op_name for origin in comparison.origins)
+
+    with torch.no_grad():
+        network.blocks[1].mlp.router.weight[1] += 0.2
+    origin = ascend_dump.compare(rollout(tmp_path / "faulty", network, sequences), reference).origins[0]
+    assert origin.module == "blocks.1.mlp.router"
+
+
+def test_dumps_of_other_requests_are_not_compared_by_tokens(tmp_path: Path) -> None:
+    network = Network()
+    actual = rollout(tmp_path / "rollout", network, [torch.arange(1, 9)])
+    reference = trainer(tmp_path / "trainer", network, [torch.arange(20, 31)])
+    with pytest.raises(NotSupported, match="ids of both dumps are of other requests"):
+        ascend_dump.compare(actual, reference, align="tokens")
+    assert not any("tokens" in text for text in ascend_dump.compare(actual, reference).aligned)
+
+
+def test_a_dump_without_ids(tmp_path: Path) -> None:
+    network = nn.Linear(3, 3)
+    with ascend_dump.capture(network, path=tmp_path / "dump", steps="0"):
+        network(torch.ones(2, 3))
+    with pytest.raises(NotSupported, match="records no ids of tokens"):
+        ascend_dump.compare(tmp_path / "dump", tmp_path / "dump", align="tokens")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"align": "rows"}, "align='rows', expected 'tokens'"),
+        ({"align": "tokens", "rows": {0: 1}}, "align= and rows= were both given"),
+        ({"align": "tokens", "replay": True}, "align= and replay= were both given"),
+    ],
+)
+def test_wrong_settings(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ascend_dump.compare(tmp_path, tmp_path, **settings)
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    network, sequences = Network(), requests(11)
+    actual = rollout(tmp_path / "rollout", network, sequences)
+    reference = trainer(tmp_path / "trainer", network, sequences)
+    with redirect_stdout(io.StringIO()) as stdout, redirect_stderr(io.StringIO()):
+        assert main(["compare", str(actual), str(reference), "--align", "tokens", "--json"]) == Exit.OK
+    assert json.loads(stdout.getvalue())["aligned"][0].startswith("log-probabilities of 10 tokens")
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        assert main(["compare", str(actual), str(reference), "--align", "lines"]) == Exit.USAGE
