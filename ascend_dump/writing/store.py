@@ -186,12 +186,17 @@ class Store:
 
     def add(self, items: list[Item]) -> int:
         """Add records to the open step, after their bytes; return their size in bytes. Raises OSError."""
+        nbytes = 0
         for item in items:
             line, payload = item.line, item.payload
-            if payload is not None and payload.changed:
-                line.skipped = CHANGED
-            elif payload is not None and payload.measured is not None and self._measuring is not None:
-                self._measuring.find_nonfinite(payload.measured)
+            nbytes += line.nbytes
+            if payload is not None:
+                measured = payload.measured
+                if payload.changed:
+                    line.skipped = CHANGED
+                elif measured is not None and measured.scan is not None and not measured.is_finite:
+                    assert self._measuring is not None, "it has measured"
+                    self._measuring.find_nonfinite(measured)
             if line.skipped:
                 self._note_skipped(line.skipped, line)
         if self._held is None or self._files is not None:
@@ -206,7 +211,7 @@ class Store:
                 self.ended = ended._replace(step=self._step)
         if self._held is not None and (self.ended is not None or self._held.is_due(ends_step=False)):
             self.write_held()
-        return sum([item.line.nbytes for item in items])
+        return nbytes
 
     def write_held(self, *, ends_step: bool = False) -> None:
         """Write the steps in memory to the files. ends_step: the open step is complete. Raises OSError."""
