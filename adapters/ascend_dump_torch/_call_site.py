@@ -50,6 +50,7 @@ _ENGINE = {
     )
 }
 
+_Parameter = torch.nn.Parameter
 _current_node = torch._C._current_autograd_node
 _sequence_nr = torch.autograd._get_sequence_nr
 
@@ -201,7 +202,8 @@ class Tracker:
         """
         key = id(tensor)
         name = self._parameters.get(key)
-        if name is not None:
+        # The id of a parameter that its module has lost may be reused for another tensor.
+        if name is not None and (type(tensor) is _Parameter or _parameter_at(self._homes[key]) is tensor):
             return name
         if self._old_gradients:
             self._find_gradients()

@@ -8,13 +8,15 @@ import numpy as np
 
 from ascend_dump.statistics._engine import compiled
 from ascend_dump.statistics._layout import Layout, layout_of
-from ascend_dump.statistics._merge import combine, combine_counts
+from ascend_dump.statistics._merge import Partial, combine, combine_counts
 from ascend_dump.statistics._value import Statistics
 
 __all__ = ["Scan", "scanner"]
 
 #: Words up to this many bytes have sums and squares within float64, so a second pass is never needed.
 _NARROW = 4
+#: Positions in the result of a pass: the numbers of NaN, +Inf and -Inf are between them.
+_NAN, _POSZERO = Partial._fields.index("nan"), Partial._fields.index("poszero")
 
 
 class Scan(NamedTuple):
@@ -23,6 +25,12 @@ class Scan(NamedTuple):
     layout: Layout
     count: int  # type: ignore[assignment]  # it hides tuple.count on purpose, as in Statistics
     partial: Any
+
+    def is_finite(self) -> bool:
+        """Return True if there is surely no NaN or Inf among the elements; False where only `statistics` shows it."""
+        if self.layout.kind == "integer":
+            return True
+        return self.layout.table is None and not any(self.partial[_NAN:_POSZERO])
 
     def statistics(self) -> Statistics:
         """Return the same as `ascend_dump.statistics.statistics` of these elements; reads no memory."""

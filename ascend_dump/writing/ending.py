@@ -62,8 +62,11 @@ class NonfiniteWatch:
                 skipped = item.line.skipped
                 self.unknown += bool(skipped) and skipped not in _NO_VALUES
             else:
-                wrong = wrong or (payload.measured is not None and payload.measured.nonfinite is not None)
-                self.unknown += bool(payload.unmeasured)
+                measured = payload.measured
+                if measured is not None and measured.nonfinite is not None:
+                    wrong = True
+                if payload.unmeasured:
+                    self.unknown += 1
         if not wrong:
             return None
         for _, group in groupby(items, lambda item: (item.line.seq, item.line.op_name)):

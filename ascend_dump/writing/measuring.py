@@ -97,6 +97,13 @@ class Measuring:
         if payload.measured is not None:
             self._cache.put((payload.digest, payload.dtype, payload.strided), payload.measured)
 
+    def find_nonfinite(self, measured: MeasuredBytes) -> None:
+        """Set `measured.nonfinite` after a pass over memory, with the statistics if there may be NaN or Inf."""
+        if measured.scan is not None:
+            measured.is_finite = measured.scan.is_finite()
+            if not measured.is_finite:
+                self.finish(measured)
+
     def finish(self, measured: MeasuredBytes) -> None:
         """Compute the statistics from the result of the pass over memory."""
         scan, measured.scan = measured.scan, None

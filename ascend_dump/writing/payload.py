@@ -70,11 +70,13 @@ class MeasuredBytes(msgspec.Struct, eq=False, gc=False):
     scan       the result of the pass over memory, until the statistics are computed from it
     stats      `Line.stats` as JSON, shared by many lines and rows of the table
     nonfinite  the statistics if there is NaN or Inf, and statistics or `until=` were requested
+    is_finite  True if the pass has shown that there is none
     """
 
     scan: Optional[Scan]
     stats: Any = None
     nonfinite: Optional[Statistics] = None
+    is_finite: bool = False
 
 
 class Payload(msgspec.Struct, eq=False, gc=False):

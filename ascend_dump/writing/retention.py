@@ -145,6 +145,19 @@ class Retention:
             for step in list(self._remains):
                 self._remove(step, needed)
 
+    def dropped(self, step: int, records: int) -> None:
+        """Note that records of a step were removed before they were written, and with them the step unless it has
+        files."""
+        self._removed_records += records
+        if step not in self._steps:
+            self._note_removed(step)
+
+    def _note_removed(self, step: int) -> None:
+        self._removed_steps += 1
+        # Steps that were dropped before they were written are newer than those on disk, which are removed later.
+        self._first_removed = step if self._first_removed is None else min(self._first_removed, step)
+        self._last_removed = step if self._last_removed is None else max(self._last_removed, step)
+
     def summary(self) -> dict[str, Any]:
         """Return the number of removed steps and of their records, and the first and last of these steps."""
         return {
@@ -164,14 +177,12 @@ class Retention:
                     os.close(open_private(REMOVED, os.O_WRONLY | os.O_TRUNC, directory=directory))
                 _unlink(STATISTIC, directory)
         self.other_bytes -= removed.text
-        self._removed_steps += 1
+        self._note_removed(step)
         self._removed_records += removed.records
         self.steps.discard(step)
         self.operators -= removed.operators
         self.records -= removed.records
         removed.operators = removed.records = 0  # the step may be recorded again
-        self._first_removed = step if self._first_removed is None else self._first_removed
-        self._last_removed = step
         self._highest = max(self._highest, step)
         self._next_removed = max(self._next_removed, self._next_shards.pop(step, 0))
 

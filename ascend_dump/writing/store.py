@@ -13,6 +13,7 @@ from ascend_dump.common.paths import add_private_directory
 from ascend_dump.dump_format import Line
 from ascend_dump.writing.budget import Budget, SizeLimit
 from ascend_dump.writing.ending import Ended, NonfiniteWatch
+from ascend_dump.writing.held_steps import HeldSteps
 from ascend_dump.writing.measuring import Measuring
 from ascend_dump.writing.payload import CHANGED, Item, Payload
 from ascend_dump.writing.recent_cache import RecentCache
@@ -24,6 +25,8 @@ __all__ = ["Store"]
 
 #: Distinct tensors whose position in the files is cached (about 200 bytes each).
 _CACHED_LOCATIONS = 1 << 20
+#: Records of a step in memory that are written at once.
+_GATHER = 200
 #: Bytes other than those of tensors that do not count for `max_bytes`.
 _FREE = 1 << 20
 
@@ -65,6 +68,8 @@ class Store:
         self._budget = Budget(directory, limit)
         self._steps, self._keep = steps, keep
         self.retention = Retention(directory, keep)
+        #: Steps in memory that are not on disk; None if each record is written at once.
+        self._held = HeldSteps(keep) if keep is not None and not tensors else None
         self._step: Optional[int] = None
         self._last_step: Optional[int] = None
         self._files: Optional[StepFiles] = None
@@ -80,10 +85,16 @@ class Store:
         return self._step
 
     @property
+    def holds_steps(self) -> bool:
+        """True if there are steps in memory that are not on disk."""
+        return bool(self._held)
+
+    @property
     def records(self) -> int:
-        """Number of records in index files."""
+        """Number of records in index files and in memory, with those of removed steps."""
         files = self._files
-        return self._closed_records + (files.records if files is not None else 0)
+        held = self._held.records if self._held is not None else 0
+        return self._closed_records + held + (files.records if files is not None else 0)
 
     def on_disk(self) -> tuple[int, int, int]:
         """Return the number of steps, operators and records on disk, without removed steps."""
@@ -99,6 +110,7 @@ class Store:
         """Record nothing after the open step, and remove no step any more. The first reason is kept."""
         if self.ended is None:
             self.ended = Ended(reason, self._step if self._step is not None else self._last_step)
+            self.write_held()
 
     def prepare(self) -> None:
         """Load modules and compile kernels in advance."""
@@ -174,16 +186,53 @@ class Store:
 
     def add(self, items: list[Item]) -> int:
         """Add records to the open step, after their bytes; return their size in bytes. Raises OSError."""
-        lines = []
         nbytes = 0
-        files = self._open()
+        for item in items:
+            line, payload = item.line, item.payload
+            nbytes += line.nbytes
+            if payload is not None:
+                measured = payload.measured
+                if payload.changed:
+                    line.skipped = CHANGED
+                elif measured is not None and measured.scan is not None and not measured.is_finite:
+                    assert self._measuring is not None, "it has measured"
+                    self._measuring.find_nonfinite(measured)
+            if line.skipped:
+                self._note_skipped(line.skipped, line)
+        if self._held is None or self._files is not None:
+            self._write(self._open(), items)
+        else:
+            assert self._step is not None, "records are dropped outside a step"
+            for step, records in self._held.add(self._step, items):
+                self.retention.dropped(step, records)
+        if self.watch is not None and self.ended is None:
+            ended = self.watch.look_at(items)
+            if ended is not None:
+                self.ended = ended._replace(step=self._step)
+        if self._held is not None and (self.ended is not None or self._held.is_due(ends_step=False)):
+            self.write_held()
+        return nbytes
+
+    def write_held(self, *, ends_step: bool = False) -> None:
+        """Write the steps in memory to the files. ends_step: the open step is complete. Raises OSError."""
+        if not self._held:
+            return
+        for step, items in self._held.take():
+            files = self._open(step)
+            for start in range(0, len(items), _GATHER):
+                self._write(files, items[start : start + _GATHER])
+            if step == self._step and not ends_step:
+                files.flush()  # the rest of it is written at once
+            else:
+                self._close_files()
+
+    def _write(self, files: StepFiles, items: list[Item]) -> None:
+        """Add the lines of records to the files of their step. Raises OSError."""
+        lines = []
         keeps = self.retention.keep is not None
         for item in items:
             line, payload = item.line, item.payload
-            if payload is not None and payload.changed:
-                line.skipped = CHANGED
-                self._note_skipped(CHANGED, line)
-            elif payload is not None:
+            if payload is not None and not payload.changed:
                 line.hash = payload.digest.hex()
                 measured = payload.measured
                 if measured is not None and self._measuring is not None:
@@ -198,17 +247,9 @@ class Store:
                     line.shard = payload.shard
                     line.offset += payload.offset
                     line.blob = (payload.offset, payload.nbytes)
-            elif line.skipped:
-                self._note_skipped(line.skipped, line)
-            nbytes += line.nbytes
             lines.append(line)
         self._budget.check(self._spent(), 0)
         files.add(lines)
-        if self.watch is not None and self.ended is None:
-            ended = self.watch.look_at(items)
-            if ended is not None:
-                self.ended = ended._replace(step=files.step)
-        return nbytes
 
     def flush(self) -> None:
         """Write all buffered data to the files. Raises OSError."""
@@ -218,11 +259,21 @@ class Store:
     def finish(self) -> None:
         """Complete the open step, and remove the steps that are not kept. Raises OSError."""
         self.close()
+        self.write_held(ends_step=True)
         if self.ended is None:
             self.retention.thin()
 
     def close(self) -> None:
-        """Complete the files of the open step. Raises OSError after closing them."""
+        """Complete the open step, and its files if there are any. Raises OSError after closing them."""
+        step = self._step
+        self._close_files()
+        ended = None if self.watch is None or step is None else self.watch.end_step()
+        if ended is not None and self.ended is None:
+            self.ended = ended._replace(step=step)
+        if self._held is not None and (self.ended is not None or self._held.is_due(ends_step=True)):
+            self.write_held(ends_step=True)
+
+    def _close_files(self) -> None:
         files = self._files
         if files is not None:
             try:
@@ -238,9 +289,6 @@ class Store:
                 )
                 self._closed_records += files.records
                 self._files = None
-                ended = None if self.watch is None else self.watch.end_step()
-                if ended is not None and self.ended is None:
-                    self.ended = ended._replace(step=files.step)
 
     def _note_skipped(self, reason: str, line: Line) -> None:
         self.skipped[reason] += 1
@@ -254,9 +302,10 @@ class Store:
             besides += files.text_bytes + files.header_bytes
         return self.retention.tensor_bytes + max(0, besides - _FREE) if self._tensors else besides
 
-    def _open(self) -> StepFiles:
+    def _open(self, step: Optional[int] = None) -> StepFiles:
+        """Return the files of the open step, or of another one while no files are open."""
         if self._files is None:
-            step = self._step
+            step = self._step if step is None else step
             assert step is not None, "records are dropped outside a step"
             self.retention.begin(step)
             directory = self._directory / str(step)

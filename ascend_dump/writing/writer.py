@@ -39,6 +39,8 @@ _MOST_HARMLESS = 16
 #: Records are queued in batches of about this many bytes.
 _BATCH_BYTES = 4 << 20
 _BATCH_ITEMS = 100
+#: The same where steps stay in memory.
+_HELD_BATCH_ITEMS = 1000
 #: A smaller batch is queued after this many seconds, because the program may hang and then be killed.
 _IDLE_SECONDS = 0.5
 #: Prefix of the names of ascend_dump's threads.
@@ -122,6 +124,7 @@ class HostWriter:
         self._handing_over = threading.RLock()
         self._change = threading.Condition(threading.RLock())
         self._batch: list[Item] = []
+        self._batch_items = _BATCH_ITEMS if tensors or keep is None else _HELD_BATCH_ITEMS
         self._batch_bytes = 0
         self._batch_time = 0.0
         self._waiting = 0
@@ -228,7 +231,7 @@ class HostWriter:
                 self._batch_time = time.monotonic()
             self._batch.extend(items)
             self._batch_bytes += new_bytes
-            full = self._batch_bytes > _BATCH_BYTES or len(self._batch) > _BATCH_ITEMS
+            full = self._batch_bytes > _BATCH_BYTES or len(self._batch) > self._batch_items
         if full:
             self._send()
             if self._backlog.is_full():
@@ -372,9 +375,13 @@ class HostWriter:
         looks = _may_be_left_alone()
         while True:
             try:
-                task = self._queue.get(timeout=None if self._store.step is None and not looks else _IDLE_SECONDS)
+                task = self._queue.get(timeout=_IDLE_SECONDS if self._may_be_idle() or looks else None)
             except Empty:
-                self._send()
+                if self._batch:
+                    self._send()
+                elif self._store.holds_steps:
+                    # The program may hang and then be killed, or only compute for long.
+                    self._attempt(self._store.write_held)
                 if looks and _is_left_alone():
                     self._queue.put(None)
                 continue
@@ -383,6 +390,9 @@ class HostWriter:
                 task.set()
             elif task is None:
                 return
+
+    def _may_be_idle(self) -> bool:
+        return self._store.step is not None or self._store.holds_steps
 
     def _attempt(self, function: Callable[..., None], *args: Any) -> None:
         """Call a function. An exception ends the capture, but not this thread: other threads may wait for it."""
@@ -417,6 +427,7 @@ class HostWriter:
             self._store.end(task)
             return
         elif isinstance(task, threading.Event):
+            self._store.write_held()
             self._store.flush()
         elif task is None and self.failure is None:
             self._store.finish()

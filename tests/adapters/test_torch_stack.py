@@ -84,6 +84,7 @@ def test_arguments_are_the_same_with_it(tmp_path: Path) -> None:
 
 
 def test_in_the_overflow_scene(tmp_path: Path) -> None:
+    torch.manual_seed(0)  # of other weights all outputs may be finite
     model = Model()
     settings: dict[str, Any] = {"scene": "overflow", "options": {"stack": True}, "strict": True}
     with ascend_dump.capture(model, path=tmp_path, **settings) as cap:
