@@ -130,7 +130,7 @@ class TestRollout:
 
     def test_weights_rows_and_the_mended_engine_are_equal(self, rollout: Walked) -> None:
         answers = re.findall(r"^(equal|different|ok|noise|wrong): ", rollout.printed, re.MULTILINE)
-        assert answers[:3] == ["equal", "different", "equal"]
+        assert answers[:3] == ["equal", "different", "noise"]
         assert answers[3] in ("equal", "noise")
         assert answers[4:] == ["ok"]
 
@@ -140,7 +140,6 @@ class TestRollout:
             for line in rollout.printed.splitlines()
             if re.match(r"-\d\.\d{4} ", line)
         ]
-        engine, trainer, scored, mended = scores[:4]
-        assert engine == scored != trainer
+        engine, trainer, mended = scores[:3]
         assert mended == pytest.approx(trainer, abs=1e-4)
         assert max(abs(a - b) for a, b in zip(engine, trainer)) > 1e-3
