@@ -16,6 +16,7 @@ from ascend_dump.analysis.explaining.pairs import Pairs
 from ascend_dump.analysis.explaining.results import ChangedCall, Origin, Pair, Rebuilt
 from ascend_dump.analysis.judging.verdict import Rules
 from ascend_dump.analysis.operators.properties import COLLECTIVES
+from ascend_dump.common.units import counted
 from ascend_dump.reading import Dump
 
 __all__ = ["ResultGroup", "combine", "combine_groups"]
@@ -32,8 +33,11 @@ class ResultGroup(NamedTuple):
     results: Sequence[RankResult]
 
 
-def _origins_and_pairs(dumps: Sequence[Dump], results: Sequence[RankResult]) -> tuple[Sequence[Origin], Pairs]:
-    """Return the origins of all ranks, without those received from other ranks, and the pairs."""
+def _origins_and_pairs(
+    dumps: Sequence[Dump], results: Sequence[RankResult]
+) -> tuple[Sequence[Origin], Pairs, Sequence[str]]:
+    """Return the origins of all ranks, without those received from other ranks, the pairs, and notes on both."""
+    notes: list[str] = []
     origins: Sequence[Origin] = [origin for result in results for origin in result.origins]
     pairs = Pairs([part for result in results for part in result.parts])
     if results[0].are_parts:
@@ -48,13 +52,16 @@ def _origins_and_pairs(dumps: Sequence[Dump], results: Sequence[RankResult]) -> 
         origins = once_for_ranks(with_wrong_calls(of_one_rank(origins), many_ranks, pairs.looked_at()))
         if not origins:
             # Everything that both sides compute agrees: what ranks do to work together has no counterpart.
+            count = pairs.verdicts()["unmatched"]
+            if count:
+                notes.append(f"left out: {counted(count, 'record')} of operators that only one side runs")
             pairs = pairs.without_unmatched()
             pairs = pairs.replaced(_as_noise) if has_enlarged else pairs
     elif any(len(results) > 1 or result.op_type.startswith(COLLECTIVES) for result in origins):
         from ascend_dump.analysis.ranks.origins_over_ranks import over_ranks
 
         origins, pairs = over_ranks(origins, dumps[0], pairs)
-    return origins, pairs
+    return origins, pairs, notes
 
 
 def _as_noise(pair: Pair) -> Pair:
@@ -76,11 +83,16 @@ def combine_groups(
     found = [_origins_and_pairs(group.dumps, group.results) for group in groups]
     labels: dict[str, str] = {}
     if len(groups) > 1 or groups[0].label:
-        found = [(named_by_label(origins, group.label), pairs) for group, (origins, pairs) in zip(groups, found)]
-        labels = {group.label: verdict_of(pairs) for group, (_, pairs) in zip(groups, found)}
-    origins = [origin for of_group, _ in found for origin in of_group]
+        found = [
+            (named_by_label(origins, group.label), pairs, notes)
+            for group, (origins, pairs, notes) in zip(groups, found)
+        ]
+        labels = {group.label: verdict_of(pairs) for group, (_, pairs, _) in zip(groups, found)}
+    origins = [origin for of_group, _, _ in found for origin in of_group]
     results = [result for group in groups for result in group.results]
-    pairs = Pairs.joined(pairs for _, pairs in found)
+    pairs = Pairs.joined(pairs for _, pairs, _ in found)
+    notes = [note for result in results for note in result.aligned]
+    notes += [note for _, _, of_group in found for note in of_group]
     return Comparison(
         dumps[0].root,
         dumps[1].root,
@@ -99,7 +111,7 @@ def combine_groups(
         ),
         rebuilt=tuple(_agreeing_parts(results, origins)),
         around=differing_surroundings(*dumps[:2]),
-        aligned=tuple(dict.fromkeys(note for result in results for note in result.aligned)),
+        aligned=tuple(dict.fromkeys(notes)),
         labels=labels,
     )
 
