@@ -9,6 +9,7 @@ import platform
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
@@ -99,7 +100,7 @@ class HostRun:
             records=sum(writer.records for writer in writers),
             logical_bytes=sum(writer.logical_bytes for writer in writers),
             bytes_written=sum(writer.bytes_written for writer in writers),
-            **_kept(writers),
+            **_merge_retention(writers),
             **fields,
         )
 
@@ -115,16 +116,34 @@ class HostRun:
             raise explain(error, self.root) from error
 
 
-def _kept(writers: Sequence[HostWriter]) -> dict[str, Any]:
-    """Return `HostWriter.kept` of several writers with separate step counts."""
-    all_fields = [writer.kept() for writer in writers]
-    result = next((fields for fields in all_fields if "ended" in fields), all_fields[0] if all_fields else {})
-    if "removed" in result:
-        for name in ("steps", "records"):
-            result["removed"][name] = sum(fields["removed"][name] for fields in all_fields)
-    if "unknown" in result:
-        result["unknown"] = sum(fields["unknown"] for fields in all_fields)
-    return result
+def _merge_retention(writers: Sequence[HostWriter]) -> dict[str, Any]:
+    """Merge the fields `HostWriter.kept` of several writers with separate step counts.
+
+    Numbers are summed, `first` and `last` are those of all removed steps, and `ended` is that of the first writer that
+    ended early.
+    """
+    fields_of_writers = [writer.kept() for writer in writers]
+    merged: dict[str, Any] = {}
+    removed = [fields["removed"] for fields in fields_of_writers if "removed" in fields]
+    if removed:
+        merged["removed"] = {
+            "steps": sum(summary["steps"] for summary in removed),
+            "records": sum(summary["records"] for summary in removed),
+            "first": min((summary["first"] for summary in removed if summary["first"] is not None), default=None),
+            "last": max((summary["last"] for summary in removed if summary["last"] is not None), default=None),
+        }
+    ended = [fields["ended"] for fields in fields_of_writers if "ended" in fields]
+    if ended:
+        merged["ended"] = ended[0]
+    unknown = [fields["unknown"] for fields in fields_of_writers if "unknown" in fields]
+    if unknown:
+        merged["unknown"] = sum(unknown)
+    harmless: Counter[str] = Counter()
+    for fields in fields_of_writers:
+        harmless.update(fields.get("harmless", {}))
+    if harmless:
+        merged["harmless"] = dict(harmless.most_common())
+    return merged
 
 
 def _encode(manifest: dict[str, Any]) -> bytes:
