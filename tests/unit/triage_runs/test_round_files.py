@@ -167,4 +167,4 @@ class TestOutlines:
 
 def test_a_dump_beside_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["triage", "--path", str(tmp_path), str(tmp_path)]) == Exit.USAGE
-    assert "--path is for --run" in capsys.readouterr().err
+    assert "--path needs --run" in capsys.readouterr().err
