@@ -33,7 +33,7 @@ _LONGEST_NAME = 200
 
 
 class HostRun:
-    """Writes the manifest of a run into its directory, which must exist and be empty. Raises WriteError."""
+    """The manifest of one run of one rank, written to an existing, empty directory. Methods raise WriteError."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class HostRun:
         versions: dict[str, str],
         settings: Optional[Mapping[str, str]] = None,
     ) -> None:
-        """settings: of the framework, by names that a user knows: `torch.get_num_threads()`."""
+        """settings: values of framework settings, by the call that returns each, such as `torch.get_num_threads()`."""
         self.root, rank = directory.path, directory.rank
         self._manifest: dict[str, Any] = {
             "schema": "ascend-dump/host/1",
@@ -91,7 +91,7 @@ class HostRun:
     def finish(self, writers: Sequence[HostWriter], failure: Optional[AscendDumpError], **fields: Any) -> None:
         """Write the manifest of a capture that has ended. Raises WriteError.
 
-        fields  of the adapter, such as `steps_seen` and `tally`
+        fields  further fields of the manifest that the adapter provides, such as `steps_seen` and `tally`
         """
         self.write_manifest(
             state="complete" if failure is None else "incomplete",
@@ -150,23 +150,25 @@ def _encode(manifest: dict[str, Any]) -> bytes:
     try:
         return msgspec.json.encode(manifest, enc_hook=str)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_encodable(manifest), enc_hook=str)
+        return msgspec.json.encode(_with_encodable_texts(manifest), enc_hook=str)
 
 
-def _encodable(value: Any) -> Any:
-    """Return the value with all texts encodable in UTF-8: arguments and paths may have any byte."""
+def _with_encodable_texts(value: Any) -> Any:
+    """Return the value with what UTF-8 cannot encode replaced: arguments and paths may have any byte."""
     if isinstance(value, str):
         return encodable(value)
     if isinstance(value, dict):
-        return {_encodable(key): _encodable(item) for key, item in value.items()}
+        return {_with_encodable_texts(key): _with_encodable_texts(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_encodable(item) for item in value]
+        return [_with_encodable_texts(item) for item in value]
     return value if value is None or isinstance(value, (bool, int, float)) else encodable(str(value))
 
 
 def _file_name(model: str) -> str:
-    """Return a model name as CANN writes it into a path (device-side dump_task), truncated to the length of a file
-    name."""
+    """Return a model name with the characters replaced that CANN replaces in paths (device-side dump_task).
+
+    It is cut to 200 bytes.
+    """
     name = "".join("_" if letter in " ./\\\0" else letter for letter in encodable(model))
     while len(name.encode()) > _LONGEST_NAME:
         name = name[:-1]
