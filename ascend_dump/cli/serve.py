@@ -1,4 +1,4 @@
-"""`ascend-dump serve`: the page of `ascend-dump report` on this machine, with every tensor at hand."""
+"""`ascend-dump serve`: serve the page of `ascend-dump report` locally, with access to every tensor."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def serve(
 ) -> Exit:
     """Serve the page of DUMP, or of its comparison with REFERENCE, with slices, histograms and maps of every tensor.
 
-    It listens on this machine only (127.0.0.1), and its address contains a random token that is required. Requests
-    cannot change anything. From another machine use `ssh -L PORT:127.0.0.1:PORT` and the same
-    address.
+    The server listens on 127.0.0.1 only. Requests need the random token in the printed address, and cannot change
+    anything. From another machine, forward the port (`ssh -L PORT:127.0.0.1:PORT HOST`, with --port PORT), and open the
+    same address.
 
     It runs until Ctrl-C.
     """

@@ -29,7 +29,8 @@ from ascend_dump.native.languages import languages
 if TYPE_CHECKING:
     from ascend_dump.analysis.triage import Triage
 
-#: The language of the file for each framework: `ascend-dump run` reads settings of its own.
+#: The configuration language of the --next file, by framework. Frameworks that `ascend-dump run` starts have the one of
+#: its own settings.
 _LANGUAGE_OF = {
     "torch": "ascend-dump",
     "torch_npu": "ascend-dump",
@@ -46,14 +47,28 @@ _LANGUAGE_OF = {
     epilog="Example:  ascend-dump triage --run -- python train.py",
 )
 @click.argument("arguments", metavar="DUMP [REFERENCE] | --run -- COMMAND", nargs=-1, required=True)
-@click.option("--step", metavar="TEXT", help='Steps: "0|3-5|10"; "0" by default with --reference and --determinism.')
+@click.option(
+    "--step", metavar="TEXT", help='Steps, such as "0|3-5|10". Default: all; step 0 with --reference or --determinism.'
+)
 @click.option("--rank", metavar="TEXT", help='Global ranks: "0|3-5|10".')
 @selector_options("label")
 @click.option(
-    "-n", "--limit", type=click.IntRange(1), default=10, show_default=True, help="Print at most this many suspects."
+    "-n",
+    "--limit",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="Print at most this number of suspects or origins.",
 )
 @click.option("--next", "file", metavar="FILE", type=click.Path(dir_okay=False), help="Write the next request here.")
-@click.option("--for", "framework", type=click.Choice(list(_LANGUAGE_OF)), default="torch", show_default=True)
+@click.option(
+    "--for",
+    "framework",
+    type=click.Choice(list(_LANGUAGE_OF)),
+    default="torch",
+    show_default=True,
+    help="With --next: the framework whose configuration file is written.",
+)
 @click.option(
     "--run", is_flag=True, help="Run COMMAND repeatedly, each time with a narrower dump, until one operator is left."
 )
@@ -67,7 +82,9 @@ _LANGUAGE_OF = {
     help="With --reference: run once more with the correct values in place of the wrong ones.",
 )
 @click.option(
-    "--replay", is_flag=True, help="With --reference: run operators that differ again, to find which side is wrong."
+    "--replay",
+    is_flag=True,
+    help="With --reference: replay each differing operator on its recorded inputs, to find which side is wrong.",
 )
 @click.option("--path", metavar="DIRECTORY", help='With --run: the directory of the dumps, "triage" by default.')
 @click.option("--max-bytes", metavar="BYTES", help="With --run: size limit of all dumps together, such as 20GB.")
@@ -82,7 +99,9 @@ _LANGUAGE_OF = {
     is_flag=True,
     help="DUMP is of a quantised program and REFERENCE of the float one: rank the layers by their own errors.",
 )
-@click.option("--verbose", is_flag=True, help="With --run: print how the cause was found, and all that is known of it.")
+@click.option(
+    "--verbose", is_flag=True, help="With --run: also print the rounds that led to the cause, and all evidence."
+)
 @click.option("--run-out", is_flag=True, help="With --run: let COMMAND run to its end each time.")
 @executor_options
 @brief_option
@@ -113,7 +132,7 @@ def triage(
 
     Without a reference, rules detect NaN and Inf, values at the limit of their type, growth, dead outputs, gradients
     that are zero or reach no parameter, parameters that do not change, ranks that disagree, and uninitialised memory.
-    If nothing looks wrong, a step with the inputs and parameters of an earlier one has to give the same results.
+    If nothing is found, steps with equal inputs and parameters are compared: their results must be equal.
 
     --next writes a narrower request: the tensors of the findings and of their inputs, at their steps. For torch,
     torch_npu and torchair it is a file for ASCEND_DUMP=FILE or `ascend-dump run --config FILE`, for other frameworks a
@@ -124,8 +143,8 @@ def triage(
     differs is found. COMMAND has to do the same each time and read no input; it is stopped early if possible. The same
     command line resumes an interrupted run.
 
-    Exit code 0 without findings, 1 with findings, 3 if not everything could be checked or read; with --run the exit
-    code of a command that fails by itself. Ranks that the capture excludes do not change it.
+    Exit code 0 without findings, 1 with findings, 3 if not everything could be checked or read. With --run, if COMMAND
+    fails, its exit code. Ranks excluded from the capture do not affect the exit code.
     """
     selectors = {"step": step, "rank": rank}
     if quantised:
@@ -133,43 +152,43 @@ def triage(
             arguments, {**selectors, "label": label}, flags, brief=brief, as_json=as_json, run=run, next=file
         )
     if file is not None:
-        _check_next(Path(file), framework)
+        _check_next_file(Path(file), framework)
+    run_options = {"path": path, "max_bytes": max_bytes, "ignore": ignore, "symptom": symptom, **flags}
     if run:
         if label is not None:
             raise ConfigError(
-                f"--label {label} was given with --run, whose dumps have no labels", hint="leave one of them out"
+                f"--label {label} cannot be combined with --run: dumps of triage runs have no labels",
+                hint="leave one of them out",
             )
-        _refuse_executor(workers, dask)
+        _forbid_executor(workers, dask)
         from ascend_dump.cli.shared.triage_run import exit_of_run, run_command, show_run
 
-        settings = {"path": path or "triage", "max_bytes": max_bytes, "ignore": ignore, "symptom": symptom, **flags}
-        result = run_command(arguments, reference, selectors, to_stdout=not (as_json or brief), **settings)
-        show = None if as_json else partial(show_run, result, verbose=verbose)
-        return _finish(result, file, framework, show, exit_of_run(result), brief=brief)
-    _refuse(
-        arguments,
-        reference=reference,
-        path=path,
-        max_bytes=max_bytes,
-        verbose=verbose,
-        ignore=ignore,
-        symptom=symptom,
-        **flags,
-    )
+        run_options["path"] = path or "triage"
+        result = run_command(arguments, reference, selectors, to_stdout=not (as_json or brief), **run_options)
+        show, code = partial(show_run, result, verbose=verbose), exit_of_run(result)
+    else:
+        _require_dump_options(arguments, reference=reference, verbose=verbose, **run_options)
+        result = _triage_dumps(arguments, {**selectors, "label": label}, workers, dask)
+        show, code = partial(_show, result, limit), _exit_of_triage(result)
+    return _finish(result, file, framework, None if as_json else show, code, brief=brief)
+
+
+def _triage_dumps(
+    dumps: tuple[str, ...], selectors: dict[str, Optional[str]], workers: Optional[int], dask: Optional[str]
+) -> Triage:
     from ascend_dump.analysis.triage import triage as triage_dump
 
-    selectors["label"] = label
-    compared = "records read and compared" if workers is None and dask is None else "ranks compared"
+    if len(dumps) == 1:
+        progress_unit = "records"
+    else:
+        progress_unit = "records read and compared" if workers is None and dask is None else "ranks compared"
     with opened_executor(workers, dask) as executor:
-        result = triage_dump(
-            open_selected(arguments[0], selectors),
-            None if len(arguments) == 1 else open_selected(arguments[1], selectors),
-            watch=lambda passed: progress(passed, "records" if len(arguments) == 1 else compared),
+        return triage_dump(
+            open_selected(dumps[0], selectors),
+            None if len(dumps) == 1 else open_selected(dumps[1], selectors),
+            watch=lambda passed: progress(passed, progress_unit),
             executor=executor,
         )
-    return _finish(
-        result, file, framework, None if as_json else partial(_show, result, limit), _exit(result), brief=brief
-    )
 
 
 def _finish(
@@ -181,9 +200,12 @@ def _finish(
     *,
     brief: bool,
 ) -> Union[Exit, int]:
-    """Write the next request, then print the result: a closed pipe must not lose the file, nor a full disk the result.
+    """Write the next request, then print the result.
 
-    show: prints the result as text; None: it is printed as JSON. code: the exit code if the request was written
+    The file is written even if stdout is closed, and the result is printed even if the disk is full.
+
+    show  prints the result as text; None for JSON; not called with `brief`
+    code  the exit code unless writing fails
     """
     written, failure = None, None
     if file is not None and result.next is not None:
@@ -198,9 +220,12 @@ def _finish(
             _show_brief(result, written)
         else:
             show()
-            _show_next(result, file, written, framework)
+            _show_next(result, written, framework)
+        if file is not None and result.next is None:
+            click.echo(f"{file} is not written: there is nothing to dump next", err=True)
         sys.stdout.flush()
-    finally:  # printed even if stdout is closed; not raised, because with --json stdout has its document already
+    finally:
+        # The write error is printed even if stdout is closed. It is not raised: with --json the document is on stdout.
         if failure is not None:
             from ascend_dump.report.tables import escape_lines
 
@@ -208,20 +233,24 @@ def _finish(
     return code if failure is None else exit_code(failure)
 
 
-def _refuse_executor(workers: Optional[int], dask: Optional[str]) -> None:
+def _forbid_executor(workers: Optional[int], dask: Optional[str]) -> None:
     for name, value in (("--workers", workers), ("--dask", dask)):
         if value is not None:
-            raise ConfigError(f"{name} is for dumps, and --run runs a program", hint="leave one of them out")
+            raise ConfigError(
+                f"{name} applies to the analysis of dumps, and cannot be combined with --run",
+                hint="leave one of them out",
+            )
 
 
-def _refuse(dumps: tuple[str, ...], **settings: Any) -> None:
+def _require_dump_options(dumps: tuple[str, ...], **settings: Any) -> None:
     """Raise ConfigError for options that need --run, and for more than two dumps."""
     for name, value in settings.items():
         if value:
             option = f"--{name.replace('_', '-')}"
             raise ConfigError(
-                f"{option} is for --run, which runs a program",
-                hint="write `ascend-dump triage --run ... -- COMMAND`; of dumps `ascend-dump triage DUMP REFERENCE`",
+                f"{option} needs --run",
+                hint="to run a program, write `ascend-dump triage --run … -- COMMAND`; "
+                "to compare dumps, `ascend-dump triage DUMP REFERENCE`",
             )
     if len(dumps) > 2:
         raise ConfigError(
@@ -230,7 +259,7 @@ def _refuse(dumps: tuple[str, ...], **settings: Any) -> None:
         )
 
 
-def _check_next(file: Path, framework: str) -> None:
+def _check_next_file(file: Path, framework: str) -> None:
     """Raise ConfigError or WriteError if the request could not be written to the file."""
     suffix = languages()[_LANGUAGE_OF[framework]].suffix
     if not str(file).endswith(suffix):
@@ -250,7 +279,7 @@ def _write_json(result: Triage, written: Optional[Path]) -> None:
     write_document(sys.stdout, "triage", {**result.to_dict(), "written": written})
 
 
-def _exit(result: Triage) -> Exit:
+def _exit_of_triage(result: Triage) -> Exit:
     if result.comparison is not None:
         from ascend_dump.cli.compare import exit_of
 
@@ -296,21 +325,20 @@ def _show(result: Triage, limit: int) -> None:
     from ascend_dump.report.findings import text_lines
     from ascend_dump.report.tables import escape, folded
 
-    compared = result.comparison
-    if compared is not None:
-        counts = ", ".join(f"{count} {verdict}" for verdict, count in compared.counts.items())
-        click.echo(f"{compared.verdict}: {counts}")
+    comparison = result.comparison
+    if comparison is not None:
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in comparison.counts.items())
+        click.echo(f"{comparison.verdict}: {counts}")
         if result.why:
             click.echo("\n".join(folded(escape(result.why), sys.stdout, 2)))
         for origin in result.origins[:limit]:
             click.echo("")
-            click.echo("\n".join(text_lines(origin_finding(origin, compared))))
+            click.echo("\n".join(text_lines(origin_finding(origin, comparison))))
+        _show_hidden(len(result.origins), limit, "origin")
     for number, suspect in enumerate(result.suspect_findings()[:limit], 1):
         click.echo("\n".join(text_lines(suspect, number)))
         click.echo("")
-    hidden = len(result.suspects) - limit
-    if hidden > 0:
-        click.echo(f"and {hidden} more suspects: -n {len(result.suspects)}\n")
+    _show_hidden(len(result.suspects), limit, "suspect")
     for reason in result.reasons:
         click.echo(f"not checked: {escape(reason)}", err=True)
     for note in result.notes:
@@ -320,15 +348,20 @@ def _show(result: Triage, limit: int) -> None:
     click.echo(advice if "`" in advice else "\n".join(folded(advice, sys.stdout, 2)))
 
 
+def _show_hidden(count: int, limit: int, noun: str) -> None:
+    if count > limit:
+        click.echo(f"{counted(count - limit, f'more {noun}')} not shown: use -n {count}\n")
+
+
 def _show_brief(result: Triage, written: Optional[Path]) -> None:
     from ascend_dump.analysis.explaining.page_facts import origin_finding
     from ascend_dump.report.findings import brief_text, nothing_wrong
 
-    compared, findings = result.comparison, result.suspect_findings()
-    if compared is not None:
-        findings = [origin_finding(origin, compared) for origin in result.origins]
-        counts = ", ".join(f"{count} {verdict}" for verdict, count in compared.counts.items())
-        answer = f"{compared.verdict}: {counts}"
+    comparison, findings = result.comparison, result.suspect_findings()
+    if comparison is not None:
+        findings = [origin_finding(origin, comparison) for origin in result.origins]
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in comparison.counts.items())
+        answer = f"{comparison.verdict}: {counts}"
     elif findings:
         answer = counted(len(findings), "suspect")
     else:
@@ -345,21 +378,21 @@ def _show_brief(result: Triage, written: Optional[Path]) -> None:
     click.echo(brief_text(answer, first, next_steps=next_steps, not_checked=result.reasons, notes=notes))
 
 
-def _show_next(result: Triage, file: Optional[str], written: Optional[Path], framework: str) -> None:
+def _show_next(result: Triage, written: Optional[Path], framework: str) -> None:
     from ascend_dump.report.tables import escape
 
     if written is not None:
-        how = f", for ASCEND_DUMP={written} python …" if _LANGUAGE_OF[framework] == "ascend-dump" else ""
-        click.echo(f"next request: {escape(str(written))}, settings of {framework}{escape(how)}")
+        is_for_run = _LANGUAGE_OF[framework] == "ascend-dump"
+        usage = f"; run: ASCEND_DUMP={shlex.quote(str(written))} python …" if is_for_run else ""
+        click.echo(f"wrote the next request to {escape(str(written))} ({framework} settings){escape(usage)}")
         if framework != "torch" and result.cause is not None and result.cause.op_type.startswith("aten::"):
             click.echo(
-                f"its operators have the names of PyTorch's capture, and {framework} has different ones: "
-                f"find them with `ascend-dump ls` in a dump of {framework}, and change them in {escape(str(written))}",
+                f"{escape(str(written))} contains PyTorch's operator names: look up those of {framework} with "
+                f"`ascend-dump ls` in a dump of {framework}, and replace them in the file",
                 err=True,
             )
     elif result.next is not None:
         click.echo(
-            f"next: ASCEND_DUMP='{escape(result.next.to_text())}'; --next FILE --for FRAMEWORK writes it as a file"
+            f"next: ASCEND_DUMP={escape(shlex.quote(result.next.to_text()))}; "
+            "--next FILE --for FRAMEWORK writes it as a file"
         )
-    if file is not None and result.next is None:
-        click.echo(f"{file} is not written: there is nothing to dump next", err=True)

@@ -33,18 +33,20 @@ if TYPE_CHECKING:
 __all__ = ["RECORD_TYPES", "check_record_options", "convert_records", "is_file_of_host_dump", "is_host_dump"]
 
 RECORD_TYPES = ("npy", "npz", "bin", "txt", "csv", "pt", "safetensors")
-#: One file holds all tensors of an operator.
+#: One file contains all tensors of an operator.
 _ARCHIVES = ("npz", "safetensors")
 
 
 def is_host_dump(path: Path) -> bool:
-    """Return True if a directory holds a host dump, whose tensors stand together in shards."""
+    """Return True if a directory contains a dump in the dump format, in which several tensors share a shard file."""
     return path.is_dir() and any(INDEX in names for _, names in walked(path))
 
 
 def is_file_of_host_dump(path: Path) -> bool:
-    """Return True if this is a file of a host dump, which is converted only together with the others of its
-    directory."""
+    """Return True if the path is an index or a shard of the dump format.
+
+    Such files are converted by directory, not one by one.
+    """
     return path.name == INDEX or SHARD.fullmatch(f"0/{path.name}") is not None
 
 
@@ -55,7 +57,7 @@ def check_record_options(options: Options) -> None:
     for name in ("format", "shape", "original_format"):
         if getattr(options, name):
             raise ConfigError(
-                f"{name}={getattr(options, name)!r} is for layouts of the device, which only dumps of CANN have",
+                f"{name}={getattr(options, name)!r} converts layouts of the device, and only dumps of CANN have them",
                 hint="leave it out",
             )
     if options.dtype is not None and find_dtype(options.dtype) is None:
@@ -67,11 +69,11 @@ def check_record_options(options: Options) -> None:
 def convert_records(
     records: Iterable[Record], out: Path, options: Options, as_torch: Callable[[_Array], Any]
 ) -> Iterator[Result]:
-    """Write `{out}/rank{R}/{step}/{operator}.{io}.{index}.{type}` for each record, and yield what became of it.
+    """Write `{out}/rank{R}/{step}/{operator}.{io}.{index}.{type}`, and yield one `Result` per file.
 
     Types that numpy lacks become float32 in npy, npz, txt and csv; pt and safetensors keep them. npz and safetensors
-    hold all tensors of an operator as `input.0`, `output.0`. as_torch makes tensors of PyTorch. Records without values
-    are passed by. Raises WriteError when nothing more can be written.
+    contain all tensors of an operator as `input.0`, `output.0`. as_torch makes tensors of PyTorch. Records without
+    values are reported as skipped. Raises WriteError when nothing more can be written.
     """
     check_record_options(options)
     files = _FilesOfRecords(out)
@@ -79,19 +81,19 @@ def convert_records(
         members = list(group)
         files.count(members, execution)
         members = [record for record in members if record.error is not None or options.wants(record.io, record.index)]
-        for some in [members] if options.type in _ARCHIVES else [[record] for record in members]:
-            yield from _convert(some, files, options, as_torch)
+        for group_of_file in [members] if options.type in _ARCHIVES else [[record] for record in members]:
+            yield from _convert(group_of_file, files, options, as_torch)
 
 
 def _convert(
     members: list[Record], files: _FilesOfRecords, options: Options, as_torch: Callable[[_Array], Any]
 ) -> Iterator[Result]:
-    """Write one file, or several if several tensors have one position: no name in an archive comes twice."""
-    pending = _Pending()
+    """Write one file; begin another when a tensor has the io and index of an earlier one: names in it are unique."""
+    pending = _PendingFile()
     for record in members:
         try:
             array = record.numpy()
-        except NotSupported:  # it holds no values
+        except NotSupported:  # it has no values
             yield Result(record.path, skipped=True)
             continue
         except AscendDumpError as error:
@@ -99,14 +101,14 @@ def _convert(
             continue
         if f"{record.io}.{record.index}" in pending.arrays:
             yield pending.write(files, options, as_torch)
-            pending = _Pending()
+            pending = _PendingFile()
         pending.add(record, array, options.dtype)
     if pending.records:
         yield pending.write(files, options, as_torch)
 
 
-class _Pending:
-    """The tensors of the next file, and what is to be told about them."""
+class _PendingFile:
+    """The tensors of the next file, with their failures and warnings."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, _Array] = {}
@@ -157,7 +159,7 @@ def _write(path: Path, arrays: dict[str, _Array], options: Options, as_torch: Ca
         return write_torch(path, as_torch(array))
     if options.type == "bin":
         return write_bytes(path, np.ascontiguousarray(array))
-    plain = {name: _plain(one) for name, one in arrays.items()}
+    plain = {name: _to_numpy_dtype(value) for name, value in arrays.items()}
     if options.type == "npz":
         return write_npz(path, plain)
     [array, *_] = plain.values()
@@ -167,59 +169,66 @@ def _write(path: Path, arrays: dict[str, _Array], options: Options, as_torch: Ca
     return write_text(path, array, "," if options.type == "csv" else " ", head)
 
 
-def _plain(array: _Array) -> _Array:
-    """With a type that numpy itself has."""
+def _to_numpy_dtype(array: _Array) -> _Array:
+    """Return the array; as float32 if its dtype is not one of numpy's own."""
     return array if array.dtype.isbuiltin == 1 else array.astype("float32")
 
 
 class _FilesOfRecords:
-    """The files of records. An operator may have run again in a step under one name: all its files get a number."""
+    """The files of records.
+
+    An operator may run several times in a step under one name: files of its second and later runs end in `-2`, `-3`, ….
+    """
 
     def __init__(self, out: Path) -> None:
         self._out = out
         self._directory: Optional[Path] = None
-        self._taken: set[str] = set()
+        self._used_names: set[str] = set()
         self._last: Counter[str] = Counter()
         self._runs: Counter[str] = Counter()
         self._numbers: dict[Hashable, int] = {}
 
     def count(self, members: list[Record], execution: Hashable) -> None:
-        """Note that an operator ran. To be called for each of its runs, so that `--index` changes no number."""
-        record = next((one for one in members if one.error is None), None)
-        if record is None:  # one that cannot be read may not say of which step it is
+        """Count one run of an operator.
+
+        Call this for every run, even if none of its records is written: otherwise `--index` would change the numbers of
+        runs in file names.
+        """
+        record = next((member for member in members if member.error is None), None)
+        if record is None:  # an unreadable record may lack its step
             return
-        directory = _place(record, self._out)
-        if directory != self._directory:  # the records of a step come one after the other
-            self._directory, self._taken = directory, set()
+        directory = _directory_of(record, self._out)
+        if directory != self._directory:  # records are grouped by step, so the previous names can be forgotten
+            self._directory, self._used_names = directory, set()
             self._last, self._runs, self._numbers = Counter(), Counter(), {}
         if execution not in self._numbers:
             self._runs[_operator(record)] += 1
             self._numbers[execution] = self._runs[_operator(record)]
 
     def path(self, record: Record, type: str) -> Path:
-        """Where the record goes, or all of its operator; creates the directory."""
-        directory = _place(record, self._out)
-        if not self._taken:
+        """Return an unused path for a record, or for all records of its operator; create its directory."""
+        directory = _directory_of(record, self._out)
+        if not self._used_names:
             make_output_directory(directory)
-        place = f".{record.io}.{record.index}" if record.io and type not in _ARCHIVES else ""
+        tensor_suffix = f".{record.io}.{record.index}" if record.io and type not in _ARCHIVES else ""
         operator = _operator(record)
         number = self._numbers[record.execution]
         while True:
-            again = "" if number == 1 else f"-{number}"
-            name = fit_name(directory, f"{_file_name(operator + again + place)}.{type}", f".{type}")
-            if name not in self._taken:
-                self._taken.add(name)
-                self._last[operator + place] = max(number, self._last[operator + place])
+            run_suffix = "" if number == 1 else f"-{number}"
+            name = fit_name(directory, f"{_file_name(operator + run_suffix + tensor_suffix)}.{type}", f".{type}")
+            if name not in self._used_names:
+                self._used_names.add(name)
+                self._last[operator + tensor_suffix] = max(number, self._last[operator + tensor_suffix])
                 return directory / name
-            # Another operator has this name by itself, or two tensors have one position.
-            number = max(number, self._last[operator + place]) + 1
+            # Taken by an operator that is really called `X-2`, or by a tensor with the same io and index.
+            number = max(number, self._last[operator + tensor_suffix]) + 1
 
 
 def _operator(record: Record) -> str:
     return record.op_name or record.op_type or record.path.name
 
 
-def _place(record: Record, out: Path) -> Path:
+def _directory_of(record: Record, out: Path) -> Path:
     parts = [f"rank{record.rank}"] if record.rank is not None else []
     parts += [_file_name(part) for part in (record.run, record.model) if part]
     parts += [str(record.step)] if record.step is not None else []
@@ -227,6 +236,6 @@ def _place(record: Record, out: Path) -> Path:
 
 
 def _file_name(label: Optional[str]) -> str:
-    """Return a name as a file has it: names of operators hold what separates directories."""
+    """Return a name with path separators and unprintable characters replaced by `_`."""
     name = "".join(char if char.isprintable() and char not in "/\\\0" else "_" for char in label or "")
     return name if name.strip(".") else f"_{name}"

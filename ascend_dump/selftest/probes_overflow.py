@@ -1,4 +1,4 @@
-"""Probes of the records that a device writes of a planted overflow."""
+"""Probes of overflow records: what a device writes when a test program makes an overflow on purpose."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["PROBES"]
 _NOTHING = Outcome("unknown", "no overflow was recorded")
 _FLOAT_BIT, _CUBE_BIT = 0x20, 0x400
 _PREFIX = "Opdebug.Node_OpDebug."
-#: Beginnings of the names of devices whose record begins with the magic number.
+#: Name prefixes of the devices (SoCs) whose overflow records begin with the magic number.
 _MAGIC_SOCS = ("Ascend910B", "Ascend910_93", "Ascend950")
 
 
 def _records(evidence: Evidence) -> list[DeviceFile]:
-    """Return the records of overflows; capitals in their names do not matter."""
+    """Return the files with overflow records. Their names are compared without case."""
     return [
         file
         for file in evidence.files(evidence.overflow)
@@ -37,14 +37,18 @@ def overflow_found(evidence: Evidence) -> Outcome:
 
 
 def overflow_file(evidence: Evidence) -> Outcome:
-    """Judge the name of a record."""
+    """Check that the names of records begin with `_PREFIX`."""
     names = [file.path.name for file in _records(evidence)]
     wrong = next((name for name in names if not name.startswith(_PREFIX)), None)
-    return outcome(wrong is None, f"{len(names)} records" if wrong is None else wrong) if names else _NOTHING
+    return (
+        outcome(wrong is None, f"{len(names)} records" if wrong is None else f"{wrong}: expected {_PREFIX}…")
+        if names
+        else _NOTHING
+    )
 
 
 def overflow_task(evidence: Evidence) -> Outcome:
-    """Judge the task in the name of a record."""
+    """Check that the task id in the name of a record is 0."""
     tasks = {file.parsed.task_id for file in _records(evidence)}
     return outcome(tasks == {0}, f"tasks {sorted(map(str, tasks))}") if tasks else _NOTHING
 
@@ -55,7 +59,7 @@ def _bytes_of(file: DeviceFile) -> bytes:
 
 
 def overflow_payload(evidence: Evidence) -> Outcome:
-    """Judge length and beginning of a record."""
+    """Check the size of the payload, and the magic number on the devices that write it."""
     soc: Optional[str] = evidence.facts.get("soc")
     for file in _records(evidence):
         data = _bytes_of(file)
@@ -70,7 +74,7 @@ def overflow_payload(evidence: Evidence) -> Outcome:
 
 
 def overflow_operator(evidence: Evidence) -> Outcome:
-    """Judge the operator in a record: its file is in the same directory."""
+    """Check that the operator named in a record has a dump file in the same directory."""
     files = evidence.files(evidence.overflow)
     for file in _records(evidence):
         try:
@@ -92,7 +96,8 @@ def overflow_operator(evidence: Evidence) -> Outcome:
 def overflow_status(evidence: Evidence) -> Outcome:
     """Judge the status bits of the planted overflow of floating point.
 
-    The Cube unit may report the product by its own bit alone: that is no evidence about the other bit.
+    The Cube unit may set only its own bit for the overflowing matrix product. That neither confirms nor refutes the
+    floating-point bit.
     """
     if not _records(evidence):
         return _NOTHING

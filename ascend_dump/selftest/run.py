@@ -22,7 +22,7 @@ __all__ = ["SelfTest", "run_selftest"]
 class SelfTest:
     """The state and the result of a self-test.
 
-    results       the results of the checks, each a row of the table
+    results       one `CheckResult` for each row of the printed table
     probed        outcomes by probe
     on_device     a device, real or simulated, was used
     wants_device  at least one of the frameworks needs a device
@@ -70,10 +70,10 @@ def run_selftest(
     python: Optional[str] = None,
     tell: Callable[[CheckResult], None] = lambda result: None,
 ) -> SelfTest:
-    """Run the self-test in an empty directory.
+    """Run the self-test.
 
-    frameworks: names to test, all by default. tell: called with each result. Raises ConfigError for a framework that
-    has no self-test.
+    directory: an existing, empty directory for the dumps. frameworks: names to test, all by default. tell: called with
+    each result. Raises ConfigError for a framework that has no self-test.
     """
     subjects = {subject.name: subject for subject in SUBJECTS}
     unknown = [name for name in frameworks if name not in subjects]
@@ -107,9 +107,11 @@ def _check_subject(test: SelfTest, subject: Subject, runner: ScenarioRunner) -> 
 
 
 def _evidence(runs: dict[str, Ran], *, cann: bool) -> Evidence:
-    """Return the evidence of one framework on a device. The tensors are those of one scenario: all have the same.
+    """Return the evidence of one framework on a device.
 
-    cann: CANN writes the dumps. If not, the evidence consists of facts only.
+    The expected tensors are those of the scenario "with": every scenario computes the same ones.
+
+    cann: True if CANN writes the dumps; otherwise the evidence consists of facts only.
     """
     ran = runs.get("with", runs["plain"])
     facts = {"container": _is_container(), **ran.truth.get("facts", {})}

@@ -110,7 +110,7 @@ def run_triage(
     state = TriageState.open(Path(os.path.abspath(path)), settings)
     report: Tell = tell if tell is not None else _say_nothing
     try:
-        if state.resumed:
+        if state.is_resumed:
             report(f"resumes {state.directory}, which was interrupted")
         runner = RoundRunner(
             state, commands, tell=report, max_bytes=limit, ranks=ranks, run_out=run_out, ignore=ignore, output=output

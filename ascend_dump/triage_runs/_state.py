@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional
 
@@ -23,19 +23,19 @@ STATE = "triage.json"
 _SCHEMA = "ascend-dump/triage-state/1"
 _LOCK = ".lock"
 _TIME = "%Y%m%d%H%M%S"
-_LARGEST = 1 << 24
+_MAX_STATE_BYTES = 1 << 24
 
 
 class TriageState:
     """One triage: its directory, its settings, and its rounds as plain values.
 
     directory   `{path}/{time}`
-    resumed     True if it was begun before
+    is_resumed  True if rounds of an earlier process were read from disk
     """
 
     def __init__(self, directory: Path, settings: Mapping[str, Any], lock: int, rounds: list[dict[str, Any]]) -> None:
         self.directory = directory
-        self.resumed = bool(rounds)
+        self.is_resumed = bool(rounds)
         self.rounds = rounds
         self._settings = dict(settings)
         self._lock = lock
@@ -44,20 +44,23 @@ class TriageState:
     def open(cls, path: Path, settings: Mapping[str, Any]) -> TriageState:
         """Return the newest triage below `path` with the same settings that has not ended, else a new one.
 
-        Raises WriteError if it cannot be created, CaptureError if a command of it still runs.
+        Raises WriteError if the state cannot be written or locked, and CaptureError if a command of the interrupted
+        triage still runs.
         """
         make_private_directory(path)
         for directory in sorted(_directories(path), reverse=True):
-            document = _read(directory)
+            document = _read_state(directory)
             if document is None or document.get("asked") != settings or document.get("ended"):
                 continue
-            lock = _take(directory)
+            lock = _lock_directory(directory)
             if lock is not None:
                 state = cls(directory, settings, lock, list(document.get("rounds") or ()))
-                state._leave_out_unfinished()
+                with state._closed_on_error():
+                    state._discard_unfinished()
                 return state
         state = cls._new(path, settings)
-        state.save()
+        with state._closed_on_error():
+            state.save()
         return state
 
     @classmethod
@@ -72,13 +75,13 @@ class TriageState:
                 second += 1
             except OSError as error:
                 raise _unwritable(directory, error) from error
-        lock = _take(directory)
+        lock = _lock_directory(directory)
         if lock is None:
             raise CaptureError(f"another triage uses {directory}", hint="run the same command again")
         return cls(directory, settings, lock, [])
 
     def save(self, *, ended: bool = False) -> None:
-        """Write the state, at once. Raises WriteError."""
+        """Write the state atomically. Raises WriteError."""
         fields = {"schema": _SCHEMA, "asked": self._settings, "rounds": self.rounds, "ended": ended}
         draft = self.directory / f".{STATE}"
         try:
@@ -93,7 +96,16 @@ class TriageState:
     def close(self) -> None:
         os.close(self._lock)
 
-    def _leave_out_unfinished(self) -> None:
+    @contextlib.contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def _discard_unfinished(self) -> None:
+        """Remove the rounds that were interrupted, and their files. Raises CaptureError if one of them still runs."""
         unfinished = [entry for entry in self.rounds if not entry.get("finished")]
         for entry in unfinished:
             if is_running(entry.get("process"), entry.get("birth")):
@@ -120,9 +132,9 @@ def _directories(path: Path) -> list[Path]:
         return []
 
 
-def _read(directory: Path) -> Optional[dict[str, Any]]:
+def _read_state(directory: Path) -> Optional[dict[str, Any]]:
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        document = json.loads(read_small(directory / STATE, _LARGEST, follow_links=False))
+        document = json.loads(read_small(directory / STATE, _MAX_STATE_BYTES, follow_links=False))
         if isinstance(document, dict) and document.get("schema") == _SCHEMA and _are_rounds(document.get("rounds")):
             return document
     return None
@@ -142,7 +154,7 @@ def _is_round(value: Any) -> bool:
     return (code is None or type(code) is int) and all(type(number) in (int, float) for number in numbers)
 
 
-def _take(directory: Path) -> Optional[int]:
+def _lock_directory(directory: Path) -> Optional[int]:
     """Return a descriptor with the lock, or None if another process has locked it. Raises WriteError."""
     try:
         lock = open_private(directory / _LOCK, os.O_WRONLY)
@@ -150,9 +162,14 @@ def _take(directory: Path) -> Optional[int]:
         raise _unwritable(directory, error) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as error:
         os.close(lock)
-        return None
+        if isinstance(error, BlockingIOError):
+            return None
+        raise WriteError(
+            f"the state of the triage in {directory} cannot be locked: {error.strerror}",
+            hint="set --path to a directory of a file system with locks, such as a local one",
+        ) from error
     return lock
 
 

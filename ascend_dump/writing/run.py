@@ -9,6 +9,7 @@ import platform
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
@@ -32,7 +33,7 @@ _LONGEST_NAME = 200
 
 
 class HostRun:
-    """Writes the manifest of a run into its directory, which must exist and be empty. Raises WriteError."""
+    """The manifest of one run of one rank, written to an existing, empty directory. Methods raise WriteError."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class HostRun:
         versions: dict[str, str],
         settings: Optional[Mapping[str, str]] = None,
     ) -> None:
-        """settings: of the framework, by names that a user knows: `torch.get_num_threads()`."""
+        """settings: values of framework settings, by the call that returns each, such as `torch.get_num_threads()`."""
         self.root, rank = directory.path, directory.rank
         self._manifest: dict[str, Any] = {
             "schema": "ascend-dump/host/1",
@@ -90,7 +91,7 @@ class HostRun:
     def finish(self, writers: Sequence[HostWriter], failure: Optional[AscendDumpError], **fields: Any) -> None:
         """Write the manifest of a capture that has ended. Raises WriteError.
 
-        fields  of the adapter, such as `steps_seen` and `tally`
+        fields  further fields of the manifest that the adapter provides, such as `steps_seen` and `tally`
         """
         self.write_manifest(
             state="complete" if failure is None else "incomplete",
@@ -99,7 +100,7 @@ class HostRun:
             records=sum(writer.records for writer in writers),
             logical_bytes=sum(writer.logical_bytes for writer in writers),
             bytes_written=sum(writer.bytes_written for writer in writers),
-            **_kept(writers),
+            **_merge_retention(writers),
             **fields,
         )
 
@@ -115,39 +116,59 @@ class HostRun:
             raise explain(error, self.root) from error
 
 
-def _kept(writers: Sequence[HostWriter]) -> dict[str, Any]:
-    """Return `HostWriter.kept` of several writers with separate step counts."""
-    all_fields = [writer.kept() for writer in writers]
-    result = next((fields for fields in all_fields if "ended" in fields), all_fields[0] if all_fields else {})
-    if "removed" in result:
-        for name in ("steps", "records"):
-            result["removed"][name] = sum(fields["removed"][name] for fields in all_fields)
-    if "unknown" in result:
-        result["unknown"] = sum(fields["unknown"] for fields in all_fields)
-    return result
+def _merge_retention(writers: Sequence[HostWriter]) -> dict[str, Any]:
+    """Merge the fields `HostWriter.kept` of several writers with separate step counts.
+
+    Numbers are summed, `first` and `last` are those of all removed steps, and `ended` is that of the first writer that
+    ended early.
+    """
+    fields_of_writers = [writer.kept() for writer in writers]
+    merged: dict[str, Any] = {}
+    removed = [fields["removed"] for fields in fields_of_writers if "removed" in fields]
+    if removed:
+        merged["removed"] = {
+            "steps": sum(summary["steps"] for summary in removed),
+            "records": sum(summary["records"] for summary in removed),
+            "first": min((summary["first"] for summary in removed if summary["first"] is not None), default=None),
+            "last": max((summary["last"] for summary in removed if summary["last"] is not None), default=None),
+        }
+    ended = [fields["ended"] for fields in fields_of_writers if "ended" in fields]
+    if ended:
+        merged["ended"] = ended[0]
+    unknown = [fields["unknown"] for fields in fields_of_writers if "unknown" in fields]
+    if unknown:
+        merged["unknown"] = sum(unknown)
+    harmless: Counter[str] = Counter()
+    for fields in fields_of_writers:
+        harmless.update(fields.get("harmless", {}))
+    if harmless:
+        merged["harmless"] = dict(harmless.most_common())
+    return merged
 
 
 def _encode(manifest: dict[str, Any]) -> bytes:
     try:
         return msgspec.json.encode(manifest, enc_hook=str)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_encodable(manifest), enc_hook=str)
+        return msgspec.json.encode(_with_encodable_texts(manifest), enc_hook=str)
 
 
-def _encodable(value: Any) -> Any:
-    """Return the value with all texts encodable in UTF-8: arguments and paths may have any byte."""
+def _with_encodable_texts(value: Any) -> Any:
+    """Return the value with what UTF-8 cannot encode replaced: arguments and paths may have any byte."""
     if isinstance(value, str):
         return encodable(value)
     if isinstance(value, dict):
-        return {_encodable(key): _encodable(item) for key, item in value.items()}
+        return {_with_encodable_texts(key): _with_encodable_texts(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_encodable(item) for item in value]
+        return [_with_encodable_texts(item) for item in value]
     return value if value is None or isinstance(value, (bool, int, float)) else encodable(str(value))
 
 
 def _file_name(model: str) -> str:
-    """Return a model name as CANN writes it into a path (device-side dump_task), truncated to the length of a file
-    name."""
+    """Return a model name with the characters replaced that CANN replaces in paths (device-side dump_task).
+
+    It is cut to 200 bytes.
+    """
     name = "".join("_" if letter in " ./\\\0" else letter for letter in encodable(model))
     while len(name.encode()) > _LONGEST_NAME:
         name = name[:-1]

@@ -103,7 +103,7 @@ class TestOptions:
 
     def test_steps_on_which_torchair_hangs_are_told(self) -> None:
         problem = find(check_options({"enable_dump": True, "dump_step": "1" * 10_000 + "x"}), "AD244")
-        assert "ten times longer for every two digits more" in problem.message
+        assert "ten times longer for two more digits" in problem.message
 
     @pytest.mark.parametrize("steps", ["5-2", "3-3", "|".join("0" for _ in range(101)), "1-23-4", str(2**31)])
     def test_steps_that_torchair_takes_and_ge_refuses(self, place: Path, steps: str) -> None:
@@ -139,6 +139,12 @@ class TestOptions:
     def test_the_json_is_checked_with_it(self, place: Path) -> None:
         Path("file.json").write_text('{"dump": {"dump_path": "nowhere", "dump_list": [{}]}}')
         assert "AD110" in codes(check_options({"dump_config_path": "file.json"}))
+
+    def test_all_errors_of_the_json_are_listed(self, place: Path) -> None:
+        Path("file.json").write_text('{"dump": {"dump_path": 3, "dump_mode": "some", "dump_level": "none"}}')
+        errors = [one for one in check_options({"dump_config_path": "file.json"}) if one.severity == "error"]
+        assert len(errors) == len([one for one in check_file(Path("file.json"), all=True) if one.severity == "error"])
+        assert len(errors) > 1
 
     @pytest.mark.parametrize("mode", ["reduce-overhead", "npugraph_ex"])
     def test_aclgraph_modes_ignore_most_options(self, place: Path, mode: str) -> None:

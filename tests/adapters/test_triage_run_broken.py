@@ -184,7 +184,7 @@ def test_a_path_that_takes_nothing_is_told(tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--determinism", "dumps"], "--determinism is for --run"),
+        (["--determinism", "dumps"], "--determinism needs --run"),
         (["--confirm", "--run", "--", "true"], "confirm is for a comparison with a reference"),
         (["--step", "3", "--run", "--", "true"], "steps is for a comparison"),
         (["--reference", "'", "--run", "--", "true"], "is not a command line"),

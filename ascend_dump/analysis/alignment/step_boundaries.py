@@ -1,7 +1,7 @@
-"""Divide the steps of one program where those of the other begin.
+"""Divide the steps of one program at the step boundaries of the other.
 
-A step ends with the update of an optimizer of PyTorch. A program with its own optimizer has other steps, of one or
-several forward passes.
+A step ends with the update of an optimizer of PyTorch. If a program does not use an optimizer of PyTorch, its steps
+are delimited differently, and contain one or several forward passes.
 """
 
 from __future__ import annotations
@@ -15,44 +15,45 @@ from ascend_dump.analysis.operators.operator import Operator
 
 __all__ = ["OperatorSteps", "divided_steps", "may_be_divided"]
 
-#: A step of several others has about so many times their records, or more.
-_LARGER = 1.5
+#: Minimum ratio of the record counts of two paired steps from which the larger one may cover several steps.
+_MIN_RATIO = 1.5
 
 #: Rank and step, operators of actual, and of the reference.
 OperatorSteps = list[tuple[Key, list[Operator], list[Operator]]]
 
 
 def may_be_divided(steps: Steps) -> bool:
-    """Return True if one side lacks steps, and a step that it has is larger than that of the other side."""
-    sizes = [tuple(sum(map(len, batches)) for batches in sides) for _, *sides in steps]
-    return not all(map(all, sizes)) and any(min(size) > 0 and max(size) >= _LARGER * min(size) for size in sizes)
+    """Return True if a step is missing on one side, and a step of both sides is much larger on one of them."""
+    sizes = [tuple(sum(map(len, batches)) for batches in pair) for _, *pair in steps]
+    return not all(map(all, sizes)) and any(min(size) > 0 and max(size) >= _MIN_RATIO * min(size) for size in sizes)
 
 
 def divided_steps(steps: OperatorSteps) -> OperatorSteps:
-    """Return the steps of one rank; if one side has more of them, those of the other side are divided like these.
+    """Divide the longer steps of one rank at the step boundaries of the other side.
 
-    They are divided before forward passes, so both sides need the same number of forward passes in total.
+    Boundaries lie before forward passes. The steps are returned unchanged unless both sides have the same number of
+    passes in total, every step has a pass, and each of the longer steps ends where a step of the other side ends.
     """
-    keys = [[key for key, *sides in steps if sides[side]] for side in (0, 1)]
-    sides = [[operators for _, *sides in steps if (operators := sides[side])] for side in (0, 1)]
+    keys = [[key for key, *pair in steps if pair[side]] for side in (0, 1)]
+    sides = [[operators for _, *pair in steps if (operators := pair[side])] for side in (0, 1)]
     finer = 0 if len(sides[0]) > len(sides[1]) else 1
-    passes = [list(map(_passes, side)) for side in sides]
+    passes = [list(map(_count_passes, side)) for side in sides]
     ends = [list(accumulate(counts)) for counts in passes]
-    are_parts = all(passes[finer]) and bool(ends[1 - finer]) and set(ends[1 - finer]) < set(ends[finer])
+    are_parts = all(map(all, passes)) and bool(ends[1 - finer]) and set(ends[1 - finer]) < set(ends[finer])
     if not are_parts or ends[0][-1] != ends[1][-1]:
         return steps
     counts = iter(passes[finer])
-    sides[1 - finer] = [part for operators in sides[1 - finer] for part in _parts(operators, counts)]
+    sides[1 - finer] = [part for operators in sides[1 - finer] for part in _split_by_passes(operators, counts)]
     return list(zip(keys[finer], *sides))
 
 
-def _passes(operators: Sequence[Operator]) -> int:
-    """Return the number of forward passes: of runs of operators of that phase."""
+def _count_passes(operators: Sequence[Operator]) -> int:
+    """Return the number of forward passes: of unbroken sequences of operators of the phase "forward"."""
     return sum(phase == "forward" for phase, _ in groupby(operator.phase for operator in operators))
 
 
-def _parts(operators: Sequence[Operator], counts: Iterator[int]) -> Iterator[list[Operator]]:
-    """Yield the operators of as many forward passes as each count says, with what follows these passes."""
+def _split_by_passes(operators: Sequence[Operator], counts: Iterator[int]) -> Iterator[list[Operator]]:
+    """Split the operators: each part has the next count of forward passes, and the operators that follow these."""
     part: list[Operator] = []
     remaining = next(counts)
     for phase, run in groupby(operators, key=lambda operator: operator.phase):

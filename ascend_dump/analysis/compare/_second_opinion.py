@@ -1,7 +1,7 @@
-"""A second opinion where a comparison is not sure: operators are run again on their recorded inputs.
+"""A second opinion on uncertain origins: their operators are replayed on the recorded inputs.
 
-Nothing proves that the files of a dump are harmless, so without being asked it runs only operators whose kernels check
-shapes and arguments. `replay=True` runs the others too.
+A dump may be malicious. So only operators whose kernels check shapes and arguments are replayed by default;
+`replay=True` replays the others too.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from ascend_dump.reading import Dump, Record
 
 __all__ = ["with_second_opinion"]
 
-#: One change of a program has few origins.
-_MANY = 3
-#: Origins whose operators are run again: reading their tensors takes time.
-_MOST = 3
+#: Maximum number of origins that need no second opinion: one change of a program has few.
+_MAX_CERTAIN_ORIGINS = 3
+#: Maximum number of origins whose operators are replayed: reading their tensors takes time.
+_MAX_REPLAYED_ORIGINS = 3
 
 
 def with_second_opinion(comparison: Comparison, dumps: Sequence[Dump]) -> Comparison:
-    """Return the comparison; if it is not sure of its origins, with the results of running their operators again.
+    """Add the results of a replay to the evidence of uncertain origins, and return the comparison.
 
-    It is not sure of an origin of the kind "unknown", nor of many of them. Without PyTorch nothing is added.
+    Origins are uncertain if one of them has the kind "unknown", or if there are more than `_MAX_CERTAIN_ORIGINS`.
+    Without PyTorch nothing is added.
 
     dumps: actual and the reference
     """
     origins = comparison.origins
-    is_sure = len(origins) <= _MANY and all(origin.kind != "unknown" for origin in origins)
+    is_sure = len(origins) <= _MAX_CERTAIN_ORIGINS and all(origin.kind != "unknown" for origin in origins)
     if is_sure or find_spec("torch") is None:
         return comparison
-    first = [_with_evidence(origin, dumps) for origin in origins[:_MOST]]
-    return replace(comparison, origins=(*first, *origins[_MOST:]))
+    first = [_with_evidence(origin, dumps) for origin in origins[:_MAX_REPLAYED_ORIGINS]]
+    return replace(comparison, origins=(*first, *origins[_MAX_REPLAYED_ORIGINS:]))
 
 
 def _with_evidence(origin: Origin, dumps: Sequence[Dump]) -> Origin:
@@ -49,29 +50,29 @@ def _with_evidence(origin: Origin, dumps: Sequence[Dump]) -> Origin:
         return origin
     sides = [side for side in (origin.pair.actual, origin.pair.reference) if side is not None]
     if not all(is_checked(side.op_type) for side in sides):
-        settles = "to settle it, compare with `--replay`, which runs it again; only if you trust the dump"
-        return replace(origin, evidence=(*origin.evidence, settles))
-    return replace(origin, evidence=(*origin.evidence, *_sentences(origin, dumps)))
+        hint = "undecided: run `ascend-dump compare --replay` to replay this operator, if you trust the dump"
+        return replace(origin, evidence=(*origin.evidence, hint))
+    return replace(origin, evidence=(*origin.evidence, *_replay_sentences(origin, dumps)))
 
 
-def _sentences(origin: Origin, dumps: Sequence[Dump]) -> Iterator[str]:
-    """Yield a sentence for each side whose operator can be run again."""
+def _replay_sentences(origin: Origin, dumps: Sequence[Dump]) -> Iterator[str]:
+    """Replay the operator of each side, and yield a sentence with the result."""
     sides = ("actual", origin.pair.actual), ("the reference", origin.pair.reference)
     for dump, (side, record) in zip(dumps, sides):
-        text = None if record is None else _result(dump, record)
+        text = None if record is None else _replay_verdict(dump, record)
         if text is not None:
-            yield f"run again, the output of {side} {text}"
+            yield f"replay: the output of {side} {text}"
 
 
-def _result(dump: Dump, record: Record) -> Optional[str]:
+def _replay_verdict(dump: Dump, record: Record) -> Optional[str]:
     from ascend_dump.analysis.replay import replay
 
-    of_step = dump.select(step=record.step, rank=record.rank)
+    step_records = dump.select(step=record.step, rank=record.rank)
     try:
-        again = replay([one for one in of_step if one.execution == record.execution])
+        replayed = replay([candidate for candidate in step_records if candidate.execution == record.execution])
     except AscendDumpError:
         return None
-    output = next((pair for pair in again.pairs if pair.record.index == record.index), None)
+    output = next((pair for pair in replayed.pairs if pair.record.index == record.index), None)
     if output is None:
         return None
     if output.verdict in ("equal", "noise"):

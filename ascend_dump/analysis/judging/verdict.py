@@ -1,11 +1,12 @@
 """Judge the numbers of a pair: may rounding have made this difference?
 
-The rounding envelope: every |d| is at most 2u|reference| + (8 sqrt(K) a + i u) rms(reference). Here u is the unit of
-rounding of the type, and a that of the accumulator (float32, or float64 for float64). K is the number of terms summed
-for an element, and i the number of roundings in between: 1.5 for types of at most 16 bits, whose kernels may keep
-intermediate results in them, else 0. And if more than 1 % of the elements differ, neither side may be the larger one:
-the signs of d lean by at most 6 standard deviations, or the bias is below that of approximations of functions and long
-sums. `tests/benchmarks/bench_calibration.py` contains the measurements behind these numbers.
+Let d = actual - reference. In the rounding envelope every |d| is at most 2u|reference| + (8 sqrt(K) a + i u)
+rms(reference). Here u is the unit of rounding of the type, and a that of the accumulator (float32, or float64 for
+float64). K is the number of terms summed for an element, and i the number of roundings in between: 1.5 for types of at
+most 16 bits, whose kernels may keep intermediate results in them, else 0. If more than 1 % of the elements differ, d
+must not be biased either: its signs lean to one side by at most 6 standard deviations, or its mean is below the bias
+that approximated functions and long sums have. `tests/benchmarks/bench_calibration.py` contains the measurements behind
+these numbers.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ class Rules(NamedTuple):
 
     envelope    standard deviations of a sum's rounding error that an element may differ by
     terms       K, if neither type nor shapes of an operator determine it
-    steps       units of rounding that kernels of narrow types lose in intermediate results
     drift       largest lean of the signs of the differences to one side, in standard deviations
+    steps       rounding error of intermediate results in types of at most 16 bits, in units of rounding (i above)
     bias        relative bias, in units of rounding, that implementations of one function may have: for types of at most
                 16 bits (which round similar values alike), and for others
     gain        by how much an operator may amplify the relative error of its inputs
-    flips       the share of indices and flags that noise in the inputs may change
-    undefined   indices of outputs that carry no defined value, besides the known ones; only per glob
-    special     globs of operator names or types, each with rules of its own
     ceiling     the relative error (Euclidean) above which a difference is never noise, in units of sqrt(u)
+    flips       the share of indices and flags that noise in the inputs may change
+    undefined   indices of further outputs that the operator leaves unset, see `undefined_outputs`; only for a glob
+    special     globs of operator names or types, each with rules of its own
     """
 
     envelope: float = 8.0
@@ -71,10 +72,10 @@ class Rules(NamedTuple):
 class Noise(NamedTuple):
     """The effect that noise in the inputs of an operator may have on its output.
 
-    size    absolute, as a root mean square
-    unit    the coarsest unit of rounding among its possible sources
-    most    absolute, of one element
-    each    relative to the size of each element
+    size    root mean square of the noise in the output
+    unit    coarsest unit of rounding among the possible sources of the noise
+    most    largest noise of one element
+    each    largest noise of one element, relative to the element
     """
 
     size: float = 0.0
@@ -86,7 +87,7 @@ class Noise(NamedTuple):
 _NO_NOISE = Noise()
 #: The largest relative error of a sum, however long it is.
 _MOST_SUMMED = 0.25
-#: Units of rounding, of its own size, that each element may differ by if the inputs have noise.
+#: Units of rounding, relative to each element, by which it may differ if the inputs have noise.
 _LAST_PLACES = 32
 
 
@@ -107,16 +108,16 @@ def judge(
 
     terms       number of terms summed for an element (at least 64 is assumed)
     own_type    the kernel may accumulate term by term in the type of the tensor
-    between     number of intermediate roundings relative to the usual number, for narrow types
+    between     factor on `rules.steps`, for types of at most 16 bits
     noise       that of the operator's inputs
     scale       the rms that the output would have if its terms did not cancel
-    cast        one side has a finer type: equal values are rounded alike, so signs of the differences may lean
+    cast        one side was computed in a finer type: equal values are rounded alike, so differences may be biased
     constant    elements are computed with a number that kernels may round to the type of the tensor
     """
     if measure.nonfinite:
         return "different", f"{measure.nonfinite} of {measure.count} elements are NaN or Inf on one side only"
     if not measure.unequal:
-        return "noise", "equal values in other bits (another type, signs of zeros, bits of NaN)"
+        return "noise", "equal values, different bits (another dtype, -0.0, bits of NaN)"
     kind = float_kind(dtype)
     if kind is None:
         if noise.size and measure.share <= rules.flips:
@@ -125,47 +126,52 @@ def judge(
     accumulator = math.ldexp(0.5, -52 if kind.mantissa == 52 else -23)
     length = max(terms if terms is not None else rules.terms, 64)
     roundings = rules.envelope * math.sqrt(length)
-    # Term by term, sums of similar terms are rounded to one side.
+    # If similar terms are added one by one, all roundings go the same way: the error grows with K, not with sqrt(K).
     summed = min((max(roundings, length) if own_type else roundings) * accumulator, _MOST_SUMMED)
     floor = summed
     narrow = kind.mantissa <= 10
     if narrow:
         floor += kind.unit * (roundings if own_type else rules.steps * between)
     size = max(measure.rms, scale)
-    # Numbers below the smallest normal one are all noise to each other.
+    # Differences below the smallest normal number count as noise.
     tiny = math.ldexp(1.0, kind.lowest - kind.mantissa)
     lost = tiny * ((4 * math.sqrt(length) if own_type else 4) if narrow else 1)
     over, apart = measure.excess - lost, max(measure.rmse - lost, 0.0)
     if noise.size:
         allowed = floor * size + rules.gain * noise.size
         ceiling = max(rules.ceiling * math.sqrt(max(kind.unit, noise.unit)) * size, floor * size, 4 * noise.size)
-        # If a few elements are much larger than the others, each is compared with its own size.
+        # If a few elements are much larger than the others, differences may be small relative to each element instead.
         follows = over <= max(16 * allowed, 4 * noise.most) or measure.max_rel <= max(
             _LAST_PLACES * kind.unit, 4 * noise.each
         )
         if apart <= min(allowed + 2 * kind.unit * size, ceiling) and follows:
-            return "noise", f"within what rounding in its inputs makes (relative error {measure.rel_l2:.2g})"
+            return "noise", f"explained by the rounding of the inputs (relative error {measure.rel_l2:.2g})"
         if not follows and apart <= allowed:
             return (
                 "different",
-                f"an element is {measure.max_abs:.2g} off, {allowed:.2g} expected of the noise in its inputs",
+                f"one element differs by {measure.max_abs:.2g}; the noise in the inputs explains at most {allowed:.2g}",
             )
-        expected = f"{min(allowed, ceiling) / size:.2g} expected of" if size else "more than"
-        return "different", f"relative error {measure.rel_l2:.2g}, {expected} the noise in its inputs"
-    # Intermediate roundings of an element that is much larger than the others are relative to its own size.
+        explained = f"the noise in the inputs explains at most {min(allowed, ceiling) / size:.2g}" if size else ""
+        return "different", f"relative error {measure.rel_l2:.2g}; {explained or 'the noise in the inputs is smaller'}"
+    # For an element much larger than the others, intermediate roundings are relative to its own size.
     each = between > 1 and narrow and measure.max_rel <= (2 + between * rules.steps) * kind.unit
     if over > floor * size and not each:
-        times = f"{over / (floor * size):.3g} times" if size else "not at all in"
-        return "different", f"an element is {times} the rounding envelope (relative error {measure.rel_l2:.2g})"
+        times = (
+            f" by {over / (floor * size):.3g} times the rounding envelope" if size else ", the reference is all zero"
+        )
+        return "different", f"one element differs{times} (relative error {measure.rel_l2:.2g})"
     bias = measure.bias * measure.rms / size if size else 0.0
     limit = kind.unit * ((1.0 if cast and narrow else rules.bias[0 if narrow else 1]) + constant)
-    # Below the smallest normal number the unit is larger relative to the numbers; on average a quarter of it is lost.
+    # Subnormal numbers have a larger relative spacing; rounding loses a quarter of the spacing on average.
     limit = max(limit, 0.25 * tiny / size) if size else limit
-    # Errors of long sums of similar terms lean the same way.
+    # Long sums of similar terms have a bias of their own, so it is no evidence of a difference.
     biased = bias > max(limit, summed) and not (own_type and narrow)
     if measure.drift > rules.drift and measure.share > 0.01 and biased:
-        where = f"{measure.share:.0%} of the elements differ"
-        return "different", f"{where} and lean to one side (bias {measure.bias:.2g}, drift {measure.drift:.3g})"
+        share = f"{measure.share:.0%} of the elements differ"
+        return (
+            "different",
+            f"{share}, mostly in the same direction (bias {measure.bias:.2g}, drift {measure.drift:.3g})",
+        )
     return "noise", f"within rounding (relative error {measure.rel_l2:.2g})"
 
 

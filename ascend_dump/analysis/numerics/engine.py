@@ -1,5 +1,4 @@
-"""Run compiled kernels over the memory of two tensors: the choice of kernel and threads, and when numpy is used
-instead."""
+"""Run compiled kernels over two arrays: select the kernel, divide the work among threads, and fall back to numpy."""
 
 from __future__ import annotations
 
@@ -27,12 +26,12 @@ __all__ = ["Sums", "compiled_codes", "compiled_sums", "compiled_unequal", "first
 
 log = logging.getLogger("ascend_dump")
 
-#: Elements from which compiled kernels are worth calling.
+#: Minimum number of elements for which a compiled kernel is faster than numpy.
 _WORTH_CALLING = 1 << 13
-#: Elements from which it is worth counting pairs of bytes: each part has a table of a megabyte.
+#: Minimum number of elements for `compiled_codes`: every part allocates a table of one megabyte.
 _WORTH_COUNTING = 1 << 24
-#: Elements of a part: each thread has at least two, a third of a millisecond of work, which is several times what
-#: starting it costs. Large tensors have about `_PARTS` parts, whose sizes are multiples of this.
+#: Elements per part. A thread gets at least two parts (about 0.3 ms of work), several times the cost of starting it.
+#: Large tensors are split into about `_PARTS` parts, whose sizes are multiples of `_PART`.
 _PART, _PARTS = 1 << 18, 32
 _MOST_THREADS = 8
 
@@ -41,7 +40,7 @@ _compiled: set[Any] = set()
 
 
 class Sums(NamedTuple):
-    """Results of one pass over a pair; the names are those of `Measure`, or of the numbers it is computed from."""
+    """Sums and maxima over one pair of arrays, from which `Measure` is computed; see `kernels.pair`."""
 
     d2: float
     b2: float
@@ -86,7 +85,10 @@ def compiled_sums(a: np.ndarray, b: np.ndarray, kind: FloatKind) -> Optional[Sum
 
 
 def compiled_codes(a: np.ndarray, b: np.ndarray) -> Optional[np.ndarray]:
-    """Return the counts of `count_codes` for types of one byte; None if numpy has to compare them."""
+    """Return how often each pair of bytes (a, b) occurs, at index 256 * a + b, for types of one byte.
+
+    None if numpy has to compare them.
+    """
     import numpy as np
 
     if a.itemsize != 1 or b.itemsize != 1 or a.size < _WORTH_COUNTING or not _is_worth_it(a.size):
@@ -104,7 +106,7 @@ def compiled_codes(a: np.ndarray, b: np.ndarray) -> Optional[np.ndarray]:
 
 
 def first_code(a: np.ndarray, b: np.ndarray, codes: np.ndarray) -> int:
-    """Return the index of the first pair of bytes whose code is among `codes`, which `compiled_codes` counted."""
+    """Return the index of the first pair of bytes (a, b) whose number 256 * a + b is in `codes`."""
     import numpy as np
 
     from ascend_dump.analysis.numerics.kernels import find_code
@@ -116,7 +118,10 @@ def first_code(a: np.ndarray, b: np.ndarray, codes: np.ndarray) -> int:
 
 
 def compiled_unequal(a: np.ndarray, b: np.ndarray) -> Optional[tuple[int, float, int]]:
-    """Return the results of `count_unequal` for exact types; None if numpy has to compute them."""
+    """Return the number of unequal elements, the largest difference, and its index (-1 if there is none).
+
+    The arrays have one integer or bool type. None if numpy has to compute them.
+    """
     import numpy as np
 
     if not _is_worth_it(a.size) or a.dtype != b.dtype or a.dtype.kind not in "iub" or not a.dtype.isnative:
@@ -131,6 +136,7 @@ def compiled_unequal(a: np.ndarray, b: np.ndarray) -> Optional[tuple[int, float,
         _give_up(error)
         return None
     unequal = sum(counted[0] for _, counted in parts)
+    # The largest difference; among equals the one with the smallest index, hence the minus.
     differing = [(size, -(start + index)) for start, (_, size, index) in parts if index >= 0]
     largest, where = max(differing, default=(0.0, 1))
     return unequal, largest, -where
@@ -145,11 +151,17 @@ def _give_up(error: Exception) -> None:
     _failed = True
     missing = isinstance(error, ModuleNotFoundError) and error.name in ("numba", "llvmlite")
     if not missing and not isinstance(error, ForkedInCompiler):
-        log.warning("numba cannot compare tensors (%s); numpy does, several times slower", type(error).__name__)
+        log.warning(
+            "numba failed (%s): tensors are compared by numpy instead, which is several times slower",
+            type(error).__name__,
+        )
 
 
 class _Words(NamedTuple):
-    """Integers as which the kernels read a type of floats, and the table of values for integers of 8 bits."""
+    """The integer type under which the kernels read a float type.
+
+    table  the values of the 256 codes of an 8-bit float; else empty
+    """
 
     dtype: np.dtype[Any]
     table: Any
@@ -218,7 +230,7 @@ def _over_parts(kernel: Callable[..., Any], a: np.ndarray, b: np.ndarray, *param
 
 
 def _aligned(array: np.ndarray) -> np.ndarray:
-    """Return the array, copied if its elements are at odd addresses: kernels are compiled for aligned ones only."""
+    """Return the array, copied if its memory is not aligned: kernels are compiled for aligned arrays only."""
     return array if array.flags.aligned else _read_only(array.copy())
 
 
@@ -239,7 +251,7 @@ def _merged(parts: list[tuple[int, Any]]) -> Sums:
     ulp: np.ndarray = sum(counts for _, (_, counts) in parts)
 
     def first(name: str, index_name: str, value: float) -> int:
-        """Return an element's index, from the first part in which the number of this name reaches the value."""
+        """Return the global index under `index_name` in the first part whose `name` is at least `value`; else -1."""
         part = int((table[:, SUM_NAMES.index(name)] >= value).argmax())
         index = int(table[part, SUM_NAMES.index(index_name)])
         return parts[part][0] + index if index >= 0 else -1

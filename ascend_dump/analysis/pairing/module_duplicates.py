@@ -1,4 +1,7 @@
-"""Dumps of modules beside the functions that these call, such as msprobe's level "mix": the same tensors twice."""
+"""Drop modules from dumps that record both modules and the functions they call, such as msprobe's level "mix".
+
+The tensors of these modules occur twice.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ __all__ = ["without_modules"]
 
 
 def without_modules(operators: Sequence[Operator]) -> list[Operator]:
-    """Return the operators without modules whose outputs are outputs of functions too; a dump of modules alone keeps
-    all.
+    """Return the operators, minus the modules whose every output is also an output of a function.
 
-    The gradient of a weight may be transposed: the function multiplied by the transposed weight.
+    Modules without recorded outputs stay, and so do all modules if there are no functions. A weight gradient may be
+    recorded transposed, because the function computes with the transposed weight: both forms are recognised.
     """
     modules = {operator.position for operator in operators if _is_module(operator)}
     if not modules or len(modules) == len(operators):
@@ -26,7 +29,7 @@ def without_modules(operators: Sequence[Operator]) -> list[Operator]:
         for operator in operators
         if operator.position not in modules
         for record in operator.outputs
-        for identity in _identities(record)
+        for identity in _identities_with_transposed(record)
     }
     return [
         operator
@@ -42,7 +45,7 @@ def _is_module(operator: Operator) -> bool:
     return bool(records) and records[0].attrs.get("level") == "module"
 
 
-def _identities(record: Record) -> Iterator[Hashable]:
+def _identities_with_transposed(record: Record) -> Iterator[Hashable]:
     identity = identity_of(record)
     if identity is None:
         return
@@ -54,7 +57,7 @@ def _identities(record: Record) -> Iterator[Hashable]:
         try:
             transposed = np.ascontiguousarray(record.numpy().T)
         except NotSupported:
-            # Transposing leaves the statistics as they are.
+            # Only statistics are known: they are equal after a transposition, only the shape changes.
             if isinstance(identity, tuple):
                 yield (record.shape[::-1], *identity[1:])
             return

@@ -51,7 +51,7 @@ class Rerun:
                 text = f"is wrong for its inputs: {result.reason}"
             else:
                 text = f"is {result.verdict}: {result.reason}"
-            lines.append(f"run again, the output of {side} {text}")
+            lines.append(f"replay: the output of {side} {text}")
         return lines
 
     def _of(self, operator: Operator, record: Record) -> Union[str, Replayed]:

@@ -10,13 +10,14 @@ stand-ins of `ascend_dump.fakes.device.offline_model`; the simulated device exec
 Differences from pyACL on a device:
 
 - Only the functions below exist: no `acl.op`, `acl.media`, `acl.prof`, no dynamic shapes or AIPP.
-- The simulated device is the only one. Devices with a lower number are counted and cannot be set.
-- A pointer to bytes or an array stays valid for the next 64 such calls; the real one only while the object lives.
+- There is one simulated device. If its number is n, `get_device_count` returns n + 1, but lower ones cannot be set.
+- The pointer that `acl.util` returns for bytes or an array stays valid for the next 64 calls that return such a
+  pointer; in pyACL it is valid only as long as the object exists.
 - Work in a stream is done when the stream is synchronised, never before. The default stream (0) is synchronous.
-- For a wrong pointer `acl.util` raises ValueError and `acl.rt.memcpy` returns 107000; the real process ends.
+- With an invalid pointer `acl.util` raises ValueError and `acl.rt.memcpy` returns 107000; the real process crashes.
 - `acl.mdl.load_*` before `acl.init` returns 100001; the real library refuses only some of its functions.
-- `acl.mdl.finalize_dump` also ends the dump of `acl.init`. Loaded models are no longer dumped; the documents ask to
-  unload them.
+- In the fake, `acl.mdl.finalize_dump` also ends the dump that `acl.init` began. Models stay loaded, but are not dumped;
+  CANN's documentation asks to unload them first.
   (assumption acl.finalize_ends_init) (assumption acl.loaded_models_stop)
 - Paths must be text: a `pathlib.Path` raises TypeError, as in an extension module.
 """
@@ -58,14 +59,14 @@ class _Acl:
         return self._process.remove(buffer, "buffer")
 
     def get_data_buffer_addr(self, buffer: int) -> int:
-        return self._buffer(buffer).address
+        return self._data_buffer(buffer).address
 
     def get_data_buffer_size(self, buffer: int) -> int:
-        return self._buffer(buffer).size
+        return self._data_buffer(buffer).size
 
     get_data_buffer_size_v2 = get_data_buffer_size
 
-    def _buffer(self, buffer: int) -> DeviceBuffer:
+    def _data_buffer(self, buffer: int) -> DeviceBuffer:
         data_buffer: DeviceBuffer = self._process.get(buffer, "buffer") or DeviceBuffer(0, 0)
         return data_buffer
 
@@ -86,12 +87,12 @@ def _module(name: str, part: object) -> ModuleType:
     module = ModuleType(name, (type(part).__doc__ or "").strip())
     for function in dir(part):
         if not function.startswith("_"):
-            setattr(module, function, _plain(getattr(part, function)))
+            setattr(module, function, _with_int_codes(getattr(part, function)))
     return module
 
 
-def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with plain ints for codes, as in an extension module."""
+def _with_int_codes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function so that it returns status codes as int instead of `AclError`, as the extension module does."""
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:

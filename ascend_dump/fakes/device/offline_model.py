@@ -12,10 +12,10 @@
       "status_check": true                  # built with atc --status_check=1: operators report overflow
     }
 
-Nodes are in execution order; an input of a node is `name:output` of an input of the model or of an earlier node. Types
-and attributes are GE's, those of `npu_ops`. A constant has a type and a shape and either `values` (flat, in C
-order) or `data` (base64 of the little-endian bytes). `original_names`, `no_task`, `attrs` and
-`status_check` may be missing.
+Nodes are in execution order. An input of a node is `name:index`, where name is an input of the model or an earlier
+node, and index is the number of its output. Types and attributes are those of GE operators, as in `npu_ops` of the
+TensorFlow adapter. A constant has a type and a shape and either `values` (flat, in C order) or `data` (base64 of the
+little-endian bytes). `status_check`, and `original_names`, `no_task`, `attrs` and `inputs` of a node are optional.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["OfflineModel", "OfflineNode", "TensorSpec", "check", "find_dtype", "
 _Path = Union[str, "os.PathLike[str]"]
 
 _MAX_BYTES = 1 << 30
-#: The largest tensor of a stand-in: running it allocates all tensors.
+#: Maximum number of elements of a tensor: all tensors of a model are allocated when it runs.
 _MAX_ELEMENTS = 1 << 28
 _HINT = "the form is described in ascend_dump.fakes.device.offline_model"
 
@@ -109,31 +109,36 @@ def load(source: Union[_Path, bytes]) -> OfflineModel:
 def check(document: Any) -> OfflineModel:
     """Return the model in a decoded JSON document. Raises ConfigError for the first error in it.
 
-    The types of operators are checked when they run.
+    Types of operators are not checked here, but when the model runs.
     """
     root = _mapping(document, "the document")
     name = _text(root, "model", "the document")
-    inputs = tuple(_input(_mapping(item, "an input"), f"inputs[{index}]") for index, item in _items(root, "inputs"))
-    nodes = tuple(_node(_mapping(item, "a node"), f"nodes[{index}]") for index, item in _items(root, "nodes"))
-    outputs = tuple(_port(item, f"outputs[{index}]") for index, item in _items(root, "outputs"))
+    inputs = tuple(
+        _input(_mapping(item, "an input"), f"inputs[{index}]") for index, item in _enumerated(root, "inputs")
+    )
+    nodes = tuple(_node(_mapping(item, "a node"), f"nodes[{index}]") for index, item in _enumerated(root, "nodes"))
+    outputs = tuple(_port(item, f"outputs[{index}]") for index, item in _enumerated(root, "outputs"))
     names: set[str] = set()
     for spec in inputs:
         _add(names, spec.name, "inputs")
     for node in nodes:
         for port in node.inputs:
             if port.rpartition(":")[0] not in names:
-                raise _wrong(f"node {node.name!r} reads {port!r}, an output of no earlier node")
+                raise _invalid(f"node {node.name!r} reads {port!r}, but no input and no earlier node has that name")
         _add(names, node.name, "nodes")
     for port in outputs:
         if port.rpartition(":")[0] not in names:
-            raise _wrong(f"the output {port!r} is an output of no node")
+            raise _invalid(f"the output is {port!r}, but no input and no node has that name")
     if not outputs:
-        raise _wrong("it has no outputs")
+        raise _invalid("it has no outputs")
     return OfflineModel(name, inputs, nodes, outputs, root.get("status_check") is True)
 
 
 def find_dtype(name: str, where: str = "a tensor") -> np.dtype[Any]:
-    """Return the numpy or ml_dtypes type of that name. Raises ConfigError for a type that CANN lacks."""
+    """Return the numpy or ml_dtypes type of that name.
+
+    Raises ConfigError if CANN has no such type, or its values cannot be decoded.
+    """
     from ascend_dump.native.cann import dtypes
 
     for number in range(43):
@@ -142,9 +147,9 @@ def find_dtype(name: str, where: str = "a tensor") -> np.dtype[Any]:
             try:
                 dtype: np.dtype[Any] = dtypes.decode(np.empty(0, np.uint8), number, (0,)).dtype
             except NotSupported as error:
-                raise _wrong(f"{where}: {error.message}") from None
+                raise _invalid(f"{where}: {error.message}") from None
             return dtype
-    raise _wrong(f"{where} has the type {name!r}, unknown to CANN: write float32, float16, int32, …")
+    raise _invalid(f"{where} has the type {name!r}, unknown to CANN: write float32, float16, int32, …")
 
 
 def _read(path: _Path) -> bytes:
@@ -168,7 +173,8 @@ def _document(model: OfflineModel) -> dict[str, Any]:
         entry.update({"original_names": list(node.original_names)} if node.original_names else {})
         entry.update({"no_task": True} if node.no_task else {})
         if node.const is not None:
-            data = base64.b64encode(node.const.tobytes()).decode()
+            native = node.const.astype(node.const.dtype.newbyteorder("="))  # little-endian, as every host of CANN
+            data = base64.b64encode(native.tobytes()).decode()
             entry["const"] = {"dtype": node.const.dtype.name, "shape": list(node.const.shape), "data": data}
         nodes.append(entry)
     return {
@@ -191,13 +197,13 @@ def _node(entry: Mapping[str, Any], where: str) -> OfflineNode:
     const = None
     if kind in ("Const", "Constant"):
         const = _const(_mapping(entry.get("const"), f"{where}.const"), f"{where}.const")
-    originals = tuple(item for _, item in _items(entry, "original_names", required=False))
+    originals = tuple(item for _, item in _enumerated(entry, "original_names", required=False))
     if not all(isinstance(item, str) for item in originals):
-        raise _wrong(f"{where}.original_names has an item that is not text")
+        raise _invalid(f"{where}.original_names has an item that is not text")
     return OfflineNode(
         name,
         kind,
-        tuple(_port(item, f"{where}.inputs[{index}]") for index, item in _items(entry, "inputs", required=False)),
+        tuple(_port(item, f"{where}.inputs[{index}]") for index, item in _enumerated(entry, "inputs", required=False)),
         _mapping(entry.get("attrs", {}), f"{where}.attrs"),
         const,
         originals,
@@ -212,24 +218,24 @@ def _const(entry: Mapping[str, Any], where: str) -> _Array:
         if "data" in entry:
             raw = base64.b64decode(_text(entry, "data", where), validate=True)
             if len(raw) != count * dtype.itemsize:
-                raise _wrong(f"{where}.data has {len(raw)} bytes, the shape needs {count * dtype.itemsize}")
+                raise _invalid(f"{where}.data has {len(raw)} bytes, the shape needs {count * dtype.itemsize}")
             return np.frombuffer(raw, dtype).reshape(shape)
-        values = [value for _, value in _items(entry, "values")]
+        values = [value for _, value in _enumerated(entry, "values")]
         if len(values) != count:
-            raise _wrong(f"{where}.values has {len(values)} numbers, the shape needs {count}")
+            raise _invalid(f"{where}.values has {len(values)} numbers, the shape needs {count}")
         return np.array(values, dtype).reshape(shape)
     except ConfigError:
         raise
     except (ValueError, TypeError, OverflowError) as error:
-        raise _wrong(f"{where}: {error}") from None
+        raise _invalid(f"{where}: {error}") from None
 
 
 def _shape(entry: Mapping[str, Any], where: str) -> tuple[int, ...]:
-    dims = tuple(dim for _, dim in _items(entry, "shape"))
+    dims = tuple(dim for _, dim in _enumerated(entry, "shape"))
     if not all(isinstance(dim, int) and not isinstance(dim, bool) and dim >= 0 for dim in dims) or len(dims) > 25:
-        raise _wrong(f"{where}.shape is no list of at most 25 sizes")
+        raise _invalid(f"{where}.shape is no list of at most 25 sizes")
     if math.prod(dims) > _MAX_ELEMENTS:
-        raise _wrong(f"{where}.shape has more than {_MAX_ELEMENTS} elements")
+        raise _invalid(f"{where}.shape has more than {_MAX_ELEMENTS} elements")
     return dims
 
 
@@ -238,34 +244,34 @@ def _port(value: Any, where: str) -> str:
         name, colon, index = value.rpartition(":")
         if colon and name and index.isascii() and index.isdecimal() and len(index) < 6:
             return value
-    raise _wrong(f"{where} is {value!r}, not `name:output`")
+    raise _invalid(f"{where} is {value!r}, not `name:output`")
 
 
-def _items(entry: Mapping[str, Any], key: str, *, required: bool = True) -> list[tuple[int, Any]]:
+def _enumerated(entry: Mapping[str, Any], key: str, *, required: bool = True) -> list[tuple[int, Any]]:
     value = entry.get(key, None if required else [])
     if not isinstance(value, list):
-        raise _wrong(f"{key!r} is {'missing' if key not in entry else 'no list'}")
+        raise _invalid(f"{key!r} is {'missing' if key not in entry else 'no list'}")
     return list(enumerate(value))
 
 
 def _mapping(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise _wrong(f"{where} is no object")
+        raise _invalid(f"{where} is no object")
     return value
 
 
 def _text(entry: Mapping[str, Any], key: str, where: str) -> str:
     value = entry.get(key)
     if not isinstance(value, str) or not value:
-        raise _wrong(f"{where} has no text {key!r}")
+        raise _invalid(f"{where} has no text {key!r}")
     return value
 
 
 def _add(names: set[str], name: str, where: str) -> None:
     if name in names:
-        raise _wrong(f"two of {where} are called {name!r}")
+        raise _invalid(f"two of {where} are called {name!r}")
     names.add(name)
 
 
-def _wrong(message: str) -> ConfigError:
+def _invalid(message: str) -> ConfigError:
     return ConfigError(message, hint=_HINT)

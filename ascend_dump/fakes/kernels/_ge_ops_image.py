@@ -13,25 +13,25 @@ from ascend_dump.fakes.kernels.ge_model import GeOp
 __all__: list[str] = []
 
 
-def _asymmetric(op: GeOp) -> None:
-    """Raise NotSupported for coordinate modes other than torchair's: index times scale, rounded down."""
+def _require_asymmetric(op: GeOp) -> None:
+    """Raise NotSupported unless the source index is floor(index * scale), the only mode that torchair uses."""
     modes = [name for name in ("align_corners", "half_pixel_centers") if op.attrs.get(name, False)]
     if modes:
         raise NotSupported(
             f"{op.type} {op.name!r} has {', '.join(modes)}, which the simulated device does not support",
-            hint="it takes the nearest neighbour as PyTorch's `nearest` does",
+            hint="leave out align_corners and half_pixel_centers: only PyTorch's mode `nearest` is simulated",
         )
 
 
 @operator("ResizeNearestNeighborV2")
 def _resize_nearest(op: GeOp, x: Any, size: Any) -> Any:
-    _asymmetric(op)
+    _require_asymmetric(op)
     return torch.ops.aten.upsample_nearest2d(x, integers(size))
 
 
 @operator("ResizeNearestNeighborV2Grad")
 def _resize_nearest_gradient(op: GeOp, gradient: Any, size: Any) -> Any:
-    _asymmetric(op)
+    _require_asymmetric(op)
     shape = [*gradient.shape[:2], *integers(size)]
     return torch.ops.aten.upsample_nearest2d_backward(gradient, list(gradient.shape[2:]), shape)
 
@@ -40,7 +40,7 @@ _INTERPOLATIONS = ("bilinear", "nearest", "bicubic")
 _BORDERS = ("zeros", "border", "reflection")
 
 
-def _sampling(op: GeOp) -> tuple[int, int, bool]:
+def _sampling_arguments(op: GeOp) -> tuple[int, int, bool]:
     attrs = op.attrs
     interpolation = _INTERPOLATIONS.index(attrs.get("interpolation_mode", "bilinear"))
     return interpolation, _BORDERS.index(attrs.get("padding_mode", "zeros")), attrs.get("align_corners", False)
@@ -48,17 +48,17 @@ def _sampling(op: GeOp) -> tuple[int, int, bool]:
 
 @operator("GridSampler2D")
 def _sample_2d(op: GeOp, x: Any, grid: Any) -> Any:
-    return torch.ops.aten.grid_sampler_2d(x, grid, *_sampling(op))
+    return torch.ops.aten.grid_sampler_2d(x, grid, *_sampling_arguments(op))
 
 
 @operator("GridSampler2DGrad")
 def _sample_2d_gradient(op: GeOp, gradient: Any, x: Any, grid: Any) -> Any:
-    return torch.ops.aten.grid_sampler_2d_backward(gradient, x, grid, *_sampling(op), [True, True])
+    return torch.ops.aten.grid_sampler_2d_backward(gradient, x, grid, *_sampling_arguments(op), [True, True])
 
 
 @operator("GridSampler3D")
 def _sample_3d(op: GeOp, x: Any, grid: Any) -> Any:
-    return torch.ops.aten.grid_sampler_3d(x, grid, *_sampling(op))
+    return torch.ops.aten.grid_sampler_3d(x, grid, *_sampling_arguments(op))
 
 
 def _pairs(paddings: Any) -> list[tuple[int, int]]:
@@ -67,7 +67,7 @@ def _pairs(paddings: Any) -> list[tuple[int, int]]:
 
 
 def _pad(x: Any, pairs: list[tuple[int, int]], mode: str, value: float = 0.0) -> Any:
-    """Pad axis after axis, so that an axis copies the padding of the axes before it.
+    """Pad; in modes other than constant axis after axis, so that corners are filled from axes that are padded already.
 
     mode: constant, edge, reflect or symmetric.
     """
@@ -76,11 +76,11 @@ def _pad(x: Any, pairs: list[tuple[int, int]], mode: str, value: float = 0.0) ->
         return torch.nn.functional.pad(x, widths, value=value)
     for axis, (before, after) in enumerate(pairs):
         indices = torch.arange(-before, x.shape[axis] + after)
-        x = x.index_select(axis, _inside(indices, x.shape[axis], mode))
+        x = x.index_select(axis, _source_indices(indices, x.shape[axis], mode))
     return x
 
 
-def _inside(indices: Any, length: int, mode: str) -> Any:
+def _source_indices(indices: Any, length: int, mode: str) -> Any:
     """Return source indices for indices before the first or after the last element."""
     if mode == "edge":
         return indices.clamp(0, length - 1)
@@ -92,13 +92,19 @@ def _inside(indices: Any, length: int, mode: str) -> Any:
 
 @operator("PadV3", "Pad")
 def _pad_v3(op: GeOp, x: Any, paddings: Any, value: Optional[Any] = None) -> Any:
-    mode = op.attrs.get("mode", "constant")
-    if mode not in ("constant", "edge", "reflect") or not op.attrs.get("paddings_contiguous", True):
+    mode = _padding_mode(op, "constant", "edge", "reflect")
+    return _pad(x, _pairs(paddings), mode, 0.0 if value is None else value.item())
+
+
+def _padding_mode(op: GeOp, default: str, *others: str) -> str:
+    """Return the mode of an operator that pads. Raises NotSupported for other modes and orders of the widths."""
+    mode: str = op.attrs.get("mode", default)
+    if mode not in (default, *others) or not op.attrs.get("paddings_contiguous", True):
         raise NotSupported(
             f"{op.type} {op.name!r} pads with a mode or order that the simulated device lacks",
-            hint="use constant, edge or reflect, with the two widths of an axis side by side",
+            hint=f"use {', '.join(others)} or {default}, with the two widths of an axis side by side",
         )
-    return _pad(x, _pairs(paddings), mode, 0.0 if value is None else value.item())
+    return mode
 
 
 @operator("MirrorPad")
@@ -109,18 +115,16 @@ def _mirror_pad(op: GeOp, x: Any, paddings: Any) -> Any:
 @operator("PadV3Grad")
 def _pad_gradient(op: GeOp, gradient: Any, paddings: Any) -> Any:
     """Return the gradient of padding by reflection or by the edge: each element sums the gradients of its copies."""
-    pairs = _pairs(paddings)
+    pairs, mode = _pairs(paddings), _padding_mode(op, "reflect", "edge")
     shape = [size - before - after for size, (before, after) in zip(gradient.shape, pairs)]
-    indices = _pad(torch.arange(torch.Size(shape).numel()).reshape(shape), pairs, op.attrs.get("mode", "reflect"))
+    indices = _pad(torch.arange(torch.Size(shape).numel()).reshape(shape), pairs, mode)
     sums = gradient.new_zeros(torch.Size(shape).numel(), dtype=torch.float64)
     return sums.index_add(0, indices.flatten(), gradient.double().flatten()).reshape(shape).to(gradient.dtype)
 
 
 @operator("AdaptiveAvgPool2d")
 def _adaptive_avg_pool(op: GeOp, x: Any) -> Any:
-    from torch.nn import functional
-
-    return functional.adaptive_avg_pool2d(x, op.attrs["output_size"])
+    return torch.nn.functional.adaptive_avg_pool2d(x, op.attrs["output_size"])
 
 
 @operator("AdaptiveAvgPool2dGrad")

@@ -1,7 +1,7 @@
 """The fake `npu_bridge.estimator.npu.npu_estimator`: an Estimator that adds its own NpuOptimizer.
 
-Source: hicann/tensorflow tf_adapter/python/npu_bridge/estimator/npu/npu_estimator.py, npu_common.py. Of the about
-45 keys that it sets, the fake sets those of the dump and of the execution of graphs.
+Source: hicann/tensorflow tf_adapter/python/npu_bridge/estimator/npu/npu_estimator.py, npu_common.py. The original
+sets about 45 keys. The fake sets only those that concern the dump and the execution of graphs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def fill(module: ModuleType) -> None:
     tf = import_tensorflow()
     from tensorflow.core.protobuf import config_pb2
 
-    config_kind = import_module(f"{module.__name__.rpartition('.')[0]}.npu_config").NPURunConfig
+    config_class = import_module(f"{module.__name__.rpartition('.')[0]}.npu_config").NPURunConfig
     estimator = getattr(tf.compat.v1, "estimator", None)
     if estimator is None:
         return
@@ -41,7 +41,7 @@ def fill(module: ModuleType) -> None:
             job_start_file: str = "",
             warm_start_from: Any = None,
         ) -> None:
-            if config is None or not isinstance(config, config_kind):
+            if config is None or not isinstance(config, config_class):
                 raise ValueError("`config` must be provided with type `NPUConfigs`")
             if config.session_config is None:
                 config = config.replace(session_config=config_pb2.ConfigProto())
@@ -61,7 +61,7 @@ def fill(module: ModuleType) -> None:
 
 
 def _load_graph_optimizers(config: Any) -> None:
-    """Add an entry to the user's session_config, in place."""
+    """Add the NpuOptimizer entry and the Grappler optimizers to the user's session_config, in place."""
     rewrite = config.session_config.graph_options.rewrite_options
     rewrite.optimizers.extend([*_OPTIMIZERS, "GradFusionOptimizer"])
     entry = rewrite.custom_optimizers.add()
@@ -88,7 +88,7 @@ def _load_dump_config(config: Any, keys: Any) -> None:
     keys["enable_dump_debug"].b = False if dump is None else dump._enable_dump_debug
     if dump is None:
         return
-    # The debug mode is set if dump_mode is set, as in the original; a debug mode of None is refused.
+    # As in the original, dump_debug_mode is set whenever dump_mode is set; None then raises TypeError.
     if dump._dump_mode is not None:
         keys["dump_debug_mode"].s = _bytes(dump._dump_debug_mode)
     for key, value in {

@@ -1,4 +1,4 @@
-"""Options that the C++ side of the TensorFlow adapter reads from a session's ConfigProto, and its errors.
+"""Options that the C++ side of the TensorFlow adapter reads from a session's ConfigProto, and the errors it raises.
 
 Source: hicann/tensorflow tf_adapter/util/npu_attrs.cc (SetNpuOptimizerAttr, GetInitOptions, CheckPath,
 checkDumpStep, checkDumpMode, checkDumpDebugMode). The entries named NpuOptimizer are read in order into the same
@@ -27,19 +27,19 @@ __all__ = [
 
 OPTIMIZER = "NpuOptimizer"
 
-_MOST_STEPS = 100
+_MAX_STEP_PARTS = 100
 _DIGITS = re.compile(r"[0-9]*")
-_SETS = "dump_step only support dump <= 100 sets of data"
-_FORM = "dump_step string style is error, correct example:'0|5|10|50-100'"
-_REVERSED = "in range steps, the first step is >= second step, correct example:'0|5|10-20'"
+_TOO_MANY_STEPS = "dump_step only support dump <= 100 sets of data"
+_BAD_STEPS = "dump_step string style is error, correct example:'0|5|10|50-100'"
+_REVERSED_RANGE = "in range steps, the first step is >= second step, correct example:'0|5|10-20'"
 
 
 class OptionRefused(Exception):
-    """A status of the kind Internal: `Session.run` raises it as `tf.errors.InternalError`."""
+    """A refused option. The adapter returns the status Internal, and `Session.run` raises `tf.errors.InternalError`."""
 
 
 class Invalid(OptionRefused):
-    """An OptionRefused of the kind InvalidArgument."""
+    """A refused option with the status InvalidArgument."""
 
 
 class ProcessAborted(BaseException):
@@ -47,7 +47,10 @@ class ProcessAborted(BaseException):
 
 
 class Attributes(NamedTuple):
-    """The settings of a session; offline is False if its graphs run on the host's CPU."""
+    """The options of a session.
+
+    offline  use_off_line: False if its graphs run on the host's CPU instead of the NPU
+    """
 
     offline: bool
     options: dict[str, str]
@@ -90,7 +93,10 @@ def read_attributes(config: Any, *, cwd: str) -> Optional[Attributes]:
 
 
 def read_init_options(config: Any) -> dict[str, str]:
-    """Return the options of GEInitialize: the first call in the process decides. Raises OptionRefused."""
+    """Return the options for GEInitialize; only those of the first call in a process have an effect.
+
+    Raises OptionRefused.
+    """
     options = {keys.DUMP_DATA: "tensor", keys.ENABLE_EXCEPTION: "2"}
     for parameters in _entries(config):
         options.update(_init_options(parameters))
@@ -102,9 +108,11 @@ def read_device(config: Any, environ: Mapping[str, str]) -> Optional[int]:
 
     DEVICE_ID is a physical number, read as a logical one here. Raises Invalid.
     """
-    named = [keys["session_device_id"].i for keys in _entries(config) if "session_device_id" in keys]
-    if named:
-        return int(named[-1])
+    device_ids = [
+        parameters["session_device_id"].i for parameters in _entries(config) if "session_device_id" in parameters
+    ]
+    if device_ids:
+        return int(device_ids[-1])
     for name in ("ASCEND_DEVICE_ID", "DEVICE_ID"):
         text = environ.get(name, "")
         if text:
@@ -140,7 +148,9 @@ def _entries(config: Any) -> list[Any]:
 
 
 def _read_entry(values: _Values, parameters: Any, cwd: str) -> None:
-    """Read an entry in the order of the source: once a dump is on, all entries need a path.
+    """Read one entry, checking keys in the order of the C++ code.
+
+    After an entry has enabled a dump, each later entry needs dump_path too.
 
     (assumption npu_bridge.last_entry)
     """
@@ -169,7 +179,7 @@ def _read_entry(values: _Values, parameters: Any, cwd: str) -> None:
         raise ProcessAborted("graph_run_mode value must be 0 or 1")
     if "use_off_line" in parameters:
         values.offline = parameters["use_off_line"].b
-    _init_options(parameters)
+    _init_options(parameters)  # only for its checks
     if "session_device_id" in parameters and parameters["session_device_id"].i < 0:
         raise ProcessAborted("session_device_id must be nonnegative integer.")
     if "dump_layer" in parameters:
@@ -194,14 +204,14 @@ def _check_path(path: str, cwd: str) -> str:
 
 def _check_steps(text: str) -> None:
     parts = _split(text, "|")
-    if len(parts) > _MOST_STEPS:
-        raise OptionRefused(_SETS)
+    if len(parts) > _MAX_STEP_PARTS:
+        raise OptionRefused(_TOO_MANY_STEPS)
     for part in parts:
         pieces = _split(part, "-")
         if len(pieces) not in (1, 2) or not all(_DIGITS.fullmatch(piece) for piece in pieces):
-            raise OptionRefused(_FORM)
+            raise OptionRefused(_BAD_STEPS)
         if len(pieces) == 2 and int(pieces[0] or 0) >= int(pieces[1] or 0):
-            raise OptionRefused(_REVERSED)
+            raise OptionRefused(_REVERSED_RANGE)
 
 
 def _split(text: str, separator: str) -> list[str]:

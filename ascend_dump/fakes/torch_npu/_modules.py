@@ -38,7 +38,7 @@ __all__ = ["Process", "make"]
 
 #: ACL_FORMAT_ND.
 _ND = 2
-#: Public names of `torch_npu.npu` that raise.
+#: Functions of `torch_npu.npu` that the fake lacks: calling one raises NotSupported.
 _MISSING = (
     *("MemPool", "NPUPluggableAllocator", "NpuGraphOpHandler", "register_npu_graph_handler", "npurt"),
     *("caching_allocator_alloc", "caching_allocator_delete", "change_current_allocator", "use_mem_pool"),
@@ -55,16 +55,17 @@ class Process:
     def __init__(self, npu: Npu) -> None:
         self.runtime = TorchNpuRuntime(npu)
         self.memory: dict[int, AllocatedMemory] = {}
-        #: Undoes what modules changed when the program imported them.
+        #: Callbacks that undo the patches of modules such as transfer_to_npu.
         self.imported = contextlib.ExitStack()
 
     def memory_of(self, device: Any = None) -> AllocatedMemory:
-        """Return the memory of a device that a program names, of the current one for None."""
+        """Return the allocated memory of a device; for None, of the current device."""
         index = device_index(device)
         return self.memory.setdefault(self.runtime.current if index < 0 else index, AllocatedMemory())
 
 
 def make(process: Process) -> dict[str, Union[ModuleType, Fill]]:
+    """Return the modules of the fake torch_npu by name."""
     runtime = process.runtime
     interface = NpuInterface(runtime).members()
     streams = make_streams(interface["current_device"])
@@ -81,7 +82,7 @@ def make(process: Process) -> dict[str, Union[ModuleType, Fill]]:
             **npu_operators(lambda name: missing(f"torch_npu.{name}")),
             **_formats(),
         },
-        "torch_npu._C": _native(runtime),
+        "torch_npu._C": _c_extension(runtime),
         "torch_npu.contrib": {},
         "torch_npu.npu": {**npu, "mstx": make_mstx()},
         "torch_npu.npu.amp": amp,
@@ -126,7 +127,7 @@ def _module(name: str, members: Mapping[str, Any]) -> ModuleType:
 
 
 def _formats() -> dict[str, Any]:
-    """Return the functions about formats: memory is in ND."""
+    """Return torch_npu's functions for memory formats. Tensors of the fake are always in format ND."""
 
     def get_storage_size(tensor: torch.Tensor) -> int:
         return int(tensor.untyped_storage().nbytes() // tensor.element_size())
@@ -138,7 +139,7 @@ def _formats() -> dict[str, Any]:
     }
 
 
-def _native(runtime: TorchNpuRuntime) -> dict[str, Any]:
+def _c_extension(runtime: TorchNpuRuntime) -> dict[str, Any]:
     return {
         "_npu_initDump": runtime.init_dump,
         "_npu_setDump": runtime.set_dump,

@@ -1,8 +1,8 @@
 """The options of torchair's CompilerConfig: accepted values, their text when read, and error messages.
 
-Source: torchair 2.13, configs/_option_base.py (values, checks, messages) and _utils/error_code.py (the tail of a
-message). An assigned value reads back as text. The check of `dump_step` takes linear time; the real regular expression
-backtracks.
+Source: torchair 2.13, configs/_option_base.py (values, checks, messages) and _utils/error_code.py (the lines appended
+to a message). Reading an option returns its value as text. The check of `dump_step` takes linear time; the real regular
+expression backtracks.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class OptionValue:
 
 
 class AnyOf(OptionValue):
-    """One value of a list."""
+    """An option with a list of accepted values."""
 
 
 class RangeOption(OptionValue):
@@ -95,7 +95,7 @@ class RangeOption(OptionValue):
 
 
 class _Typed(OptionValue):
-    """None or one type."""
+    """The base of options that accept None or values of one type."""
 
     def _refuse(self, requirement: str, value: Any) -> NoReturn:
         raise TypeError(f"{requirement}, got {type(value)}")
@@ -106,24 +106,24 @@ class Text(_Typed):
         return value if value is None or isinstance(value, str) else self._refuse("value must be str or None", value)
 
 
-class _AsItIs(_Typed):
+class _RawOption(_Typed):
     """An option that reads back as the assigned value, not its text."""
 
     def read(self) -> Any:
         return self._value
 
 
-class Mapped(_AsItIs):
+class Mapped(_RawOption):
     def accept(self, value: Any) -> Any:
         return value if value is None or isinstance(value, dict) else self._refuse("value must be dict or None", value)
 
 
-class FunctionOption(_AsItIs):
+class FunctionOption(_RawOption):
     def accept(self, value: Any) -> Any:
         return value if value is None or callable(value) else self._refuse("value must be Callable or None", value)
 
 
-class Integers(_AsItIs):
+class Integers(_RawOption):
     def accept(self, value: Any) -> Any:
         if value is not None and not isinstance(value, (list, tuple)):
             self._refuse("the set value must be None or list", value)
@@ -163,7 +163,7 @@ class JsonFileOption(OptionValue):
 
 
 class Pattern(OptionValue):
-    """Text of a certain form. shown: the regular expression in the message."""
+    """Text that matches a pattern. shown: torchair's regular expression, for the message only."""
 
     def __init__(self, default: str, matches: Callable[[str], bool], shown: str, example: str) -> None:
         super().__init__(default)
@@ -184,8 +184,9 @@ class Pattern(OptionValue):
 def matches_steps(text: str) -> bool:
     """Return True for a `dump_step` that torchair accepts, without backtracking.
 
-    Parts are separated by bars, and a last bar is allowed. A part is a sequence of numbers and ranges: "1-23-4" is the
-    ranges 1-2 and 3-4.
+    Parts are separated by bars, and a last bar is allowed. Within a part, numbers and
+    ranges may follow each other without a separator: "1-23-4" is 1-2 and 3-4. This is written independently of the
+    checks of `native.torchair`, which are tested against it.
     """
     # `$` also matches before a newline at the end.
     body = text[:-1] if text.endswith("\n") else text
@@ -197,14 +198,14 @@ def matches_steps(text: str) -> bool:
     return all(_STEP_PART.fullmatch(part) for part in parts)
 
 
-def _tail() -> str:
+def _error_code_line() -> str:
     now = time.strftime("%Y-%m-%d-%H:%M:%S", time.localtime())
     return f"\n[ERROR] {now} (PID:{os.getpid()}, Device:-1, RankID:-1) ERR03005 GRAPH internal error"
 
 
 def with_tail(error: Exception) -> Exception:
-    """Return the error with torchair's tail: the traceback and a line for its log."""
-    return type(error)("\n".join((str(error), traceback.format_exc(), _tail())))
+    """Return the error with the lines that torchair appends: the traceback and a line for its log."""
+    return type(error)("\n".join((str(error), traceback.format_exc(), _error_code_line())))
 
 
 class NpuBaseConfig:
@@ -220,7 +221,7 @@ class NpuBaseConfig:
         try:
             self._set(name, value)
         except Exception as error:
-            raise with_tail(error)  # noqa: B904  (torchair chains nothing, the text is in the message)
+            raise with_tail(error)  # noqa: B904  (torchair has no `raise … from`: the traceback is in the message)
 
     def _set(self, name: str, value: Any) -> None:
         if not hasattr(self, "_fixed_attrs"):
@@ -244,7 +245,7 @@ class NpuBaseConfig:
             if isinstance(option, OptionValue) and option.value is not None:
                 local[name] = option.value
             elif isinstance(option, NpuBaseConfig):
-                inner, outer = option.as_dict(mode)
-                local.update(inner)
-                shared.update(outer)
+                nested_local, nested_shared = option.as_dict(mode)
+                local.update(nested_local)
+                shared.update(nested_shared)
         return local, shared

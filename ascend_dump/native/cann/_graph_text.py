@@ -39,14 +39,15 @@ _OPEN, _CLOSE = ord("{"), b"}"
 _QUOTES = (ord('"'), ord("'"))
 _UNCLOSED = (b'"', b"'")
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|[{}"\']|[^\s{}"\',;]+')
-#: A line that opens or closes a message and contains other text too.
+#: A line in compact form: it opens or closes a message and contains other text too.
 _COMPACT = re.compile(rb'\n[^"\n{}]*(?:\{[^\n]|\}[^\n])|\n *[^ \n}][^\n]*\}\n')
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|.)", re.DOTALL)
 _ESCAPED = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
 
-#: The most original operators of a fused one; longer lists are dropped.
+#: Maximum number of original operators kept for one fused operator; the rest of a longer list is dropped.
 _MOST_VALUES = 100_000
-#: Bytes searched for the end of a message, and the most failed searches, so that a hostile text does not take long.
+#: Limits on `_skip_message`, so that a hostile file cannot make it slow: bytes searched for the end of one message, and
+#: failed searches.
 _LONGEST_JUMP = 1 << 20
 _MOST_FAILED_JUMPS = 100
 
@@ -54,8 +55,8 @@ _MOST_FAILED_JUMPS = 100
 class OutputOrigin(NamedTuple):
     """The origin of an output, before GE changed the graph; "" and 0 if it is unknown.
 
-    name, output  the operator and the number of its output
-    fx            the tensors of PyTorch's graph: `{node}.OUTPUT.{i}`, concatenated for fused operators
+    name, output  the operator's name, and the index of its output
+    fx            names of the tensors in PyTorch's FX graph, `{node}.OUTPUT.{i}`; for a fused operator all in one text
     """
 
     name: str = ""
@@ -75,7 +76,8 @@ class Node(NamedTuple):
     graph           name of the graph it belongs to: subgraphs follow the main graph in the file
     original_names  names of the operators that GE fused into this one; `layers=` takes them too
     original_type   the framework's type of an operator that GE wraps (FrameworkOp)
-    no_task         GE sends no task to the device for it
+    no_task         True if GE sends no device task for this operator
+    dumped_without_task  True if it is dumped nevertheless
     origins         the origins of the outputs; empty if none is known
     """
 
@@ -93,7 +95,10 @@ class Node(NamedTuple):
 
 
 class GraphText:
-    """One pass over the text; a line usually holds one field, or opens or closes one message."""
+    """A parser that reads the text once, line by line.
+
+    A line usually contains one field, or opens or closes one message.
+    """
 
     def __init__(self, path: _Path, data: mmap.mmap) -> None:
         self.path = path
@@ -126,14 +131,14 @@ class GraphText:
                     if state == _OP:
                         yield _node(fields, graph, outputs)
                     elif state == _ROOT:
-                        raise self._broken("it closes more messages than it opens")
+                        raise self._corrupt("unbalanced closing brace")
                     state -= 1
                 elif piece[-1] == _OPEN:
                     opened = None if depth else _OPENS.get((state, piece[:-1].rstrip(b" :\t")))
                     if opened is None or (opened == _VALUE and attr not in _WANTED):
                         is_output = state == _OP and not depth and piece.startswith(_OUTPUT)
                         start = data.tell()
-                        if piece is not text or not self._jump(_indent(line)):
+                        if piece is not text or not self._skip_message(_indent(line)):
                             depth += 1
                             pieces = [] if is_output else pieces
                         elif is_output:
@@ -154,7 +159,7 @@ class GraphText:
                         fields.setdefault(key, []).append(value)
                     elif state == _ATTR:
                         attr = _unquote(value) if key == b"key" else attr
-                        if attr not in _WANTED and piece is text and self._jump(indent):
+                        if attr not in _WANTED and piece is text and self._skip_message(indent):
                             state = _OP
                     elif state in (_VALUE, _LIST):
                         if key in (b"s", b"b") and len(fields.setdefault(attr, [])) < _MOST_VALUES:
@@ -165,12 +170,14 @@ class GraphText:
                         if until_named:
                             return
                     elif state == _ROOT and not _is_field(key):
-                        raise self._broken("its text is not that of a GE graph")
+                        raise self._corrupt("its text is not that of a GE graph")
         if state != _ROOT or depth:
-            raise self._broken("it ends inside a message: the file was cut off")
+            raise self._corrupt("it ends inside a message: the file was cut off")
 
-    def _jump(self, indent: int) -> bool:
-        """Skip the message whose first line has this indent; False if its end cannot be found with certainty.
+    def _skip_message(self, indent: int) -> bool:
+        """Skip the rest of the current message, whose first line has this indent.
+
+        Return False, and skip nothing, if its end cannot be found with certainty.
 
         Most messages of a file are not needed. In text that protobuf wrote, a message ends at the next brace with the
         indent of its first line; the lines that are skipped are checked to have that form.
@@ -180,7 +187,7 @@ class GraphText:
         start = self._data.tell()
         end = b"\n" + b" " * indent + b"}\n"
         brace = self._data.find(end, start - 1, start + _LONGEST_JUMP)
-        if brace >= 0 and _is_inside(self._data[start - 1 : brace + 1], indent):
+        if brace >= 0 and _are_whole_messages(self._data[start - 1 : brace + 1], indent):
             self._data.seek(brace + len(end))
             return True
         self._failed_jumps += 1
@@ -198,33 +205,36 @@ class GraphText:
                 name = b""
             elif token == _CLOSE:
                 if name:
-                    raise self._broken("a name without a value")
+                    raise self._corrupt("field without a value")
                 yield token
             elif token in _UNCLOSED:
-                raise self._broken("a text without its end")
+                raise self._corrupt("unterminated text")
             elif name.endswith(b":") or (name and token[0] in _QUOTES):
                 yield name + token
                 name = b""
             elif name:
-                raise self._broken("a name without a value")
+                raise self._corrupt("field without a value")
             elif b":" in token[:-1]:
                 yield token
             else:
                 name = token
         if name:
-            raise self._broken("a name without a value")
+            raise self._corrupt("field without a value")
 
-    def _broken(self, reason: str) -> CorruptDump:
+    def _corrupt(self, reason: str) -> CorruptDump:
         return CorruptDump(
-            f"not a complete GE graph, {reason}",
+            f"not a valid GE graph: {reason}",
             path=self.path,
             offset=self._data.tell(),
             hint="give a ge_proto_*.txt file",
         )
 
 
-def _is_inside(lines: bytes, indent: int) -> bool:
-    """Return True if these lines are complete messages, each line a single piece with a larger indent than `indent`."""
+def _are_whole_messages(lines: bytes, indent: int) -> bool:
+    """Return True if these lines are complete messages in protobuf's layout.
+
+    That is one brace or one field per line, all with a larger indent than `indent`.
+    """
     opened, closed = lines.count(b"{\n"), lines.count(b"}\n")
     if opened != closed or lines.count(b"\n" + b" " * (indent + 1)) != lines.count(b"\n") - 1:
         return False
@@ -306,7 +316,10 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 
 def escape(name: str) -> bytes:
-    """Return a name as in protobuf's text form: bytes that are not ASCII are in octal."""
+    """Escape a name as protobuf's text format does.
+
+    Quotes and backslashes get a backslash, bytes outside of printable ASCII become octal.
+    """
     out = b""
     for byte in name.encode("utf-8", "backslashreplace"):
         char = bytes([byte])

@@ -1,13 +1,13 @@
 """File names of converted dump files, which msaccucmp and `ascend-dump convert` write.
 
-A tensor becomes `{dump file}.{io}.{index}.{type}`, with more fields before the type where the writer knows more:
+A tensor becomes `{dump file}.{io}.{index}.{suffix}`, with more fields before the suffix if the writer knows them:
 
     .2x3                  the shape, after a conversion of the layout
     .NCHW                 the layout, in msaccucmp's type msnpy
     .2_3.float32.NCHW     shape, type of the elements, layout: in files of type bin
-    .float32.2x3.NCHW     the same, by `ascend-dump convert --names ours`
+    .float32.2x3.NCHW     the same fields, by `ascend-dump convert --names ours`
 
-Memory becomes `{dump file}.l1buffer.{index}.bin` or `.space.{index}.bin`, an overflow record
+A dump of on-chip memory becomes `{dump file}.l1buffer.{index}.bin` or `.space.{index}.bin`, an overflow record
 `{dump file}.output.{index}.json`, and with type npz all tensors of an operator `{dump file}.npz`.
 
 Sources: msaccucmp 26, dump_parse/dump_data_parser.py, conversion/shape_format_conversion.py, cmp_utils/utils.py.
@@ -21,9 +21,9 @@ from typing import NamedTuple, Optional
 
 __all__ = ["ARCHIVE_MEMBER", "RENAMED", "ConvertedName", "parse_converted"]
 
-#: The name on disk of a file whose name is too long; `mapping.csv` has the long one. The group is the type.
+#: The hashed name on disk of a file whose name was too long. `mapping.csv` contains the original name.
 RENAMED = re.compile(r"[0-9a-f]{32}\.(?:npy|npz|pt|bin|txt|csv|json)", re.ASCII)
-#: A member of an npz file: input or output (or memory), and the position.
+#: The name of an array in an npz file. Groups: io and index.
 ARCHIVE_MEMBER = re.compile(r"(input|output|l1buffer|space)\.(\d{1,9})\.npy", re.ASCII)
 
 _NAME = re.compile(
@@ -40,7 +40,7 @@ class ConvertedName(NamedTuple):
     """The fields of a file name; None where the name has no such field.
 
     dump    name of the dump file
-    io      input, output, buffer or space; "" for an npz file, which holds all
+    io      input, output, buffer or space; "" for an npz file, which contains all tensors of the operator
     type    npy, npz, pt, bin, txt, csv or json
     dtype   type of the elements, in numpy, ml_dtypes, or CANN (in lower case)
     layout  such as NCHW
@@ -59,7 +59,7 @@ def parse_converted(name: str) -> Optional[ConvertedName]:
     """Read a file name; None if no converter writes such names. The name of the dump file is not checked."""
     if name.endswith(".npz"):
         return ConvertedName(name[: -len(".npz")], "", 0, "npz")
-    # Most names of a dump are others, and the pattern takes longer to refuse them.
+    # Most files of a dump are not converted ones: checking the suffix first is faster than the pattern.
     match = _NAME.fullmatch(name) if name.endswith(_SUFFIXES) else None
     if match is None:
         return None
@@ -70,17 +70,17 @@ def parse_converted(name: str) -> Optional[ConvertedName]:
         return ConvertedName(dump, io, int(index), suffix, "uint8") if suffix == "bin" and not fields else None
     if suffix == "json":
         return ConvertedName(dump, io, int(index), suffix) if io == "output" and not fields else None
-    details = _details(fields, suffix)
+    details = _parse_details(fields, suffix)
     return None if details is None else ConvertedName(dump, io, int(index), suffix, *details)
 
 
 _Details = tuple[Optional[str], Optional[tuple[int, ...]], Optional[str]]
 
 
-def _details(fields: Sequence[str], suffix: str) -> Optional[_Details]:
-    """(dtype, shape, layout) from the fields before the type; None if they are none of these."""
+def _parse_details(fields: Sequence[str], suffix: str) -> Optional[_Details]:
+    """Return (dtype, shape, layout) from the fields before the file suffix; None if a field is not recognised."""
     if not fields:
-        # The bytes alone are no tensor.
+        # A bin file without dtype and shape in its name cannot be read as a tensor.
         return (None, None, None) if suffix != "bin" else None
     if len(fields) == 1 and suffix != "bin":
         if _SHAPE.fullmatch(fields[0]):

@@ -5,9 +5,8 @@
     {path}/rank_{R}/graphs/ms_output_trace_code_graph_{graph_id}.{ir,pb}
     {path}/rank_{R}/execution_order/ms_execution_order_graph_{graph_id}.csv
 
-MindSpore 2.10 writes the `dtype`; the names in the documentation for CPU and GPU have none. It is written in different
-cases (`Float32`, `float16`). In `op_name` the slashes of the full name are replaced by `_`; only the graph has the full
-name.
+MindSpore 2.10 writes the `dtype`; the names in the documentation for CPU and GPU have none. Its capitalisation varies
+(`Float32`, `float16`). In `op_name` the slashes of the full name are replaced by `_`; only the graph has the full name.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ AUXILIARY = re.compile(
     r"ms_output_trace_code_graph_\d+\.(?:ir|pb)|ms_(?:global_)?execution_order_graph_\d+\.csv|acl_dump_\d+\.json",
     re.ASCII,
 )
-#: The path of the directory of one iteration of a graph below a dump path; the group is its number.
+#: The path of an iteration's directory, relative to the dump path. Group 1: the iteration.
 STEP_DIRECTORY = re.compile(r"rank_\d{1,9}/[^/]+/\d{1,18}/(\d{1,18})", re.ASCII)
 #: The directory with the settings of a dump, beside the directories of graphs.
 METADATA_DIRECTORY = ".dump_metadata"
-#: The file with the long names of files, written by jit_level O2 as by CANN.
-_MAPPING = "mapping.csv"
+#: The file that maps shortened file names to the original ones; written by CANN and by jit_level O2.
+_MAPPING_FILE = "mapping.csv"
 _OVERFLOW_JSON = re.compile(r"opdebug\.node_opdebug\..*\.json", re.ASCII | re.IGNORECASE)
 
 _REPLACED_CHARACTERS = str.maketrans(dict.fromkeys("/. \\", "_"))
@@ -113,14 +112,13 @@ def build_name(name: NpyName) -> str:
 
 
 def holds_record(name: str) -> bool:
-    """Return True if a file of this name, in a directory that MindSpore wrote, holds a tensor, statistics or an
-    overflow.
+    """Return True if a file that MindSpore wrote may contain a tensor, statistics or an overflow, by its name.
 
-    Files of CANN's own format (`file_format` bin, jit_level O2) have no suffix, and long names become numbers. So
-    the files without a record are recognized instead: texts of graphs, copies of the configuration, arguments of
-    operators, and the mapping of names.
+    Data files cannot be recognised by name: those of CANN's own format (`file_format` bin, jit_level O2) have no
+    suffix, and long names are replaced by numbers. So every file counts except texts of graphs, copies of the
+    configuration, arguments of operators, and the mapping of names.
     """
-    if AUXILIARY.fullmatch(name) or name == _MAPPING:
+    if AUXILIARY.fullmatch(name) or name == _MAPPING_FILE:
         return False
     return not name.endswith(".json") or _OVERFLOW_JSON.fullmatch(name) is not None
 
@@ -131,7 +129,7 @@ def written(full_name: str) -> str:
 
 
 def parse_levels(parts: Sequence[str]) -> MindsporeLevels:
-    """Read the levels above a file, outermost first."""
+    """Return the fields in the directory names above a file. parts: those names, outermost first."""
     for position in range(len(parts) - 3, -1, -1):
         match = _RANK.fullmatch(parts[position])
         graph = parts[position + 2] if match else ""
@@ -139,6 +137,7 @@ def parse_levels(parts: Sequence[str]) -> MindsporeLevels:
             continue
         below = parts[position + 3 :]
         iteration = int(below[0]) if below and _DIGITS.fullmatch(below[0]) else None
+        # Below the graph only an iteration and `constants` are allowed.
         if len(below) != len([level for level in below if level == CONSTANTS]) + (iteration is not None):
             continue
         run = next((part for part in reversed(parts[:position]) if _RUN.fullmatch(part)), None)

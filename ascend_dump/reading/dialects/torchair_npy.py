@@ -5,10 +5,10 @@
 Source: torchair 2.13, `fx_dumper.py`. For readers:
 
 - `op_name` is the FX node, `op_type` the ATen operator that it calls. `step` counts the calls of one graph.
-- `index` is the position among the files of one side; `attrs` has the number of the argument, and of the item where the
-  argument is a list.
-- Arguments that are no tensors are written too. Numbers are read as arrays; text and other Python objects are records
-  without a tensor, because the latter are pickled.
+- `index` counts the files among the inputs, or the outputs, of one call. `attrs` contains the argument's number and,
+  for a list, the item's number.
+- Arguments that are no tensors are written too. Numbers are read as arrays. Text and other Python objects become
+  records without a tensor; pickled objects are never loaded.
 - bfloat16 was written as float32. Inputs and outputs of a node have the same timestamp, in UTC.
 """
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 __all__ = ["DIALECT"]
 
 _NAME = re.compile(r"(\w+)-(.+)\.(INPUT|OUTPUT)\.(\d{1,6})(?:\.(\d{1,6}))?\.(\d{20})\.npy", re.DOTALL)
-_NUMBER = re.compile(r"[<>|=]?(?:b1|[iu][1248]|f[248]|c8|c16)", re.ASCII)
+_NUMERIC_DTYPE = re.compile(r"[<>|=]?(?:b1|[iu][1248]|f[248]|c8|c16)", re.ASCII)
 
 
-class _Name(NamedTuple):
+class _FileName(NamedTuple):
     node: str
     operator: str
     io: str
@@ -49,15 +49,17 @@ class _TorchairNpyDialect:
     name = "torchair_npy"
 
     def scan(self, directory: Directory) -> tuple[list[Entry], set[str]]:
-        files = [(parsed, name) for name in directory.names for parsed in (_parse(name),) if parsed is not None]
-        # Items of lists count on: the position of a file follows from its neighbours.
+        files = [
+            (parsed, name) for name in directory.names for parsed in (_parse_file_name(name),) if parsed is not None
+        ]
+        # Each item of a list has an index of its own, so the index of a file depends on the files sorted before it.
         files.sort(key=lambda pair: (pair[0].timestamp, pair[0].node, pair[0].io, pair[0].argument, pair[0].item or 0))
         entries: list[Entry] = []
-        before, index = None, 0
+        previous_call, index = None, 0
         for parsed, name in files:
-            side = (parsed.timestamp, parsed.node, parsed.operator, parsed.io)
-            index = index + 1 if side == before else 0
-            before = side
+            call_side = (parsed.timestamp, parsed.node, parsed.operator, parsed.io)
+            index = index + 1 if call_side == previous_call else 0
+            previous_call = call_side
             entries.append(_NpyFile(directory, name, parsed, index))
         return entries, {name for _, name in files}
 
@@ -65,7 +67,7 @@ class _TorchairNpyDialect:
 DIALECT = _TorchairNpyDialect()
 
 
-def _parse(name: str) -> Optional[_Name]:
+def _parse_file_name(name: str) -> Optional[_FileName]:
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -75,7 +77,7 @@ def _parse(name: str) -> Optional[_Name]:
     except ValueError:  # the digits are not a valid time
         return None
     stamp = int(time.timestamp()) * 10**6 + time.microsecond
-    return _Name(node, operator, io.lower(), int(argument), None if item is None else int(item), stamp)
+    return _FileName(node, operator, io.lower(), int(argument), None if item is None else int(item), stamp)
 
 
 class _NpyFile(Entry):
@@ -83,7 +85,7 @@ class _NpyFile(Entry):
 
     __slots__ = ("_index", "_name")
 
-    def __init__(self, directory: Directory, file: str, name: _Name, index: int) -> None:
+    def __init__(self, directory: Directory, file: str, name: _FileName, index: int) -> None:
         parts = directory.parts
         step = parts[-1] if parts and parts[-1].isascii() and parts[-1].isdecimal() and len(parts[-1]) < 19 else None
         super().__init__(
@@ -120,18 +122,20 @@ class _NpyFile(Entry):
         except ReadError as error:
             yield Record(None, error=error, **fields)
             return
-        if not _NUMBER.fullmatch(header.dtype):
+        if not _NUMERIC_DTYPE.fullmatch(header.dtype):
             attrs["no_tensor"] = header.dtype
-            yield Record(_OBJECT, shape=header.shape, nbytes=header.nbytes, key=header, **fields)
+            yield Record(_OBJECT_LOADER, shape=header.shape, nbytes=header.nbytes, key=header, **fields)
             return
         dtype = dtype_of(header.dtype).name
-        yield Record(_ARRAY, key=header, dtype=dtype, shape=header.shape, format="ND", nbytes=header.nbytes, **fields)
+        yield Record(
+            _ARRAY_LOADER, key=header, dtype=dtype, shape=header.shape, format="ND", nbytes=header.nbytes, **fields
+        )
 
 
 class _ArrayLoader:
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
         if format not in (None, "ND"):
-            raise NotSupported(f"{record} has no layout to convert", hint="leave format away")
+            raise NotSupported(f"{record} is an npy file without a device layout", hint="leave format out")
         return read_array(record.path, record.key)
 
     def statistics(self, record: Record) -> Optional[Statistics]:
@@ -143,8 +147,8 @@ class _ObjectLoader:
 
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
         raise NotSupported(
-            f"{record} is no tensor but a Python object ({record.key.dtype}), and objects are not unpickled",
-            hint="read the other arguments; the graph beside the dump shows this one",
+            f"{record} is no tensor but a Python object ({record.key.dtype}); pickled objects are never loaded",
+            hint="look the argument up in torchair's graph file beside the dump",
         )
 
     def statistics(self, record: Record) -> Optional[Statistics]:
@@ -152,4 +156,4 @@ class _ObjectLoader:
         return None
 
 
-_ARRAY, _OBJECT = _ArrayLoader(), _ObjectLoader()
+_ARRAY_LOADER, _OBJECT_LOADER = _ArrayLoader(), _ObjectLoader()

@@ -238,7 +238,7 @@ class TestWhatAnOperatorReadIsUnreadable:
             "its only input could not be compared",
             "1 of its inputs could not be read",
             "2 earlier records could not be read: the cause may be among them",
-            "run again, the output of the reference is right for its inputs",
+            "replay: the output of the reference is right for its inputs",
         )
         assert "1 of its 2 inputs could be compared, and these are equal" in atan2.evidence
         assert exp.to_dict()["meaning"] == KINDS["unknown"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import zip_longest
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Optional
@@ -18,8 +19,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import ascend_dump
+from ascend_dump.analysis.alignment.step_boundaries import OperatorSteps, divided_steps
 from ascend_dump.analysis.explaining.origins import importance
 from ascend_dump.analysis.explaining.stretches import EnteredStretch
+from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.pairing.stretches import Stretch
 from ascend_dump.cli import main
 
@@ -348,6 +351,21 @@ def test_an_optimizer_by_hand_has_other_steps(tmp_path: Path, lr: float) -> None
     assert steps == [{0}, {0, 1}]
     found = ascend_dump.compare(actual, reference)
     assert [(origin.kind, origin.module) for origin in found.origins] == [("structure", "")] * (lr != 0.1)
+
+
+@pytest.mark.parametrize(
+    ("coarse", "fine"), [((3, 0), (1, 1, 1)), ((3, 0, 1), (1, 1, 1, 1)), ((0, 2), (1, 1, 1)), ((), (1,)), ((0,), (1,))]
+)
+def test_steps_are_not_divided_if_one_has_no_forward_pass(coarse: tuple[int, ...], fine: tuple[int, ...]) -> None:
+    def step(passes: int) -> list[Operator]:
+        phases = [phase for _ in range(passes) for phase in ("forward", "backward")]
+        return [Operator(index, "aten::mm", "mm", phase, "", "") for index, phase in enumerate([*phases, "optimizer"])]
+
+    pairs = enumerate(zip_longest(map(step, coarse), map(step, fine), fillvalue=[]))
+    steps: OperatorSteps = [((0, number), actual, reference) for number, (actual, reference) in pairs]
+    swapped: OperatorSteps = [(key, reference, actual) for key, actual, reference in steps]
+    assert divided_steps(steps) == steps
+    assert divided_steps(swapped) == swapped
 
 
 def test_a_wrapper_makes_no_program_of_another_framework(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 
 def opinions(origin: ascend_dump.Origin) -> list[str]:
-    return [text for text in origin.evidence if text.startswith(("run again", "to settle it"))]
+    return [text for text in origin.evidence if text.startswith(("replay:", "undecided:"))]
 
 
 def times(x: torch.Tensor, number: int) -> torch.Tensor:
@@ -50,7 +50,7 @@ def dump(path: Path, numbers: list[int], apply: Callable[[torch.Tensor, int], to
 def test_the_first_of_many_origins_are_run_again(tmp_path: Path) -> None:
     found = ascend_dump.compare(dump(tmp_path / "a", [2, 3, 4, 5]), dump(tmp_path / "b", [1] * 4))
     assert len(found.origins) == 4
-    right = [f"run again, the output of {side} is right for its inputs" for side in ("actual", "the reference")]
+    right = [f"replay: the output of {side} is right for its inputs" for side in ("actual", "the reference")]
     assert [opinions(origin) for origin in found.origins] == [right, right, right, []]
 
 
@@ -85,5 +85,5 @@ def test_others_are_run_only_if_they_are_asked_for(tmp_path: Path) -> None:
         return x.roll(number)
 
     found = ascend_dump.compare(dump(tmp_path / "a", [2, 3, 4, 5], roll), dump(tmp_path / "b", [1] * 4, roll))
-    advice = "to settle it, compare with `--replay`, which runs it again; only if you trust the dump"
+    advice = "undecided: run `ascend-dump compare --replay` to replay this operator, if you trust the dump"
     assert [opinions(origin) for origin in found.origins] == [[advice]] * 3 + [[]]

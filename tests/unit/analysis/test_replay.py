@@ -297,8 +297,8 @@ def test_a_comparison_says_which_side_computes_wrongly(wrong: str, tmp_path: Pat
     [origin] = ascend_dump.compare(*pair, replay=True).origins
     assert origin.op_type == "aten::gelu"
     other = "the reference" if wrong == "actual" else "actual"
-    assert any(text.startswith(f"run again, the output of {wrong} is wrong for its inputs") for text in origin.evidence)
-    assert f"run again, the output of {other} is right for its inputs" in origin.evidence
+    assert any(text.startswith(f"replay: the output of {wrong} is wrong for its inputs") for text in origin.evidence)
+    assert f"replay: the output of {other} is right for its inputs" in origin.evidence
 
 
 def test_what_is_right_on_both_sides_is_noise_in_a_comparison_that_runs_it_again(tmp_path: Path) -> None:

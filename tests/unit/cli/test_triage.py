@@ -113,7 +113,7 @@ class TestCommand:
         out = capsys.readouterr().out
         assert "1. 0/mm_0 (aten::mm), step 2" in out
         assert "33.3 times that of earlier steps" in out
-        assert "ASCEND_DUMP='path=" in out
+        assert "ASCEND_DUMP=path=" in out
 
     def test_exits_0_where_nothing_is_wrong(self, healthy: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["triage", str(healthy)]) == Exit.OK
@@ -145,7 +145,7 @@ class TestCommand:
         file = tmp_path / "next.json"
         assert main(["triage", str(grown), "--next", str(file), "--for", framework]) == Exit.DIFFERENT
         assert key in json.loads(file.read_text())
-        assert f"the names of PyTorch's capture, and {framework} has different ones" in capsys.readouterr().err
+        assert f"contains PyTorch's operator names: look up those of {framework} with" in capsys.readouterr().err
 
     def test_never_replaces_a_file(self, grown: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         file = tmp_path / "next.json"
@@ -167,7 +167,7 @@ class TestCommand:
             assert (document["written"], document["next"]["steps"]) == (None, "2")
         else:
             assert "1. 0/mm_0 (aten::mm), step 2" in done.stdout
-            assert "next: ASCEND_DUMP='path=" in done.stdout
+            assert "next: ASCEND_DUMP=path=" in done.stdout
         assert f"error: {file} cannot be written: File too large [AD501]\n" in done.stderr
         assert list(tmp_path.glob("*next.json*")) == []
 
@@ -184,13 +184,38 @@ class TestCommand:
         assert done.returncode == Exit.PIPE_CLOSED
         assert ascend_dump.DumpRequest.from_file(file).layers == ("0/mm_0",)
 
+    @pytest.mark.parametrize("form", [[], ["--brief"], ["--json"]])
     def test_says_where_there_is_nothing_to_write(
-        self, healthy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, form: list[str], healthy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         file = tmp_path / "next.json"
-        assert main(["triage", str(healthy), "--next", str(file)]) == Exit.OK
+        assert main(["triage", str(healthy), "--next", str(file), *form]) == Exit.OK
         assert not file.exists()
         assert "nothing to dump next" in capsys.readouterr().err
+
+    def test_the_next_request_can_be_pasted(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        write_rows(Path("it's a dump"), RULES["growth"].trips)
+        assert main(["triage", "it's a dump"]) == Exit.DIFFERENT
+        line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("next: "))
+        (word,) = (word for word in shlex.split(line.replace(";", " ; ")) if word.startswith("ASCEND_DUMP="))
+        assert word.startswith("ASCEND_DUMP=path=it's a dump_next")
+
+    def test_counts_the_origins_that_are_not_shown(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        torch: Any = pytest.importorskip("torch")
+        x = torch.arange(1.0, 4.0)
+        for name, factors in (("actual", (2.0, 5.0, 7.0)), ("reference", (1.0, 3.0, 4.0))):
+            with ascend_dump.capture(path=tmp_path / name):
+                torch.mul(x, factors[0])
+                torch.div(x, factors[1])
+                torch.pow(x, factors[2])
+        words = ["triage", str(tmp_path / "actual"), str(tmp_path / "reference")]
+        assert main([*words, "-n", "1"]) == Exit.DIFFERENT
+        assert "2 more origins not shown: use -n 3" in capsys.readouterr().out
+        assert main(words) == Exit.DIFFERENT
+        assert "not shown" not in capsys.readouterr().out
 
     def test_takes_the_steps_that_are_asked_for(self, grown: Path) -> None:
         assert main(["triage", str(grown), "--step", "0|1"]) == Exit.OK

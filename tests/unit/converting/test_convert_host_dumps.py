@@ -88,7 +88,7 @@ def test_one_document(dump: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--format", "NCHW"], "which only dumps of CANN have"),
+        (["--format", "NCHW"], "and only dumps of CANN have them"),
         (["--type", "xyz"], "types: npy"),
         (["--msaccucmp-compat"], "converts dumps of CANN only"),
         (["--dtype", "wrong"], "no type of numpy"),

@@ -87,7 +87,7 @@ def _document(**node):
         ({"inputs": [], "nodes": [], "outputs": []}, "no text 'model'"),
         ({"model": "m", "nodes": [], "outputs": []}, "'inputs' is missing"),
         ({"model": "m", "inputs": [], "nodes": [], "outputs": []}, "no outputs"),
-        ({**_document(), "outputs": ["d:0"]}, "output of no node"),
+        ({**_document(), "outputs": ["d:0"]}, "no node has that name"),
         ({**_document(), "outputs": ["c"]}, "not `name:output`"),
         ({**_document(), "inputs": [{"name": "x", "shape": [-1], "dtype": "int8"}]}, "sizes"),
         ({**_document(), "inputs": [{"name": "x", "shape": [1 << 20, 1 << 20], "dtype": "int8"}]}, "elements"),
@@ -356,3 +356,9 @@ def test_the_bytes_of_a_constant_are_little_endian():
     data = base64.b64encode(np.array([1, 256], "<u2").tobytes()).decode()
     found = check(_document(const={"dtype": "uint16", "shape": [2], "data": data}))
     assert found.nodes[0].const.tolist() == [1, 256]
+
+
+def test_constants_are_saved_as_little_endian(tmp_path):
+    values = np.array([1.0, -2.5], ">f4")
+    save(OfflineModel("m", (), (OfflineNode("w", "Const", const=values),), ("w:0",)), tmp_path / "m.om")
+    assert load(tmp_path / "m.om").nodes[0].const.tolist() == [1.0, -2.5]

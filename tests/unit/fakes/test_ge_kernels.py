@@ -172,6 +172,12 @@ def test_padding_and_its_gradient_are_those_of_torch(widths: list[int], mode: st
     torch.testing.assert_close(run("PadV3Grad", gradient, paddings, mode=mode), x.grad)
 
 
+@pytest.mark.parametrize("attrs", [{"mode": "constant"}, {"mode": "reflect", "paddings_contiguous": False}])
+def test_other_gradients_of_padding_are_refused(attrs: dict[str, Any]) -> None:
+    with pytest.raises(NotSupported, match="pads with a mode or order"):
+        run("PadV3Grad", torch.ones(3, 5), torch.tensor([0, 0, 1, 1]), **attrs)
+
+
 def test_a_mirror_may_repeat_the_outermost_element() -> None:
     found = run("MirrorPad", torch.tensor([1.0, 2.0, 3.0]), torch.tensor([[2, 3]]), mode="SYMMETRIC")
     assert found.tolist() == [2, 1, 1, 2, 3, 3, 2, 1]

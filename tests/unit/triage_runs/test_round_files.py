@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -82,6 +84,32 @@ class TestState:
         finally:
             other.communicate(b"\n")
 
+    def test_an_error_at_its_start_leaves_it_unlocked(self, tmp_path: Path) -> None:
+        other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+        try:
+            file = begun(tmp_path)
+            state = json.loads(file.read_text())
+            state["rounds"][0].update(finished=False, process=other.pid, birth="")
+            file.write_text(json.dumps(state))
+            for _ in range(2):
+                with pytest.raises(ascend_dump.CaptureError, match="still runs, as process"):
+                    run_triage(["true"], path=tmp_path)
+        finally:
+            other.communicate(b"\n")
+        assert list(tmp_path.glob(f"*/{STATE}")) == [file]
+
+    def test_a_directory_that_cannot_be_locked_is_an_error_with_its_reason(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def flock(descriptor: int, operation: int) -> None:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+        monkeypatch.setattr(fcntl, "flock", flock)
+        descriptors = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(ascend_dump.WriteError, match="No locks available"):
+            run_triage(["true"], path=tmp_path)
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+
     def test_what_is_to_be_removed_lies_in_the_directory_of_the_triage(self, tmp_path: Path) -> None:
         file = begun(tmp_path / "t")
         precious = tmp_path / "precious"
@@ -139,4 +167,4 @@ class TestOutlines:
 
 def test_a_dump_beside_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["triage", "--path", str(tmp_path), str(tmp_path)]) == Exit.USAGE
-    assert "--path is for --run" in capsys.readouterr().err
+    assert "--path needs --run" in capsys.readouterr().err

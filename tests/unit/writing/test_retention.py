@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tracemalloc
@@ -16,9 +17,10 @@ from hypothesis import strategies as st
 
 import ascend_dump
 from ascend_dump import ReadError
-from ascend_dump.dump_format import numpy_dtype
+from ascend_dump.adapter import Rank, RunDirectory
+from ascend_dump.dump_format import MANIFEST, numpy_dtype
 from ascend_dump.reading import open_dump
-from ascend_dump.writing import HostWriter, Item, Limits, Line
+from ascend_dump.writing import HostRun, HostWriter, Item, Limits, Line
 from ascend_dump.writing.ending import Ended
 
 SMALL = Limits(room=16376, nbytes=20_000)
@@ -364,3 +366,21 @@ def test_whatever_ends_it(events: list[str], keep: Optional[int], until: bool, t
         expected = recorded[-keep:] if ended is None else recorded[-keep - 1 :]
     assert sorted(int(path.parent.name) for path in directory.rglob("index.jsonl")) == expected
     assert recorded == [] or len(values(open_dump(root))) == len(expected)
+
+
+def test_a_manifest_has_the_removed_steps_of_all_writers(tmp_path: Path) -> None:
+    run = HostRun(RunDirectory.planned(tmp_path, Rank(0, 1)).make(), request={}, versions={})
+    writers = [HostWriter(run.directory(0, model), metadata={}, keep=1, until="nonfinite") for model in "ab"]
+    for writer, steps, name in zip(writers, ([2, 3, 7], [1, 4, 5, 6]), ("exp_0", "log_0")):
+        for step in steps:
+            write_step(writer, step, item("a", noise(step, 10)))
+        assert writer._store.watch is not None
+        writer._store.watch.harmless.update(["mul_0", name])
+    writers[1].end("loss spike")
+    for writer in writers:
+        writer.close()
+    run.finish(writers, None)
+    manifest = json.loads((run.root / MANIFEST).read_text())
+    assert manifest["removed"] == {"steps": 4, "records": 4, "first": 1, "last": 4}
+    assert manifest["ended"]["reason"] == "loss spike"
+    assert manifest["harmless"] == {"mul_0": 2, "exp_0": 1, "log_0": 1}

@@ -25,21 +25,24 @@ _FILE_HINTS: Mapping[int, str] = {
 
 
 def check_acl_config(source: Source, *, all: bool = False, situation: Optional[Situation] = None) -> list[Problem]:
-    """Return the settings of a dump configuration that CANN would refuse, or accept and ignore.
+    """Return the problems of a dump configuration: settings that CANN refuses, or accepts and ignores.
 
-    source: a path, the text of a file (bytes, or a str with a brace first or several lines), or its decoded value.
+    source: a path, the file's text (bytes, or a str that begins with `{` or has several lines), or the decoded value.
     all: also list errors after the first one; adump stops there.
     situation: facts about the process that will dump; by default the environment of this process.
-    Errors come first, then silent findings, then warnings.
+    Problems are sorted by severity: error, silent (accepted and ignored), warning.
     """
-    process = Situation.here() if situation is None else situation
+    situation = Situation.here() if situation is None else situation
     parsed = read_source(source)
-    problems = [*_refusals(parsed, process, all), *SILENT.problems(AclSubject.of(parsed, process))]
+    problems = [*_refusals(parsed, situation, all), *SILENT.problems(AclSubject.of(parsed, situation))]
     return worst_first(problems)
 
 
 def check_ge_file(source: Source, *, all: bool = False, situation: Optional[Situation] = None) -> list[Problem]:
-    """Check session options written as a JSON object; arguments as for `check_acl_config`."""
+    """Return the problems of session options written as a JSON object; arguments as for `check_acl_config`.
+
+    all has no effect: all problems are always returned.
+    """
     parsed = read_source(source)
     reason = "" if parsed.refusal is None else parsed.refusal.reason
     if reason or not isinstance(parsed.value, dict):
@@ -48,14 +51,19 @@ def check_ge_file(source: Source, *, all: bool = False, situation: Optional[Situ
     return check_ge_options(parsed.value, situation=situation)
 
 
-def _refusals(parsed: Parsed, process: Situation, all_errors: bool) -> Iterator[Problem]:
+def _refusals(parsed: Parsed, situation: Situation, all_errors: bool) -> Iterator[Problem]:
     if parsed.refusal is not None:
-        code, native, reason = parsed.refusal
+        acl_code, native_code, reason = parsed.refusal
         yield Problem(
-            "AD110", "error", f"the file is refused: {reason}", _FILE_HINTS[code], "", native or str(int(code))
+            "AD110",
+            "error",
+            f"the file is refused: {reason}",
+            _FILE_HINTS[acl_code],
+            "",
+            native_code or str(int(acl_code)),
         )
         return
-    for problem in REFUSALS.problems(AdumpSubject.of(parsed.value, process.cwd, process.planned)):
+    for problem in REFUSALS.problems(AdumpSubject.of(parsed.value, situation.cwd, situation.planned)):
         yield problem
         if problem.severity == "error" and not all_errors:
             return

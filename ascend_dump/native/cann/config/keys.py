@@ -1,7 +1,7 @@
-"""The keys of CANN's dump JSON: types, allowed values, defaults and limits, in one table.
+"""The keys of CANN's dump JSON and the session options of GE: types, allowed values, defaults and limits.
 
-Sources: adump `dump_config_converter` (keys, allowed values, defaults, limits); GE `dump_manager` (the form of a
-position in a blacklist). The order is that of adump's checks.
+Sources: adump `dump_config_converter` (keys, allowed values, defaults, limits); GE `dump_manager` (the format
+of `pos` in an entry of a blacklist). The order is that of adump's checks.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Key(NamedTuple):
     about: str = ""
 
 
-#: adump's dump type of each exception scene. The scene "watcher" is a dump of operators.
+#: adump's internal dump type of each exception scene. The scene "watcher" is absent: it is an ordinary operator dump.
 SCENE_TYPES: Mapping[str, int] = MappingProxyType(
     {"lite_exception": 3, "aic_err_brief_dump": 3, "aic_err_norm_dump": 2, "aic_err_detail_dump": 5}
 )
@@ -77,7 +77,7 @@ DUMP: Mapping[str, Key] = MappingProxyType(
             Key("dump_scene", Kind.TEXT, (*EXCEPTION_SCENES, "watcher"), "", "exception dump or watcher mode"),
             Key("dump_data", Kind.TEXT, ("tensor", "stats"), "tensor", "the values, or statistics of them"),
             Key("dump_debug", Kind.TEXT, _ON_OFF, "off", "overflow detection"),
-            Key("dump_kernel_data", Kind.TEXT, (), "", "what kernels print: a list with commas"),
+            Key("dump_kernel_data", Kind.TEXT, (), "", "debug output of kernels: names separated by commas"),
             Key("dump_step", Kind.TEXT, (), "", "steps such as 0|3-5|10; empty means all"),
             Key(
                 "dump_stats",
@@ -94,7 +94,7 @@ DUMP: Mapping[str, Key] = MappingProxyType(
 #: Values in the list `dump_kernel_data`.
 KERNEL_DATA = ("all", "printf", "tensor", "assert", "timestamp")
 
-#: Keys for which adump accepts only a few values.
+#: Keys with a fixed set of values, in the order in which adump checks them.
 VALUE_ORDER = ("dump_mode", "dump_data", "dump_op_switch", "dump_level", "dump_debug", "dump_scene")
 
 BLACKLISTS = ("optype_blacklist", "opname_blacklist")

@@ -1,4 +1,4 @@
-"""The settings of a DumpRequest, as JSON or TOML."""
+"""The configuration language of `ascend-dump` itself: a DumpRequest as JSON or TOML; text without a file is JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ascend_dump.request import ALIASES, SPELLINGS, DumpRequest
 
 __all__ = ["LANGUAGES", "SettingsLanguage"]
 
-_TABLE = "ascend_dump"
+_SECTION = "ascend_dump"
 
 
 class SettingsLanguage(ConfigLanguage):
@@ -26,7 +26,7 @@ class SettingsLanguage(ConfigLanguage):
             return CERTAIN
         if not isinstance(value, dict):
             return 0
-        if _TABLE in value:
+        if _SECTION in value:
             return CERTAIN
         if not any(key in SPELLINGS for key in value):
             return 0
@@ -39,7 +39,7 @@ class SettingsLanguage(ConfigLanguage):
             else:
                 DumpRequest.from_file(source)
         except AscendDumpError as error:
-            # Some messages point at a place in a text, in lines of their own.
+            # Caret lines (` ^`), which some messages use to mark a position, are removed.
             message = " ".join(line for line in error.message.splitlines() if line.strip(" ^"))
             return [Problem(error.code, "error", message, error.hint)]
         return []
@@ -53,7 +53,7 @@ def _decoded(text: bytes) -> Mapping[str, Any]:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"the settings are not JSON: {error}", hint='write {"steps": "0|1"}') from None
-    inner = value.get(_TABLE, value) if isinstance(value, dict) else value
+    inner = value.get(_SECTION, value) if isinstance(value, dict) else value
     if not isinstance(inner, dict):
         raise ConfigError(
             f"the settings are a {type(inner).__name__}, not an object", hint="write keys such as steps and path"

@@ -41,6 +41,7 @@ _VALUES: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 )
 _MODES = ("max-autotune", *ACLGRAPH)
 _IGNORED_BY_ACLGRAPH = ("dump_mode", "quant_dumpable", "dump_step", "dump_layer", "dump_data")
+#: The part between bars that torchair's `^(((\d+)|(\d+-{0,1}\d+))\|{0,1})*$` accepts, but without backtracking.
 _STEP_PART = re.compile(r"\d+(?:-\d\d+)*(?:-\d+)?")
 #: With this many digits before an error, torchair's regular expression takes longer than a second.
 _SLOW_DIGITS = 16
@@ -69,8 +70,9 @@ class OptionsSubject(NamedTuple):
         return [name for name, value in self.options.items() if name in DEFAULTS and value != DEFAULTS[name]]
 
 
-#: Rules for assignments that raise, and for accepted values that do nothing or something unexpected.
+#: Rules for assignments that raise.
 REFUSED = RuleTable(OptionsSubject.of_example)
+#: Rules for values that torchair accepts, but ignores or misreads.
 SILENT = RuleTable(OptionsSubject.of_example)
 
 _Find = Callable[[OptionsSubject], Iterable[Hit]]
@@ -78,7 +80,7 @@ _DUMPS: Mapping[str, Any] = MappingProxyType({"enable_dump": True, "dump_path": 
 
 
 def _dumping(**options: Any) -> Example:
-    """Return options that dump into the working directory."""
+    """Return an example whose options enable the dump into the working directory."""
     return Example({**_DUMPS, **options}).given(cwd="$DIR")
 
 
@@ -110,7 +112,7 @@ def _unknown(subject: OptionsSubject) -> Iterator[Hit]:
 
 @_refusal(
     "value",
-    "some options have a few allowed values",
+    "some options accept only listed values, such as input, output and all for dump_mode",
     "dump_mode",
     trips=_dumping(dump_mode="outputs"),
     passes=_dumping(dump_mode="output"),
@@ -177,7 +179,7 @@ def _steps(subject: OptionsSubject) -> Iterator[Hit]:
 
 @_refusal(
     "steps-slow",
-    "after many digits, a wrong character costs torchair's regular expression seconds",
+    "torchair's check of dump_step takes seconds if a wrong character follows 16 or more digits",
     "dump_step",
     trips=_dumping(dump_step="1234567890123456x"),
     passes=_dumping(dump_step="1234567890123456"),
@@ -187,8 +189,8 @@ def _slow_steps(subject: OptionsSubject) -> Iterator[Hit]:
     value = subject.options.get("dump_step", "")
     if isinstance(value, str) and not takes_steps(value) and _is_slow(value):
         message = (
-            f"{value[:40]!r}: torchair refuses it after seconds, ten times longer for every two digits more "
-            "(its regular expression backtracks)"
+            f"{value[:40]!r}: torchair refuses this value only after seconds: its regular expression backtracks, "
+            "ten times longer for two more digits"
         )
         yield Hit("dump_step", message, _STEPS)
 
@@ -198,7 +200,10 @@ def _is_slow(steps: str) -> bool:
 
 
 def takes_steps(text: str) -> bool:
-    """Return True if torchair accepts this `dump_step`, checked in linear time; it reads "1-23-4" as 1-2 and 3-4."""
+    """Return True if torchair accepts this `dump_step`, without backtracking.
+
+    torchair needs no bar between ranges: "1-23-4" is 1-2 and 3-4.
+    """
     body = text[:-1] if text.endswith("\n") else text
     if not body:
         return True
@@ -210,7 +215,7 @@ def takes_steps(text: str) -> bool:
 
 @_refusal(
     "layers-text",
-    "dump_layer is one text",
+    "dump_layer must be a string",
     "dump_layer",
     trips=_dumping(dump_layer=["Add_1"]),
     passes=_dumping(dump_layer="Add_1"),
@@ -223,7 +228,7 @@ def _layers_text(subject: OptionsSubject) -> Iterator[Hit]:
 
 @_refusal(
     "layers",
-    "the names in dump_layer have few characters",
+    'names in dump_layer may contain only letters, digits and _ " / \\ .',
     "dump_layer",
     trips=_dumping(dump_layer="Add_1,Mul_1"),
     passes=_dumping(dump_layer="Add_1 Mul_1"),
@@ -276,7 +281,7 @@ def _mode(subject: OptionsSubject) -> Iterator[Hit]:
 @SILENT.rule(
     "torchair-off",
     "AD252",
-    "without enable_dump no other option does anything",
+    "without enable_dump, every dump option except dump_config_path is ignored",
     "torchair configs/dump_config.py",
     where="dump_step",
     trips=Example({"dump_step": "0"}),
@@ -291,7 +296,7 @@ def _off(subject: OptionsSubject) -> Iterator[Hit]:
 @SILENT.rule(
     "torchair-two-ways",
     "AD242",
-    "either the dump JSON or the options are ignored, depending on the version",
+    "if both a dump JSON and enable_dump are set, one of them is ignored, depending on the version",
     "torchair _ge_concrete_graph/fx2ge_converter.py; GE dump_manager",
     where="dump_config_path",
     trips=_dumping(dump_config_path="dump.json"),
@@ -357,4 +362,8 @@ def _working_directory(subject: OptionsSubject) -> Iterator[Hit]:
         hint = "run in a writable directory, or use a dump JSON (dump_config_path)"
         yield Hit("dump_path", f"{message}, but {directory!r} cannot be written", hint, "error")
     else:
-        yield Hit("dump_path", message, "remove it after the run; use a directory for each run")
+        yield Hit(
+            "dump_path",
+            message,
+            "delete ge_dump_data_json/ after the run, and give each run a working directory of its own",
+        )

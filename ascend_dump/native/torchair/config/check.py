@@ -17,7 +17,7 @@ from ascend_dump.native.torchair.config.build import ACLGRAPH
 
 __all__ = ["check_file", "check_options", "check_working_directory", "takes_steps"]
 
-_GE = {
+_GE_OPTIONS = {
     "dump_path": "ge.exec.dumpPath",
     "dump_mode": "ge.exec.dumpMode",
     "dump_step": "ge.exec.dumpStep",
@@ -29,41 +29,43 @@ _GE = {
 def check_file(source: Source, *, all: bool = False, situation: Optional[Situation] = None) -> list[Problem]:
     """Check options written as a JSON object, or the dump JSON that `dump_config_path` names.
 
-    The object may also have `mode`, the mode of the CompilerConfig. Arguments as for `check_acl_config`.
+    The object may also have `mode`, the mode of the CompilerConfig. Arguments as for `check_acl_config`; `all` concerns
+    the dump JSON only, because all problems of options are always returned.
     """
-    process = Situation.here() if situation is None else situation
+    situation = Situation.here() if situation is None else situation
     parsed = read_source(source)
     if parsed.refusal is not None or not isinstance(parsed.value, dict):
         reason = "it is not an object of options and values" if parsed.refusal is None else parsed.refusal.reason
         return [Problem("AD110", "error", reason, 'write {"enable_dump": true, "dump_path": "/home/dump"}')]
     if "dump" in parsed.value:
-        return check_acl_config(source, all=all, situation=_of_graphs(process))
+        return check_acl_config(source, all=all, situation=_graph_situation(situation))
     options = dict(parsed.value)
-    return check_options(options, mode=options.pop("mode", "max-autotune"), situation=process)
+    return check_options(options, mode=options.pop("mode", "max-autotune"), situation=situation)
 
 
 def check_options(
     options: Mapping[str, Any], *, mode: str = "max-autotune", situation: Optional[Situation] = None
 ) -> list[Problem]:
-    """Return all problems of these options, errors first. situation: of the process; by default this one."""
-    process = Situation.here() if situation is None else situation
-    problems = list(REFUSED.problems(OptionsSubject(options, mode, process.cwd)))
+    """Return all problems of these options, errors first. situation: as for `check_acl_config`."""
+    situation = Situation.here() if situation is None else situation
+    problems = list(REFUSED.problems(OptionsSubject(options, mode, situation.cwd)))
     wrong = {problem.where for problem in problems}
     usable = {name: value for name, value in options.items() if name not in wrong}
-    subject = OptionsSubject(usable, mode, process.cwd)
+    subject = OptionsSubject(usable, mode, situation.cwd)
     problems += SILENT.problems(subject)
     if usable.get("dump_config_path") is not None:
-        problems += check_acl_config(
-            os.path.join(process.cwd, usable["dump_config_path"]), situation=_of_graphs(process)
-        )
+        file = os.path.join(situation.cwd, usable["dump_config_path"])
+        problems += check_acl_config(file, all=True, situation=_graph_situation(situation))
     if subject.on and mode not in ACLGRAPH:
-        problems += _of_ge(usable, process)
+        problems += _ge_problems(usable, situation)
     return worst_first(problems)
 
 
-def _of_graphs(situation: Situation) -> Situation:
-    """Return the situation of graphs that torchair compiles: no offline models, and overflow detection is compiled
-    in."""
+def _graph_situation(situation: Situation) -> Situation:
+    """Return the situation for graphs that torchair compiles.
+
+    The check for containers, which concerns offline models only, is off, and overflow detection is compiled in.
+    """
     return situation._replace(container=False, status_check=True)
 
 
@@ -72,11 +74,11 @@ def check_working_directory(cwd: str) -> list[Problem]:
     return list(SILENT["torchair-working-directory"].problems(OptionsSubject({"enable_dump": True}, "", cwd)))
 
 
-def _of_ge(options: Mapping[str, Any], situation: Situation) -> Iterator[Problem]:
+def _ge_problems(options: Mapping[str, Any], situation: Situation) -> Iterator[Problem]:
     """Yield problems that GE reports for options that torchair accepts, when the first graph is built."""
     settings = {**DEFAULTS, **options}
-    ge_settings = {key: str(settings[name]) for name, key in _GE.items() if settings[name] != ""}
-    names = {key: name for name, key in _GE.items()}
+    ge_settings = {key: str(settings[name]) for name, key in _GE_OPTIONS.items() if settings[name] != ""}
+    names = {key: name for name, key in _GE_OPTIONS.items()}
     for problem in check_ge_options({"ge.exec.enableDump": "1", **ge_settings}, situation=situation):
         where = names.get(problem.where, problem.where)
         if where == "dump_step" and problem.severity == "error":

@@ -173,7 +173,7 @@ def test_wrong_options_are_told(verb: str, tmp_path: Path, capsys: pytest.Captur
 
 def test_a_run_has_no_workers(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["triage", "--run", "--workers", "2", "--", "true"]) == 2
-    assert "--workers is for dumps" in capsys.readouterr().err
+    assert "--workers applies to the analysis of dumps" in capsys.readouterr().err
 
 
 def test_without_dask_the_extra_is_named(
