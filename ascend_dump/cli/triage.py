@@ -155,12 +155,7 @@ def triage(
         _check_next_file(Path(file), framework)
     run_options = {"path": path, "max_bytes": max_bytes, "ignore": ignore, "symptom": symptom, **flags}
     if run:
-        if label is not None:
-            raise ConfigError(
-                f"--label {label} cannot be combined with --run: dumps of triage runs have no labels",
-                hint="leave one of them out",
-            )
-        _forbid_executor(workers, dask)
+        _forbid_dump_options(label, workers, dask)
         from ascend_dump.cli.shared.triage_run import exit_of_run, run_command, show_run
 
         run_options["path"] = path or "triage"
@@ -233,7 +228,13 @@ def _finish(
     return code if failure is None else exit_code(failure)
 
 
-def _forbid_executor(workers: Optional[int], dask: Optional[str]) -> None:
+def _forbid_dump_options(label: Optional[str], workers: Optional[int], dask: Optional[str]) -> None:
+    """Raise ConfigError for options that apply to dumps only."""
+    if label is not None:
+        raise ConfigError(
+            f"--label {label} cannot be combined with --run: dumps of triage runs have no labels",
+            hint="leave one of them out",
+        )
     for name, value in (("--workers", workers), ("--dask", dask)):
         if value is not None:
             raise ConfigError(

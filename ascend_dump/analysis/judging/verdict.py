@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, Optional
 
-from ascend_dump.analysis.numerics.float_types import float_kind
+from ascend_dump.analysis.numerics.float_types import FloatKind, float_kind
 from ascend_dump.analysis.numerics.measure import Measure
 
 __all__ = ["ORDER", "Rules", "judge", "worst"]
@@ -120,59 +120,95 @@ def judge(
         return "noise", "equal values, different bits (another dtype, -0.0, bits of NaN)"
     kind = float_kind(dtype)
     if kind is None:
-        if noise.size and measure.share <= rules.flips:
-            return "noise", f"{measure.unequal} of {measure.count} exact elements flip with the noise in the inputs"
-        return "different", f"{measure.unequal} of {measure.count} exact elements differ"
-    accumulator = math.ldexp(0.5, -52 if kind.mantissa == 52 else -23)
+        return _judge_exact(measure, rules, noise)
     length = max(terms if terms is not None else rules.terms, 64)
-    roundings = rules.envelope * math.sqrt(length)
-    # If similar terms are added one by one, all roundings go the same way: the error grows with K, not with sqrt(K).
-    summed = min((max(roundings, length) if own_type else roundings) * accumulator, _MOST_SUMMED)
-    floor = summed
-    narrow = kind.mantissa <= 10
-    if narrow:
-        floor += kind.unit * (roundings if own_type else rules.steps * between)
-    size = max(measure.rms, scale)
-    # Differences below the smallest normal number count as noise.
-    tiny = math.ldexp(1.0, kind.lowest - kind.mantissa)
-    lost = tiny * ((4 * math.sqrt(length) if own_type else 4) if narrow else 1)
-    over, apart = measure.excess - lost, max(measure.rmse - lost, 0.0)
+    allowance = _allowance(measure, kind, rules, length, own_type=own_type, between=between, scale=scale)
     if noise.size:
-        allowed = floor * size + rules.gain * noise.size
-        ceiling = max(rules.ceiling * math.sqrt(max(kind.unit, noise.unit)) * size, floor * size, 4 * noise.size)
-        # If a few elements are much larger than the others, differences may be small relative to each element instead.
-        follows = over <= max(16 * allowed, 4 * noise.most) or measure.max_rel <= max(
-            _LAST_PLACES * kind.unit, 4 * noise.each
-        )
-        if apart <= min(allowed + 2 * kind.unit * size, ceiling) and follows:
-            return "noise", f"explained by the rounding of the inputs (relative error {measure.rel_l2:.2g})"
-        if not follows and apart <= allowed:
-            return (
-                "different",
-                f"one element differs by {measure.max_abs:.2g}; the noise in the inputs explains at most {allowed:.2g}",
-            )
-        explained = f"the noise in the inputs explains at most {min(allowed, ceiling) / size:.2g}" if size else ""
-        return "different", f"relative error {measure.rel_l2:.2g}; {explained or 'the noise in the inputs is smaller'}"
+        return _judge_with_noise(measure, rules, allowance, noise)
+    is_narrow = kind.mantissa <= 10
     # For an element much larger than the others, intermediate roundings are relative to its own size.
-    each = between > 1 and narrow and measure.max_rel <= (2 + between * rules.steps) * kind.unit
-    if over > floor * size and not each:
-        times = (
-            f" by {over / (floor * size):.3g} times the rounding envelope" if size else ", the reference is all zero"
-        )
-        return "different", f"one element differs{times} (relative error {measure.rel_l2:.2g})"
+    is_last_place = between > 1 and is_narrow and measure.max_rel <= (2 + between * rules.steps) * kind.unit
+    size = allowance.size
+    if allowance.excess > allowance.error * size and not is_last_place:
+        times = allowance.excess / (allowance.error * size) if size else 0.0
+        by = f" by {times:.3g} times the rounding envelope" if size else ", the reference is all zero"
+        return "different", f"one element differs{by} (relative error {measure.rel_l2:.2g})"
     bias = measure.bias * measure.rms / size if size else 0.0
-    limit = kind.unit * ((1.0 if cast and narrow else rules.bias[0 if narrow else 1]) + constant)
+    limit = kind.unit * ((1.0 if cast and is_narrow else rules.bias[0 if is_narrow else 1]) + constant)
     # Subnormal numbers have a larger relative spacing; rounding loses a quarter of the spacing on average.
-    limit = max(limit, 0.25 * tiny / size) if size else limit
+    limit = max(limit, 0.25 * allowance.smallest_subnormal / size) if size else limit
     # Long sums of similar terms have a bias of their own, so it is no evidence of a difference.
-    biased = bias > max(limit, summed) and not (own_type and narrow)
-    if measure.drift > rules.drift and measure.share > 0.01 and biased:
+    is_biased = bias > max(limit, allowance.sum_error) and not (own_type and is_narrow)
+    if measure.drift > rules.drift and measure.share > 0.01 and is_biased:
         share = f"{measure.share:.0%} of the elements differ"
         return (
             "different",
             f"{share}, mostly in the same direction (bias {measure.bias:.2g}, drift {measure.drift:.3g})",
         )
     return "noise", f"within rounding (relative error {measure.rel_l2:.2g})"
+
+
+class _Allowance(NamedTuple):
+    """The error that rounding alone may cause, and the error that is left after that of subnormal numbers.
+
+    unit                that of the type
+    size                the rms of the output that errors are relative to
+    sum_error, error    of sums, and with intermediate roundings; relative to `size`
+    smallest_subnormal  of the type
+    excess, rmse        those of the measure, minus the error of subnormal numbers
+    """
+
+    unit: float
+    size: float
+    sum_error: float
+    error: float
+    smallest_subnormal: float
+    excess: float
+    rmse: float
+
+
+def _allowance(
+    measure: Measure, kind: FloatKind, rules: Rules, length: int, *, own_type: bool, between: float, scale: float
+) -> _Allowance:
+    accumulator = math.ldexp(0.5, -52 if kind.mantissa == 52 else -23)
+    roundings = rules.envelope * math.sqrt(length)
+    # If similar terms are added one by one, all roundings go the same way: the error grows with K, not with sqrt(K).
+    sum_error = min((max(roundings, length) if own_type else roundings) * accumulator, _MOST_SUMMED)
+    error = sum_error
+    is_narrow = kind.mantissa <= 10
+    if is_narrow:
+        error += kind.unit * (roundings if own_type else rules.steps * between)
+    # Differences below the smallest normal number count as noise.
+    smallest = math.ldexp(1.0, kind.lowest - kind.mantissa)
+    lost = smallest * ((4 * math.sqrt(length) if own_type else 4) if is_narrow else 1)
+    excess, rmse = measure.excess - lost, max(measure.rmse - lost, 0.0)
+    return _Allowance(kind.unit, max(measure.rms, scale), sum_error, error, smallest, excess, rmse)
+
+
+def _judge_exact(measure: Measure, rules: Rules, noise: Noise) -> tuple[str, str]:
+    if noise.size and measure.share <= rules.flips:
+        return "noise", f"{measure.unequal} of {measure.count} exact elements flip with the noise in the inputs"
+    return "different", f"{measure.unequal} of {measure.count} exact elements differ"
+
+
+def _judge_with_noise(measure: Measure, rules: Rules, allowance: _Allowance, noise: Noise) -> tuple[str, str]:
+    """Return the verdict on a difference that noise in the inputs may explain, and the reason."""
+    unit, size, error = allowance.unit, allowance.size, allowance.error
+    allowed = error * size + rules.gain * noise.size
+    ceiling = max(rules.ceiling * math.sqrt(max(unit, noise.unit)) * size, error * size, 4 * noise.size)
+    # If a few elements are much larger than the others, differences may be small relative to each element instead.
+    is_within_noise = allowance.excess <= max(16 * allowed, 4 * noise.most) or measure.max_rel <= max(
+        _LAST_PLACES * unit, 4 * noise.each
+    )
+    if allowance.rmse <= min(allowed + 2 * unit * size, ceiling) and is_within_noise:
+        return "noise", f"explained by the rounding of the inputs (relative error {measure.rel_l2:.2g})"
+    if not is_within_noise and allowance.rmse <= allowed:
+        return (
+            "different",
+            f"one element differs by {measure.max_abs:.2g}; the noise in the inputs explains at most {allowed:.2g}",
+        )
+    explained = f"explains at most {min(allowed, ceiling) / size:.2g}" if size else "is smaller"
+    return "different", f"relative error {measure.rel_l2:.2g}; the noise in the inputs {explained}"
 
 
 def worst(verdicts: Sequence[str]) -> str:

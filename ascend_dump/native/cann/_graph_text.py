@@ -50,6 +50,7 @@ _MOST_VALUES = 100_000
 #: failed searches.
 _LONGEST_JUMP = 1 << 20
 _MOST_FAILED_JUMPS = 100
+_CUT_OFF = "it ends inside a message: the file was cut off"
 
 
 class OutputOrigin(NamedTuple):
@@ -107,72 +108,87 @@ class GraphText:
         self._failed_jumps = 0
 
     def nodes(self, *, until_named: bool = False) -> Iterator[Node]:
-        """until_named: end at the first name of a graph, or at the first operator."""
-        data = self._data
-        state, depth, graph, attr, indent = _ROOT, 0, "", b"", 0
+        """Yield the operators of the file in order.
+
+        until_named: stop at the first name of a graph, or at the first operator, and yield nothing.
+        """
+        state, graph, attr, indent = _ROOT, "", b"", 0
         fields: dict[bytes, list[bytes]] = {}
         outputs: list[OutputOrigin] = []
-        #: The pieces of the output being read, if its lines could not be read at once.
-        pieces: Optional[list[bytes]] = None
-        for line in iter(data.readline, b""):
+        pieces = self._pieces()
+        for line, text, piece in pieces:
+            if piece == _CLOSE:
+                if state == _OP:
+                    yield _node(fields, graph, outputs)
+                elif state == _ROOT:
+                    raise self._corrupt("unbalanced closing brace")
+                state -= 1  # states are numbered by nesting
+            elif piece[-1] == _OPEN:
+                opened = _OPENS.get((state, piece[:-1].rstrip(b" :\t")))
+                if opened is None or (opened == _VALUE and attr not in _WANTED):
+                    is_output = state == _OP and piece.startswith(_OUTPUT)
+                    message = self._message(pieces, _indent(line) if piece is text else None, is_read=is_output)
+                    if is_output:
+                        outputs.append(_origin(message))
+                    continue
+                state = opened
+                if state == _GRAPH:
+                    graph = ""
+                elif state == _OP:
+                    if until_named:
+                        return
+                    fields, outputs = {}, []
+                elif state == _ATTR:
+                    attr, indent = b"", _indent(line)
+            else:
+                key, _, value = piece.partition(b":")
+                if state == _OP:
+                    fields.setdefault(key, []).append(value)
+                elif state == _ATTR:
+                    attr = _unquote(value) if key == b"key" else attr
+                    if attr not in _WANTED and piece is text and self._skip_message(indent):
+                        state = _OP
+                elif state in (_VALUE, _LIST):
+                    if key in (b"s", b"b") and len(fields.setdefault(attr, [])) < _MOST_VALUES:
+                        fields[attr].append(value)
+                elif state == _GRAPH and key == b"name":
+                    graph = _text(value)
+                    self.graph = self.graph or graph
+                    if until_named:
+                        return
+                elif state == _ROOT and not _is_field(key):
+                    raise self._corrupt("its text is not that of a GE graph")
+        if state != _ROOT:
+            raise self._corrupt(_CUT_OFF)
+
+    def _pieces(self) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """Yield each piece of the text, with its line, and the line without white space at its ends."""
+        for line in iter(self._data.readline, b""):
             text = line.strip()
-            if not text:
-                continue
-            for piece in (text,) if _is_simple(text) else self._split(text):
-                if depth and pieces is not None:
-                    pieces.append(piece)
-                if piece == _CLOSE:
-                    if depth:
-                        depth -= 1
-                        if not depth and pieces is not None:
-                            outputs.append(_origin(b" ".join(pieces)))
-                            pieces = None
-                        continue
-                    if state == _OP:
-                        yield _node(fields, graph, outputs)
-                    elif state == _ROOT:
-                        raise self._corrupt("unbalanced closing brace")
-                    state -= 1
-                elif piece[-1] == _OPEN:
-                    opened = None if depth else _OPENS.get((state, piece[:-1].rstrip(b" :\t")))
-                    if opened is None or (opened == _VALUE and attr not in _WANTED):
-                        is_output = state == _OP and not depth and piece.startswith(_OUTPUT)
-                        start = data.tell()
-                        if piece is not text or not self._skip_message(_indent(line)):
-                            depth += 1
-                            pieces = [] if is_output else pieces
-                        elif is_output:
-                            outputs.append(_origin(data[start : data.tell()]))
-                        continue
-                    state = opened
-                    if state == _GRAPH:
-                        graph = ""
-                    elif state == _OP:
-                        if until_named:
-                            return
-                        fields, outputs = {}, []
-                    elif state == _ATTR:
-                        attr, indent = b"", _indent(line)
-                elif not depth:
-                    key, _, value = piece.partition(b":")
-                    if state == _OP:
-                        fields.setdefault(key, []).append(value)
-                    elif state == _ATTR:
-                        attr = _unquote(value) if key == b"key" else attr
-                        if attr not in _WANTED and piece is text and self._skip_message(indent):
-                            state = _OP
-                    elif state in (_VALUE, _LIST):
-                        if key in (b"s", b"b") and len(fields.setdefault(attr, [])) < _MOST_VALUES:
-                            fields[attr].append(value)
-                    elif state == _GRAPH and key == b"name":
-                        graph = _text(value)
-                        self.graph = self.graph or graph
-                        if until_named:
-                            return
-                    elif state == _ROOT and not _is_field(key):
-                        raise self._corrupt("its text is not that of a GE graph")
-        if state != _ROOT or depth:
-            raise self._corrupt("it ends inside a message: the file was cut off")
+            if text:
+                for piece in (text,) if _is_simple(text) else self._split(text):
+                    yield line, text, piece
+
+    def _message(self, pieces: Iterator[tuple[bytes, bytes, bytes]], indent: Optional[int], *, is_read: bool) -> bytes:
+        """Skip the rest of the message that was opened last. Return its text if `is_read`, else nothing.
+
+        indent: that of its first line; None if the line has other pieces too
+        """
+        start = self._data.tell()
+        if indent is not None and self._skip_message(indent):
+            return self._data[start : self._data.tell()] if is_read else b""
+        content: list[bytes] = []
+        depth = 1
+        for line, text, piece in pieces:
+            if is_read:
+                content.append(piece)
+            if piece == _CLOSE:
+                depth -= 1
+                if not depth:
+                    return b" ".join(content)
+            elif piece[-1] == _OPEN and (is_read or piece is not text or not self._skip_message(_indent(line))):
+                depth += 1
+        raise self._corrupt(_CUT_OFF)
 
     def _skip_message(self, indent: int) -> bool:
         """Skip the rest of the current message, whose first line has this indent.

@@ -192,6 +192,26 @@ def test_any_graph_is_read_back_however_it_is_laid_out(tmp_path_factory, found, 
     assert list(read_graph(path)) == found
 
 
+def test_an_output_with_lines_of_both_layouts_has_its_origin(tmp_path):
+    text = """graph {
+  op {
+    name: "a"
+    output_desc {
+      attr {
+        key: "_datadump_origin_name"
+        value {
+          s: "conv1"
+        }
+      }
+      attr { key: "_datadump_origin_output_index" value { i: 3 } }
+    }
+  }
+}
+"""
+    (node,) = read_graph(write(tmp_path, text))
+    assert node.origins == (OutputOrigin("conv1", 3),)
+
+
 def test_a_message_that_ends_elsewhere_than_it_begins_is_followed(tmp_path):
     text = """graph {
   op {
