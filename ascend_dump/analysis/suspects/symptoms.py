@@ -36,6 +36,8 @@ _WORDS = {
     "skip": "the gradients that the scaler refuses",
     "raised": "an input of the operator that raises an exception",
 }
+#: Operators that are named from which NaN may come unseen.
+_MOST_POSSIBLE = 3
 #: Operators on the way to a symptom that are named.
 _MOST_NAMED = 6
 #: Operators that may follow the one that fails, while the program ends.
@@ -93,6 +95,7 @@ class Traced(NamedTuple):
     source    where its NaN or Inf comes from
     path      the operators from the source to the symptom
     harmless  the operators that made NaN or Inf that reaches no symptom
+    possible  operators from which it may come by a write that was not recorded, if the source is "outside"
     counts    False if the program only looks at the symptom, and may expect it
     """
 
@@ -101,6 +104,7 @@ class Traced(NamedTuple):
     path: tuple[str, ...]
     harmless: tuple[Record, ...]
     counts: bool
+    possible: tuple[Record, ...] = ()
 
     @property
     def reaches(self) -> str:
@@ -110,7 +114,9 @@ class Traced(NamedTuple):
         line = f", {symptom.source}" if symptom.source else ""
         between = [name for name in self.path if name != self.source.record.op_name]
         by = f", by {', '.join(_shortened(between))}" if between else ""
-        return f"it reaches {_WORDS[_kind(symptom)]}{name} in step {symptom.step}{line}{by}"
+        names = [f"{one.op_name}{f', {one.source}' if one.source else ''}" for one in self.possible[:_MOST_POSSIBLE]]
+        unseen = f"; it may come from {' or '.join(names)} by a write that was not recorded" if names else ""
+        return f"it reaches {_WORDS[_kind(symptom)]}{name} in step {symptom.step}{line}{by}{unseen}"
 
 
 @dataclass(eq=False)
@@ -140,7 +146,18 @@ def trace_symptoms(
     if not traced:
         return None
     harmless = tuple(record for one in traced for record in one.harmless)
-    return min(traced, key=_order)._replace(harmless=harmless)
+    first = min(traced, key=_order)
+    possible: tuple[Record, ...] = ()
+    if first.source.kind == "outside":
+        possible = tuple(record for record in harmless if _is_before(record, first.source.record))
+        harmless = tuple(record for record in harmless if record not in possible)
+    return first._replace(harmless=harmless, possible=possible)
+
+
+def _is_before(record: Record, reader: Record) -> bool:
+    """Return True for an operator that ran on the same rank in the same step before another one."""
+    order = [(one.rank, one.step) for one in (record, reader)]
+    return order[0] == order[1] and (record.timestamp or 0) < (reader.timestamp or 0)
 
 
 def is_ignored(record: Record, ignored: IgnoredOperators) -> bool:

@@ -237,7 +237,8 @@ def test_what_is_built_differently_and_agrees_is_one_line(tmp_path: Path, capsys
     assert main(["compare", str(tmp_path / "actual"), str(tmp_path / "reference")]) == 0
     answer, *note = capsys.readouterr().out.splitlines()
     assert answer.startswith("noise: ")
-    assert " ".join(map(str.strip, note)).startswith("built differently, and the results agree: blocks.*.attention (3 times: ")
+    text = " ".join(map(str.strip, note))
+    assert text.startswith("built differently, and the results agree: blocks.*.attention (3 times: ")
 
 
 def scaled_first(fault: float) -> Callable[[Any], Any]:

@@ -137,3 +137,14 @@ def test_the_operator_that_raised_at_the_end(tmp_path: Path) -> None:
     raised = [Row(f"{SYMPTOM}raised", "raised_0", "input", RIGHT, storage=1)]
     dump = write_rows(tmp_path / "unnamed", [*failing, *raised])
     assert not failed_operator(dump), "the symptom does not name it"
+
+
+def test_what_reaches_a_symptom_unseen_is_not_called_harmless(tmp_path: Path) -> None:
+    """The reducer of DDP copies buckets to gradients below PyTorch's dispatcher."""
+    made = operator("_to_copy_0", RIGHT, NAN, 1, 2)
+    clip = operator("mul_0", NAN, NAN, 7, 8)
+    found = traced(tmp_path, made, clip, symptom("gradient", NAN, 8))
+    assert found is not None
+    assert (found.source.kind, found.source.record.op_name) == ("outside", "mul_0")
+    assert ([one.op_name for one in found.possible], found.harmless) == (["_to_copy_0"], ())
+    assert "; it may come from _to_copy_0 by a write that was not recorded" in found.reaches

@@ -104,7 +104,9 @@ def test_the_lines_fit_a_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -
     """But for a command, which is copied, and words that are longer."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", str(width))
-    evidence = "net.layers.3/mul_0.output.0: one element differs by 1.2e+03 times the rounding envelope (relative error 0.0035)"
+    evidence = (
+        "net.layers.3/mul_0.output.0: one element differs by 1e+03 times the rounding envelope (relative error 3e-3)"
+    )
     finding = Finding("origin", "net/mul_0", "aten::mul", 3, evidence=(evidence,), commands=(f"show {'x' * 200}",))
     lines = list(text_lines(finding))
     monkeypatch.undo()
