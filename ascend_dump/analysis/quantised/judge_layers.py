@@ -29,7 +29,9 @@ _ORDER = ("wrong", "stands out", "ok")
 
 def judged(layers: Sequence[LayerError]) -> list[LayerError]:
     """Return the layers with verdicts and reasons, wrong ones first, then by their errors, the largest first."""
-    errors = [one.numbers.relative for one in layers if one.is_quantised and math.isfinite(one.numbers.relative)]
+    errors = [
+        layer.numbers.relative for layer in layers if layer.is_quantised and math.isfinite(layer.numbers.relative)
+    ]
     median = statistics.median(errors) if len(errors) >= _FEWEST else None
     verdicts = [_judge(layer, median) for layer in layers]
     with_verdicts = [replace(layer, verdict=verdict, reason=text) for layer, (verdict, text) in zip(layers, verdicts)]

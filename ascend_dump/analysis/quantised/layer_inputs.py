@@ -67,16 +67,16 @@ class ProgramSide:
 
     def activations(self, segment: Segment) -> list[Record]:
         """Return the floating-point tensors that a segment reads from others, each once, in the order of reading."""
-        made: set[Any] = set()
+        written: set[Any] = set()
         read: dict[Any, Record] = {}
         for operator in segment.operators:
             for record in operator.inputs:
                 key = tensor_key(record)
                 is_float = (record.dtype or "").startswith(("float", "bfloat")) or record.attrs.get("quantization")
-                if key is None or key in made or key in self._parameters or not is_float:
+                if key is None or key in written or key in self._parameters or not is_float:
                     continue
                 read.setdefault(key, record)
-            made.update(map(tensor_key, operator.outputs))
+            written.update(map(tensor_key, operator.outputs))
         return list(read.values())
 
     def before_quantisers(self, record: Record) -> Record:
@@ -93,10 +93,10 @@ class ProgramSide:
 
     def quantisers(self, segment: Segment) -> list[str]:
         """Return the names of the operators that quantise or dequantise for a segment."""
-        own = [operator for operator in segment.operators if is_quantiser(operator)]
+        inside = [operator for operator in segment.operators if is_quantiser(operator)]
         before = (self._producers.get(tensor_key(record)) for record in self.activations(segment))
-        others = [operator for operator in before if operator is not None and is_quantiser(operator)]
-        return list(dict.fromkeys(operator.label for operator in (*others, *own)))
+        outside = [operator for operator in before if operator is not None and is_quantiser(operator)]
+        return list(dict.fromkeys(operator.label for operator in (*outside, *inside)))
 
 
 def match_inputs(
@@ -106,15 +106,15 @@ def match_inputs(
 
     Raises NotRun if the quantised layer does not read it.
     """
-    own = [actual.before_quantisers(record) for record in actual.activations(actual_segment)]
-    unused = list({tensor_key(record): record for record in own}.values())
+    read = [actual.before_quantisers(record) for record in actual.activations(actual_segment)]
+    unused = list({tensor_key(record): record for record in read}.values())
     for record in reference.activations(reference_segment):
         expected = values_of(record)
         chosen = _nearest(record, expected, unused)
         if chosen is None:
             raise NotRun("inputs", f"the quantised layer reads no tensor of the size of {record.label}")
         partner, values = chosen
-        unused = [other for other in unused if other is not partner]
+        unused = [candidate for candidate in unused if candidate is not partner]
         yield record, expected, values
 
 

@@ -53,8 +53,8 @@ def error_numbers(actual: np.ndarray, expected: np.ndarray) -> ErrorNumbers:
     with np.errstate(all="ignore"):
         error = actual - expected
         energy, signal = float(np.sum(error * error)), float(np.sum(expected * expected))
-        both = math.sqrt(float(np.sum(actual * actual)) * signal)
-        cosine = float(np.sum(actual * expected)) / both if both > 0 else None
+        norms = math.sqrt(float(np.sum(actual * actual)) * signal)
+        cosine = float(np.sum(actual * expected)) / norms if norms > 0 else None
     if not energy:
         return ErrorNumbers(math.inf, cosine, 0.0)
     if not signal:
@@ -77,8 +77,8 @@ def _gain(actual: np.ndarray, expected: np.ndarray, energy: float) -> float:
     if not spread:
         return 1.0
     factor = float(np.sum((actual - actual.mean()) * centred)) / spread
-    rest = actual - factor * expected
-    explained = 1 - float(np.sum(rest * rest)) / energy
+    remainder = actual - factor * expected
+    explained = 1 - float(np.sum(remainder * remainder)) / energy
     return factor if explained > _EXPLAINS else 1.0
 
 
@@ -113,5 +113,5 @@ def outliers_of(values: np.ndarray) -> tuple[Outlier, ...]:
     if not usual or not math.isfinite(usual):
         return ()
     order = np.argsort(largest)[::-1][:_MOST]
-    found = (Outlier(int(channel), float(largest[channel]), float(largest[channel] / usual)) for channel in order)
-    return tuple(outlier for outlier in found if outlier.times >= _OUTLIER)
+    outliers = (Outlier(int(channel), float(largest[channel]), float(largest[channel] / usual)) for channel in order)
+    return tuple(outlier for outlier in outliers if outlier.times >= _OUTLIER)

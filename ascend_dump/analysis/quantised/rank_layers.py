@@ -58,26 +58,28 @@ class LocalErrors:
         """Return the worst verdict of all layers; "unchecked" if none could be measured."""
         if not self.layers:
             return "unchecked"
-        return next((name for name in ("wrong", "stands out") if name in {one.verdict for one in self.layers}), "ok")
+        return next(
+            (name for name in ("wrong", "stands out") if name in {layer.verdict for layer in self.layers}), "ok"
+        )
 
     @property
     def leave_out(self) -> tuple[str, ...]:
         """The layers to leave in the type of the reference: those that stand out, and are not wrong."""
-        return tuple(one.layer for one in self.layers if one.verdict == "stands out")
+        return tuple(layer.layer for layer in self.layers if layer.verdict == "stands out")
 
     @property
     def advice(self) -> str:
         """Return the next action, in one sentence."""
-        wrong = [one for one in self.layers if one.verdict == "wrong"]
+        wrong = [layer for layer in self.layers if layer.verdict == "wrong"]
         if wrong:
             return f"mend {wrong[0].layer}, dump the quantised program again, and rank its layers again"
         if self.leave_out:
             names = ", ".join(self.leave_out[:4])
-            more = f" and {len(self.leave_out) - 4} more" if len(self.leave_out) > 4 else ""
-            return f"leave {names}{more} in bfloat16 and quantise the others"
+            further = f" and {len(self.leave_out) - 4} more" if len(self.leave_out) > 4 else ""
+            return f"leave {names}{further} in bfloat16 and quantise the others"
         if not self.layers:
             return "no layer could be measured"
-        share, layer = max((one.share or 0.0, one.layer) for one in self.layers)
+        share, layer = max((part.share or 0.0, part.layer) for part in self.layers)
         largest = f"; the largest part of the final error comes from {layer} ({share:.0%})" if share > 0 else ""
         return f"no layer stands out: leaving single layers in bfloat16 gains little{largest}"
 
@@ -115,9 +117,9 @@ def local_errors(
     operators, and FrameworkMissing without PyTorch, which runs them.
     """
     sides = [side if isinstance(side, Dump) else open_dump(side) for side in (actual, reference)]
-    place, notes = _common_place(sides)
+    selectors, notes = _common_place(sides)
     runner = ChainRunner(is_trusted=replay)
-    of_step = [operators(side.select(**place)) for side in sides]
+    of_step = [operators(side.select(**selectors)) for side in sides]
     if not any(operator.op_type.startswith("aten::") for operator in of_step[1]):
         raise ConfigError(
             f"{sides[1].root} has no operators of PyTorch, which are run again for the quantised layers",
@@ -152,7 +154,7 @@ class _Programs(NamedTuple):
 def _common_place(sides: Sequence[Dump]) -> tuple[dict[str, Any], list[str]]:
     """Return the first step and rank of both dumps as selectors, and a sentence if there are others."""
     shared = {name: sides[0].known_values(name) & sides[1].known_values(name) for name in ("step", "rank")}
-    place = {}
+    selectors = {}
     notes = []
     for name, values in shared.items():
         if not values:
@@ -164,10 +166,10 @@ def _common_place(sides: Sequence[Dump]) -> tuple[dict[str, Any], list[str]]:
             )
         chosen = min(values, key=lambda value: -1 if value is None else value)
         if chosen is not None:
-            place[name] = chosen
+            selectors[name] = chosen
         if len(values) > 1:
             notes.append(f"{name} {chosen} of {len(values)}: select another one with --{name}")
-    return place, notes
+    return selectors, notes
 
 
 def _measured(
@@ -180,8 +182,8 @@ def _measured(
     if target is None or output is None:
         raise NotRun("outputs", f"the sides have no output of the same size: {reference.label}")
     recorded = values_of(target)
-    given = {tensor_key(record): values for record, _, values in inputs}
-    again = runner.run(reference.operators, given, "float64")
+    input_values = {tensor_key(record): values for record, _, values in inputs}
+    again = runner.run(reference.operators, input_values, "float64")
     expected = np.asarray(again.get(tensor_key(target), recorded), np.float64)
     values = values_of(output).reshape(expected.shape)
     numbers = error_numbers(values, expected)

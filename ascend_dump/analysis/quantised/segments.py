@@ -55,18 +55,20 @@ class Segment:
     @property
     def main_type(self) -> str:
         """The type of the operator that computes most: the last that is neither a view nor quantises."""
-        computing = [one for one in self.operators if not is_view(one.op_type) and not is_quantiser(one)]
-        heavy = [one for one in computing if operator_class(one.op_type) in _HEAVY]
+        computing = [
+            operator for operator in self.operators if not is_view(operator.op_type) and not is_quantiser(operator)
+        ]
+        heavy = [operator for operator in computing if operator_class(operator.op_type) in _HEAVY]
         return (heavy or computing or self.operators)[-1].op_type
 
     @property
     def has_quantisers(self) -> bool:
         return any(
-            is_quantiser(one)
-            or one.op_type.startswith(("quantized::", "_quantized::"))
-            or operator_class(one.op_type) in ("_int_mm", "_scaled_mm", "_weight_int8pack_mm")
-            or any((record.dtype or "").startswith(_NARROW) for record in one.records)
-            for one in self.operators
+            is_quantiser(operator)
+            or operator.op_type.startswith(("quantized::", "_quantized::"))
+            or operator_class(operator.op_type) in ("_int_mm", "_scaled_mm", "_weight_int8pack_mm")
+            or any((record.dtype or "").startswith(_NARROW) for record in operator.records)
+            for operator in self.operators
         )
 
 
@@ -89,7 +91,7 @@ def segments_of(operators: Sequence[Operator], modules: Collection[str]) -> dict
     """
     joined: list[Segment] = []
     for segment in _runs(operators, modules):
-        computes = any(not is_view(one.op_type) and not is_quantiser(one) for one in segment.operators)
+        computes = any(not is_view(operator.op_type) and not is_quantiser(operator) for operator in segment.operators)
         if not computes or next(iter(outputs_of(segment)), None) is None:
             continue
         if joined and joined[-1].module == segment.module:
