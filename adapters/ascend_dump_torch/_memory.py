@@ -27,7 +27,7 @@ _PLAIN: set[type] = {torch.Tensor, torch.nn.Parameter}
 
 
 def is_plain(kind: type) -> bool:
-    """Return True if this class of tensors has no `__torch_dispatch__` of its own, so that its values are in memory."""
+    """Return True if tensors of this class store their values: it does not override `__torch_dispatch__`."""
     if kind in _PLAIN:
         return True
     plain = getattr(kind, "__torch_dispatch__", None) is torch._C._disabled_torch_dispatch_impl
@@ -52,7 +52,7 @@ def storages_of(tensor: torch.Tensor) -> list[Any]:
 
 
 def range_in(tensor: torch.Tensor, storage: Any) -> tuple[int, int]:
-    """Return the byte range (begin, end) of a tensor in its storage; the whole storage if it is not known."""
+    """Return the byte range (begin, end) of a tensor in its storage; the whole storage if the tensor is not strided."""
     if tensor.layout is not torch.strided or tensor.is_nested:
         return 0, storage.nbytes()
     if not tensor.numel():
@@ -95,7 +95,7 @@ class ViewLayout(msgspec.Struct, eq=False, gc=False):
 
 @functools.lru_cache(1 << 14)
 def layout_of(first: int, sizes: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> ViewLayout:
-    """Return the layout of a view by its offset, sizes and strides in elements."""
+    """Return the layout of a view. The offset and the strides are in elements."""
     shape = tuple(sizes)
     size = dtype.itemsize
     nbytes = math.prod(shape) * size

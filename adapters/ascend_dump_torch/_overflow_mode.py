@@ -24,8 +24,9 @@ class OverflowMode(RecordMode):
     """Dispatch mode that looks for NaN and Inf in the outputs of each operator.
 
     Almost all outputs are finite. So only the call site is determined before an operator runs; the other fields of its
-    records follow once an output has NaN or Inf. Views are not checked: they have the values of their input, an output
-    of an earlier operator. `lift_fresh` is one of a tensor that no operator made: a constant of the program.
+    records are computed if an output has NaN or Inf. Views are not checked: they have the values of their input, an
+    output of an earlier operator. But `lift_fresh` is: it returns a view of a constant of the program, which no
+    operator made.
     """
 
     _checks_inputs = True
@@ -53,9 +54,9 @@ class OverflowMode(RecordMode):
             if pending.replacement is not None:
                 args, kwargs = pending.replacement
             if schema.signature.seeded:
-                # Before it changes the state of the generator, which is described too.
+                # The description includes the state of the generator, which the operator changes.
                 pending.call = describe_call(schema.signature, args, kwargs)
-            # A collective is recorded after it was waited for; its inputs may be overwritten before.
+            # A collective is recorded after the program has waited for it; its inputs may be overwritten by then.
             late = schema.asynchronous or schema.functional
             if late or pending.written:
                 pending.copies = copy_overwritten(pending.inputs, pending.inputs if late else pending.written)
@@ -71,13 +72,16 @@ class OverflowMode(RecordMode):
             self._record(call.described(schema), [result], (), [result])
 
     def _count(self, schema: Schema) -> tuple[CallSite, int, int]:
-        """Return the place of an operator, and its numbers among those of its name there and in the step."""
+        """Number a call: return its call site, its index among the calls of this operator there, and that in the step.
+
+        Advances both counters.
+        """
         session = self._session
         call_site = session.tracker.call_site()
         return call_site, session.tracker.count(call_site.module, schema.base), session.next_seq()
 
     def _is_simple(self) -> bool:
-        """Return True if all operators are recorded, none gets other inputs, and no collective is running."""
+        """Return True if no selection, no `graft=` and no running collective affects the recording."""
         session = self._session
         return (
             session.selects is None
@@ -111,7 +115,7 @@ class OverflowMode(RecordMode):
     def _record(
         self, pending: PendingOperator, outputs: list[torch.Tensor], names: Sequence[str], wrong: list[torch.Tensor]
     ) -> None:
-        """Write the records of an operator with NaN or Inf in its outputs `wrong`, unless they are masks."""
+        """Write the records of an operator with NaN or Inf in its outputs `wrong`, unless it only makes or moves a mask."""
         session = self._session
         schema = pending.schema
         copies = [(pending.copies or {}).get(i) for i in range(len(pending.inputs))]
@@ -121,7 +125,8 @@ class OverflowMode(RecordMode):
         args, kwargs = pending.called
         constants = nonfinite_numbers(args) + nonfinite_numbers(kwargs.values())
         tensors = session.tensors
-        # Scaling and moving Inf looks like that of a mask, and is a part of the way of Inf that was computed.
+        # Inf that an operator computed is often scaled or moved later, by operators that look like those of masks.
+        # Nothing that reads it, or that writes into a parameter, makes a mask.
         is_computed = any(tensors.is_infinite(tensor) for tensor in before) or any(map(_is_of_leaf, pending.written))
         if not is_computed and is_mask(schema.base, schema.views, filled, constants, wrong):
             return
@@ -144,7 +149,7 @@ class OverflowMode(RecordMode):
 
 
 class _NotedCall(BegunCall, eq=False):
-    """A call of an operator that only computes its results, noted before it runs.
+    """Fields that are noted of an ordinary operator before it runs; `described` adds the rest if an output is not finite.
 
     time     in microseconds since the epoch
     number   `Tracker.count`
@@ -173,7 +178,7 @@ class _NotedCall(BegunCall, eq=False):
 
 
 def _is_of_leaf(tensor: torch.Tensor) -> bool:
-    """Return True for a tensor that is trained, or a view of one: masks are not written into it."""
+    """Return True for a parameter, or a view of one: programs do not write masks into parameters."""
     whole = tensor if tensor._base is None else tensor._base
     return bool(whole.is_leaf and whole.requires_grad)
 

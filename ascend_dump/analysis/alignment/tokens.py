@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Optional
+from typing import Optional
 
 from ascend_dump.analysis.alignment.products import same_weights, wide_products
 from ascend_dump.analysis.alignment.rebuilt_parts import (
@@ -55,9 +55,6 @@ from ascend_dump.common.units import counted
 from ascend_dump.errors import AscendDumpError, ConfigError, NotSupported
 from ascend_dump.reading import Record
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["TokenAlignment", "check_align", "may_align_tokens"]
 
 #: Fewer tokens than this are no evidence that two dumps have the same requests.
@@ -69,8 +66,6 @@ _ONE_SIDED = "of operators of one side that only move elements"
 _REBUILT = "operators of parts that are built otherwise, between tensors that agree"
 _APPENDS = "of operators that append to a cache"
 _MIXED = "computed from several tokens"
-
-
 #: Inputs are crossed if their distances are this share of those in order.
 _CLEARLY = 0.8
 #: Operators of attention that read other tokens.
