@@ -115,7 +115,7 @@ class OverflowMode(RecordMode):
     def _record(
         self, pending: PendingOperator, outputs: list[torch.Tensor], names: Sequence[str], wrong: list[torch.Tensor]
     ) -> None:
-        """Write the records of an operator with NaN or Inf in its outputs `wrong`, unless it only makes or moves a mask."""
+        """Write the records of an operator with NaN or Inf in the outputs `wrong`, unless it makes or moves a mask."""
         session = self._session
         schema = pending.schema
         copies = [(pending.copies or {}).get(i) for i in range(len(pending.inputs))]
@@ -149,7 +149,7 @@ class OverflowMode(RecordMode):
 
 
 class _NotedCall(BegunCall, eq=False):
-    """Fields that are noted of an ordinary operator before it runs; `described` adds the rest if an output is not finite.
+    """Fields noted of an ordinary operator before it runs; `described` adds the rest if an output is not finite.
 
     time     in microseconds since the epoch
     number   `Tracker.count`
