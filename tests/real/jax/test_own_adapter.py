@@ -51,4 +51,6 @@ def test_parameters_of_the_equations_are_recorded(walked: Walked) -> None:
 
 
 def test_the_operator_to_blame_is_found(walked: Walked) -> None:
-    assert re.search(r"^1\. log log_\d+  \(first\)\n.*\n.*NaN or Inf of finite inputs", walked.printed, re.MULTILINE)
+    suspects = re.split(r"^(?=\d+\. )", walked.printed, flags=re.MULTILINE)
+    first = next(text for text in suspects if re.match(r"1\. log log_\d+  \(first\)\n", text))
+    assert "NaN or Inf of finite inputs" in " ".join(first.split())
