@@ -6,6 +6,7 @@ the difference follows from an earlier one that enters the stretch, or else the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional
@@ -153,6 +154,12 @@ class Border(NamedTuple):
     contents: Optional[tuple[Any, Any]] = None
 
 
+def _is_same(record: Record, source: Record) -> bool:
+    """Return True for a view of a whole tensor; views of parts have the same identity."""
+    sizes = [math.prod(tensor.shape or ()) for tensor in (record, source)]
+    return sizes[0] == sizes[1] and identity_of(record) == identity_of(source)
+
+
 class Stretches:
     """The stretches of one rank."""
 
@@ -199,7 +206,7 @@ class Stretches:
         content, made = identity_of(record), self._made[side]
         if content is None:
             return
-        if computes(operator) or not (content in made or content in map(identity_of, operator.inputs)):
+        if computes(operator) or not (content in made or any(_is_same(record, source) for source in operator.inputs)):
             made[content] = MadeInside(entered, operator, record)
 
     def makers(self, contents: Optional[tuple[Any, Any]]) -> list[MadeInside]:

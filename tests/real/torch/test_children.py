@@ -21,6 +21,10 @@ import loader
 CONTEXTS = ("fork", "spawn")
 
 
+def numbers(losses: list[str]) -> list[float]:
+    return [float.fromhex(loss) for loss in losses]
+
+
 @pytest.fixture(scope="module")
 def plain() -> list[str]:
     """The losses without loader processes and without a capture."""
@@ -58,13 +62,17 @@ def test_trainings_in_child_processes(context: str, tmp_path: Path) -> None:
     plain = {seed: json.loads((tmp_path / f"{seed}.json").read_text()) for seed in (1, 2)}
     dumps = tmp_path / "dumps"
     run_python(PROGRAMS / "children.py", context, tmp_path, ASCEND_DUMP=f"path={dumps}", OMP_NUM_THREADS=2)
-    assert {seed: json.loads((tmp_path / f"{seed}.json").read_text()) for seed in (1, 2)} == plain
+    captured = {seed: json.loads((tmp_path / f"{seed}.json").read_text()) for seed in (1, 2)}
+    # Another number of threads may add in another order.
+    assert {seed: numbers(losses) for seed, losses in captured.items()} == {
+        seed: pytest.approx(numbers(losses), rel=1e-6) for seed, losses in plain.items()
+    }
     dump = ascend_dump.open(dumps)
     losses = {}
     for run in {record.run for record in dump}:
         records = list(dump.select("mse_loss_0", io="output", run=run))
         assert [record.step for record in records] == [0, 1, 2]
         losses[records[0].attrs["hash"]] = [float(record.numpy()).hex() for record in records]
-    assert sorted(losses.values()) == sorted(plain.values())
+    assert sorted(losses.values()) == sorted(captured.values())
     states = [json.loads(manifest.read_text())["state"] for manifest in dumps.rglob("manifest.json")]
     assert states == ["complete", "complete"]

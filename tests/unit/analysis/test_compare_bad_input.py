@@ -84,8 +84,16 @@ class TestWhatIsNotThere:
     def test_a_step(self, compare: Any, tmp_path: Path) -> None:
         assert compare(dump(tmp_path / "one", 1)) == ("unmatched", 1)
 
-    def test_a_rank(self, compare: Any, reference: Path, tmp_path: Path) -> None:
-        assert compare(of_rank(reference, tmp_path / "two", 0, 1)) == ("unmatched", 1)
+    def test_a_rank(self, reference: Path, tmp_path: Path) -> None:
+        whole, part = (of_rank(reference, tmp_path / name, 0, 1) for name in ("whole", "part"))
+        shutil.rmtree(part / "worldsize2_global_rank1")
+        for sides in ((whole, part), (part, whole)):
+            assert ascend_dump.compare(*sides).verdict == "unmatched"
+            assert main(["compare", *map(str, sides)]) == 1
+
+    def test_a_rank_that_does_the_same_as_the_only_one(self, compare: Any, reference: Path, tmp_path: Path) -> None:
+        """Data parallelism: each rank of two is compared with the one of another world."""
+        assert compare(of_rank(reference, tmp_path / "two", 0, 1)) == ("equal", 0)
 
     def test_all_ranks(self, reference: Path, tmp_path: Path) -> None:
         sides = of_rank(reference, tmp_path / "a", 0, 1), of_rank(reference, tmp_path / "b", 2, 3)

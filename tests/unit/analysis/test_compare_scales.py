@@ -170,4 +170,4 @@ def test_one_element_that_is_off_is_told_with_its_own_size(tmp_path: Path) -> No
         [*made[0], *operator("aten::cumsum", [y], [wrong], seq=1)],
         [*made[1], *operator("aten::cumsum", [x], [x], seq=1)],
     )
-    assert " off, " in found.origins[0].evidence[0]
+    assert "one element differs by " in found.origins[0].evidence[0]
