@@ -25,6 +25,8 @@ MORE = {
     "ascend_dump": (
         "capturing._types.CaptureSettings",
         "converting.push.PushedFile",
+        "analysis.quantised.measures.ErrorNumbers",
+        "analysis.quantised.measures.Outlier",
         "analysis.triage.Cause",
         "analysis.triage.TriageRound",
         "report.findings.Finding",
