@@ -1,4 +1,4 @@
-"""What a user gets: built here without a network, installed by pip into fresh interpreters."""
+"""The distributions that a user gets: built here without a network, installed by pip into fresh interpreters."""
 
 from __future__ import annotations
 

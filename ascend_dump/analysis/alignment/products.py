@@ -73,35 +73,35 @@ def same_weights(actual: Sequence[Operator], reference: Sequence[Operator]) -> d
 
 
 def _by_weight(operators: Sequence[Operator]) -> dict[object, str]:
-    found: dict[object, Optional[str]] = {}
-    made = _made_storages(operators)
+    names: dict[object, Optional[str]] = {}
+    written = _written_storages(operators)
     keys: list[tuple[object, Operator]] = [
         (("product", product.rows), product.operator) for product in _products(operators)
     ]
     for operator in operators:
         if operator_class(operator.op_type) in _WITH_WEIGHTS:
-            contents = [record.content for record in operator.inputs if _is_weight(record, made)]
+            contents = [record.content for record in operator.inputs if _is_weight(record, written)]
             keys += [((operator_class(operator.op_type), content[0]), operator) for content in contents if content]
     for key, operator in keys:
-        found[key] = None if key in found else operator.op_name
-    return {key: name for key, name in found.items() if name is not None}
+        names[key] = None if key in names else operator.op_name
+    return {key: name for key, name in names.items() if name is not None}
 
 
-def wide_products(operators: Sequence[Operator], others: Sequence[Operator]) -> dict[int, list[NarrowPart]]:
-    """Return the parts of each wide product, by its position, that are products on the other side."""
-    own = {product.rows for product in _products(operators)}
+def wide_products(operators: Sequence[Operator], narrow: Sequence[Operator]) -> dict[int, list[NarrowPart]]:
+    """Return the parts of each wide product, by its position, that are products of the other side, `narrow`."""
+    in_both = {product.rows for product in _products(operators)}
     by_row: dict[bytes, list[tuple[_Product, int]]] = {}
-    for product in _products(others):
-        if product.rows not in own:
+    for product in _products(narrow):
+        if product.rows not in in_both:
             for index, row in enumerate(product.rows):
                 by_row.setdefault(row, []).append((product, index))
-    found: dict[int, list[NarrowPart]] = {}
+    wide: dict[int, list[NarrowPart]] = {}
     for product in _products(operators) if by_row else ():
         parts = _parts_of(product, by_row)
         if len(parts) > 1:
             weight = product.weight.index, product.axis
-            found[product.operator.position] = [NarrowPart(part, len(product.rows), *weight) for part in parts]
-    return found
+            wide[product.operator.position] = [NarrowPart(part, len(product.rows), *weight) for part in parts]
+    return wide
 
 
 def _parts_of(product: _Product, by_row: Mapping[bytes, Sequence[tuple[_Product, int]]]) -> list[slice]:
@@ -126,19 +126,20 @@ def _parts_of(product: _Product, by_row: Mapping[bytes, Sequence[tuple[_Product,
     return parts
 
 
-def _have_most_rows(rows: Sequence[bytes], others: Sequence[bytes]) -> bool:
-    return len(rows) == len(others) and 2 * sum(row == other for row, other in zip(rows, others)) > len(rows)
+def _have_most_rows(rows: Sequence[bytes], narrow_rows: Sequence[bytes]) -> bool:
+    equal = sum(a == b for a, b in zip(rows, narrow_rows))
+    return len(rows) == len(narrow_rows) and 2 * equal > len(rows)
 
 
 def _products(operators: Sequence[Operator]) -> Iterable[_Product]:
-    made = _made_storages(operators)
+    written = _written_storages(operators)
     for operator in operators:
         if operator_class(operator.op_type) not in _PRODUCTS or not operator.outputs:
             continue
         count = (operator.outputs[0].shape or (0,))[-1]
         for record in operator.inputs:
             shape = record.shape or ()
-            if len(shape) == 2 and count in shape and _is_weight(record, made):
+            if len(shape) == 2 and count in shape and _is_weight(record, written):
                 axis = 1 if shape[1] == count and operator_class(operator.op_type) != "linear" else 0
                 rows = _row_hashes(record, axis)
                 if rows:
@@ -146,22 +147,22 @@ def _products(operators: Sequence[Operator]) -> Iterable[_Product]:
                     break
 
 
-def _made_storages(operators: Sequence[Operator]) -> set[int]:
+def _written_storages(operators: Sequence[Operator]) -> set[int]:
     """Return the storages that operators fill, but for views of weights."""
-    made: set[int] = set()
+    written: set[int] = set()
     for operator in operators:
         read = {record.attrs.get("storage") for record in operator.inputs}
-        made.update(
+        written.update(
             storage
             for record in operator.outputs
             if (storage := record.attrs.get("storage", -1)) is not None and storage not in read
         )
-    return made
+    return written
 
 
-def _is_weight(record: Record, made: set[int]) -> bool:
+def _is_weight(record: Record, written: set[int]) -> bool:
     storage = record.attrs.get("storage", -1)
-    return bool(record.shape) and storage is not None and storage >= 0 and storage not in made
+    return bool(record.shape) and storage is not None and storage >= 0 and storage not in written
 
 
 def _row_hashes(record: Record, axis: int) -> tuple[bytes, ...]:

@@ -264,7 +264,6 @@ def presence(side: TokenSide, way: Way, shapes: Mapping[int, _Shape], count: int
             width = side.calls[index].width
             tokens, positions = pair_indices(both[:width], both[width:], index_of)
             present[tokens[0], positions] = True
-            del tokens
     return present
 
 

@@ -174,7 +174,7 @@ class InputJudge:
     def _judge_new(self, match: Match, a: Record, b: Record, difference: Difference, pair: Pair) -> _JudgedInput:
         """Judge a difference that is not known by its contents."""
         state = self._state
-        makers = state.stretches.makers(difference.contents)
+        makers = state.stretches.makers(difference.contents, of_values=difference.verdict != "structure")
         if makers:
             border, noise = state.judge_border(makers, a, b, difference, pair)
             own = frozenset(number for number in border.causes if state.drafts[number].hidden)

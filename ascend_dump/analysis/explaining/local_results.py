@@ -34,37 +34,11 @@ NO_COUNTERPART_INPUT = "an input is computed from what only this rank has, so th
 _LOCAL_REDUCTION = "a result of the part of one rank, which is no term of a sum or mean over ranks"
 #: Operators whose result for a sum is the sum of the results, as long as one input is a term.
 _LINEAR = frozenset(
-    {
-        *(
-            "add",
-            "sub",
-            "rsub",
-            "neg",
-            "mul",
-            "div",
-            "sum",
-            "mean",
-            "mm",
-            "bmm",
-            "addmm",
-            "matmul",
-            "linear",
-            "baddbmm",
-        ),
-        *(
-            "copy",
-            "cat",
-            "stack",
-            "lerp",
-            "masked_fill",
-            "where",
-            "fill",
-            "zero",
-            "convolution",
-            "index_add",
-            "addcmul",
-        ),
-    }
+    (
+        *("add", "sub", "rsub", "neg", "mul", "div", "sum", "mean", "mm", "bmm", "addmm", "matmul", "linear"),
+        *("copy", "cat", "stack", "lerp", "masked_fill", "where", "fill", "zero", "convolution", "index_add"),
+        *("addcmul", "baddbmm"),
+    )
 )
 #: Operators whose result for one element depends on others along an axis.
 _MIXING = frozenset(

@@ -6,7 +6,6 @@ the difference follows from an earlier one that enters the stretch, or else the 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple, Optional
 from ascend_dump.analysis.explaining.results import Pair, Rebuilt
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
 from ascend_dump.analysis.numerics.tensor_pair import identity_of
+from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.operator import Operator, parameter_name
 from ascend_dump.analysis.operators.properties import COPIES, operator_class
 from ascend_dump.analysis.pairing.stretches import Stretch
@@ -103,18 +103,19 @@ class EnteredStretch:
     def origins(self) -> frozenset[OriginNumber]:
         """Return the origins of a difference that leaves it."""
         entered: dict[int, frozenset[OriginNumber]] = {}
-        left: dict[int, frozenset[OriginNumber]] = {}
+        leaving: dict[int, frozenset[OriginNumber]] = {}
         # One after the other, because stretches of many steps form long chains.
         for stretch in self._with_earlier():
             causes = set(stretch.causes - {stretch.number})
             for before in stretch.before:
                 if before.differs or before.is_open:
-                    causes.update((left if before.differs else entered)[before.order])
+                    causes.update((leaving if before.differs else entered)[before.order])
                 if before.is_known:
                     causes.add(before.number)
             entered[stretch.order] = frozenset(causes)
-            left[stretch.order] = entered[stretch.order] or stretch._earlier_origins() or frozenset({stretch.number})
-        return left[self.order]
+            causes_inside = entered[stretch.order] or stretch._earlier_origins()
+            leaving[stretch.order] = causes_inside or frozenset({stretch.number})
+        return leaving[self.order]
 
     def _with_earlier(self) -> list[EnteredStretch]:
         """Return the stretches that differences may come from, and this one, in their order."""
@@ -154,12 +155,6 @@ class Border(NamedTuple):
     contents: Optional[tuple[Any, Any]] = None
 
 
-def _is_same(record: Record, source: Record) -> bool:
-    """Return True for a view of a whole tensor; views of parts have the same identity."""
-    sizes = [math.prod(tensor.shape or ()) for tensor in (record, source)]
-    return sizes[0] == sizes[1] and identity_of(record) == identity_of(source)
-
-
 class Stretches:
     """The stretches of one rank."""
 
@@ -197,22 +192,25 @@ class Stretches:
 
     def read(self, side: int, entered: EnteredStretch, content: Any) -> None:
         """Note that an operator of a stretch reads a tensor."""
-        made = self._made[side].get(content)
-        if made is not None and made.stretch.order < entered.order and made.stretch not in entered.before:
-            entered.before.append(made.stretch)
+        source = self._made[side].get(content)
+        if source is not None and source.stretch.order < entered.order and source.stretch not in entered.before:
+            entered.before.append(source.stretch)
 
     def add_output(self, side: int, entered: EnteredStretch, operator: Operator, record: Record) -> None:
-        """Note an output of an operator of a stretch; a view of a whole tensor leaves it where it was computed."""
-        content, made = identity_of(record), self._made[side]
-        if content is None:
-            return
-        if computes(operator) or not (content in made or any(_is_same(record, source) for source in operator.inputs)):
-            made[content] = MadeInside(entered, operator, record)
+        """Note an output of an operator of a stretch; a view leaves the operator that computed the tensor."""
+        content = identity_of(record)
+        if content is not None and (computes(operator) or content not in self._made[side]):
+            self._made[side][content] = MadeInside(entered, operator, record)
 
-    def makers(self, contents: Optional[tuple[Any, Any]]) -> list[MadeInside]:
-        """Return the tensors of a pair that stretches made, of each side."""
-        found = [made.get(content) for made, content in zip(self._made, contents or ())]
-        return [made for made in found if made is not None]
+    def makers(self, contents: Optional[tuple[Any, Any]], *, of_values: bool = False) -> list[MadeInside]:
+        """Return the tensors of a pair that stretches made, of each side.
+
+        of_values: without views of tensors that were made elsewhere; they change shapes, and no values
+        """
+        tensors = [makers.get(content) for makers, content in zip(self._made, contents or ())]
+        return [
+            tensor for tensor in tensors if tensor is not None and not (of_values and is_view(tensor.operator.op_type))
+        ]
 
     def left_by(self, reader: Operator, record: Record) -> list[EnteredStretch]:
         """Return the stretch that made an input of an operator of the reference, by the data flow."""
@@ -242,12 +240,12 @@ class Stretches:
         """Return the stretches of the step that agree, but for those of views, copies and constants."""
         rebuilt = []
         for stretch in self._agreeing():
-            here, there = stretch.operators
-            first = next((operator for operator in (*here, *there) if computes(operator)), None)
+            actual, reference = stretch.operators
+            first = next((operator for operator in (*actual, *reference) if computes(operator)), None)
             if first is not None:
-                rebuilt.append(Rebuilt(stretch.module or first.label, len(here), len(there)))
+                rebuilt.append(Rebuilt(stretch.module or first.label, len(actual), len(reference)))
         return rebuilt
 
     def _agreeing(self) -> list[Stretch]:
-        given = set(map(id, self._of.values()))
-        return [entered.stretch for entered in self.all() if entered.agrees and id(entered.stretch) in given]
+        of_step = set(map(id, self._of.values()))
+        return [entered.stretch for entered in self.all() if entered.agrees and id(entered.stretch) in of_step]

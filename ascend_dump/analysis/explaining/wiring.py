@@ -44,7 +44,7 @@ class Wiring:
 
     @cached_property
     def first_reads(self) -> tuple[dict[str, Record], dict[str, Record]]:
-        """For each side, by the name of a parameter: its record where it is read before it is written."""
+        """For each side, by the name of a parameter: its first record, which is an output if it is written first."""
         found: tuple[dict[str, Record], dict[str, Record]] = ({}, {})
         for operators, reads in zip(self._operators, found):
             for operator in operators:

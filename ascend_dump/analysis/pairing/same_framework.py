@@ -124,9 +124,9 @@ def align(
         row += _by_flow(flows, [*matches, *row])
     keys = (*_keys_of_placements(actual, reference), *_KEYS_OF_PARTS) if parts else _KEYS_IN_GAPS
     # Ranks may update different parameters: operators beside a named one belong to its update.
-    row = [*matches, *row] if parts else row
-    matches += [match for match in row if match not in matches] if parts else row
-    for gap_a, gap_b in _gaps(free_a, free_b, row):
+    anchors = [*matches, *row] if parts else row
+    matches += row
+    for gap_a, gap_b in _gaps(free_a, free_b, anchors):
         _sequence(gap_a, gap_b, keys, matches)
     _unordered(free_a, free_b, _KEYS_ANYWHERE, matches)
     matches = _in_one_order(flows, _settled(flows, matches))

@@ -87,7 +87,13 @@ class ParameterUpdates:
         """Return the updates of the last updated step up to a record."""
         moment = _moment(record)
         key = ((record.rank or 0, record.run), parameter)
-        updates = [update for update in self._updates.get(key, ()) if _moment(update.record) <= moment]
+        # The operator that updates the parameter next reads the value of the update before.
+        is_result = record.io == "output"
+        updates = [
+            update
+            for update in self._updates.get(key, ())
+            if _moment(update.record) < moment or (is_result and _moment(update.record) == moment)
+        ]
         return [update for update in updates if update.record.step == updates[-1].record.step]
 
     def _of_updates(self, right: Sequence[_ParameterUpdate], wrong: Sequence[_ParameterUpdate]) -> Optional[WrongRank]:
@@ -129,12 +135,18 @@ def _differing_update(right: _ParameterUpdate, wrong: _ParameterUpdate) -> Optio
 def _computed_again(
     sides: tuple[Optional[Operator], Optional[Operator]], outputs: tuple[Record, Record]
 ) -> Optional[WrongRank]:
-    """Return the rank whose update is wrong for its inputs, which both ranks have in common; None without PyTorch."""
+    """Return the rank whose update is wrong for its inputs, which both ranks have in common.
+
+    None without PyTorch, and for operators whose kernels may not check their arguments: files are data.
+    """
+    from ascend_dump.analysis.replay.checked_operators import is_checked
     from ascend_dump.analysis.replay.rerun import Rerun
 
     right, wrong = sides
     assert right is not None
     assert wrong is not None
+    if not (is_checked(right.op_type) and is_checked(wrong.op_type)):
+        return None
     try:
         lines = Rerun(Rules()).evidence(Match(right, wrong, "order", 1.0), *outputs)
     except AscendDumpError:

@@ -84,7 +84,7 @@ class SymptomSource(NamedTuple):
             "constant": "the program passes NaN in here, from Python or numpy",
             "taken in": "data of another process, or of a file",
             "uninitialised": "its memory is allocated here, and was not written before it is read",
-            "outside": f"{owner} has NaN or Inf from before the recording, or from outside PyTorch, such as numpy",
+            "outside": f"{owner} has NaN or Inf from before the recording, or by an unrecorded write, as of numpy",
         }[self.kind]
 
 

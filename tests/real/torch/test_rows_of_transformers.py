@@ -8,18 +8,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from small_transformers import SIZES
 
 import ascend_dump
 
-SIZES = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "vocab_size": 64,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-}
 DESIGNS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
     "gptneox": ("GPTNeoX", {}),

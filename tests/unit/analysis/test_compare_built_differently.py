@@ -436,3 +436,62 @@ def test_an_origin_between_passes_comes_after_those_of_the_pass_before_it() -> N
     assert sorted([of_optimizer, of_pass], key=importance([of_optimizer, of_pass])) == [of_pass, of_optimizer]
     earlier = origin("structure", "other", 0)
     assert sorted([of_pass, earlier], key=importance([of_pass, earlier])) == [earlier, of_pass]
+
+
+def test_indices_that_differ_later_are_not_made_by_a_part_that_views_them(tmp_path: Path) -> None:
+    """The first layer adds up rows in two ways; the second one reads the indices in the wrong order."""
+
+    class Sums(nn.Module):
+        by_scatter = swapped = False
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor, source: Tensor, target: Tensor) -> Tensor:
+            if self.swapped:
+                source, target = target, source
+            rows = self.linear(x)[source]
+            if self.by_scatter:
+                return torch.zeros_like(x).scatter_add(0, target.unsqueeze(1).expand(-1, 4), rows)
+            return torch.zeros_like(x).index_add(0, target, rows)
+
+    class Graph(nn.Sequential):
+        def forward(self, x: Tensor, source: Tensor, target: Tensor) -> Tensor:
+            return self[1](self[0](x, source, target), source, target)
+
+    def dump(name: str, *, is_wrong: bool) -> Path:
+        torch.manual_seed(0)
+        graph = Graph(Sums(), Sums())
+        graph[0].by_scatter, graph[1].swapped = is_wrong, is_wrong
+        x, source, target = torch.randn(6, 4), torch.tensor([0, 1, 2, 3, 4]), torch.tensor([1, 2, 3, 4, 5])
+        with ascend_dump.capture(graph, path=tmp_path / name, mode="all", quiet=True), torch.no_grad():
+            graph(x, source, target)
+        return tmp_path / name
+
+    found = ascend_dump.compare(dump("actual", is_wrong=True), dump("reference", is_wrong=False))
+    assert {origin.module for origin in found.origins} == {"1"}
+
+
+def test_a_sum_with_another_number_of_axes_of_length_one_agrees(tmp_path: Path) -> None:
+    """What leaves the part is read as a view of one shape. The terms cancel: both results are rounding alone."""
+
+    class Total(nn.Module):
+        at_once = True
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.at_once:
+                return x.sum((0, 1), keepdim=True).view(-1)
+            return x.sum(0, keepdim=True).flatten(0, 1).sum(0, keepdim=True).view(-1)
+
+    def dump(name: str, *, at_once: bool) -> Path:
+        torch.manual_seed(0)
+        network = nn.Sequential(Total(), nn.Linear(8, 4))
+        network[0].at_once = at_once
+        x = torch.randn(33, 57, 8)
+        with ascend_dump.capture(network, path=tmp_path / name, mode="all", quiet=True), torch.no_grad():
+            network(x - x.mean((0, 1)))
+        return tmp_path / name
+
+    found = ascend_dump.compare(dump("actual", at_once=False), dump("reference", at_once=True))
+    assert (found.origins, found.verdict) == ((), "noise")

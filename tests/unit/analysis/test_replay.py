@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -319,3 +321,16 @@ def test_what_is_right_on_both_sides_is_noise_in_a_comparison_that_runs_it_again
     assert any("both outputs are within rounding" in pair.reason for pair in found.pairs)
     assert main(["compare", *map(str, paths)]) == 1
     assert main(["compare", *map(str, paths), "--replay"]) == 0
+
+
+def test_an_element_wise_operator_is_run_again_without_the_compiler_of_pytorch(tmp_path: Path) -> None:
+    """Its meta kernel is written in Python, and would load the compiler, which takes seconds."""
+    x, y = torch.arange(6.0), torch.arange(1.0, 7.0)
+    dump(tmp_path / "dump", lambda: x / y)
+    program = (
+        "import sys, ascend_dump\n"
+        f"counts = ascend_dump.replay({str(tmp_path / 'dump')!r}).counts\n"
+        "print(counts.get('equal', 0) > 0, 'torch._dynamo' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == ["True", "False"]

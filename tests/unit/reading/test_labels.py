@@ -50,7 +50,8 @@ def test_a_dump_is_narrowed_to_a_label(dump: Path) -> None:
     assert len(whole.select(label="*")) == len(whole)
     assert len(whole.select(label="update")) == len(whole.select(label="")) == 0
     assert len(whole.select(label="re:^up").select(step=0, io="output")) == 2
-    # The selection is repeated where it is sent to another process, and in the columns of the catalog.
+    # The selection is repeated in another process, to which executors send it pickled, and in the columns of the
+    # catalog.
     assert len(pickle.loads(pickle.dumps(parts[1]))) == len(parts[1])
     pytest.importorskip("polars")
     assert parts[1].catalog().collect().height == len(parts[1])

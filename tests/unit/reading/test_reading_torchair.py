@@ -1,4 +1,4 @@
-"""What torchair's own dumps hold: npy files of its eager dump, and pt files of its aclgraph modes."""
+"""The contents of torchair's own dumps: npy files of its eager dump, and pt files of its aclgraph modes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a triage keeps on disk: its state, and the outlines of the programs that it runs."""
+"""The files of a triage on disk: its state, and the outlines of the programs that it runs."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class _LosesRank1(Executor):
 
 
 def test_a_shard_that_was_mended_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is known of a rank is kept after an error; its index stays as it is where a shard is copied again."""
+    """Knowledge of a rank is kept after an error; its index stays as it is where a shard is copied again."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     root = write(tmp_path / "dump")
     here = told(ascend_dump.open(root))

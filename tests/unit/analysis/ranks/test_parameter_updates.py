@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 from host_dumps import item
 
 import ascend_dump
@@ -107,3 +110,35 @@ def test_two_ranks_cannot_tell_without_updates(tmp_path: Path) -> None:
 def test_an_operator_of_one_rank_renames_no_other(tmp_path: Path) -> None:
     ranks = [steps(update=Update(WEIGHT, UPDATED), read=UPDATED, log=rank == 0) for rank in range(2)]
     assert triaged(tmp_path, *ranks).suspects == ()
+
+
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_an_update_that_a_rank_computes_wrongly_is_run_again(
+    is_checked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not by an operator whose kernel may not check its arguments: the files of a dump are data."""
+    torch = pytest.importorskip("torch")
+    for rank in range(2):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 3, bias=False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5, foreach=False)
+        library = torch.library.Library("aten", "IMPL")
+        if rank == 1:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # it says that a kernel is replaced
+                library.impl("add_.Tensor", lambda x, y, alpha=1: x.copy_(x - y), "CPU")
+        try:
+            with ascend_dump.capture(model, path=tmp_path / f"rank{rank}", steps="0-1", quiet=True):
+                for _ in range(2):
+                    model(torch.ones(2, 4)).square().mean().backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+        finally:
+            library._destroy()
+        [directory] = (tmp_path / f"rank{rank}").glob("worldsize1_*")
+        shutil.copytree(directory, tmp_path / "dump" / f"worldsize2_global_rank{rank}")
+    if not is_checked:
+        monkeypatch.setattr("ascend_dump.analysis.replay.checked_operators._CHECKED", frozenset())
+    suspect = next(suspect for suspect in ascend_dump.triage(tmp_path / "dump").suspects if suspect.rule == "replicas")
+    assert ("run again, the output of rank 1 is wrong" in suspect.reason) == is_checked
+    assert ("two ranks cannot tell" in suspect.reason) != is_checked

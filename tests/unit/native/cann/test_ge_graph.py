@@ -141,7 +141,7 @@ def print_message(fields, indent, step, compact):
 
 
 def description(origin):
-    """Of an output, with what tells where it came from among the rest."""
+    """The description of an output, with its origin among other attributes."""
     attrs = [("dtype", "DT_FLOAT"), ("attr", [("key", quote("layout {")), ("value", [("s", quote("}"))])])]
     told = {"_datadump_origin_name": ("s", quote(origin.name)), "_fx_tensor_name": ("s", quote(origin.fx))}
     told["_datadump_origin_output_index"] = ("i", origin.output)
