@@ -27,6 +27,8 @@ OPTIONS = {
     "outline_from_start": "True: the first recorded step begins with the program, not with the first call of a model",
     "step": "'optimizer': a step ends with each optimizer step, whatever the number of calls of the model",
     "skip_warmup": "True: calls in which a server profiles memory, warms up or captures graphs do not count as steps",
+    "spread": "True, with data='stats' and keep=N: where N steps are there, every second of them is removed and from "
+    "then on every second is recorded, so that few steps cover a long run",
     "steps_after_origin": "with scene='overflow': steps recorded after the first of several with NaN or Inf (1)",
 }
 

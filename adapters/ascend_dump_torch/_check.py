@@ -21,6 +21,7 @@ _VALUES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("outline_reports_all", lambda value: type(value) is bool, "True or False"),
     ("outline_from_start", lambda value: type(value) is bool, "True or False"),
     ("step", lambda value: value == "optimizer", "'optimizer', or leave it out: each call of the model is one"),
+    ("spread", lambda value: type(value) is bool, "True or False"),
     ("skip_warmup", lambda value: type(value) is bool, "True or False"),
     ("buffer_bytes", lambda value: type(value) is int and value > 0, "a positive number of bytes"),
 )
@@ -38,6 +39,7 @@ def check(request: DumpRequest, target: Any, options: Mapping[str, str], *, laun
         *_options(request, options),
         *_options_without_effect(request, target, launched=launched),
         *_scene_and_level(request),
+        *_spread(request),
         *_settings_without_effect(request),
     ]
     if target is not None:
@@ -104,6 +106,21 @@ def _scene_and_level(request: DumpRequest) -> Iterator[Problem]:
             "leave it out",
             "level",
         )
+
+
+def _spread(request: DumpRequest) -> Iterator[Problem]:
+    """Yield the problems of spread steps: tensors of one step are read by others, so only statistics can be removed."""
+    if request.options.get("spread") is not True:
+        return
+    needed = (
+        ("keep", (request.keep or 0) >= 2, "keep= says how many steps stay, 2 or more", "give keep=500"),
+        ("data", request.data == "stats", "of tensors only the last steps can be kept", "give data='stats'"),
+        ("scene", request.scene is None, "a scene decides by itself which steps it records", "leave scene= out"),
+    )
+    for name, is_there, why, hint in needed:
+        if not is_there:
+            message = f"options['spread'] is not possible with {name}={getattr(request, name)!r}: {why}"
+            yield Problem("AD210", "error", message, hint, "options.spread")
 
 
 def _settings_without_effect(request: DumpRequest) -> Iterator[Problem]:

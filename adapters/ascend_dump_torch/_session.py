@@ -32,6 +32,7 @@ from ascend_dump_torch._modules import ModuleRecorder
 from ascend_dump_torch._overflow import Aftermath
 from ascend_dump_torch._overflow_mode import OverflowMode
 from ascend_dump_torch._replace_tensors import Grafts, read_grafts
+from ascend_dump_torch._spread import SpreadSteps
 from ascend_dump_torch._tensors import OperatorCall, Tensors
 from ascend_dump_torch._updates import OptimizerSteps
 from ascend_dump_torch.parameters.norms import ParameterNorms
@@ -107,6 +108,9 @@ class TorchSession(Session):
             # Most operators are not recorded there, so that the memory of a tensor is known by its number alone.
             numbers_last=self.overflow_only,
         )
+        self._spread: Optional[SpreadSteps] = None
+        if request.options.get("spread") and request.keep is not None:
+            self._spread = SpreadSteps(request.keep)
         self._mode = (OverflowMode if self.overflow_only else RecordMode)(self)
         self._updates: Optional[OptimizerSteps] = None
         self._cut = False
@@ -190,7 +194,7 @@ class TorchSession(Session):
         """End the open step, and begin step `number` if it is selected. None only ends the open step."""
         if not self.armed:
             return
-        selected = self.selects_step(number)
+        selected = self.selects_step(number) and (self._spread is None or self._spread.records_next())
         now, recorded = time.perf_counter(), self._undo is not None
         self._note_end(now)
         if recorded:

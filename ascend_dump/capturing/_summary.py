@@ -128,8 +128,10 @@ def _notes(
     request: DumpRequest, parts: list[_RankPart], running: list[int], failure: Optional[AscendDumpError]
 ) -> Iterator[str]:
     tally = parts[0].tally
-    if request.keep is not None and tally is not None and tally.begun > tally.steps >= request.keep:
-        yield f"recorded {counted(tally.begun, 'step')}, kept the last {tally.steps} (keep={request.keep})"
+    spread = request.options.get("spread", False)
+    if request.keep is not None and tally is not None and tally.begun > tally.steps >= (1 if spread else request.keep):
+        kept = f"{tally.steps}, spread over them" if spread else f"the last {tally.steps}"
+        yield f"recorded {counted(tally.begun, 'step')}, kept {kept} (keep={request.keep})"
     if tally is not None and tally.limit is not None:
         yield (
             f"default size limit {size(tally.limit)} (10 % of the free space), because neither a last step, keep= nor "

@@ -286,7 +286,9 @@ def _notes(manifest: dict[str, Any]) -> Iterator[str]:
     keep, until = (request.get("keep"), request.get("until")) if isinstance(request, dict) else (None, None)
     removed, ended = manifest.get("removed"), manifest.get("ended")
     if isinstance(removed, dict) and type(removed.get("steps")) is int and removed["steps"]:
-        steps = "1 older step was" if removed["steps"] == 1 else f"{removed['steps']} older steps were"
+        options = request.get("options") if isinstance(request, dict) else None
+        age = "" if isinstance(options, dict) and options.get("spread") else "older "
+        steps = f"1 {age}step was" if removed["steps"] == 1 else f"{removed['steps']} {age}steps were"
         yield f"{steps} removed (keep={keep})"
     elif removed is None and type(keep) is int:
         yield f"only the last steps are here (keep={keep})"

@@ -1,4 +1,4 @@
-"""Keep the last `keep` steps of a writer on disk, with the shards that they use, and remove older ones.
+"""Keep `keep` steps of a writer on disk, with the shards that they use, and remove others: older ones, or every second.
 
 A reader, or a restart after a kill, finds a step either complete or not at all: first its index is renamed, which
 removes the step from the dump. Its shards are deleted when no remaining step uses them. Files that the writer did not
@@ -42,12 +42,14 @@ class _StepOnDisk:
 class Retention:
     """The steps of one writer, in the order of their last write. Not thread-safe.
 
+    spread  True to remove every second step where `keep` are complete, and not the oldest
     tensor_bytes, other_bytes  bytes on disk: of tensors, and of everything else in completed steps
     steps, operators, records  on disk: the numbers of completed steps with records; counts of operators and records
     """
 
-    def __init__(self, directory: Path, keep: Optional[int]) -> None:
+    def __init__(self, directory: Path, keep: Optional[int], *, spread: bool = False) -> None:
         self.keep = keep
+        self._spread = spread
         self.tensor_bytes = self.other_bytes = 0
         self.steps: set[int] = set()
         self.operators = self.records = 0
@@ -127,14 +129,19 @@ class Retention:
         return self._next_removed if step <= self._highest else 0
 
     def thin(self, *, besides: Optional[int] = None) -> None:
-        """Remove all but the last `keep` steps. Raises OSError.
+        """Remove all but the last `keep` steps, or every second step if steps are spread. Raises OSError.
 
         besides  the step that is being written, which does not count
         """
         if self.keep is None:
             return
         complete = [step for step in self._steps if step != besides]
-        old = complete[: max(0, len(complete) - self.keep)]
+        if not self._spread:
+            old = complete[: max(0, len(complete) - self.keep)]
+        elif besides is not None and len(complete) >= self.keep:
+            old = complete[1::2]
+        else:
+            old = []
         for step in old:
             removed = self._steps.pop(step)
             self._live.difference_update(removed.shards)

@@ -51,6 +51,7 @@ class Store:
         limit: Optional[SizeLimit],
         steps: Optional[int],
         keep: Optional[int],
+        spread: bool,
         watch: Optional[NonfiniteWatch],
         limits: Limits,
     ) -> None:
@@ -67,9 +68,9 @@ class Store:
         self._limits = limits
         self._budget = Budget(directory, limit)
         self._steps, self._keep = steps, keep
-        self.retention = Retention(directory, keep)
+        self.retention = Retention(directory, keep, spread=spread)
         #: Steps in memory that are not on disk; None if each record is written at once.
-        self._held = HeldSteps(keep) if keep is not None and not tensors else None
+        self._held = HeldSteps(keep) if keep is not None and not tensors and not spread else None
         self._step: Optional[int] = None
         self._last_step: Optional[int] = None
         self._files: Optional[StepFiles] = None

@@ -92,6 +92,7 @@ class HostWriter:
         max_bytes: Union[int, SizeLimit, None] = None,
         steps: Optional[int] = None,
         keep: Optional[int] = None,
+        spread: bool = False,
         until: Optional[str] = None,
         ignored: Sequence[str] = (),
         follows: bool = False,
@@ -113,6 +114,7 @@ class HostWriter:
             limit=SizeLimit(max_bytes) if isinstance(max_bytes, int) else max_bytes,
             steps=steps,
             keep=keep,
+            spread=spread,
             watch=NonfiniteWatch(ignored, follows=follows) if until == "nonfinite" else None,
             limits=limits,
         )
@@ -146,6 +148,7 @@ class HostWriter:
             max_bytes=limit,
             steps=request.steps.count,
             keep=request.keep,
+            spread=bool(request.options.get("spread", False)),
             until=request.until,
             ignored=request.ignore,
             follows=request.mode == "all" and not request.layers and request.level != "module" and not request.scene,
