@@ -21,7 +21,7 @@ from ascend_dump.adapter import DumpRequest, RunDirectory, Session, Tally, tell_
 from ascend_dump.adapter.pytorch.calls import Watch
 from ascend_dump.adapter.pytorch.warmup import is_warmup
 from ascend_dump.dump_format import SYMPTOM
-from ascend_dump.writing import CHANGED, HostRun, HostWriter, Item, size_limit
+from ascend_dump.writing import CHANGED, HostRun, HostWriter, Item, SpreadSteps, size_limit
 from ascend_dump_torch import _stack
 from ascend_dump_torch._call_site import Tracker, user_line
 from ascend_dump_torch._framework_settings import force_eager, settings_of_torch
@@ -32,7 +32,6 @@ from ascend_dump_torch._modules import ModuleRecorder
 from ascend_dump_torch._overflow import Aftermath
 from ascend_dump_torch._overflow_mode import OverflowMode
 from ascend_dump_torch._replace_tensors import Grafts, read_grafts
-from ascend_dump_torch._spread import SpreadSteps
 from ascend_dump_torch._tensors import OperatorCall, Tensors
 from ascend_dump_torch._updates import OptimizerSteps
 from ascend_dump_torch.parameters.norms import ParameterNorms

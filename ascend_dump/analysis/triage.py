@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from ascend_dump.analysis.explaining.page_facts import has_values, operator_comm
 from ascend_dump.analysis.operators.next_request import is_of_module, layers_of
 from ascend_dump.analysis.overflow import watched
 from ascend_dump.analysis.suspects import Suspect, SuspectReport, find_suspects, producers_of
+from ascend_dump.analysis.suspects.repeated_steps import RepeatedStep, first_changed_repeat
 from ascend_dump.common.units import counted, named
 from ascend_dump.errors import ConfigError, ReadError
 from ascend_dump.reading import Dump, Record, open_dump
@@ -263,7 +264,7 @@ def _alone(
 ) -> Triage:
     report = find_suspects(dump, watch=watch, executor=executor)
     if not report.suspects:
-        repeated = _of_repeat(dump)
+        repeated = _of_repeat(dump, report.repeats)
         if repeated is not None:
             return replace(repeated, reasons=report.reasons, notes=report.notes)
         advice = nothing_wrong(is_complete=not report.reasons)
@@ -274,14 +275,13 @@ def _alone(
     return _of_suspects(dump, report.suspects, report)
 
 
-def _of_repeat(dump: Dump) -> Optional[Triage]:
+def _of_repeat(dump: Dump, repeats: Sequence[RepeatedStep]) -> Optional[Triage]:
     """Return the triage of a step that got the inputs of an earlier one, and gave another output; None without one."""
-    from ascend_dump.analysis.suspects.repeated_steps import find_changed_repeat
-
-    repeat = find_changed_repeat(dump)
-    if repeat is None:
+    changed = first_changed_repeat(dump, repeats)
+    if changed is None:
         return None
-    triage = _against(dump, repeat.comparison)
+    repeat, comparison = changed
+    triage = _against(dump, comparison)
     assert triage.cause is not None, "there is an origin"
     first = triage.cause.module or triage.cause.op_name
     why = (

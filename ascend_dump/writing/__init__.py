@@ -7,6 +7,7 @@ from ascend_dump.writing.budget import SizeLimit, size_limit
 from ascend_dump.writing.payload import CHANGED, Item, Payload, copy_memory, sample_of
 from ascend_dump.writing.run import HostRun
 from ascend_dump.writing.shard import Limits
+from ascend_dump.writing.spread_steps import SpreadSteps
 from ascend_dump.writing.writer import HostWriter
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Line",
     "Payload",
     "SizeLimit",
+    "SpreadSteps",
     "copy_memory",
     "sample_of",
     "size_limit",

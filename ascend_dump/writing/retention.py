@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
 from ascend_dump.common.paths import open_directory, open_private, remove_directory
 from ascend_dump.dump_format import INDEX, REMOVED, STATISTIC
+from ascend_dump.writing.spread_steps import steps_between
 
 __all__ = ["GONE", "Retention"]
 
@@ -137,11 +138,10 @@ class Retention:
             return
         complete = [step for step in self._steps if step != besides]
         if not self._spread:
-            old = complete[: max(0, len(complete) - self.keep)]
-        elif besides is not None and len(complete) >= self.keep:
-            old = complete[1::2]
+            old: Sequence[int] = complete[: max(0, len(complete) - self.keep)]
         else:
-            old = []
+            # At the end no step follows that needs room.
+            old = () if besides is None else steps_between(complete, self.keep)
         for step in old:
             removed = self._steps.pop(step)
             self._live.difference_update(removed.shards)

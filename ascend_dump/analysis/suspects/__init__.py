@@ -21,6 +21,7 @@ from ascend_dump.analysis.suspects._case import Row, values
 from ascend_dump.analysis.suspects._order import in_order_of_ranks
 from ascend_dump.analysis.suspects._producers import Writers, gives_view, producers_of
 from ascend_dump.analysis.suspects._table import OperatorRun, Suspect, SuspectRule
+from ascend_dump.analysis.suspects.repeated_steps import RepeatedStep, RepeatedSteps
 from ascend_dump.common.units import counted
 from ascend_dump.errors import ReadError
 from ascend_dump.reading import Dump, Record, rank_of
@@ -86,6 +87,7 @@ class SuspectReport(NamedTuple):
     reasons    reasons why not everything could be checked; empty if it was
     errors     the errors of records that cannot be read
     notes      records that were not checked because the capture was asked to leave them out
+    repeats    steps that got the inputs of an earlier step and gave other bytes
     """
 
     suspects: tuple[Suspect, ...]
@@ -93,6 +95,7 @@ class SuspectReport(NamedTuple):
     reasons: tuple[str, ...]
     errors: tuple[ReadError, ...]
     notes: tuple[str, ...] = ()
+    repeats: tuple[RepeatedStep, ...] = ()
 
 
 def find_suspects(
@@ -109,11 +112,13 @@ def find_suspects(
     watch     an iterator function that receives the records and yields them again, for a progress display
     executor  measures the tensors of several ranks in parallel, see `ascend_dump.analysis.ranks.measured`
     """
-    finders = [(rule, rule.finder(rule.threshold)) for rule in RULES.values() if rule.finder is not None]
     suspects_by_key: dict[Any, Suspect] = {}
     order: dict[Any, tuple[float, ...]] = {}
     moments = _Moments()
     several = len(dump.known_values("rank")) > 1
+    # One rank has no replicas.
+    rules = [rule for rule in RULES.values() if several or rule is not _ranks.REPLICAS]
+    finders = [(rule, rule.finder(rule.threshold)) for rule in rules if rule.finder is not None]
 
     def note(rule: str, sightings: Iterable[tuple[Record, str]]) -> None:
         for record, reason in sightings:
@@ -132,11 +137,13 @@ def find_suspects(
                 suspects_by_key[key] = first._replace(again=first.again + 1)
 
     book = CallBook()
+    repeated = RepeatedSteps()
 
     def look_at(members: list[Record], measure: Measure) -> None:
         run = OperatorRun(members, measure)
         moments.look_at(run)
         book.look_at(members)
+        repeated.look_at(members)
         for rule, finder in finders:
             note(rule.name, finder.look_at(run))
 
@@ -146,11 +153,12 @@ def find_suspects(
     note(_NON_FINITE.name, ((overflow.record, _overflow_text(overflow)) for overflow in report.overflows))
     suspects = {key: suspects_by_key[key] for key in sorted(suspects_by_key, key=order.__getitem__)}
     book.end()
+    repeated.end()
     ranked = in_order_of_ranks(suspects.values(), book, _tier) if several else suspects.values()
     missing, left_out = _absent_ranks(book, dump)
     reasons = (*report.reasons, *_unchecked("the dump has no records of {ranks}", missing, book))
     notes = tuple(_unchecked("the capture was asked to leave out {ranks}", left_out, book))
-    return SuspectReport(tuple(ranked), report.operators, reasons, report.errors, notes)
+    return SuspectReport(tuple(ranked), report.operators, reasons, report.errors, notes, tuple(repeated.found))
 
 
 def _absent_ranks(book: CallBook, dump: Dump) -> tuple[set[int], set[int]]:

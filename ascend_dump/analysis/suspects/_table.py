@@ -106,13 +106,17 @@ class MeasuredTensor(NamedTuple):
 
 
 class OperatorRun:
-    """One run of an operator: all its records, and the measured inputs and outputs."""
+    """One run of an operator: all its records with their memory, and the measured inputs and outputs.
 
-    __slots__ = ("first", "inputs", "outputs", "records")
+    storages  `storage_number` of each record
+    """
+
+    __slots__ = ("first", "inputs", "outputs", "records", "storages")
 
     def __init__(self, records: Sequence[Record], measure: Callable[[Record], Optional[Statistics]]) -> None:
         self.records = records
         self.first = records[0]
+        self.storages = [storage_number(record) for record in records]
         self.inputs: list[MeasuredTensor] = []
         self.outputs: list[MeasuredTensor] = []
         for record in records:

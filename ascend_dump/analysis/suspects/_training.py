@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ascend_dump.analysis.operators.properties import VIEWS, operator_class
 from ascend_dump.analysis.suspects._case import Row, values
-from ascend_dump.analysis.suspects._table import Finder, OperatorRun, SuspectRule, storage_number
+from ascend_dump.analysis.suspects._table import Finder, OperatorRun, SuspectRule
 from ascend_dump.reading import Record
 
 __all__ = ["NO_GRADIENT", "UNMOVED", "ZERO_GRADIENT"]
@@ -49,8 +49,7 @@ class _ParameterFinder(Finder):
             self._step = step
         self._backward = self._backward or first.phase == "backward"
         read = set()
-        for record in run.records:
-            storage = storage_number(record)
+        for record, storage in zip(run.records, run.storages):
             if storage is None:
                 continue
             if record.io == "input":

@@ -11,9 +11,9 @@ __all__ = ["has_nan", "is_additive_mask", "is_nonfinite"]
 
 def is_nonfinite(statistics: Statistics) -> bool:
     """Return True if the statistics show NaN or Inf."""
-    counts = (statistics.nan, statistics.posinf, statistics.neginf)
-    if any(count is not None for count in counts):
-        return any(counts)
+    nan, posinf, neginf = statistics.nan, statistics.posinf, statistics.neginf
+    if nan is not None or posinf is not None or neginf is not None:
+        return bool(nan or posinf or neginf)
     # A dump that did not count them still shows them in what it did compute.
     computed = (statistics.max, statistics.min, statistics.mean)
     return any(value is not None and not math.isfinite(value) for value in computed)

@@ -284,7 +284,7 @@ class LineLoader:
                     hint="numpy() gives its values, if the dump holds them",
                 )
             return None
-        values: list[Any] = [_number(value, record) for value in line.stats]
+        values: list[Any] = [_number(value, record) if isinstance(value, str) else value for value in line.stats]
         if not isinstance(values[0], int) or values[0] < 0:
             raise CorruptDump(f"{record.label} has statistics of {values[0]} elements", path=record.path)
         statistics = Statistics(*values)
@@ -304,9 +304,7 @@ def _refuse_packed(record: Record) -> None:
         )
 
 
-def _number(value: Any, record: Record) -> Any:
-    if not isinstance(value, str):
-        return value
+def _number(value: str, record: Record) -> float:
     if value not in _NONFINITE_TEXTS:
         raise CorruptDump(f"{record.label} has statistics with {value[:40]!r} in them", path=record.path)
     return float(value)
