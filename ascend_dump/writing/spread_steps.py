@@ -13,7 +13,7 @@ __all__ = ["SpreadSteps", "steps_between"]
 
 
 class SpreadSteps:
-    """Which of the selected steps are recorded, so that at most `keep` of them stay.
+    """A choice of the selected steps that are recorded, so that at most `keep` of them stay.
 
     It counts selected steps, so that all ranks record the same ones.
     """
