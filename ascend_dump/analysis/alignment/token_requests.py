@@ -78,9 +78,9 @@ class Requests:
             return end
         if not self._known:
             return min(position, end)
-        if position > end and self._continues(number, end, segment.ids[0]):
-            return end
-        return position if self._continues(number, position, segment.ids[0]) else end
+        # Recorded positions may be wrong themselves.
+        near = (end, position) if position > end else (position, position - 1, position + 1, end)
+        return next((n for n in near if n > 0 and self._continues(number, n, segment.ids[0])), end)
 
     def divided(self, segment: Segment, waiting: Sequence[int]) -> Iterator[Segment]:
         """Yield the parts of a flat segment that belong to one request each: positions may follow by chance."""

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Optional
 
 from ascend_dump.analysis.alignment.model_calls import NO_TOKEN, REJECTED, Token
+from ascend_dump.analysis.alignment.paged_caches import MisreadToken, misread_token
 from ascend_dump.analysis.alignment.products import same_weights, wide_products
 from ascend_dump.analysis.alignment.rebuilt_parts import (
     OperatorGroups,
@@ -29,6 +30,7 @@ from ascend_dump.analysis.alignment.token_groups import (
     groups_of,
     is_append,
     is_made_number,
+    makes_mask,
     orders_before,
     orders_in,
     records_of_calls,
@@ -110,7 +112,7 @@ class TokenAlignment:
             (partners[sequence][0], position): number for (sequence, position), number in numbers.items()
         }
         self.calls = calls, reference_calls
-        self.sequences = sequences
+        self.sequences, self.reference_sequences = sequences, reference_sequences
         self.tokens = CommonTokens(np.array(list(order), np.int64))
         self._sides = TokenSide(calls, numbers), TokenSide(reference_calls, reference_numbers)
         self._orders = tuple([orders_in(call) for call in side] for side in self.calls)
@@ -137,7 +139,11 @@ class TokenAlignment:
             for side, (of_base, of_calls) in zip(self._sides, groups)
         ]
         weights = same_weights(sides[0], sides[1]) if self._is_rebuilt else {}
-        matches = [in_one_order(m) for m in align(sides[0], sides[1], {**weights, **(mapping or {})}, parts=True)]
+        matches = [
+            in_one_order(match)
+            for match in align(sides[0], sides[1], {**weights, **(mapping or {})}, parts=True)
+            if not makes_mask(match)
+        ]
         parts: dict[int, Optional[Record]] = {}
         self._pass_through(groups, sides, matches, parts)
         for index, match in enumerate(matches):
@@ -349,6 +355,12 @@ class TokenAlignment:
             if maker is not None and (index, maker.op_name) not in self._grouped[side]:
                 return index, maker
         return None
+
+    def misread(self) -> Optional[tuple[MisreadToken, int]]:
+        """Return the first token that is read from the wrong slot of a paged cache, with its side; None if none is."""
+        sides = zip(self.calls, (self.sequences, self.reference_sequences))
+        found = ((misread_token(calls, sequences), side) for side, (calls, sequences) in enumerate(sides))
+        return next(((misread, side) for misread, side in found if misread is not None), None)
 
     @property
     def has_most_tokens(self) -> bool:
