@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Optional
 
-from ascend_dump.analysis.alignment.token_sequences import ModelCall
+from ascend_dump.analysis.alignment.model_calls import ModelCall
 from ascend_dump.analysis.alignment.token_ways import TokenSide
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.names import is_source, moves_elements
@@ -26,6 +26,7 @@ __all__ = [
     "groups_of",
     "is_append",
     "is_made_number",
+    "makes_mask",
     "orders_before",
     "orders_in",
     "records_of_calls",
@@ -167,6 +168,13 @@ def _is_float(record: Record) -> bool:
 def _selects(operator: Operator) -> bool:
     """Return True for an operator that selects elements by numbers or masks."""
     return operator_class(operator.op_type) in (*_MASK_MAKERS, *_SELECTING)
+
+
+def makes_mask(match: Match) -> bool:
+    """Return True if one of two operators makes a mask, and the other numbers: they are not the same operator."""
+    return any(
+        a is not None and b is not None and (a.dtype == "bool") != (b.dtype == "bool") for a, b in match.outputs[:1]
+    )
 
 
 def is_made_number(match: Match, pair: tuple[Record, Record]) -> bool:

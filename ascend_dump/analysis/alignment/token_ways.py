@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from ascend_dump.analysis.alignment.token_sequences import NO_TOKEN, ModelCall, Token
+from ascend_dump.analysis.alignment.model_calls import NO_TOKEN, ModelCall, Token
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Optional
 
+from ascend_dump.analysis.alignment.model_calls import NO_TOKEN, REJECTED, Token
+from ascend_dump.analysis.alignment.paged_caches import MisreadToken, misread_token
 from ascend_dump.analysis.alignment.products import same_weights, wide_products
 from ascend_dump.analysis.alignment.rebuilt_parts import (
     OperatorGroups,
@@ -28,6 +30,7 @@ from ascend_dump.analysis.alignment.token_groups import (
     groups_of,
     is_append,
     is_made_number,
+    makes_mask,
     orders_before,
     orders_in,
     records_of_calls,
@@ -45,7 +48,7 @@ from ascend_dump.analysis.alignment.token_parts import (
     without_tokens,
 )
 from ascend_dump.analysis.alignment.token_routing import LeftOut, rerouted_tokens
-from ascend_dump.analysis.alignment.token_sequences import NO_TOKEN, Token, calls_in, pair_sequences
+from ascend_dump.analysis.alignment.token_sequences import calls_in, calls_of_sides, pair_sequences
 from ascend_dump.analysis.alignment.token_ways import TokenSide
 from ascend_dump.analysis.operators.arguments import commutes
 from ascend_dump.analysis.operators.operator import Operator, storage_of
@@ -83,7 +86,8 @@ class TokenAlignment:
         """Raise NotSupported if ids are not recorded, or if they are of other requests."""
         import numpy as np
 
-        (calls, sequences), (reference_calls, reference_sequences) = calls_in(steps), calls_in(reference_steps)
+        sides = calls_of_sides(steps, reference_steps)
+        (calls, sequences, _), (reference_calls, reference_sequences, _) = sides
         for side, side_calls in (("actual", calls), ("the reference", reference_calls)):
             if not side_calls:
                 raise NotSupported(
@@ -93,8 +97,8 @@ class TokenAlignment:
         partners = pair_sequences(sequences, reference_sequences)
         order = dict.fromkeys(
             token
-            for call in calls
-            for row in call.slots
+            for rows in (*(call.slots for call in calls), *(call.keys for call in calls))
+            for row in rows
             for token in row
             if token[0] in partners and token[1] < partners[token[0]][1]
         )
@@ -108,7 +112,7 @@ class TokenAlignment:
             (partners[sequence][0], position): number for (sequence, position), number in numbers.items()
         }
         self.calls = calls, reference_calls
-        self.sequences = sequences
+        self.sequences, self.reference_sequences = sequences, reference_sequences
         self.tokens = CommonTokens(np.array(list(order), np.int64))
         self._sides = TokenSide(calls, numbers), TokenSide(reference_calls, reference_numbers)
         self._orders = tuple([orders_in(call) for call in side] for side in self.calls)
@@ -125,6 +129,7 @@ class TokenAlignment:
         self._left_out = LeftOut(self.tokens)
         self._omitted = Counter[str]()
         self._joined = self._whole = 0
+        self._rejected = sides[0].rejected, sides[1].rejected
 
     def operators(self, mapping: Optional[Mapping[str, str]]) -> tuple[list[Operator], list[Operator], list[Match]]:
         """Return the operators of both sides, as of one call, with the values of the common tokens, and their pairs."""
@@ -134,7 +139,11 @@ class TokenAlignment:
             for side, (of_base, of_calls) in zip(self._sides, groups)
         ]
         weights = same_weights(sides[0], sides[1]) if self._is_rebuilt else {}
-        matches = [in_one_order(m) for m in align(sides[0], sides[1], {**weights, **(mapping or {})}, parts=True)]
+        matches = [
+            in_one_order(match)
+            for match in align(sides[0], sides[1], {**weights, **(mapping or {})}, parts=True)
+            if not makes_mask(match)
+        ]
         parts: dict[int, Optional[Record]] = {}
         self._pass_through(groups, sides, matches, parts)
         for index, match in enumerate(matches):
@@ -347,15 +356,29 @@ class TokenAlignment:
                 return index, maker
         return None
 
+    def misread(self) -> Optional[tuple[MisreadToken, int]]:
+        """Return the first token that is read from the wrong slot of a paged cache, with its side; None if none is."""
+        sides = zip(self.calls, (self.sequences, self.reference_sequences))
+        found = ((misread_token(calls, sequences), side) for side, (calls, sequences) in enumerate(sides))
+        return next(((misread, side) for misread, side in found if misread is not None), None)
+
     @property
     def has_most_tokens(self) -> bool:
         """True if one side has hardly any tokens that the other lacks."""
-        counts = [sum(token != NO_TOKEN for call in side for row in call.slots for token in row) for side in self.calls]
+        counts = [
+            sum(token not in (NO_TOKEN, REJECTED) for call in side for row in call.slots for token in row)
+            for side in self.calls
+        ]
         return 2 * self.tokens.count >= min(counts)
 
     def notes(self) -> list[str]:
         """Return sentences on tokens that go to other experts, and on the tokens that are compared."""
-        return [*self._left_out.notes(), self._note()]
+        rejected = [
+            f"{counted(count, 'token')} of a draft were rejected in {side} and are left out"
+            for count, side in zip(self._rejected, ("actual", "the reference"))
+            if count
+        ]
+        return [*self._left_out.notes(), *rejected, self._note()]
 
     def _note(self) -> str:
         """Return one sentence on the tokens that are compared, and on tensors that are not."""

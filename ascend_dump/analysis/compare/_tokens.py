@@ -18,7 +18,7 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["log_probabilities", "tokens_of_rank", "with_tokens"]
+__all__ = ["log_probabilities", "tokens_of_rank", "with_misread_token", "with_tokens"]
 
 #: Tokens whose largest difference is a smaller share of that of all tokens do not differ clearly.
 _CLEAR = 0.01
@@ -55,6 +55,35 @@ def with_tokens(origins: Sequence[Origin], alignment: TokenAlignment) -> list[Or
     return [_with_token(origin, alignment) for origin in origins]
 
 
+def with_misread_token(origins: Sequence[Origin], alignment: TokenAlignment) -> tuple[list[Origin], tuple[str, ...]]:
+    """Return origins with a token that is read from the wrong block of a cache, and notes.
+
+    It comes before the differences in its module and behind it. Without such differences it is a note only.
+    """
+    found = alignment.misread()
+    if found is None:
+        return [*origins], ()
+    misread, side = found
+    names = ["actual", "the reference"]
+    text = f"paged cache of {names[side]}: {misread.text}"
+    order = {operator.op_name: n for n, operator in enumerate(alignment.calls[side][misread.call].operators)}
+    number, module = order[misread.operator.op_name], misread.operator.module
+    index = next(
+        (n for n, origin in enumerate(origins) if origin.module == module or order.get(origin.op_name, -1) >= number),
+        None,
+    )
+    if index is None:
+        return [*origins], (f"{text}; no difference follows",)
+    table = misread.table
+    sides: tuple[Optional[Record], Optional[Record]] = (None, table) if side else (table, None)
+    reason = "the table of blocks and the slots of the tokens do not agree"
+    pair = Pair(*sides, "content", 1.0, "different", reason)
+    evidence = (text, f"{reason}: one of the two is wrong")
+    later = [origin for origin in origins[index:] if origin.module != module]
+    explains = sum(origin.explains for origin in origins[index:])
+    return [*origins[:index], Origin("wiring", pair, evidence, explains), *later], ()
+
+
 def _with_token(origin: Origin, alignment: TokenAlignment) -> Origin:
     numbers = _differing_tokens(origin.pair)
     part = token_part(origin.pair.actual)
@@ -67,6 +96,10 @@ def _with_token(origin: Origin, alignment: TokenAlignment) -> Origin:
             added = None if of_side is None else alignment.added_operator(side, of_side, numbers[0])
             if added is not None:
                 return _added(origin, text, side, *added)
+    if origin.kind == "parameter" and not origin.pair.record.parameter:
+        # Values of tokens are data, whatever wrote them.
+        evidence = (fact for fact in origin.evidence if "parameters differ when they are first read" not in fact)
+        return replace(origin, kind="input", evidence=(text, *evidence))
     return replace(origin, evidence=(text, *origin.evidence))
 
 

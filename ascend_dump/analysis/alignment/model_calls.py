@@ -1,0 +1,86 @@
+"""The calls of a model in the steps of a dump, and the ids that each reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Optional
+
+from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.properties import operator_class
+from ascend_dump.errors import AscendDumpError
+from ascend_dump.reading import Record
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["INTEGERS", "NO_TOKEN", "REJECTED", "ModelCall", "Token", "calls_of_step"]
+
+#: Number of a sequence, index in it from 0.
+Token = tuple[int, int]
+#: A slot without a token of a request: padding.
+NO_TOKEN: Token = (-1, -1)
+#: A slot of a token that a draft proposed and the model rejected.
+REJECTED: Token = (-2, -2)
+#: Types of ids.
+INTEGERS = ("int32", "int64")
+
+
+@dataclass
+class ModelCall:
+    """One run of the model.
+
+    operators  in execution order
+    ids        [rows, slots]
+    slots      [row][slot]: the token of each slot
+    keys       [row][key]: the tokens whose keys a cache holds after the call, in its order
+    """
+
+    operators: list[Operator]
+    ids: np.ndarray
+    ids_record: Record
+    slots: list[list[Token]] = field(default_factory=list)
+    keys: list[list[Token]] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        return len(self.ids)
+
+    @property
+    def width(self) -> int:
+        return int(self.ids.shape[1])
+
+
+def calls_of_step(operators: Sequence[Operator]) -> Iterator[ModelCall]:
+    """Yield the calls of a step: each begins with the operator that looks up the embeddings of ids."""
+    first: Optional[tuple[str, str, object]] = None
+    begins: list[tuple[int, Record]] = []
+    end = next((n for n, operator in enumerate(operators) if operator.phase == "backward"), len(operators))
+    for number, operator in enumerate(operators[:end]):
+        ids = _embedded_ids(operator)
+        if ids is None:
+            continue
+        key = operator.module, operator.op_type, operator.inputs[0].shape
+        if first is None:
+            first = key
+        if key == first:
+            begins.append((number, ids))
+    for index, (begin, ids) in enumerate(begins):
+        start = 0 if index == 0 else begin
+        stop = begins[index + 1][0] if index + 1 < len(begins) else end
+        try:
+            array = ids.numpy().astype("int64")
+        except AscendDumpError:
+            continue
+        if not array.size:
+            continue
+        rows = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1)
+        yield ModelCall(list(operators[start:stop]), rows, ids)
+
+
+def _embedded_ids(operator: Operator) -> Optional[Record]:
+    """Return the ids that an operator looks up in a table; None for other operators."""
+    if operator_class(operator.op_type) not in ("embedding", "Embedding", "GatherV2", "aclnnEmbedding"):
+        return None
+    ids = [record for record in operator.inputs if record.dtype in INTEGERS and record.shape]
+    return ids[0] if len(ids) == 1 and len(operator.inputs) == 2 and len(operator.inputs[0].shape or ()) == 2 else None

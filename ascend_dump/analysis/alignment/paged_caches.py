@@ -1,0 +1,259 @@
+"""Check that a paged cache is read where it was written: by slots of new tokens, and by tables of blocks.
+
+An engine writes the keys and values of a token to a slot, and reads those of a request block after block, by the row of
+a table. Slots and tables are integers in the dump, so the tokens in each block are known without the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Optional
+
+from ascend_dump.analysis.alignment.model_calls import INTEGERS, NO_TOKEN, REJECTED, ModelCall, Token
+from ascend_dump.analysis.alignment.token_requests import are_equal_ids
+from ascend_dump.analysis.operators.operator import Operator, storage_of
+from ascend_dump.analysis.operators.properties import writes
+from ascend_dump.errors import AscendDumpError
+from ascend_dump.reading import Record
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["MisreadToken", "misread_token"]
+
+#: More slots than this are no slots of a cache.
+_MOST_SLOTS = 1 << 26
+
+
+class MisreadToken(NamedTuple):
+    """A token that is read from a slot of the cache that holds another one.
+
+    call      index of the call
+    operator  that reads
+    table     the blocks that it reads, in order
+    token     that was expected
+    slot      that was read
+    holder    the token there; None if no call wrote one
+    own_slot  that the token was written to; None if this is unknown
+    """
+
+    call: int
+    operator: Operator
+    table: Record
+    token: Token
+    slot: int
+    block_size: int
+    holder: Optional[Token]
+    own_slot: Optional[int]
+
+    @property
+    def text(self) -> str:
+        """Return one sentence."""
+        request, position = self.token
+        if self.holder is None:
+            holder = "which no call wrote"
+        elif self.holder[0] < 0:
+            holder = "which holds a rejected token"
+        else:
+            holder = f"which holds token {self.holder[1]} of request {self.holder[0]}"
+        own = "" if self.own_slot is None else f"; it was written to {self._place(self.own_slot)}"
+        return (
+            f"token {position} of request {request} is read from {self._place(self.slot)} in call {self.call}, "
+            f"{holder}{own}"
+        )
+
+    def _place(self, slot: int) -> str:
+        return f"slot {slot % self.block_size} of block {slot // self.block_size}"
+
+
+def misread_token(calls: Sequence[ModelCall], sequences: Sequence[Sequence[int]]) -> Optional[MisreadToken]:
+    """Return the first token that an operator reads from the wrong slot of a paged cache; None if there is none.
+
+    Integers count as a table of blocks only if they lead to the right tokens in other calls, or for other requests.
+    """
+    layers: dict[str, _Layer] = {}
+    arrays = _Integers()
+    prefixes = _CommonPrefixes(sequences)
+    for index, call in enumerate(calls):
+        tokens = [token for row in call.slots for token in row]
+        requests = list(_requests(tokens))
+        reads: dict[tuple[str, Hashable], int] = {}
+        for operator in call.operators:
+            layer = layers.setdefault(operator.module or "", _Layer())
+            slots = arrays.slots(operator, len(tokens))
+            if slots is not None:
+                layer.write(index, tokens, slots)
+                continue
+            for cache, table in arrays.tables(operator, layer.most_slots):
+                array = arrays.read(table)
+                if array is None:
+                    continue
+                rows, of_rows = array.reshape(-1, array.shape[-1]), requests
+                if array.ndim == 1:
+                    key = operator.module or "", storage_of(cache)
+                    number = reads[key] = reads.get(key, -1) + 1
+                    of_rows = requests[number : number + 1]
+                for (sequence, count), blocks in zip(of_rows, rows):
+                    layer.check(index, operator, (cache, table), blocks, (sequence, count), prefixes)
+    found = [layer.misread for layer in layers.values() if layer.is_sure and layer.misread is not None]
+    return min(found, key=lambda misread: (misread.call, misread.operator.position), default=None)
+
+
+def _requests(tokens: Sequence[Token]) -> Iterator[Token]:
+    """Yield the requests of a call in order, with the number of tokens that each has after it."""
+    counts: dict[int, int] = {}
+    for sequence, position in tokens:
+        if sequence >= 0:
+            counts[sequence] = max(counts.get(sequence, 0), position + 1)
+    yield from counts.items()
+
+
+class _CommonPrefixes:
+    """The number of equal ids that two sequences begin with."""
+
+    def __init__(self, sequences: Sequence[Sequence[int]]) -> None:
+        self._sequences = sequences
+        self._lengths: dict[Token, int] = {}
+
+    def length(self, first: int, second: int) -> int:
+        key = min(first, second), max(first, second)
+        if key not in self._lengths:
+            a, b = (self._sequences[number] for number in key)
+            unequal = (n for n, pair in enumerate(zip(a, b)) if not are_equal_ids(*pair))
+            self._lengths[key] = next(unequal, min(len(a), len(b)))
+        return self._lengths[key]
+
+
+class _Layer:
+    """The tokens in the slots of the caches of one module.
+
+    is_sure     a table led to the tokens that were expected
+    misread     the first token that was not the expected one
+    most_slots  number of slots up to the last one that was written
+    """
+
+    def __init__(self) -> None:
+        import numpy as np
+
+        self._holders = np.full((0, 2), NO_TOKEN[0], np.int64)
+        self._own: dict[Token, int] = {}
+        self._call, self._slots = -1, b""
+        self._is_doubtful = False
+        self.is_sure = False
+        self.misread: Optional[MisreadToken] = None
+
+    @property
+    def most_slots(self) -> int:
+        return 0 if self._is_doubtful else len(self._holders)
+
+    def write(self, call: int, tokens: Sequence[Token], slots: np.ndarray) -> None:
+        """Note the tokens that a call writes. Two writes of a call to other slots are of other caches: no check."""
+        import numpy as np
+
+        content = slots.tobytes()
+        if call == self._call:
+            self._is_doubtful |= content != self._slots
+            return
+        self._call, self._slots = call, content
+        missing = int(slots.max(initial=-1)) + 1 - len(self._holders)
+        if missing > 0:
+            self._holders = np.concatenate((self._holders, np.full((missing, 2), NO_TOKEN[0], np.int64)))
+        for token, slot in zip(tokens, slots.tolist()):
+            if slot >= 0 and token != NO_TOKEN:
+                self._holders[slot] = token
+                if token != REJECTED:
+                    self._own[token] = slot
+
+    def check(
+        self,
+        call: int,
+        operator: Operator,
+        read: tuple[Record, Record],
+        blocks: np.ndarray,
+        request: Token,
+        prefixes: _CommonPrefixes,
+    ) -> None:
+        """Check the tokens that a request reads. read: the cache and the table; request: sequence, number of tokens"""
+        import numpy as np
+
+        sequence, count = request
+        size = (read[0].shape or (0, 1))[1]
+        if self.misread is not None or len(blocks) * size < count:
+            return
+        positions = np.arange(count)
+        slots = blocks.astype(np.int64)[positions // size] * size + positions % size
+        is_inside = slots < len(self._holders)
+        holders = np.full((count, 2), NO_TOKEN[0], np.int64)
+        holders[is_inside] = self._holders[slots[is_inside]]
+        is_right = (holders[:, 0] == sequence) & (holders[:, 1] == positions)
+        for position in np.flatnonzero(~is_right).tolist():
+            holder: Token = tuple(holders[position].tolist())
+            own = self._own.get((sequence, position))
+            if holder == NO_TOKEN and own is None:
+                continue  # it was cached before the first recorded call
+            if holder[1] == position and holder[0] >= 0 and position < prefixes.length(holder[0], sequence):
+                continue  # requests share a prefix
+            at = int(slots[position])
+            held = None if holder == NO_TOKEN else holder
+            self.misread = MisreadToken(call, operator, read[1], (sequence, position), at, size, held, own)
+            return
+        self.is_sure |= bool(is_right.any())
+
+
+class _Integers:
+    """Reads slots and tables, each content once."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[Hashable, Optional[np.ndarray]] = {}
+
+    def slots(self, operator: Operator, count: int) -> Optional[np.ndarray]:
+        """Return the slots that an operator writes `count` tokens to; None if it does not."""
+        import numpy as np
+
+        if not writes(operator.op_type) and "cache" not in operator.op_type.lower():
+            return None
+        of_tokens = [record for record in operator.inputs if (record.shape or (0,))[0] == count and _is_number(record)]
+        if not of_tokens or not any((record.shape or (0,))[0] > 1 and _is_cache(record) for record in operator.inputs):
+            return None
+        for record in of_tokens:
+            array = self.read(record) if len(record.shape or ()) == 1 else None
+            if array is None or array.min() < -1 or array.max() >= _MOST_SLOTS:
+                continue
+            used = array[array >= 0]
+            if used.size and len(np.unique(used)) == len(used):
+                return array
+        return None
+
+    def tables(self, operator: Operator, most_slots: int) -> Iterator[tuple[Record, Record]]:
+        """Yield (cache, table) if an operator may read a cache in blocks, and the table of its blocks."""
+        caches = [
+            record
+            for record in operator.inputs
+            if _is_cache(record) and 0 < most_slots <= (record.shape or (0,))[0] * (record.shape or (0, 0))[1]
+        ]
+        if not caches or writes(operator.op_type):
+            return
+        for record in operator.inputs:
+            if _is_number(record) and len(record.shape or ()) in (1, 2):
+                array = self.read(record)
+                if array is not None and array.min() >= 0 and array.max() < (caches[0].shape or (0,))[0]:
+                    yield caches[0], record
+                    return
+
+    def read(self, record: Record) -> Optional[np.ndarray]:
+        key = record.content or id(record)
+        if key not in self._arrays:
+            try:
+                array = record.numpy()
+            except AscendDumpError:
+                array = None
+            self._arrays[key] = array if array is not None and array.size else None
+        return self._arrays[key]
+
+
+def _is_number(record: Record) -> bool:
+    return record.dtype in INTEGERS and bool(record.shape)
+
+
+def _is_cache(record: Record) -> bool:
+    return record.dtype not in (*INTEGERS, "bool") and len(record.shape or ()) >= 3

@@ -1,0 +1,168 @@
+"""The requests of one side: the ids that its calls add to each, and which of them a call continues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Optional
+
+from ascend_dump.analysis.alignment.model_calls import REJECTED, ModelCall
+from ascend_dump.analysis.alignment.token_integers import Segment
+
+__all__ = ["UNKNOWN", "Requests", "are_equal_ids"]
+
+#: The id of a token that was in a cache before the first recorded call.
+UNKNOWN = -1
+
+
+def are_equal_ids(first: int, second: int) -> bool:
+    """Return True for equal ids, and if one of them is unknown."""
+    return first == second or UNKNOWN in (first, second)
+
+
+class Requests:
+    """The sequences of ids of one side, which its calls continue.
+
+    A call may write a token at a position that has one already: the tokens from there on were proposed by a draft and
+    rejected. The sequences of the other side, if they are known, decide where positions do not.
+
+    ids       of each sequence
+    rejected  number of tokens that were rejected
+    """
+
+    def __init__(self, known: Sequence[Sequence[int]]) -> None:
+        self.ids: list[list[int]] = []
+        self.rejected = 0
+        self._known = known
+        #: By sequence: the slots of each token.
+        self._slots: list[list[Optional[tuple[list[tuple[int, int]], int]]]] = []
+        #: By sequence: known ones that begin alike, up to a position.
+        self._alike: list[tuple[list[int], int]] = []
+
+    def begin(self, segment: Segment) -> int:
+        """Return the number of a new sequence, with tokens that were cached before this call."""
+        cached = segment.cached
+        if cached and not self._is_known(segment, cached) and (not self._known or self._is_known(segment, 0)):
+            cached = 0
+        self.ids.append([UNKNOWN] * cached)
+        self._slots.append([None] * cached)
+        self._alike.append((list(range(len(self._known))), 0))
+        return len(self.ids) - 1
+
+    def add(self, number: int, segment: Segment, call: ModelCall) -> None:
+        """Add the tokens of a segment to a sequence, and note them in the slots of its call."""
+        ids, slots = self.ids[number], self._slots[number]
+        position = self._position(number, segment)
+        self._reject(number, position)
+        gap = position - len(ids)
+        ids.extend([UNKNOWN] * gap)
+        slots.extend([None] * gap)
+        row = call.slots[segment.row]
+        for slot, token_id in zip(segment.slots, segment.ids):
+            row[slot] = (number, len(ids))
+            slots.append((row, slot))
+            ids.append(token_id)
+
+    def _reject(self, number: int, position: int) -> None:
+        """Remove the tokens of a sequence from a position on."""
+        for place in self._slots[number][position:]:
+            if place is not None:
+                row, slot = place
+                row[slot] = REJECTED
+                self.rejected += 1
+        del self.ids[number][position:], self._slots[number][position:]
+
+    def _position(self, number: int, segment: Segment) -> int:
+        """Return the position in its sequence at which a segment begins."""
+        end, position = len(self.ids[number]), segment.position
+        if position is None or position == end or not position:
+            return end
+        if not self._known:
+            return min(position, end)
+        # Recorded positions may be wrong themselves.
+        near = (end, position) if position > end else (position, position - 1, position + 1, end)
+        return next((n for n in near if n > 0 and self._continues(number, n, segment.ids[0])), end)
+
+    def divided(self, segment: Segment, waiting: Sequence[int]) -> Iterator[Segment]:
+        """Yield the parts of a flat segment that belong to one request each: positions may follow by chance."""
+        if not self._known or not waiting or segment.position is None:
+            yield segment
+            return
+        begin, alike = 0, self._that_have(segment, 0, 1)
+        for index in range(1, len(segment.ids)):
+            goes_on = [n for n in alike if self._has(n, segment, index)]
+            if not goes_on and self._waits(segment.part(index, index + 1), waiting):
+                yield segment.part(begin, index)
+                begin, goes_on = index, self._that_have(segment, index, index + 1)
+            alike = goes_on
+        yield segment.part(begin, len(segment.ids))
+
+    def _that_have(self, segment: Segment, begin: int, end: int) -> list[int]:
+        return [n for n in range(len(self._known)) if all(self._has(n, segment, i) for i in range(begin, end))]
+
+    def _has(self, known: int, segment: Segment, index: int) -> bool:
+        """Return True if a known sequence has an id of a segment at its position."""
+        position = (segment.position or 0) + index
+        return position < len(self._known[known]) and are_equal_ids(self._known[known][position], segment.ids[index])
+
+    def _waits(self, segment: Segment, waiting: Sequence[int]) -> bool:
+        position = segment.position or 0
+        return any(
+            0 < position <= len(self.ids[number]) and self._continues(number, position, segment.ids[0])
+            for number in waiting
+        )
+
+    def owner(self, segment: Segment, waiting: Sequence[int], same_index: Optional[int]) -> Optional[int]:
+        """Return the sequence that a segment of a flat call continues; None for a new one.
+
+        waiting     sequences that may go on, the likeliest first
+        same_index  the sequence at the same index of the call before, if both calls have as many
+        """
+        position, first = segment.position, segment.ids[0]
+        if position == 0:
+            return None
+        at_end = [number for number in waiting if len(self.ids[number]) == position]
+        if not self._known:
+            return at_end[0] if at_end else same_index
+        fitting = [number for number in at_end if self._continues(number, len(self.ids[number]), first)]
+        within = [
+            number
+            for number in waiting
+            if position is not None and position < len(self.ids[number]) and self._continues(number, position, first)
+        ]
+        # Positions may be wrong, or not recorded.
+        elsewhere = [number for number in waiting if self._continues(number, len(self.ids[number]), first)]
+        is_likely = same_index is not None and same_index in (within or elsewhere)
+        if fitting or within or elsewhere:
+            return fitting[0] if fitting else same_index if is_likely else (within or elsewhere)[0]
+        unknown = [number for number in at_end if not self._sequences_like(number, position or 0)]
+        return unknown[0] if unknown else same_index
+
+    def _is_known(self, segment: Segment, position: int) -> bool:
+        """Return True if a known sequence has the first id of a segment at a position, and most of the others."""
+        for ids in self._known:
+            pairs = list(zip(segment.ids, ids[position:]))
+            if pairs and pairs[0][0] == pairs[0][1] and 2 * sum(a == b for a, b in pairs) > len(pairs):
+                return True
+        return False
+
+    def _continues(self, number: int, position: int, token_id: int) -> bool:
+        """Return True if a known sequence that begins like this one has an id at a position, or ends before it."""
+        return any(
+            position >= len(self._known[n]) or are_equal_ids(self._known[n][position], token_id)
+            for n in self._sequences_like(number, position)
+        )
+
+    def _sequences_like(self, number: int, position: int) -> list[int]:
+        """Return the known sequences with the ids of a sequence before a position."""
+        ids = self.ids[number]
+        alike, checked = self._alike[number]
+        if position < checked:
+            alike, checked = list(range(len(self._known))), 0
+        end = min(position, len(ids))
+        alike = [
+            n
+            for n in alike
+            if all(are_equal_ids(ids[i], self._known[n][i]) for i in range(checked, min(end, len(self._known[n]))))
+        ]
+        self._alike[number] = alike, end
+        return alike
