@@ -147,6 +147,9 @@ def find_overflows(
         from ascend_dump.analysis.ranks import measured
 
         records = measured(dump, executor)
+    elif beside is None and ranks is None:
+        # Before the first NaN or Inf there is nothing that a later operator could follow.
+        records, operators = dump.after_finite_start()
     for members in executions(records if watch is None else watch(records)):
         first = members[0]
         if first.op_type.lower() == "opdebug":

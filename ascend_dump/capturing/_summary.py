@@ -21,6 +21,7 @@ from ascend_dump.common.rank import Rank, is_spokesman, ranks_of_this_host
 from ascend_dump.common.units import counted, duration, size
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.storage.files import read_regular
+from ascend_dump.writing.held_steps import EVERY, RECORD_BYTES
 
 if TYPE_CHECKING:
     from ascend_dump.adapter import Session
@@ -132,6 +133,12 @@ def _notes(
     if request.keep is not None and tally is not None and tally.begun > tally.steps >= (1 if spread else request.keep):
         kept = f"{tally.steps}, spread over them" if spread else f"the last {tally.steps}"
         yield f"recorded {counted(tally.begun, 'step')}, kept {kept} (keep={request.keep})"
+    held = sum(part.tally.held for part in parts if part.tally is not None)
+    if held:
+        yield (
+            f"the last steps were in memory, up to {counted(held, 'record')} (about {size(held * RECORD_BYTES)}), and "
+            f"were written every {EVERY:.0f} s and at the end"
+        )
     if tally is not None and tally.limit is not None:
         yield (
             f"default size limit {size(tally.limit)} (10 % of the free space), because neither a last step, keep= nor "

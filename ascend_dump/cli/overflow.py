@@ -85,6 +85,8 @@ def overflow(
     from ascend_dump.analysis.overflow import find_overflows
 
     dump = open_selected(path, selectors)
+    if dump.has_fast_catalog and workers is None and dask is None:
+        dump.catalog(watch=lambda parts: progress(parts, "records", len))  # with progress, for the search
     with opened_executor(workers, dask) as executor:
         report = find_overflows(
             dump, watch=lambda records: progress(records, "records"), executor=executor, ignore=ignore

@@ -227,5 +227,6 @@ def _cells(row: _Row, lead: list[Column], argument: list[Column], names: Collect
     if row.error is not None:
         numbers = [f"unreadable [{row.error.code}]"]
     else:
-        numbers = [number(getattr(row.statistics, name, None)) for name in names]
+        statistics = row.statistics
+        numbers = ["-" if statistics is None else number(getattr(statistics, name)) for name in names]
     return [*leading_cells(record, lead), *named, *numbers, *[""] * (len(names) - len(numbers))]

@@ -19,6 +19,7 @@ class Tally(NamedTuple):
     cost      seconds of recording in these steps; None: not measured
     limit     the default limit of bytes on disk; None: the user has set a limit, or bytes are not counted
     cut       True if the capture stopped before an optimizer ended the last step (`options={"step": "optimizer"}`)
+    held      the most records in memory at a time, of steps that were not written yet (`keep=` without tensors)
     """
 
     steps: int
@@ -30,13 +31,14 @@ class Tally(NamedTuple):
     cost: Optional[float] = None
     limit: Optional[int] = None
     cut: bool = False
+    held: int = 0
 
     @classmethod
     def of_all(cls, tallies: Iterable[Tally]) -> Tally:
         """Return the sums; seconds are None if one of them is None.
 
         >>> Tally.of_all([Tally(1, 4, 9, 100, 1), Tally(2, 5, 12, 50, 2)])
-        Tally(steps=3, operators=9, records=21, seen=150, begun=3, took=None, cost=None, limit=None, cut=False)
+        Tally(steps=3, operators=9, records=21, seen=150, begun=3, took=None, cost=None, limit=None, cut=False, held=0)
         """
         each = list(tallies)
         return cls(
@@ -49,6 +51,7 @@ class Tally(NamedTuple):
             cost=_sum([tally.cost for tally in each]),
             limit=each[0].limit if each else None,
             cut=any(tally.cut for tally in each),
+            held=sum(tally.held for tally in each),
         )
 
 

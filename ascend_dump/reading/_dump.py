@@ -158,6 +158,11 @@ class Dump:
                 return self.root.is_dir() and find_spec("polars") is not None
         return False
 
+    @property
+    def has_fast_catalog(self) -> bool:
+        """Return True if the dump is large, and its catalog is made without a record for each row: of host dumps."""
+        return self.is_large and self._sources is None and all(entry.frames() is not None for entry in self._entries)
+
     def where(self, *predicates: polars.Expr) -> Dump:
         """Narrow the dump to rows of its catalog. Needs the extra `analyze` (polars).
 
@@ -191,6 +196,21 @@ class Dump:
             self._rows if rows is None else rows,
             self._provenance,
         )
+
+    def after_finite_start(self) -> tuple[Dump, int]:
+        """Return the dump from the first step on that may have NaN or Inf, and the number of operators before it.
+
+        Of a host dump whose recorded statistics tell; else the dump itself, and 0. Uses the catalog where
+        `has_fast_catalog`.
+        """
+        if self._rows or self._marks or not self.has_fast_catalog:
+            return self, 0
+        from ascend_dump.reading._finite_start import finite_start, numbers_of
+
+        frame = self._catalog()
+        assert frame is not None, "it is made where none is kept"
+        start = finite_start(frame, numbers_of(self._entries, self._all))
+        return self._narrowed(entries=self._entries[start.entries :]), start.operators
 
     def batches(self) -> Iterator[Batch]:
         """Yield the same records in the same order, in batches of one step and rank that create records on access.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Hashable
 from pathlib import Path
@@ -60,6 +61,18 @@ FIELDS = (
 
 #: Attributes of the bytes of a tensor in its file and in memory, which a part of it does not have.
 _OF_BYTES = ("hash", "stride", "storage_offset", "storage_nbytes", "address")
+
+
+#: Bytes of a call whose names of arguments are cached.
+_MOST_REPEATED = 2048
+
+
+@functools.lru_cache(1 << 12)
+def _name_of_argument(call: bytes, io: str, index: int) -> Optional[str]:
+    """Return the argument that a tensor is in a call, see `dump_format.read_call`. Raises ValueError."""
+    from ascend_dump.dump_format import read_call
+
+    return read_call(call).name_of(io, index)
 
 
 class Record:
@@ -186,9 +199,10 @@ class Record:
 
     @property
     def attrs(self) -> dict[str, Any]:
-        if not isinstance(self._attrs, dict):
-            self._attrs = self._attrs(self.key)
-        return self._attrs
+        attrs = self._attrs
+        if not isinstance(attrs, dict):
+            attrs = self._attrs = attrs(self.key)
+        return attrs
 
     @property
     def arguments(self) -> Optional[Arguments]:
@@ -266,11 +280,15 @@ class Record:
         name: Optional[str] = self.attrs.get("argument")
         if name is not None or self.io not in ("input", "output"):
             return name
-        try:
-            call = self.arguments
-        except CorruptDump:
+        call = self._call
+        if not call:
             return None
-        return None if call is None else call.name_of(self.io, self.index)
+        try:
+            # Most calls are repeated in each step.
+            name_of = _name_of_argument if len(call) <= _MOST_REPEATED else _name_of_argument.__wrapped__
+            return name_of(call, self.io, self.index)
+        except ValueError:
+            return None
 
     @property
     def parameter(self) -> Optional[str]:

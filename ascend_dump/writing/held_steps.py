@@ -12,11 +12,13 @@ from collections.abc import Iterator, Sequence
 
 from ascend_dump.writing.payload import Item
 
-__all__ = ["EVERY", "HeldSteps"]
+__all__ = ["EVERY", "RECORD_BYTES", "HeldSteps"]
 
 #: Seconds after which the steps in memory are written.
 EVERY = 20.0
-#: Records in memory, about 700 bytes each, above which they are written.
+#: Bytes of memory that a record takes, with its share of statistics and payloads: 880 in a transformer with AdamW.
+RECORD_BYTES = 900
+#: Records in memory above which they are written.
 _MOST_RECORDS = 100_000
 
 
@@ -25,10 +27,11 @@ class HeldSteps:
 
     keep     the number of complete steps
     records  the number of records of these steps, and of all that were dropped
+    most     the most records in memory at a time
     """
 
     def __init__(self, keep: int) -> None:
-        self.records = 0
+        self.records = self.most = 0
         self._keep = keep
         self._steps: dict[int, list[Item]] = {}
         self._held = 0
@@ -53,6 +56,7 @@ class HeldSteps:
         records += items
         self.records += len(items)
         self._held += len(items) - sum(count for _, count in dropped)
+        self.most = max(self.most, self._held)
         return dropped
 
     def is_due(self, *, ends_step: bool) -> bool:

@@ -91,6 +91,11 @@ class Store:
         return bool(self._held)
 
     @property
+    def most_held(self) -> int:
+        """The most records in memory at a time, of steps that were not on disk."""
+        return 0 if self._held is None else self._held.most
+
+    @property
     def records(self) -> int:
         """Number of records in index files and in memory, with those of removed steps."""
         files = self._files

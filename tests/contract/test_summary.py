@@ -82,6 +82,31 @@ def test_the_numbers_are_those_on_disk(settings: Any, tmp_path: Path, caplog: py
     assert main([*command.split(), "--json"]) == Exit.OK
 
 
+def test_the_memory_of_a_recorder_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = net()
+    with ascend_dump.capture(model, path=tmp_path, keep=2, data="stats") as cap:
+        train(model, 6)
+    [text] = said(caplog)
+    found = re.search(r"were in memory, up to (\d+) records \(about ([\d.]+) kB\), and were written every 20 s", text)
+    assert found is not None, text
+    # Those of the two steps that are kept, and of the open one; a step may have a record more than another.
+    assert len(cap.dump()) <= int(found[1]) <= 1.6 * len(cap.dump())
+    assert float(found[2]) == round(int(found[1]) * 0.9, 1)
+    tally = json.loads((cap.path / "manifest.json").read_text())["tally"]
+    assert tally["held"] == int(found[1])
+
+
+@pytest.mark.parametrize("settings", [{"keep": 2}, {"data": "stats"}], ids=str)
+def test_nothing_is_told_of_memory_where_all_is_written_at_once(
+    settings: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = net()
+    with ascend_dump.capture(model, path=tmp_path, **settings):
+        train(model, 4)
+    [text] = said(caplog)
+    assert "in memory" not in text
+
+
 def test_the_bytes_are_those_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -160,7 +160,7 @@ class _Shown(Protocol):
 
 
 def shape_text(record: _Shown) -> str:
-    return "-" if record.shape is None else str(list(record.shape)).replace(" ", "")
+    return "-" if record.shape is None else f"[{','.join(map(str, record.shape))}]"
 
 
 def first_line(text: str) -> str:

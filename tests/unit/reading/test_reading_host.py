@@ -198,6 +198,26 @@ def test_statistics_that_are_none(dump: Path, stats: list[Any]) -> None:
         list(open_dump(dump))[1].statistics()
 
 
+@pytest.mark.parametrize(
+    ("before", "stats"),
+    [
+        ([3, 1.0, 0.5, 0.75, 1.0, 0, 0, 0, 0, 0, 0], [-3, 1.0, 0.5, 0.75, 1.0, 0, 0, 0, 0, 0, 0]),
+        ([3, 1.0, 0.5, 0.75, 1.0, 0, 0, 0, 0, 0, 0], [3, 1.0, 0.5, 0.75, 1.0, 0.0, 0, 0, 0, 0, 0]),
+        ([3, 1.0, "nan"], [3, 1.0, "NaN"]),
+        ([3, 1.0, "nan"], [3, 1.0, "1e5"]),
+    ],
+)
+def test_statistics_are_checked_after_others_of_the_same_types(dump: Path, before: list[Any], stats: list[Any]) -> None:
+    edit(dump, stats=before)
+    for _ in range(2):
+        statistics = list(open_dump(dump))[1].statistics()
+        assert [str(value) for value in statistics[: len(before)]] == [str(value) for value in before]
+        assert set(statistics[len(before) :]) <= {None}
+    edit(dump, stats=stats)
+    with pytest.raises(CorruptDump, match="has statistics"):
+        list(open_dump(dump))[1].statistics()
+
+
 def test_statistics_of_hostile_shapes_take_no_longer_than_the_file(dump: Path) -> None:
     edit(dump, shape=[10**6, 10**6], stride=[0, 0], stats=None)
     found = list(open_dump(dump))[1].statistics()

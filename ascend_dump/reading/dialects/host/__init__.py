@@ -347,7 +347,7 @@ class _Index(Entry):
         once = reading.texts.setdefault
         module, source, dtype = line.module, line.source, line.dtype
         line.module, line.source, line.dtype = once(module, module), once(source, source), once(dtype, dtype)
-        if bytes(line.call):
+        if line.call:
             line.call = msgspec.Raw(call)  # the decoded one keeps the whole decoded block alive
         shard = line.shard
         path = reading.paths.get(shard)

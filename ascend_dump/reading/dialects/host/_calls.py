@@ -31,8 +31,8 @@ def operator_of(line: Line) -> tuple[int, str, int]:
 
 def call_after(line: Line, before: Call) -> Call:
     """Return the call of a line that follows another one."""
-    operator, text = operator_of(line), bytes(line.call)
-    return before if not text and operator == before.operator else Call(operator, text)
+    operator = operator_of(line)
+    return before if not line.call and operator == before.operator else Call(operator, bytes(line.call))
 
 
 def call_after_all(lines: Sequence[Line], before: Call) -> Call:

@@ -143,7 +143,12 @@ class LineColumns:
         for name in _RARE:
             columns[name] = [value or None for value in by_field[name]] if _any_given(name, by_field[name]) else None
         packed = {name: by_field[name] for name in _PACKED if _any_given(name, by_field[name])}
-        if packed:
+        if list(packed) == ["parameter"]:
+            # A hundred thousand lines have the names of a hundred parameters.
+            names = packed["parameter"]
+            texts = {name: json.dumps({"parameter": name}) for name in set(names) if name}
+            columns["attrs"] = list(map(texts.get, names))
+        elif packed:
             rare = ({name: value for name, value in zip(packed, values) if value} for values in zip(*packed.values()))
             columns["attrs"] = [json.dumps(attrs, default=msgspec.to_builtins) if attrs else None for attrs in rare]
         columns.update(_of_statistics(by_field["stats"]))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional, Union
 from ascend_dump.dump_format import content_of
 from ascend_dump.errors import CorruptDump, NotSupported, ReadError, StorageError
 from ascend_dump.reading._record import Record
+from ascend_dump.statistics import COUNTS, Statistics
 from ascend_dump.storage import StoredPath
 from ascend_dump.storage.files import NotRegularFile, is_there, open_descriptor, read_part, regular_status
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ascend_dump.dump_format import Line
-    from ascend_dump.statistics import Statistics
 
 __all__ = [
     "MOST_COPIED",
@@ -41,6 +41,9 @@ _MOST_MAPPED = 32
 #: off kills the process (SIGBUS). The copy takes little time beside the creation of the array.
 MOST_COPIED = 4096
 _NONFINITE_TEXTS = ("nan", "inf", "-inf")
+#: The types of the values of statistics that were found to be valid; a text may be wrong, so that none has one.
+_valid_types: set[tuple[type, ...]] = set()
+_MOST_VALID = 256
 #: The bytes of a shard, mapped or read part by part.
 Shard = Union[mmap.mmap, "StoredShard"]
 
@@ -273,8 +276,6 @@ class LineLoader:
         return content_of(record.key)
 
     def statistics(self, record: Record) -> Optional[Statistics]:
-        from ascend_dump.statistics import COUNTS, Statistics
-
         line: Line = record.key
         if line.stats is None:
             _refuse_packed(record)
@@ -284,6 +285,9 @@ class LineLoader:
                     hint="numpy() gives its values, if the dump holds them",
                 )
             return None
+        types = tuple(map(type, line.stats))
+        if types in _valid_types and line.stats[0] >= 0:  # type: ignore[operator]  # a valid count is a number
+            return Statistics(*line.stats)  # type: ignore[arg-type]
         values: list[Any] = [_number(value, record) if isinstance(value, str) else value for value in line.stats]
         if not isinstance(values[0], int) or values[0] < 0:
             raise CorruptDump(f"{record.label} has statistics of {values[0]} elements", path=record.path)
@@ -292,6 +296,8 @@ class LineLoader:
             value = getattr(statistics, name)
             if value is not None and not isinstance(value, int):
                 raise CorruptDump(f"{record.label} has statistics that count {value} for {name}", path=record.path)
+        if str not in types and len(_valid_types) < _MOST_VALID:
+            _valid_types.add(types)
         return statistics
 
 

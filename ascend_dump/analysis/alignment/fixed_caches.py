@@ -1,0 +1,37 @@
+"""Caches of a fixed length: keys and values of new tokens are written into memory that has room for all tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ascend_dump.analysis.alignment.model_calls import ModelCall
+from ascend_dump.analysis.numerics.float_types import float_kind
+from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.properties import operator_class
+
+__all__ = ["room_of"]
+
+_WRITES = frozenset({"index_copy", "index_copy_", "index_put", "index_put_"})
+
+
+def room_of(calls: Sequence[ModelCall], operators: Mapping[int, Operator]) -> int:
+    """Return the number of tokens that a cache has room for, if an operator writes new tokens into it; else 0.
+
+    operators: the same operator in each call, by index of the call. Its first floating-point input is the cache, its
+    last one the keys or values of the new tokens: they differ in the axis of tokens only.
+    """
+    rooms = set()
+    for index, operator in operators.items():
+        tensors = [record.shape or () for record in operator.inputs if float_kind(record.dtype or "") is not None]
+        if operator_class(operator.op_type) not in _WRITES or len(tensors) != 2 or len(tensors[0]) != len(tensors[1]):
+            return 0
+        call = calls[index]
+        axes = [axis for axis, (room, new) in enumerate(zip(*tensors)) if room != new]
+        if not axes and call.width in tensors[0]:
+            rooms.add(call.width)  # the prompt fills the cache
+        elif len(axes) == 1 and tensors[1][axes[0]] == call.width:
+            rooms.add(tensors[0][axes[0]])
+        else:
+            return 0
+    [room] = rooms if len(rooms) == 1 else {0}
+    return room if room > max((calls[index].width for index in operators), default=0) else 0
