@@ -1,4 +1,4 @@
-"""Run an offline model on the simulated device, operator by operator."""
+"""Compute an offline model operator by operator, and report its operators to the simulated device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["output_specs", "run_graph"]
 
-#: Types for the inputs, constants and outputs of a graph: the device does not run them.
+#: Types that stand for inputs, constants and outputs of a graph: the device does not run them.
 _NO_OPERATOR = ("Const", "Constant", "Data", "NetOutput")
 
 
@@ -28,10 +28,11 @@ def run_graph(
     run_op: Callable[..., None],
     device_memory: Callable[[], Mapping[str, tuple[_Array, ...]]],
 ) -> dict[str, _Array]:
-    """Compute a loaded graph, report its operators by `run_op`, and return the outputs by `name:output`.
+    """Compute a graph, and return its outputs by `name:output`.
 
-    Later operators read trampled outputs in `device_memory`. Raises ConfigError for wrong feeds, NotSupported for an
-    operator that the device lacks.
+    feeds: the inputs by name. run_op: reports an operator. device_memory: returns outputs that the device has changed
+    (`Npu.trample`), which later operators read. Raises ConfigError for wrong feeds, NotSupported for an operator that
+    the device lacks.
     """
     values = _feed(graph, feeds)
     for node in graph.nodes:
@@ -47,7 +48,7 @@ def run_graph(
 
 
 def output_specs(graph: OfflineModel) -> list[tuple[str, tuple[int, ...], np.dtype[Any]]]:
-    """Return name, shape and type of the outputs, by computing the graph on ones. Raises as `run_graph`."""
+    """Return name, shape and type of each output. The graph is computed on ones. Raises the errors of `run_graph`."""
     values = _feed(graph, {spec.name: np.ones(spec.shape, find_dtype(spec.dtype)) for spec in graph.inputs})
     for node in graph.nodes:
         inputs = [_value(values, port) for port in node.inputs]
