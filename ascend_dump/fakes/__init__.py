@@ -89,7 +89,7 @@ def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **devic
     modules: dict[str, Union[ModuleType, Fill]] = {}
     for fake in fakes:
         fake_modules = fake.modules(target_device)
-        # Fakes may share a module.
+        # Two fakes may return the same module object. That is no conflict.
         conflicts = {name for name in modules.keys() & fake_modules.keys() if modules[name] is not fake_modules[name]}
         if conflicts:
             raise ConfigError(
@@ -121,7 +121,7 @@ def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **devic
             yield target_device
     finally:
         _devices.remove(target_device)
-        # At the end of a process inside the block, Python has already cleared its lists of modules.
+        # If the process ends inside the block, Python has already cleared `sys.modules`.
         if not sys.is_finalizing():
             importer.remove()
             _forget(roots)
@@ -157,7 +157,7 @@ def _is_real(root: str) -> bool:
         return not getattr(loaded, MARK, False)
     # None in sys.modules blocks the import. find_spec would import the parent package of a submodule.
     spec = None if root in sys.modules or "." in root else find_spec(root)
-    # A directory of that name in the import path is a package without a file, not a framework.
+    # A directory of this name in the import path is a namespace package. It has no file, and is not a framework.
     return spec is not None and spec.origin is not None and not isinstance(spec.loader, Importer)
 
 

@@ -79,7 +79,7 @@ def convert_with_atc(model: bytes, om: Path, soc: str) -> None:
     settings = ["--status_check=1", "--precision_mode=must_keep_origin_dtype"]
     completed = subprocess.run([atc, *files, *settings], cwd=om.parent, capture_output=True, text=True, check=False)
     if completed.returncode:
-        raise AdapterError(f"atc failed: {completed.stdout[-2000:]}", hint="see its log in ~/ascend/log")
+        raise AdapterError(f"atc failed: {completed.stdout[-2000:]}", hint="read atc's log in ~/ascend/log")
 
 
 def _node(node: OnnxNode) -> bytes:

@@ -1,8 +1,8 @@
 """Probes of exception dumps: the files that CANN writes when a kernel fails.
 
-CANN has two kinds of them. A *brief* dump is one file `exception_info.…`; a *norm* dump has a file of the kernel in
-the layout of ordinary dump files. The facts come from `programs/failing_kernel.py`, which lets one kernel fail in each
-of its processes and notes the paths of the files.
+CANN has several kinds of them. The file of a *brief* dump is named `exception_info.…`, that of a *norm* dump after the
+type of the kernel. The facts come from `programs/failing_kernel.py`, which lets one kernel fail in each of its
+processes, and notes the paths of the files.
 """
 
 from __future__ import annotations

@@ -193,7 +193,9 @@ class ProcessResult:
     @property
     def last_line(self) -> str:
         """The last line of the output that is not empty, as a short reason of a failure."""
-        return next((line.strip() for line in reversed(self.output.splitlines()) if line.strip()), "it printed nothing")
+        return next(
+            (line.strip() for line in reversed(self.output.splitlines()) if line.strip()), "the program printed nothing"
+        )
 
     def arrays_of(self, kind: str) -> dict[int, list[np.ndarray]]:
         """Return the arrays of one kind, "inputs", "outputs" or "result", by step."""
@@ -290,7 +292,7 @@ class ScenarioRunner:
         except subprocess.TimeoutExpired as error:
             printed = error.stdout or b""
             text = printed.decode(errors="replace") if isinstance(printed, bytes) else printed
-            output = f"{text}\nit did not end in {_TIMEOUT} s"
+            output = f"{text}\nthe program did not end within {_TIMEOUT} s"
         return ProcessResult(scenario, directory, code, output, _truth(directory), _arrays(directory))
 
 

@@ -64,7 +64,7 @@ class Arming(NamedTuple):
 
     @property
     def models(self) -> bool:
-        """True if GE dumps or checks models."""
+        """True if GE dumps models, or checks them for overflow."""
         return self.ge is not None and (self.ge.status or self.ge.debug)
 
 

@@ -68,7 +68,7 @@ def _feed(graph: OfflineModel, feeds: Mapping[str, _Array]) -> dict[str, tuple[_
         array = np.asarray(feeds[spec.name])
         if array.shape != spec.shape or array.dtype.name != spec.dtype:
             raise ConfigError(
-                f"the input {spec.name!r} is {spec.dtype} {spec.shape}, fed is {array.dtype.name} {array.shape}",
+                f"the input {spec.name!r} is {spec.dtype} {spec.shape}, but {array.dtype.name} {array.shape} was fed",
                 hint="feed an array of the model's own type and shape",
             )
         values[spec.name] = (array,)
@@ -82,5 +82,7 @@ def _value(values: Mapping[str, tuple[_Array, ...]], port: str) -> _Array:
     name, _, index = port.rpartition(":")
     outputs = values[name]
     if int(index) >= len(outputs):
-        raise ConfigError(f"{name!r} has {len(outputs)} outputs, {port!r} is not one of them", hint="count from 0")
+        raise ConfigError(
+            f"{name!r} has {len(outputs)} outputs, {port!r} is not one of them", hint="outputs are numbered from 0"
+        )
     return outputs[int(index)]

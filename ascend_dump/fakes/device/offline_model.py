@@ -171,7 +171,7 @@ def _read(path: _Path) -> bytes:
         if not os.path.isfile(path):
             raise DumpNotFound("there is no such model file", path=path)
         if os.path.getsize(path) > _MAX_BYTES:
-            raise CorruptDump("larger than 1 GiB, no offline model of the simulated device", path=path)
+            raise CorruptDump("larger than 1 GiB: not an offline model of the simulated device", path=path)
         return Path(path).read_bytes()
     except (OSError, ValueError) as error:
         if isinstance(error, ReadError):
@@ -247,7 +247,7 @@ def _const(entry: Mapping[str, Any], where: str) -> _Array:
 def _shape(entry: Mapping[str, Any], where: str) -> tuple[int, ...]:
     dims = tuple(dim for _, dim in _enumerated(entry, "shape"))
     if not all(isinstance(dim, int) and not isinstance(dim, bool) and dim >= 0 for dim in dims) or len(dims) > 25:
-        raise _invalid(f"{where}.shape is no list of at most 25 sizes")
+        raise _invalid(f"{where}.shape is not a list of at most 25 sizes")
     if math.prod(dims) > _MAX_ELEMENTS:
         raise _invalid(f"{where}.shape has more than {_MAX_ELEMENTS} elements")
     return dims
@@ -264,20 +264,20 @@ def _port(value: Any, where: str) -> str:
 def _enumerated(entry: Mapping[str, Any], key: str, *, required: bool = True) -> list[tuple[int, Any]]:
     value = entry.get(key, None if required else [])
     if not isinstance(value, list):
-        raise _invalid(f"{key!r} is {'missing' if key not in entry else 'no list'}")
+        raise _invalid(f"{key!r} is {'missing' if key not in entry else 'not a list'}")
     return list(enumerate(value))
 
 
 def _mapping(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise _invalid(f"{where} is no object")
+        raise _invalid(f"{where} is not a JSON object")
     return value
 
 
 def _text(entry: Mapping[str, Any], key: str, where: str) -> str:
     value = entry.get(key)
     if not isinstance(value, str) or not value:
-        raise _invalid(f"{where} has no text {key!r}")
+        raise _invalid(f"{where} has no text under the key {key!r}")
     return value
 
 

@@ -122,7 +122,7 @@ def parse_model(serialized: bytes) -> GeGraph:
     try:
         model.ParseFromString(serialized)
     except decode_error as error:
-        raise CorruptDump(f"{len(serialized)} bytes are no ge.proto.ModelDef: {error}") from None
+        raise CorruptDump(f"{len(serialized)} bytes are not a ge.proto.ModelDef: {error}") from None
     if len(model.graph) != 1:
         raise NotSupported(
             f"a model of {len(model.graph)} graphs cannot be run on the simulated device",
@@ -154,7 +154,9 @@ def _read_inputs(op: Any) -> Iterator[Optional[Source]]:
         if index == _CONTROL:
             continue
         if text and not (name and index.isascii() and index.isdecimal()):
-            raise CorruptDump(f"{op.type} {op.name!r} has the input {text!r}, which is no output of an operator")
+            raise CorruptDump(
+                f"{op.type} {op.name!r} has the input {text!r}, which is not `name:output` of an operator"
+            )
         yield Source(name, int(index)) if text else None
 
 

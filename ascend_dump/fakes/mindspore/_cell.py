@@ -290,7 +290,7 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """`mindspore.value_and_grad`: return a function that computes the result of `fn` and its gradients."""
     if return_ids:
-        raise NotSupported("the fake MindSpore has no return_ids", hint="leave it at False")
+        raise NotSupported("the fake MindSpore has no return_ids", hint="leave out return_ids")
     if isinstance(grad_position, list):
         raise TypeError("For 'F.grad', the 'grad_position' must be int or tuple.")
     if grad_position is None and weights is None:

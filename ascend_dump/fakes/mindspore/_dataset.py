@@ -132,7 +132,9 @@ class DatasetHelper:
         self, dataset: Dataset, dataset_sink_mode: bool = True, sink_size: int = -1, epoch_num: int = 1
     ) -> None:
         if dataset_sink_mode:
-            raise NotSupported("the fake DatasetHelper sinks no data", hint="use dataset_sink_mode=False")
+            raise NotSupported(
+                "the fake DatasetHelper does not support data sinking", hint="use dataset_sink_mode=False"
+            )
         self._dataset = dataset
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:

@@ -358,11 +358,13 @@ def cross_entropy(input: Any, target: Any) -> Tensor:
     logits, labels = _tensor(input), _tensor(target)
     if logits.ndim != 2 or labels.array.dtype.kind == "f":
         raise NotSupported(
-            "the fake MindSpore has the cross entropy of logits (N, C) and class indices only",
+            "the fake MindSpore computes the cross entropy only of logits (N, C) and class indices",
             hint="reshape to (N, C); for probabilities use nn.SoftmaxCrossEntropyWithLogits(reduction='mean')",
         )
     if (labels.array == -100).any():
-        raise NotSupported("the fake MindSpore ignores no labels (ignore_index)", hint="leave those rows out")
+        raise NotSupported(
+            "the fake MindSpore does not ignore labels of -100 (ignore_index)", hint="remove the rows with these labels"
+        )
     return execute("SparseSoftmaxCrossEntropyWithLogits", logits, labels, is_grad=False, exact=True)[0]
 
 

@@ -144,7 +144,7 @@ class Model:
         **settings: Any,
     ) -> None:
         if amp_level != "O0":
-            raise NotSupported("the fake MindSpore has no mixed precision", hint="leave amp_level at O0")
+            raise NotSupported("the fake MindSpore has no mixed precision", hint="leave out amp_level")
         self._network, self._loss_fn, self._optimizer = network, loss_fn, optimizer
         self._metrics = _metrics(metrics)
         self._train_network = self._build(network, loss_fn, optimizer)

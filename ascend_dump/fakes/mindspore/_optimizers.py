@@ -183,7 +183,7 @@ class Adam(Optimizer):
         super().__init__(learning_rate, params, weight_decay)
         _no_scale(loss_scale)
         if use_nesterov:
-            raise NotSupported("the fake MindSpore has no use_nesterov for Adam", hint="leave it at False")
+            raise NotSupported("the fake MindSpore has no use_nesterov for Adam", hint="leave out use_nesterov")
         for name, beta in (("beta1", beta1), ("beta2", beta2)):
             if not 0 < beta < 1:
                 raise ValueError(f"For 'Adam', the {name!r} must be in range of (0.0, 1.0), but got {beta}.")
@@ -205,7 +205,7 @@ class Adam(Optimizer):
 
 def _no_scale(loss_scale: float) -> None:
     if loss_scale != 1.0:
-        raise NotSupported("the fake MindSpore has no loss_scale", hint="leave it at 1.0")
+        raise NotSupported("the fake MindSpore has no loss_scale", hint="leave out loss_scale")
 
 
 class WithLossCell(Cell):
@@ -238,7 +238,7 @@ class TrainOneStepCell(Cell):
     def __init__(self, network: Cell, optimizer: Optimizer, sens: float = 1.0) -> None:
         super().__init__(auto_prefix=False)
         if sens != 1.0:
-            raise NotSupported("the fake MindSpore has no sens", hint="leave it at 1.0")
+            raise NotSupported("the fake MindSpore has no sens", hint="leave out sens")
         self.network, self.optimizer = network, optimizer
         self.weights = optimizer.parameters
 

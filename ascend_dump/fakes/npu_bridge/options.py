@@ -37,11 +37,14 @@ _REVERSED_RANGE = "in range steps, the first step is >= second step, correct exa
 
 
 class OptionRefused(Exception):
-    """A refused option. The adapter returns the status Internal, and `Session.run` raises `tf.errors.InternalError`."""
+    """Raised for an option that the adapter refuses with the status Internal.
+
+    `Session.run` then raises `tf.errors.InternalError`.
+    """
 
 
 class Invalid(OptionRefused):
-    """A refused option with the status InvalidArgument."""
+    """Raised for an option that the adapter refuses with the status InvalidArgument."""
 
 
 class ProcessAborted(BaseException):

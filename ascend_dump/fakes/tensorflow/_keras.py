@@ -220,7 +220,7 @@ def _loss(loss: Any, output: Tensor, target: Tensor) -> Tensor:
         if output.op.type != "Softmax":
             raise NotSupported(
                 "the stand-in for tensorflow has 'sparse_categorical_crossentropy' of a softmax only",
-                hint="end the model in a layer with activation='softmax'",
+                hint="let the last layer have activation='softmax'",
             )
         logits = output.op.inputs[0]
         entropy: Tensor = NN["sparse_softmax_cross_entropy_with_logits"](labels=target, logits=logits)

@@ -123,7 +123,8 @@ def _probe(tensor: Tensor, size: int, op_type: str) -> _Array:
         return np.array(_probe(tensor.op.inputs[0], size, op_type).shape, np.int32)
     if tensor.shape.ndims is None:
         raise NotSupported(
-            f"{tensor.name} has no static rank, which the stand-in for tensorflow needs", hint="give it a shape"
+            f"{tensor.name} has no static rank, which the stand-in for tensorflow needs",
+            hint="set its shape, such as by `shape=` of tf.placeholder",
         )
     dims = [size if dim is None else dim for dim in tensor.shape]
     return np.zeros(dims, tensor.dtype.as_numpy_dtype)

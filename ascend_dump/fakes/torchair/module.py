@@ -46,7 +46,7 @@ _ACLGRAPH = ("reduce-overhead", "npugraph_ex")
 
 
 def modules(npu: Npu) -> Mapping[str, ModuleType]:
-    """Return torchair's modules, bound to one device."""
+    """Return the modules of torchair. They use the device `npu`."""
     engine = TorchairEngine(npu)
     top = ModuleType("torchair")
     backend = make_backend_function(engine)

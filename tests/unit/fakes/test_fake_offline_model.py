@@ -193,7 +193,7 @@ def test_output_specs_are_found_without_data():
 
 @pytest.mark.parametrize(
     ("feeds", "words"),
-    [({}, "nothing is fed to the input 'x'"), ({"x": X[:1]}, "fed is float32"), ({"x": X, "y": X}, "no input 'y'")],
+    [({}, "nothing is fed to the input 'x'"), ({"x": X[:1]}, "but float32"), ({"x": X, "y": X}, "no input 'y'")],
 )
 def test_feeds_that_do_not_fit_are_told(feeds, words):
     with pytest.raises(ConfigError, match=words):
