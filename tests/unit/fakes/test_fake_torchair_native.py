@@ -120,7 +120,7 @@ def test_damaged_graphs_give_our_errors_only(data):
 
 
 def test_bytes_that_are_no_graph_are_refused():
-    with pytest.raises(CorruptDump, match=r"no ge\.proto\.ModelDef"):
+    with pytest.raises(CorruptDump, match=r"not a ge\.proto\.ModelDef"):
         parse_model(b"\xff" * 20)
     with pytest.raises(NotSupported, match="0 graphs"):
         parse_model(b"")
