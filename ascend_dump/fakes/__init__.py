@@ -1,14 +1,14 @@
-"""Stand-ins for hardware and frameworks, for this project's tests and for users' tests.
+"""Fakes of hardware and frameworks, for this project's tests and for users' tests.
 
     with ascend_dump.fakes.install("acl") as npu:      # one simulated device for all fakes of the call
         import acl                                     # the fake, inside the block
         npu.overflow("Add_1")
 
-A fake is a module of this package, listed in `FAKES`, with the function `modules(npu) -> Mapping[str, ModuleType]`.
-For each installation it returns new modules for `sys.modules`, bound to that device. The optional function
-`patches(npu, modules) -> ContextManager` makes other changes, such as attributes of a real framework: its context is
-entered after the modules are installed, and left before they are removed. In place of a module, `modules` may return a
-function `fill(module)`, which is called when the program imports that module.
+A fake is a module of this package that is listed in `FAKES`. It has the function `modules(npu) -> Mapping[str,
+ModuleType]`, which returns modules for `sys.modules` that use the device `npu`; it is called in each installation. In
+place of a module it may return a function `fill(module)`, which is called when the program imports that module. The
+optional function `patches(npu, modules) -> ContextManager` makes other changes, such as attributes of a real
+framework. Its context is entered after the modules are installed, and left before they are removed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FAKES", "MARK", "install", "installed_device"]
 
-#: Name of a fake -> its module.
+#: Name of a fake -> the module that defines it.
 FAKES: Mapping[str, str] = MappingProxyType(
     {
         "acl": "ascend_dump.fakes.acl.module",
@@ -54,7 +54,10 @@ def installed_device() -> Npu:
     from ascend_dump import ConfigError
 
     if not _devices:
-        raise ConfigError("no fakes are installed", hint="call it inside `with ascend_dump.fakes.install(...)`")
+        raise ConfigError(
+            "no fakes are installed, so there is no simulated device",
+            hint="call installed_device() inside `with ascend_dump.fakes.install(...)`",
+        )
     return _devices[-1]
 
 
@@ -63,9 +66,9 @@ def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **devic
     """Install fakes in `sys.modules` for the duration of a `with` block, and yield their device.
 
     names: keys of `FAKES`. npu: the device to use; by default a new `Npu(**device)`.
-    At the end the modules with these names and their submodules are removed, and the earlier modules are restored.
-    Raises ConfigError for an unknown name, for two fakes of the same module, and if a real module of that name is
-    loaded or could be imported, unless `force` is set.
+    At the end the modules of the fakes and their submodules are removed, and earlier modules of these names are
+    restored. Raises ConfigError for an unknown name, and for two fakes of the same module. Unless `force` is set, it
+    also raises ConfigError if a real module of the same name is loaded or can be imported.
     """
     from importlib import import_module
 
@@ -86,17 +89,20 @@ def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **devic
     modules: dict[str, Union[ModuleType, Fill]] = {}
     for fake in fakes:
         fake_modules = fake.modules(target_device)
-        # Fakes may share a module.
+        # Two fakes may return the same module object. That is no conflict.
         conflicts = {name for name in modules.keys() & fake_modules.keys() if modules[name] is not fake_modules[name]}
         if conflicts:
-            raise ConfigError(f"two of {', '.join(names)} stand in for {min(conflicts)}", hint="install one of them")
+            raise ConfigError(
+                f"two of the fakes {', '.join(names)} replace the module {min(conflicts)}",
+                hint="install only one of the two",
+            )
         modules.update(fake_modules)
     roots = {name for name in modules if not any(parent in modules for parent in _parents(name))}
     for root in sorted(roots):
         if not force and _is_real(root):
             raise ConfigError(
-                f"the real {root} is installed here, the fake would hide it",
-                hint="run where it is not installed, or use install(..., force=True)",
+                f"the real {root} is installed here, and the fake would hide it",
+                hint=f"use an environment without {root}, or install(..., force=True)",
             )
     importer = Importer({name: fill for name, fill in modules.items() if not isinstance(fill, ModuleType)})
     replaced = {name: sys.modules[name] for name in _modules_below(roots)}
@@ -115,7 +121,7 @@ def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **devic
             yield target_device
     finally:
         _devices.remove(target_device)
-        # At the end of a process inside the block, Python has already cleared its lists of modules.
+        # If the process ends inside the block, Python has already cleared `sys.modules`.
         if not sys.is_finalizing():
             importer.remove()
             _forget(roots)
@@ -134,13 +140,14 @@ def _parents(name: str) -> list[str]:
 
 
 def _modules_below(roots: set[str]) -> list[str]:
-    """Return the loaded modules of these names and their submodules."""
+    """Return the names of loaded modules that are in `roots`, or are submodules of those."""
     below = tuple(f"{root}." for root in roots)
     # Copy the names first: a thread of the program may be importing.
     return [name for name in list(sys.modules) if name in roots or name.startswith(below)]
 
 
 def _is_real(root: str) -> bool:
+    """Return True if a module of this name that is no fake is loaded or can be imported."""
     from importlib.util import find_spec
 
     from ascend_dump.fakes._importing import Importer
@@ -150,7 +157,7 @@ def _is_real(root: str) -> bool:
         return not getattr(loaded, MARK, False)
     # None in sys.modules blocks the import. find_spec would import the parent package of a submodule.
     spec = None if root in sys.modules or "." in root else find_spec(root)
-    # A directory of that name in the import path is a package without a file, not a framework.
+    # A directory of this name in the import path is a namespace package. It has no file, and is not a framework.
     return spec is not None and spec.origin is not None and not isinstance(spec.loader, Importer)
 
 
@@ -168,7 +175,10 @@ def _install(name: str, module: ModuleType) -> None:
 
 
 def _run_import_hooks(modules: Mapping[str, object]) -> None:
-    """Run the import hooks of wrapt: its finder does not run for modules that are added to `sys.modules`."""
+    """Run the import hooks that were registered with wrapt.
+
+    wrapt runs them when a module is imported, but these modules were added to `sys.modules` directly.
+    """
     wrapt: Any = sys.modules.get("wrapt")
     for module in modules.values():
         if wrapt is not None and isinstance(module, ModuleType):

@@ -1,6 +1,6 @@
 """`python -m ascend_dump.fakes torch_npu -- train.py …`: run a program on the simulated device.
 
-Separate several fakes by commas. The program's arguments are those of `python train.py …`.
+Separate several fakes by commas. The arguments after `--` are those of `python train.py …`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,20 @@ from pathlib import Path
 from ascend_dump import ConfigError
 from ascend_dump.fakes import FAKES, install
 
-#: Left open to the end of the process, because functions that run then may still look at tensors of the device.
+#: The installation. It is never ended, because functions that run at exit may still use tensors of the device.
 _installed = contextlib.ExitStack()
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run the program in the command line. Raises ConfigError for a command line without a program."""
+    """Install the fakes, and run the program that the arguments name.
+
+    Raises ConfigError for arguments without `--` or without a program, and if the program imports a module of which a
+    fake exists but is not installed.
+    """
     if len(arguments) < 3 or arguments[1] != "--":
         raise ConfigError(
             f"python -m ascend_dump.fakes needs fakes, `--` and a program, not {' '.join(arguments)!r}",
-            hint=f"python -m ascend_dump.fakes torch_npu -- train.py; there are {', '.join(FAKES)}",
+            hint=f"python -m ascend_dump.fakes torch_npu -- train.py; the fakes are {', '.join(FAKES)}",
         )
     program = arguments[2]
     sys.argv[:] = arguments[2:]
@@ -35,7 +39,7 @@ def run(arguments: Sequence[str]) -> None:
         if error.name not in FAKES:
             raise
         raise ConfigError(
-            f"{program} imports {error.name}, of which no fake is installed",
+            f"{program} imports {error.name}, but the fake of it is not installed",
             hint=f"python -m ascend_dump.fakes {arguments[0]},{error.name} -- {program}",
         ) from error
 

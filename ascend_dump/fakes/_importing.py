@@ -1,4 +1,4 @@
-"""Import modules of a fake late: a function fills each module when the program imports it."""
+"""Import modules of a fake only when the program imports them: a function then fills each module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["MARK", "Fill", "Importer", "leave_empty"]
 #: The attribute that marks a module as fake.
 MARK = "__ascend_dump_fake__"
 
-#: Fills a new module.
+#: A function that adds the content to a new, empty module.
 Fill = Callable[[ModuleType], None]
 
 
@@ -24,8 +24,8 @@ def leave_empty(module: ModuleType) -> None:
 class Importer:
     """A finder and loader of fake modules. fills: the function that fills each module, by the name of the module.
 
-    `insert` adds it directly before Python's finder of files and after the finders of import hooks, so that hooks for
-    the import of a framework also run for its fake.
+    `insert` adds it to `sys.meta_path` directly before Python's finder of files. So it is behind the finders of import
+    hooks, and hooks for the import of a framework also run for its fake.
     """
 
     def __init__(self, fills: Mapping[str, Fill]) -> None:
@@ -33,7 +33,7 @@ class Importer:
 
     def insert(self) -> None:
         finders = sys.meta_path
-        # Before those of the installations around this one.
+        # Before the importers of outer installations: the newest installation takes precedence.
         later = (index for index, finder in enumerate(finders) if finder is PathFinder or isinstance(finder, Importer))
         finders.insert(next(later, len(finders)), self)
 

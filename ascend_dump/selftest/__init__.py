@@ -1,4 +1,5 @@
-"""The self-test: captures of tiny networks, checks of their dumps, and probes of assumptions about devices.
+"""The self-test: it captures tiny networks, checks their dumps, and probes assumptions about devices.
 
-`ascend-dump selftest` runs it. `assumptions.json` lists the assumptions that no device has confirmed yet.
+`ascend-dump selftest` runs the self-test. `assumptions.json` lists all assumptions about devices. A check tests a
+promise of `capture`; a probe tests an assumption on a device.
 """

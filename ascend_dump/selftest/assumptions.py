@@ -1,7 +1,8 @@
 """Assumptions about devices that no run on a device has confirmed.
 
-The code that relies on an assumption names its id, as in `(assumption cann.file_name)`. An assumption has a probe of
-`ascend_dump.selftest.probes`, or instructions for a person who can confirm it.
+Code that relies on an assumption names its id in a comment or docstring, as in `(assumption cann.file_name)`. An
+assumption has either a probe in `ascend_dump.selftest.probes`, which tests it on a device, or instructions for a
+person who can confirm it.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ State = Literal["confirmed", "refuted", "unknown"]
 
 @dataclass(frozen=True)
 class Assumption:
-    """An assumption about devices.
+    """An assumption about devices, as listed in `assumptions.json`.
 
-    source        the document or the file of public code that states it
-    relied_on_by  `path:symbol` of the code that relies on it; no symbol: the docstring of the file
-    probe         the name of its probe, "" if there is none
-    by_hand       instructions for a person if there is no probe
-    confirmed     devices and versions that confirmed it
+    source        the document or the public source file that states the assumption
+    relied_on_by  the code that relies on it, as `path:symbol`; `path` alone means the docstring of that file
+    probe         name of the probe that tests it, "" if there is none
+    by_hand       if there is no probe: instructions for a person who can test it
+    confirmed     devices and software versions on which it was confirmed
 
     >>> next(assumption.id for assumption in load_assumptions() if assumption.probe == "file_modes")
     'cann.file_mode'
@@ -44,7 +45,10 @@ class Assumption:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a probe: the state, and its evidence.
+    """The result of a probe.
+
+    state  "unknown" if the probe had no evidence to decide
+    seen   text of the evidence; for "unknown" the reason
 
     >>> Outcome("refuted", "the header says 3.0").state
     'refuted'
@@ -55,7 +59,7 @@ class Outcome:
 
 
 def load_assumptions() -> tuple[Assumption, ...]:
-    """Return all assumptions in the order of the file."""
+    """Return all assumptions in the order of `assumptions.json`."""
     return tuple(
         Assumption(**{**entry, "relied_on_by": tuple(entry["relied_on_by"]), "confirmed": tuple(entry["confirmed"])})
         for entry in json.loads(FILE.read_text(encoding="utf-8"))
@@ -63,11 +67,14 @@ def load_assumptions() -> tuple[Assumption, ...]:
 
 
 def merge_outcomes(outcomes: Iterable[Mapping[str, Outcome]]) -> dict[str, Outcome]:
-    """Merge the outcomes of several frameworks by probe: a refutation outranks a confirmation."""
+    """Merge the outcomes of several frameworks, and return one outcome by the name of each probe.
+
+    A refutation by one framework outranks a confirmation by another, and both outrank "unknown".
+    """
     rank = {"refuted": 2, "confirmed": 1, "unknown": 0}
     merged: dict[str, Outcome] = {}
-    for of_framework in outcomes:
-        for name, outcome in of_framework.items():
+    for framework_outcomes in outcomes:
+        for name, outcome in framework_outcomes.items():
             if name not in merged or rank[outcome.state] > rank[merged[name].state]:
                 merged[name] = outcome
     return merged

@@ -1,4 +1,4 @@
-"""The checks of a self-test: they judge the promises of a capture by the files and notes of its processes."""
+"""The checks of a self-test: they compare the dump of a process with the arrays and notes that the process saved."""
 
 from __future__ import annotations
 
@@ -11,24 +11,28 @@ from ascend_dump.reading import Dump, open_dump
 from ascend_dump.selftest.program import OVERFLOWS, SELECTED, STEPS
 
 if TYPE_CHECKING:
-    from ascend_dump.selftest.processes import Ran, Subject
+    from ascend_dump.selftest.processes import ProcessResult, Subject
     from ascend_dump.statistics import Statistics
 
 __all__ = ["CheckResult", "CheckState", "check_runs"]
 
 CheckState = Literal["PASS", "FAIL", "SKIP"]
 
-#: Scenario of a process -> the way to start a capture that it uses.
-_ROADS = {"with": "with", "decorator": "decorator", "launcher-1": "launcher"}
-#: The relative tolerance of statistics, because those of CANN are text with six digits.
+#: For each scenario that has the common checks: the way in which it starts a capture.
+_START_METHODS = {"with": "with", "decorator": "decorator", "launcher-1": "launcher"}
+#: Relative tolerance for statistics: CANN writes them as text with six digits.
 _TOLERANCE = 1e-5
-#: The code of messages about failed writes.
+#: The code in messages about files that could not be written.
 _NOT_WRITTEN = "[AD501]"
 _NO_MESSAGE = "no message reported it"
 
 
 class CheckResult(NamedTuple):
-    """A line of the table. road: the way to start the capture. reason: the deviation, "" if there is none."""
+    """A row of the printed table.
+
+    road    the way to start the capture: "with", "decorator" or "launcher"; "-" for none
+    reason  for FAIL the deviation, for SKIP the reason, else ""
+    """
 
     framework: str
     road: str
@@ -37,19 +41,19 @@ class CheckResult(NamedTuple):
     reason: str = ""
 
 
-def check_runs(subject: Subject, runs: Mapping[str, Ran]) -> Iterator[CheckResult]:
-    """Yield the results of all checks of one framework."""
+def check_runs(subject: Subject, runs: Mapping[str, ProcessResult]) -> Iterator[CheckResult]:
+    """Yield the results of all checks of one framework. runs: results of its processes, by scenario."""
     plain = runs["plain"]
     if plain.code != 0:
         yield CheckResult(subject.name, "-", "the program runs", "FAIL", plain.last_line)
         return
-    for scenario, road in _ROADS.items():
+    for scenario, road in _START_METHODS.items():
         if scenario in runs:
             yield from _road_results(subject.name, road, runs[scenario], plain)
         else:
             yield CheckResult(subject.name, road, "all", "SKIP", subject.without[road])
     if "with" in runs:
-        yield _judged(subject.name, "with", "nothing is written after the block", runs["with"], _nothing_after)
+        yield _result(subject.name, "with", "nothing is written after the block", runs["with"], _nothing_after)
     for scenario, check, judge in (
         ("statistics", "statistics are those of the tensors", _statistics),
         ("overflow", "a planted overflow is found", _overflow),
@@ -57,55 +61,57 @@ def check_runs(subject: Subject, runs: Mapping[str, Ran]) -> Iterator[CheckResul
         ("full", "a full disk is reported", _reported_or_unreadable),
     ):
         if scenario in runs:
-            yield _judged(subject.name, "with", check, runs[scenario], judge)
+            yield _result(subject.name, "with", check, runs[scenario], judge)
         else:
             yield CheckResult(subject.name, "with", check, "SKIP", subject.without[scenario])
     if "launcher-0" in runs:
         check = "the rank that is not selected writes nothing"
-        yield _judged(subject.name, "launcher", check, runs["launcher-0"], _no_files)
+        yield _result(subject.name, "launcher", check, runs["launcher-0"], _no_files)
 
 
-def _road_results(framework: str, road: str, ran: Ran, plain: Ran) -> Iterator[CheckResult]:
-    def same(this: Ran) -> str:
-        return _same_results(this, plain)
+def _road_results(framework: str, road: str, run: ProcessResult, plain: ProcessResult) -> Iterator[CheckResult]:
+    def same_as_plain(captured: ProcessResult) -> str:
+        return _same_results(captured, plain)
 
-    checks: tuple[tuple[str, Callable[[Ran], str]], ...] = (
+    checks: tuple[tuple[str, Callable[[ProcessResult], str]], ...] = (
         ("only the selected steps are in the dump", _steps),
         ("names and layout can be read", _names),
         ("values are those that the program had", _values),
-        ("results are the same without a capture", same),
+        ("results are the same without a capture", same_as_plain),
     )
     for check, judge in checks:
-        yield _judged(framework, road, check, ran, judge)
+        yield _result(framework, road, check, run, judge)
 
 
-def _judged(framework: str, road: str, check: str, ran: Ran, judge: Callable[[Ran], str]) -> CheckResult:
-    if ran.code != 0:
-        return CheckResult(framework, road, check, "FAIL", f"the program failed: {ran.last_line}")
-    if "refused" in ran.truth:
-        return CheckResult(framework, road, check, "SKIP", str(ran.truth["refused"]).partition("\n")[0])
+def _result(
+    framework: str, road: str, check: str, run: ProcessResult, judge: Callable[[ProcessResult], str]
+) -> CheckResult:
+    if run.code != 0:
+        return CheckResult(framework, road, check, "FAIL", f"the program failed: {run.last_line}")
+    if "refused" in run.truth:
+        return CheckResult(framework, road, check, "SKIP", str(run.truth["refused"]).partition("\n")[0])
     try:
-        reason = judge(ran)
+        reason = judge(run)
     except AscendDumpError as error:
         reason = str(error).partition("\n")[0]
     return CheckResult(framework, road, check, "FAIL" if reason else "PASS", reason)
 
 
-def _dump(ran: Ran) -> Dump:
-    return open_dump(ran.dumps)
+def _dump(run: ProcessResult) -> Dump:
+    return open_dump(run.dumps)
 
 
-# The functions of the checks return the deviation, "" if there is none.
+# Each of the following check functions returns a text that describes the deviation, or "" if there is none.
 
 
-def _steps(ran: Ran) -> str:
-    steps = _dump(ran).known_values("step")
+def _steps(run: ProcessResult) -> str:
+    steps = _dump(run).known_values("step")
     return "" if steps == set(SELECTED) else f"the dump has steps {sorted(map(str, steps))}, not {list(SELECTED)}"
 
 
-def _names(ran: Ran) -> str:
+def _names(run: ProcessResult) -> str:
     number = 0
-    for record in _dump(ran):
+    for record in _dump(run):
         number += 1
         if record.error is not None:
             return str(record.error).partition("\n")[0]
@@ -114,12 +120,12 @@ def _names(ran: Ran) -> str:
     return "" if number else "there are no records"
 
 
-def _values(ran: Ran) -> str:
+def _values(run: ProcessResult) -> str:
     for step in SELECTED:
-        selected = _dump(ran).select(step=step)
+        selected = _dump(run).select(step=step)
         for side, kind in (("input", "inputs"), ("output", "outputs")):
             recorded = {(str(record.dtype), record.numpy().tobytes()) for record in selected if record.io == side}
-            fetched = ran.of(kind).get(step, [])
+            fetched = run.arrays_of(kind).get(step, [])
             if not fetched:
                 return f"the program fetched no {kind} at step {step}"
             missing = next((array for array in fetched if (array.dtype.name, array.tobytes()) not in recorded), None)
@@ -128,8 +134,8 @@ def _values(ran: Ran) -> str:
     return ""
 
 
-def _same_results(ran: Ran, plain: Ran) -> str:
-    expected, results = plain.of("result"), ran.of("result")
+def _same_results(run: ProcessResult, plain: ProcessResult) -> str:
+    expected, results = plain.arrays_of("result"), run.arrays_of("result")
     if len(expected) != STEPS:
         return f"the plain program has results of {len(expected)} steps, not of {STEPS}"
     for step, arrays in expected.items():
@@ -138,20 +144,20 @@ def _same_results(ran: Ran, plain: Ran) -> str:
     return ""
 
 
-def _nothing_after(ran: Ran) -> str:
-    after = ran.truth.get("after")
+def _nothing_after(run: ProcessResult) -> str:
+    after = run.truth.get("after")
     if after is None:
         return "the program noted no files"
-    return f"{len(after)} files changed, such as {after[0]}" if after else ""
+    return f"{len(after)} files changed after the block, such as {after[0]}" if after else ""
 
 
-def _statistics(ran: Ran) -> str:
+def _statistics(run: ProcessResult) -> str:
     from ascend_dump.statistics import statistics
 
-    records = [record for record in _dump(ran) if record.io == "output"]
+    records = [record for record in _dump(run) if record.io == "output"]
     for step in SELECTED:
         recorded = [record.statistics() for record in records if record.step == step]
-        for array in ran.of("outputs").get(step, []):
+        for array in run.arrays_of("outputs").get(step, []):
             ours = statistics(array)
             if not any(_agree(entry, ours) for entry in recorded if entry is not None):
                 return f"no output of step {step} has max {ours.max:g}, min {ours.min:g}, mean {ours.mean:g}"
@@ -169,33 +175,36 @@ def _agree(recorded: Statistics, ours: Statistics) -> bool:
     )
 
 
-def _overflow(ran: Ran) -> str:
+def _overflow(run: ProcessResult) -> str:
     from ascend_dump.analysis.overflow import find_overflows
 
-    steps = {overflow.record.step for overflow in find_overflows(_dump(ran)).overflows}
+    steps = {overflow.record.step for overflow in find_overflows(_dump(run)).overflows}
     if steps == {OVERFLOWS}:
         return ""
-    return f"it was planted at step {OVERFLOWS}, and reported at {sorted(map(str, steps)) or 'none'}"
+    return f"the overflow is at step {OVERFLOWS}, and reported at {sorted(map(str, steps)) or 'no step'}"
 
 
-def _reported(ran: Ran) -> str:
-    if not _finished(ran):
+def _reported(run: ProcessResult) -> str:
+    if not _finished(run):
         return "the program did not finish"
-    return "" if any(_NOT_WRITTEN in message for message in ran.truth.get("messages", ())) else _NO_MESSAGE
+    return "" if any(_NOT_WRITTEN in message for message in run.truth.get("messages", ())) else _NO_MESSAGE
 
 
-def _reported_or_unreadable(ran: Ran) -> str:
-    """Return the deviation. A device writes its files itself, so the reader may be first to report lost data."""
-    deviation = _reported(ran)
-    if deviation == _NO_MESSAGE and any(record.error is not None for record in _dump(ran)):
+def _reported_or_unreadable(run: ProcessResult) -> str:
+    """Return "" if a message of the capture, or the reader of the dump, reports lost data; else the deviation.
+
+    A device writes its files itself, so the capture may not notice the full disk. Then the reader has to report it.
+    """
+    deviation = _reported(run)
+    if deviation == _NO_MESSAGE and any(record.error is not None for record in _dump(run)):
         return ""
     return deviation
 
 
-def _finished(ran: Ran) -> bool:
-    return set(ran.of("result")) == set(range(STEPS))
+def _finished(run: ProcessResult) -> bool:
+    return set(run.arrays_of("result")) == set(range(STEPS))
 
 
-def _no_files(ran: Ran) -> str:
-    names = [path.name for path in ran.dumps.rglob("*") if path.is_file()]
+def _no_files(run: ProcessResult) -> str:
+    names = [path.name for path in run.dumps.rglob("*") if path.is_file()]
     return f"{len(names)} files, such as {names[0]}" if names else ""

@@ -1,4 +1,8 @@
-"""The evidence of the runs of one framework on a device, and how probes judge it."""
+"""Evidence that the runs of one framework left on a device, and helpers for the probes that judge it.
+
+A *fact* is the answer of a self-test program to a question about the device, such as an error code. A *probe* is a
+function that reads the evidence and returns an outcome for one assumption.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +33,16 @@ __all__ = [
 ]
 
 _TIME_DIGITS = 14
-#: The fact with the errors of questions that failed, by name.
+#: Name of the fact that contains the errors: a dict from the name of each question that failed to its error.
 FAILED = "failed"
 
 
 class DeviceFile(NamedTuple):
     """A file that the device wrote.
 
-    levels: the directories below the time, the device first. name: None if it is not a name of CANN's.
+    time    name of the directory that is named after a time, "YYYYmmddHHMMSS"
+    levels  names of the directories between that directory and the file; the first is the number of the device
+    name    the parsed file name, None if the name is not one of CANN's
     """
 
     path: Path
@@ -52,15 +58,17 @@ class DeviceFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Evidence:
-    """The dumps of the runs of one framework on a device, and facts that its programs noted.
+    """The dumps of the runs of one framework on a device, and the facts that its programs noted.
 
-    device          the logical device number
-    began, ended    of all runs, in seconds since the epoch
-    tensors, statistics, overflow  directories of captures, or None
-    eager           the dumped kernels belong to no model
-    steps           the selected steps, of `tensors` and `statistics`
-    inputs, outputs by step, arrays that the program passed to an operator, or fetched from its output
-    facts           the answers that programs noted, by name
+    device           logical number of the device
+    began, ended     start of the first run and end of the last one, in seconds since the epoch
+    tensors          directory of the dump of whole tensors; None if there is none
+    statistics       directory of the dump of statistics; None if there is none
+    overflow         directory of the dump of overflows; None if there is none
+    eager            True if operators ran one by one, not as parts of a model (graph)
+    steps            the steps that the captures of `tensors` and `statistics` selected
+    inputs, outputs  arrays that the program passed to an operator, or fetched from an operator's output, by step
+    facts            the answers of the programs by name
 
     >>> Evidence(device=0, began=0.0, ended=1.0).files(None)
     []
@@ -79,17 +87,20 @@ class Evidence:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def files(self, root: Optional[Path]) -> list[DeviceFile]:
-        """Return the files of the device: those below directories named after a time."""
+        """Return the files that the device wrote below `root`; none if `root` is None."""
         return [] if root is None else device_files(root)
 
     @property
     def dumped(self) -> list[DeviceFile]:
-        """The dump files of whole tensors."""
+        """The files of the dump of whole tensors."""
         return self.files(self.tensors)
 
 
 def step_of(evidence: Evidence, file: DeviceFile) -> Optional[int]:
-    """Return the step: the last level of graphs, the level above the time of eager operators."""
+    """Return the step of a file, None if its directory is not a number.
+
+    For graphs the step is the last level. For eager operators it is the directory above the one named after a time.
+    """
     level = file.levels[-1] if not evidence.eager else file.path.parts[-len(file.levels) - 3]
     return int(level) if level.isdecimal() else None
 
@@ -98,11 +109,11 @@ Probe = Callable[[Evidence], Outcome]
 
 
 class Untried(Exception):
-    """The evidence has no answer; the text is the reason."""
+    """Raised by a probe if the evidence does not contain what it needs. The text is the reason."""
 
 
 def fact(evidence: Evidence, name: str) -> Any:
-    """Return a fact. Raises Untried if the program could not determine it."""
+    """Return the fact of this name. Raises Untried if the program did not ask the question, or asked it in vain."""
     value = evidence.facts.get(name)
     if value is None:
         raise Untried(evidence.facts.get(FAILED, {}).get(name, "the program did not try it"))
@@ -110,12 +121,12 @@ def fact(evidence: Evidence, name: str) -> Any:
 
 
 def outcome(is_confirmed: bool, seen: object) -> Outcome:
-    """Return the outcome of a check, with its evidence."""
+    """Return the outcome "confirmed" or "refuted". seen: the evidence."""
     return Outcome("confirmed" if is_confirmed else "refuted", str(seen))
 
 
 def judge_fact(evidence: Evidence, name: str, expected: object) -> Outcome:
-    """Compare a fact with its expected value. Raises Untried.
+    """Compare a fact with its expected value. Raises Untried if the fact is missing.
 
     >>> judge_fact(Evidence(device=0, began=0.0, ended=1.0, facts={"code": 3}), "code", 0).state
     'refuted'
@@ -125,9 +136,9 @@ def judge_fact(evidence: Evidence, name: str, expected: object) -> Outcome:
 
 
 def probes(*judges: Probe, **expected: object) -> dict[str, Probe]:
-    """Return these probes by name, and a probe for each fact with an expected value.
+    """Return probes by name: the functions `judges`, and for each keyword a probe that expects this value of the fact.
 
-    Their outcome is unknown if the evidence has no answer.
+    A probe that raises Untried has the outcome "unknown".
     """
     facts = {name: partial(judge_fact, name=name, expected=value) for name, value in expected.items()}
     named: dict[str, Probe] = {**{judge.__name__: judge for judge in judges}, **facts}
@@ -146,7 +157,7 @@ def _unknown_if_untried(judge: Probe) -> Probe:
 
 
 def device_files(root: Path) -> list[DeviceFile]:
-    """Return the files below directories named after a time, sorted by path.
+    """Return the files in directories named after a time, which the device makes, sorted by path.
 
     >>> device_files(Path("/nowhere"))
     []
@@ -157,9 +168,9 @@ def device_files(root: Path) -> list[DeviceFile]:
 def _walk(root: Path) -> Iterator[DeviceFile]:
     for path in root.rglob("*"):
         parts = path.relative_to(root).parts
-        # The last one: run directories of ascend_dump are named after a time too.
-        times = [index for index, part in enumerate(parts[:-1]) if part.isdecimal() and len(part) == _TIME_DIGITS]
-        time = times[-1] if times else None
-        if time is None or path.name == "mapping.csv" or not path.is_file():
+        # Run directories of ascend_dump are named after a time too. The device's directory is below them.
+        levels = [level for level, part in enumerate(parts[:-1]) if part.isdecimal() and len(part) == _TIME_DIGITS]
+        time_level = levels[-1] if levels else None
+        if time_level is None or path.name == "mapping.csv" or not path.is_file():
             continue
-        yield DeviceFile(path, parts[time], parts[time + 1 : -1], parse_name(path.name))
+        yield DeviceFile(path, parts[time_level], parts[time_level + 1 : -1], parse_name(path.name))

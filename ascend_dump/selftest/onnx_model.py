@@ -1,6 +1,6 @@
-"""The network of the self-test as an ONNX file, and its conversion to an offline model by `atc` of CANN.
+"""Write the network of the self-test as an ONNX file, and convert the file to an offline model with CANN's `atc`.
 
-Fields are numbered as in ONNX's `onnx.proto` (IR version 7, opset 11).
+An ONNX file is a protobuf message. The field numbers below are those of ONNX's `onnx.proto` (IR version 7, opset 11).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _IR_VERSION, _OPSET = 7, 11
 
 
 class OnnxNode(NamedTuple):
-    """An operator; its output has the same name.
+    """An operator with one output. The output has the name of the operator.
 
     >>> OnnxNode("act", "Relu", ("x",)).type
     'Relu'
@@ -40,7 +40,9 @@ def onnx_model(
     nodes: Sequence[OnnxNode],
     outputs: Mapping[str, Sequence[int]],
 ) -> bytes:
-    """Return the content of an ONNX file of a float32 network. inputs, outputs: name -> shape.
+    """Return the bytes of an ONNX file of a float32 network.
+
+    inputs, outputs: shapes by name. constants: arrays by name, stored as float32.
 
     >>> onnx_model({"x": (1,)}, {}, [OnnxNode("y", "Relu", ("x",))], {"y": (1,)})[:2].hex()
     '0807'
@@ -58,23 +60,26 @@ def onnx_model(
 
 
 def convert_with_atc(model: bytes, om: Path, soc: str) -> None:
-    """Convert an ONNX file to an offline model with `atc` of CANN's toolkit. soc: the result of acl.get_soc_name().
+    """Convert an ONNX file to an offline model with `atc` of CANN's toolkit.
 
-    Raises FrameworkMissing if there is no atc, AdapterError if it fails.
+    model: bytes of the ONNX file. om: path of the offline model; the ONNX file is written beside it. soc: name of the
+    chip, as returned by `acl.get_soc_name()`. Raises FrameworkMissing if `atc` is not on PATH, AdapterError if it
+    fails.
     """
     atc = shutil.which("atc")
     if atc is None:
         raise FrameworkMissing(
-            "atc is not on PATH: it is needed to make the offline model", hint="source set_env.sh of CANN's toolkit"
+            "atc is not on PATH: it is needed to make the offline model",
+            hint="run `source set_env.sh` of CANN's toolkit",
         )
     source = om.with_suffix(".onnx")
     source.write_bytes(model)
     files = [f"--model={source}", "--framework=5", f"--output={om.with_suffix('')}", f"--soc_version={soc}"]
-    # By default atc computes in float16: the values in the dump would differ from those of the program.
+    # Without the precision mode, atc would convert the network to float16, and dumped values would differ.
     settings = ["--status_check=1", "--precision_mode=must_keep_origin_dtype"]
     completed = subprocess.run([atc, *files, *settings], cwd=om.parent, capture_output=True, text=True, check=False)
     if completed.returncode:
-        raise AdapterError(f"atc failed: {completed.stdout[-2000:]}", hint="see its log in ~/ascend/log")
+        raise AdapterError(f"atc failed: {completed.stdout[-2000:]}", hint="read atc's log in ~/ascend/log")
 
 
 def _node(node: OnnxNode) -> bytes:
@@ -92,7 +97,7 @@ def _value(name: str, shape: Sequence[int]) -> bytes:
     return _text(1, name) + _bytes(2, _bytes(1, _number(1, _FLOAT) + _bytes(2, dims)))
 
 
-# The wire format of protobuf.
+# Encoding of protobuf fields: `_number` writes an integer, `_bytes` a message or array, `_text` a string.
 
 
 def _varint(value: int) -> bytes:

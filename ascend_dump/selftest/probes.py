@@ -1,4 +1,4 @@
-"""The probes of all modules by name, and a run of them."""
+"""All probes by name, collected from the modules `probes_*`, and a function that runs them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _MODULES = (
     *(probes_files, probes_overflow, probes_interface, probes_frameworks),
     *(probes_offline, probes_engine, probes_exceptions, probes_captured, probes_eager),
 )
-#: A probe reads the evidence only, so it can be run again on the evidence that a user has sent.
+#: Probes read nothing but the evidence. So they can be run again on the evidence that a user has sent.
 PROBES: Mapping[str, Probe] = MappingProxyType(
     {name: probe for module in _MODULES for name, probe in module.PROBES.items()}
 )
 
 
 def run_probes(evidence: Evidence) -> dict[str, Outcome]:
-    """Return the outcome of each probe: unknown, not refuted, if a file cannot be read."""
+    """Return the outcome of each probe by its name. If a probe cannot read a file, its outcome is "unknown"."""
     outcomes = {}
     for name, probe in PROBES.items():
         try:

@@ -1,4 +1,7 @@
-"""Probes of kernels in graphs (NPUGraph), from the facts of `programs/captured_graph.py`."""
+"""Probes of the dumps of kernels that an NPUGraph captured and replayed.
+
+Their facts come from `programs/captured_graph.py`, which captures one kernel and replays it twice.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ __all__ = ["PROBES"]
 
 
 def captured_name(evidence: Evidence) -> Outcome:
-    """Judge the names of the files of one kernel that was replayed twice."""
+    """Judge the file names: all have the form for captured graphs, and no two have one kernel and side."""
     files = fact(evidence, "captured")
     parsed = [(parse_name(file["name"]), file["sides"]) for file in files]
     kernels = {
@@ -20,27 +23,31 @@ def captured_name(evidence: Evidence) -> Outcome:
 
 
 def captured_files(evidence: Evidence) -> Outcome:
-    """Judge the files of one API call in a graph: two of the call and two of each kernel, each with its own number."""
+    """Judge the files of one captured API call: every file has its own number, and exactly two are of the call itself.
+
+    The other files are of the kernels that the call started.
+    """
     parsed = [parse_name(file["name"]) for file in fact(evidence, "captured")]
     numbers = {name.dump_number for name in parsed if name is not None}
     eager = [eager_name(name) for name in parsed if name is not None]
-    of_call = sum(name is not None and name.kernel is None for name in eager)
-    good = len(numbers) == len(parsed) > of_call == 2 and None not in eager
-    return outcome(good, f"{len(parsed)} files with the numbers {sorted(map(str, numbers))}, {of_call} of the call")
+    call_files = sum(name is not None and name.kernel is None for name in eager)
+    good = len(numbers) == len(parsed) > call_files == 2 and None not in eager
+    return outcome(good, f"{len(parsed)} files with the numbers {sorted(map(str, numbers))}, {call_files} of the call")
 
 
 def append(evidence: Evidence) -> Outcome:
-    """Judge the size of such a file by the size of one record in it."""
+    """Judge the sizes of the files: each contains two records, because the second replay appends to the file."""
     files = fact(evidence, "captured")
     sizes = ", ".join(f"{file['bytes']} bytes, a record has {file['record']}" for file in files)
     return outcome(all(file["bytes"] == 2 * file["record"] for file in files), sizes)
 
 
 def captured_scenes(evidence: Evidence) -> Outcome:
-    """Judge the number of files of statistics and of an overflow of the same kernel."""
+    """Judge dumps of statistics, and of an overflow, of a captured kernel: neither writes a file."""
     if not evidence.facts.get("captured") or not fact(evidence, "detected_early")["files"]:
         return Outcome(
-            "unknown", "tensors of a captured kernel, or overflows outside of a graph, are not dumped either"
+            "unknown",
+            "the dump of tensors of a captured kernel, or of an overflow outside a graph, wrote no file either",
         )
     numbers = {
         "statistics": fact(evidence, "captured_statistics"),
@@ -54,6 +61,6 @@ PROBES = probes(
     captured_files,
     captured_name,
     captured_scenes,
-    # Waiting for the device was refused during a capture.
+    # True: torch_npu refused to wait for the device while a graph was being captured.
     capturing=True,
 )

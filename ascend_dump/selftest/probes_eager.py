@@ -1,4 +1,8 @@
-"""Probes of eager operators on an NPU: their files, numbers and switches."""
+"""Probes of eager operators on an NPU: the names, levels, numbers and contents of their files.
+
+PyTorch runs an eager operator as an *API call* of CANN (such as `aclnnAdd`), which starts *kernels*. A dump has files
+of the call and files of its kernels. All files of a call have its number, which counts the calls of the process.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ _LARGEST = 65504.0
 
 
 class _EagerFile(NamedTuple):
-    """A file of an eager operator. sides: "input", "output" or both."""
+    """A file of an eager operator. eager: API, number and kernel from its name. sides: "input", "output" or both."""
 
     file: DeviceFile
     eager: EagerName
@@ -35,26 +39,26 @@ class _EagerFile(NamedTuple):
 
 def _eager_files(evidence: Evidence) -> list[_EagerFile]:
     """Return the files of eager operators in the order of their times. Raises Untried if there are none."""
-    found = []
+    eager_files = []
     for file in evidence.dumped if evidence.eager else ():
         eager = None if file.name is None else eager_name(file.parsed)
         if eager is not None:
             sides = dict.fromkeys(tensor.io for tensor in read_header(file.path).tensors)
-            found.append(_EagerFile(file, eager, tuple(sides)))
-    if not found:
+            eager_files.append(_EagerFile(file, eager, tuple(sides)))
+    if not eager_files:
         raise Untried("no file of an eager operator was written")
-    return sorted(found, key=lambda each: each.file.parsed.timestamp)
+    return sorted(eager_files, key=lambda each: each.file.parsed.timestamp)
 
 
 def no_model_levels(evidence: Evidence) -> Outcome:
-    """Judge the levels of eager operators: directly in the directory of the device."""
+    """Judge the directories: all files of eager operators are directly in the directory of the device."""
     files = _eager_files(evidence)
     wrong = [each.file for each in files if len(each.file.levels) != 1]
     return outcome(not wrong, "/".join(wrong[0].levels) if wrong else f"{len(files)} files directly below the device")
 
 
 def split_files(evidence: Evidence) -> Outcome:
-    """Judge the sides of each file, and that there are files of both sides."""
+    """Judge the sides: each file has inputs only or outputs only, and there are files of both kinds."""
     files = _eager_files(evidence)
     counts = Counter("+".join(each.sides) for each in files)
     return outcome(
@@ -63,9 +67,10 @@ def split_files(evidence: Evidence) -> Outcome:
 
 
 def levels(evidence: Evidence) -> Outcome:
-    """Judge the names, order and shapes: whole storages of an API call before and after those of its kernels.
+    """Judge the files of each API call, in the order of time: inputs of the call, files of its kernels, its outputs.
 
-    A few APIs have no file of outputs, and kernels that do not run on AI Core have no files.
+    A few APIs have no file of outputs (`reports_no_outputs`). Kernels that do not run on AI Core have no files. Tensors
+    of the call have one dimension, because CANN writes the whole storage of each.
     """
     by_call: defaultdict[tuple[str, int], list[_EagerFile]] = defaultdict(list)
     for each in _eager_files(evidence):
@@ -74,23 +79,26 @@ def levels(evidence: Evidence) -> Outcome:
     kernels = 0
     for (api, number), files in by_call.items():
         sides = ["input"] if reports_no_outputs(api) else ["input", "output"]
-        ends = [each for each in files if each.eager.kernel is None]
-        around = [files[0], files[-1]][: len(sides)]
-        good = ends == around and [each.sides for each in ends] == [(side,) for side in sides]
-        if not good or any(each.file.parsed.op_name != api for each in ends):
+        call_files = [each for each in files if each.eager.kernel is None]
+        first_and_last = [files[0], files[-1]][: len(sides)]
+        good = call_files == first_and_last and [each.sides for each in call_files] == [(side,) for side in sides]
+        if not good or any(each.file.parsed.op_name != api for each in call_files):
             names = ", ".join(f"{each.file.parsed.op_type}.{each.file.parsed.op_name}" for each in files)
             return Outcome("refuted", f"call {number}: {names}")
-        shapes = [tensor.shape for end in ends for tensor in read_header(end.file.path).tensors]
+        shapes = [tensor.shape for each in call_files for tensor in read_header(each.file.path).tensors]
         if any(len(shape) != 1 for shape in shapes):
             return Outcome("refuted", f"call {number} of {api} has the shapes {shapes}")
-        kernels += len(files) > len(ends)
+        kernels += len(files) > len(call_files)
     if not by_call:
         return Outcome("unknown", "no API call was written")
     return outcome(kernels > 0, f"{len(by_call)} calls, {kernels} with kernels")
 
 
 def call_counter(evidence: Evidence) -> Outcome:
-    """Judge the numbers: they rise with time, and count the calls of the step between that is not dumped."""
+    """Judge the numbers of API calls: they rise with time, and the calls of a step that is not dumped count too.
+
+    The selected steps are not consecutive, so the numbers have a gap between them.
+    """
     calls: dict[Optional[int], list[int]] = {}
     for each in _eager_files(evidence):
         numbers = calls.setdefault(step_of(evidence, each.file), [])
@@ -108,41 +116,46 @@ def call_counter(evidence: Evidence) -> Outcome:
 
 
 def api_names(evidence: Evidence) -> Outcome:
-    """Judge the APIs of operators that ran one by one."""
+    """Judge the API names in the files of each operator of `programs/dump_interface.py`."""
     return _other_names(evidence, "api")
 
 
 def kernel_names(evidence: Evidence) -> Outcome:
-    """Judge the kernels of operators that ran one by one."""
+    """Judge the kernel names in the files of each operator of `programs/dump_interface.py`."""
     return _other_names(evidence, "kernel")
 
 
 def _other_names(evidence: Evidence, level: str) -> Outcome:
+    """Judge the names of one level, "api" or "kernel". Raises Untried if no operator wrote a file."""
     called = fact(evidence, "called_apis")
     if not any(written["kernel"] for written in called.values()):
         raise Untried("no operator wrote a file")
-    # API and kernel, as `programs/dump_interface.py` expects them.
+    # The name of each question in `programs/dump_interface.py` is the expected "API.kernel".
     expected = {name: dict(zip(("api", "kernel"), name.split(".")))[level] for name in called}
-    others = {name: written[level] for name, written in called.items() if expected[name] not in written[level]}
-    found = ", ".join(f"{expected[name]}: {written or 'nothing'}" for name, written in others.items())
-    return outcome(not others, f"{len(called) - len(others)} of {len(called)} as expected{found and '; '}{found}")
+    unexpected = {name: written[level] for name, written in called.items() if expected[name] not in written[level]}
+    listed = ", ".join(f"{expected[name]}: {written or 'nothing'}" for name, written in unexpected.items())
+    number = len(called) - len(unexpected)
+    return outcome(not unexpected, f"{number} of {len(called)} as expected{listed and '; '}{listed}")
 
 
 def kernels_per_operator(evidence: Evidence) -> Outcome:
-    """Judge the API calls of matrix products and their kernels that multiply, in the selected steps."""
+    """Judge the kernels of matrix products in the selected steps: each API call has exactly one kernel that multiplies.
+
+    The program notes the number of products in a step as the fact "products".
+    """
     kernels: defaultdict[tuple[str, int], set[DeviceFile]] = defaultdict(set)
     for each in _eager_files(evidence):
         if _PRODUCT_API.match(each.eager.api) and "output" in each.sides:
-            found = kernels[each.call]
+            product_kernels = kernels[each.call]
             if each.eager.kernel is not None and _PRODUCT_KERNEL.search(each.eager.kernel):
-                found.add(each.file)
+                product_kernels.add(each.file)
     expected = fact(evidence, "products") * len(evidence.steps)
     counts = [len(files) for files in kernels.values()]
     return outcome(counts == [1] * expected, f"kernels {counts} of the calls of {expected} products")
 
 
 def left_out_side(evidence: Evidence) -> Outcome:
-    """Judge the sides of the files for each mode."""
+    """Judge the modes "input" and "output": the files have the tensors of this side only."""
     sides = fact(evidence, "sides_of_modes")
     if not all(sides.values()):
         raise Untried("a mode wrote no file")
@@ -150,7 +163,10 @@ def left_out_side(evidence: Evidence) -> Outcome:
 
 
 def generated_names(evidence: Evidence) -> Outcome:
-    """Judge the names of the files of an operator whose API is generated: each side has its own number."""
+    """Judge the file names of an operator whose API is generated: two files, for inputs and outputs, with two numbers.
+
+    CANN's build generates some APIs, which have no source file in its repositories.
+    """
     names = fact(evidence, "generated_names")
     parsed = [eager_name(name) for name in map(parse_name, names) if name is not None]
     numbers = {eager.number for eager in parsed if eager is not None and eager.generated}
@@ -158,7 +174,10 @@ def generated_names(evidence: Evidence) -> Outcome:
 
 
 def statistics_ids(evidence: Evidence) -> Outcome:
-    """Judge task and stream in the names of statistics: those of the launch, so that tasks differ."""
+    """Judge task and stream in the names of statistics files: they are those of the kernel launch, so they differ.
+
+    The pair (65535, 65535) would mean that CANN did not set them.
+    """
     files = evidence.files(evidence.statistics) if evidence.eager else []
     ids = {(file.parsed.task_id, file.parsed.stream_id) for file in files if file.name is not None}
     if not ids:
@@ -167,11 +186,13 @@ def statistics_ids(evidence: Evidence) -> Outcome:
     return outcome(good, f"{len(ids)} pairs of task and stream, such as {min(ids)}")
 
 
-# Overflow, from the facts of `programs/overflow_switch.py`.
+# Overflows of eager operators. The facts come from `programs/overflow_switch.py`, which runs three processes:
+# "detected_early" switches the detection on before its first operator, "detected_late" after it, and
+# "detected_saturated" before it, in saturation mode.
 
 
 def _detected(evidence: Evidence, name: str) -> dict[str, Any]:
-    """Return the notes of a process with detection. Raises Untried if it detected nothing."""
+    """Return the notes of a process that switched the detection on early. Raises Untried if it wrote no overflow."""
     noted: dict[str, Any] = fact(evidence, name)
     if not noted["files"]:
         raise Untried("no overflow was written with the detection on before the first operator")
@@ -179,33 +200,42 @@ def _detected(evidence: Evidence, name: str) -> dict[str, Any]:
 
 
 def overflow_switch(evidence: Evidence) -> Outcome:
-    """Judge the files of a process that switched the detection on late, and of one that switched it on twice."""
+    """Judge the switch of the detection, which a process reads once.
+
+    Switched on after the first operator, the detection writes nothing. Switched on early, off, and on again, it does.
+    """
     again, late = _detected(evidence, "detected_early")["again"], fact(evidence, "detected_late")
     return outcome(not late and again, f"{late} files after the first operator; {again} when it is switched on again")
 
 
 def overflow_of_kernels(evidence: Evidence) -> Outcome:
-    """Judge the files of kernels that overflowed: both sides in one, and no record of the device."""
+    """Judge the files of an overflow: all are files of kernels with inputs and outputs, none is an overflow record."""
     files = _detected(evidence, "detected_early")["files"]
     wrong = [file["name"] for file in files if not file["is_kernel"] or file["sides"] != ["input", "output"]]
     return outcome(not wrong, wrong[0] if wrong else ", ".join(file["name"] for file in files))
 
 
 def overflow_values(evidence: Evidence) -> Outcome:
-    """Judge the kernels that are written, and their values: one that overflows, and one that passes the result on."""
+    """Judge the files of an overflow by their largest output.
+
+    In INF_NAN mode they are of the kernel that overflows and of those that pass its Inf on. In saturation mode there
+    is one file, with the largest float16: kernels that read this value do not overflow.
+    """
     seen = []
     for name, inf_nan in _modes(evidence):
         noted = _detected(evidence, name)
         maxima = [file["max"] for file in noted["files"]]
         seen.append(f"{'INF_NAN' if inf_nan else 'saturation'}: maxima {maxima}")
-        # Two operators pass the Inf of the first one on; a largest number is no overflow of theirs.
         if set(maxima) != {"inf" if inf_nan else str(_LARGEST)} or (len(maxima) > 1) is not inf_nan:
             return Outcome("refuted", seen[-1])
     return Outcome("confirmed", "; ".join(seen))
 
 
 def overflow_mode(evidence: Evidence) -> Outcome:
-    """Judge the mode that torch_npu tells by the results of the program, by default and with saturation."""
+    """Judge the mode that torch_npu reports: the result of the program is Inf exactly in INF_NAN mode.
+
+    The process in which saturation is requested may not report INF_NAN mode.
+    """
     modes = dict(_modes(evidence))
     results = {name: fact(evidence, name)["result"] for name in modes}
     good = all((results[name] == "inf") is inf_nan for name, inf_nan in modes.items())
@@ -213,7 +243,10 @@ def overflow_mode(evidence: Evidence) -> Outcome:
 
 
 def _modes(evidence: Evidence) -> Iterator[tuple[str, bool]]:
-    """Yield each process and True for INF_NAN. Raises Untried if torch_npu does not tell the mode."""
+    """Yield the name of each process, and True if torch_npu reports INF_NAN mode there.
+
+    Raises Untried if torch_npu does not report the mode.
+    """
     for name in ("detected_early", "detected_saturated"):
         inf_nan = fact(evidence, name)["inf_nan"]
         if inf_nan is None:
@@ -222,7 +255,10 @@ def _modes(evidence: Evidence) -> Iterator[tuple[str, bool]]:
 
 
 def exception_switch(evidence: Evidence) -> Outcome:
-    """Judge the norm exception dump that is set after the first operator, by one that is set before it."""
+    """Judge an exception dump ("norm") of a failing kernel: set after the first operator, it writes nothing.
+
+    Set before the first operator, the same dump has to write files; otherwise the outcome is unknown.
+    """
     early, late = (_kernels_of(fact(evidence, name)) for name in ("failed_norm_early", "failed_norm_late"))
     if not early:
         raise Untried("a norm exception dump that is set before the first operator wrote nothing either")
@@ -230,6 +266,7 @@ def exception_switch(evidence: Evidence) -> Outcome:
 
 
 def _kernels_of(paths: Iterable[str]) -> Sequence[str]:
+    """Return the names of the files of eager operators among `paths`."""
     names = [path.rpartition("/")[2] for path in paths]
     return [name for name in names if (parsed := parse_name(name)) is not None and eager_name(parsed) is not None]
 

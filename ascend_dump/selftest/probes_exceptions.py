@@ -1,4 +1,9 @@
-"""Probes of exception dumps, from the facts of `programs/failing_kernel.py`: kernels that failed, each in a process."""
+"""Probes of exception dumps: the files that CANN writes when a kernel fails.
+
+CANN has several kinds of them. The file of a *brief* dump is named `exception_info.…`, that of a *norm* dump after the
+type of the kernel. The facts come from `programs/failing_kernel.py`, which lets one kernel fail in each of its
+processes, and notes the paths of the files.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ __all__ = ["PROBES"]
 _DIRECTORY = re.escape("/".join(EXCEPTION_DIRECTORY)) + r"/\d+/"
 _BRIEF = re.compile(_DIRECTORY + r"exception_info\.\d+\.\d+\.\d{17}", re.ASCII)
 _NORM = re.compile(_DIRECTORY + r"(?!exception_info\.)[^./]+\.[^./]+\.\d+\.\d{17}", re.ASCII)
-#: The normal one of an eager operator.
+#: The file of an eager operator in a norm dump.
 _KERNEL = re.compile(_DIRECTORY + r"aclnn\w+_\d+_L0\.[^./]+\.\d+\.\d{17}", re.ASCII)
 _NOTHING = Outcome("unknown", "no exception dump was written")
 
@@ -28,7 +33,7 @@ def _listed(paths: Iterable[str]) -> str:
 
 
 def exception_names(evidence: Evidence) -> Outcome:
-    """Judge the names of a brief dump (torch_npu's default) and of a normal one (NPU_COLLECT_PATH)."""
+    """Judge the file names of a brief dump, torch_npu's default, and of a norm dump, requested by NPU_COLLECT_PATH."""
     brief, norm = fact(evidence, "failed_initial"), fact(evidence, "failed_collected")["named"]
     if not brief or not norm:
         return Outcome("unknown", f"brief: {_listed(brief)}; norm: {_listed(norm)}")
@@ -36,10 +41,10 @@ def exception_names(evidence: Evidence) -> Outcome:
 
 
 def exception_first(evidence: Evidence) -> Outcome:
-    """Judge a dump that is set after the dump of aclInit: it is accepted, and only the first writes files."""
+    """Judge a second exception dump, set after the one of aclInit: it is accepted, but only the first writes files."""
     initial, later = fact(evidence, "failed_initial"), fact(evidence, "failed_later")
     if not initial:
-        return Outcome("unknown", "torch_npu sets no exception dump of its own, so that the later one is the first")
+        return Outcome("unknown", "torch_npu sets no exception dump at aclInit, so no dump can be a second one")
     if later["refused"]:
         return Outcome("refuted", later["refused"])
     if not later["first"] and not later["later"]:
@@ -48,7 +53,7 @@ def exception_first(evidence: Evidence) -> Outcome:
 
 
 def exception_environment(evidence: Evidence) -> Outcome:
-    """Judge the files in the directory that NPU_COLLECT_PATH or ASCEND_DUMP_SCENE names."""
+    """Judge the norm dumps that NPU_COLLECT_PATH or ASCEND_DUMP_SCENE requests: both write to the named directory."""
     runs = [fact(evidence, name) for name in ("failed_collected", "failed_scene")]
     if not any(run["named"] or run["working"] for run in runs):
         return _NOTHING
@@ -56,7 +61,11 @@ def exception_environment(evidence: Evidence) -> Outcome:
 
 
 def initial_config(evidence: Evidence) -> Outcome:
-    """Judge the files of torch_npu's default, and of a normal dump in TORCH_ACL_INIT_CONFIG_PATH."""
+    """Judge the dump of torch_npu's default configuration, and of one that TORCH_ACL_INIT_CONFIG_PATH names.
+
+    The default writes a brief dump. The other configuration requests a norm dump, and it replaces the default: nothing
+    is written to the working directory.
+    """
     default, chosen = fact(evidence, "failed_initial"), fact(evidence, "failed_chosen")
     if not default and not chosen["named"] and not chosen["working"]:
         return _NOTHING

@@ -1,4 +1,4 @@
-"""Probes of the files of a device: names, levels, headers, payloads, statistics."""
+"""Probes of the dump files that a device writes: file names, directories, headers, payloads and statistics."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = ["PROBES"]
 
 _NOTHING = Outcome("unknown", "no file of a device was written")
 _NO_ARRAYS = Outcome("unknown", "the program fetched no arrays to compare with")
-#: The most bytes of a table of statistics.
+#: Maximum number of bytes that are read of a table of statistics.
 _LONGEST_TABLE = 1 << 24
-#: The position of the average among the printed statistics, and one unit in the last of its six digits.
+#: Index of the average among the printed statistics, and the relative size of one unit in the last of its six digits.
 _AVERAGE, _LAST_DIGIT = 2, 1e-5
-#: Types of operators without a task on the device, so that they are never dumped: constants and control flow.
+#: Types of operators that are never dumped, because the device runs no task for them: constants and control flow.
 _NO_TASK = {
     *("Const", "Constant", "ConstPlaceHolder", "FileConstant"),
     *("If", "_If", "StatelessIf", "Case", "StatelessCase", "While", "_While", "StatelessWhile", "For"),
@@ -36,13 +36,17 @@ _NO_TASK = {
 
 
 def _all_of(files: Iterable[DeviceFile], deviations: Iterable[str], claim: str) -> Outcome:
-    """Return an outcome: refuted by the first deviation, unknown without files. claim: the text after their number."""
+    """Return "unknown" if there are no files, "refuted" if there is a deviation, else "confirmed".
+
+    claim: the evidence of a confirmation, printed after the number of files.
+    """
     number = sum(1 for _ in files)
     first = next(iter(deviations), None)
     return outcome(first is None, f"{number} {claim}" if first is None else first) if number else _NOTHING
 
 
 def _headers(evidence: Evidence) -> list[tuple[DeviceFile, DumpFile]]:
+    """Return the dump files of whole tensors with their headers."""
     return [(file, read_header(file.path)) for file in evidence.dumped if file.name is not None]
 
 
@@ -50,25 +54,26 @@ def _headers(evidence: Evidence) -> list[tuple[DeviceFile, DumpFile]]:
 
 
 def file_names(evidence: Evidence) -> Outcome:
-    """Judge the names: five fields, the last one the microseconds."""
+    """Judge the file names: they have the five fields of CANN's form "device", of which the last is the time in µs."""
     files = evidence.dumped
     wrong = (file.path.name for file in files if file.name is None or file.parsed.form != "device")
     return _all_of(files, wrong, "names have the five fields")
 
 
 def time_directory(evidence: Evidence) -> Outcome:
-    """Judge the directory named after a local time during the run."""
+    """Judge the time in the name of the time directory: it is a local time during the run."""
     files = evidence.dumped
     if not files and evidence.tensors is not None:
         stray = next((path for path in evidence.tensors.rglob("*") if parse_name(path.name) is not None), None)
         return _NOTHING if stray is None else Outcome("refuted", f"{stray.name} is not in a directory named by a time")
     times = {file.time for file in files}
-    # The name has whole seconds.
+    # The name is in whole seconds, so one second of tolerance is needed.
     wrong = (text for text in times if not evidence.began - 1 <= _seconds(text) <= evidence.ended + 1)
     return _all_of(files, wrong, "files are below a directory with a local time of the run")
 
 
 def _seconds(text: str) -> float:
+    """Return the seconds since the epoch of a local time "YYYYmmddHHMMSS"; -1 if there is no such time."""
     try:
         return time.mktime(time.strptime(text, "%Y%m%d%H%M%S"))
     except (OverflowError, ValueError):
@@ -76,14 +81,14 @@ def _seconds(text: str) -> float:
 
 
 def device_directory(evidence: Evidence) -> Outcome:
-    """Judge the number of the device below the time."""
+    """Judge the directory below the time directory: its name is the number of the device."""
     files = evidence.dumped
     wrong = ("/".join(file.levels) or file.path.name for file in files if file.levels[:1] != (str(evidence.device),))
     return _all_of(files, wrong, f"files are below {evidence.device}")
 
 
 def graph_levels(evidence: Evidence) -> Outcome:
-    """Judge the levels of graphs: the device, the model, the model id and the step."""
+    """Judge the four levels of the files of graphs: the device, the model, the model id and the step."""
     files = [] if evidence.eager else evidence.dumped
     wrong = (
         "/".join(file.levels)
@@ -94,7 +99,7 @@ def graph_levels(evidence: Evidence) -> Outcome:
 
 
 def graph_steps(evidence: Evidence) -> Outcome:
-    """Judge the last level: the selected steps, counted from 0."""
+    """Judge the last level of the files of graphs: the dumped steps are the selected ones, counted from 0."""
     files = [] if evidence.eager else evidence.dumped
     if not files:
         return _NOTHING
@@ -104,7 +109,7 @@ def graph_steps(evidence: Evidence) -> Outcome:
 
 
 def rank_directory(evidence: Evidence) -> Outcome:
-    """Judge the directory of the rank above the time, without distributed execution."""
+    """Judge the directory of the rank: without distributed execution it is `worldsize1_global_rank0`."""
     files = [] if evidence.eager else evidence.dumped
     wrong = (
         str(file.path) for file in files if "worldsize1_global_rank0" not in file.path.parts[: -len(file.levels) - 1]
@@ -113,14 +118,14 @@ def rank_directory(evidence: Evidence) -> Outcome:
 
 
 def file_modes(evidence: Evidence) -> Outcome:
-    """Judge the modes: only the owner may read or write."""
+    """Judge the permissions of the files: the owner alone may read and write (mode 600)."""
     files = evidence.dumped
     modes = ((file.path.name, file.path.stat().st_mode & 0o777) for file in files)
     return _all_of(files, (f"{name} has {mode:o}" for name, mode in modes if mode != 0o600), "files have 600")
 
 
 def never_dumped(evidence: Evidence) -> Outcome:
-    """Judge a graph with constants: no file is of a constant or of control flow."""
+    """Judge a graph with constants: the dump has no file of a constant or of a control flow operator."""
     files = [file for file in evidence.dumped if not evidence.eager and file.name is not None]
     types = sorted({file.parsed.op_type for file in files} & _NO_TASK)
     if types:
@@ -132,7 +137,7 @@ def never_dumped(evidence: Evidence) -> Outcome:
 
 
 def container(evidence: Evidence) -> Outcome:
-    """Judge the number of files if the self-test runs in a container."""
+    """Judge a dump in a container: the device writes files there too."""
     if not evidence.facts.get("container"):
         return Outcome("unknown", "the self-test does not run in a container")
     if evidence.tensors is None:
@@ -145,14 +150,14 @@ def container(evidence: Evidence) -> Outcome:
 
 
 def header_version(evidence: Evidence) -> Outcome:
-    """Judge the version in the header."""
+    """Judge the version in the headers: it is "2.0"."""
     headers = _headers(evidence)
     wrong = (f"{file.path.name} says {header.version!r}" for file, header in headers if header.version != "2.0")
     return _all_of([file for file, _ in headers], wrong, "headers say 2.0")
 
 
 def header_time(evidence: Evidence) -> Outcome:
-    """Judge the time in the header: it is the time in the name."""
+    """Judge the time in the headers: it equals the time in the file name."""
     headers = _headers(evidence)
     wrong = (
         f"{file.path.name} says {header.dump_time}"
@@ -163,7 +168,10 @@ def header_time(evidence: Evidence) -> Outcome:
 
 
 def one_header_in_a_file(evidence: Evidence) -> Outcome:
-    """Judge the operators of graphs: each has one file in a step, with both sides, which ends with the last payload."""
+    """Judge the files of graphs: an operator has one file in a step, with one header for inputs and outputs.
+
+    The file ends with the payload of the last tensor.
+    """
     headers = [] if evidence.eager else _headers(evidence)
     if not headers:
         return _NOTHING
@@ -178,9 +186,10 @@ def one_header_in_a_file(evidence: Evidence) -> Outcome:
 
 
 def null_address(evidence: Evidence) -> Outcome:
-    """Judge the bytes of tensors without an address: there are none.
+    """Judge tensors with a null address: the file has no bytes of them.
 
-    GE omits inputs that are not fed. A program cannot request such a tensor, so the dump has one by chance only.
+    A program cannot request a tensor with a null address, because GE omits inputs that are not fed. So a dump has such
+    tensors by chance only, and without them the outcome is unknown.
     """
     files, wrong = [], []
     for file, header in _headers(evidence):
@@ -199,7 +208,7 @@ def null_address(evidence: Evidence) -> Outcome:
 
 
 def _values(evidence: Evidence, step: Optional[int] = None) -> dict[str, list[np.ndarray]]:
-    """Return the tensors in the files, separately for "input" and "output". step: only tensors of this step."""
+    """Return the readable tensors of the dump files by side, "input" or "output". step: None for all steps."""
     arrays: dict[str, list[np.ndarray]] = {"input": [], "output": []}
     for file, header in _headers(evidence):
         if step is not None and step_of(evidence, file) != step:
@@ -211,11 +220,16 @@ def _values(evidence: Evidence, step: Optional[int] = None) -> dict[str, list[np
 
 
 def _contains(arrays: Iterable[np.ndarray], expected: np.ndarray, *, dtype: bool) -> bool:
+    """Return True if an array has the bytes of `expected`. dtype: it must have the same type too."""
     data = expected.tobytes()
     return any(array.tobytes() == data and (not dtype or array.dtype == expected.dtype) for array in arrays)
 
 
 def _find_arrays(evidence: Evidence, *, dtype: bool, what: str) -> Outcome:
+    """Judge the dumped tensors by the arrays that the program fetched: each array is in the dump of its step.
+
+    dtype: the types are compared too. what: the end of the message about an array that is not in the dump.
+    """
     if not evidence.dumped:
         return _NOTHING
     if not any(evidence.inputs.values()) and not any(evidence.outputs.values()):
@@ -234,17 +248,17 @@ def _find_arrays(evidence: Evidence, *, dtype: bool, what: str) -> Outcome:
 
 
 def payload_order(evidence: Evidence) -> Outcome:
-    """Judge the offsets in headers by the bytes that the program fetched."""
+    """Judge the order of the payloads: the bytes at the offset of a tensor are those that the program fetched."""
     return _find_arrays(evidence, dtype=False, what="that the program had")
 
 
 def dtype_numbers(evidence: Evidence) -> Outcome:
-    """Judge the types in headers by the arrays that the program fetched."""
+    """Judge the numbers of types in headers: a tensor has the type of the array that the program fetched."""
     return _find_arrays(evidence, dtype=True, what="that the program had, by bytes and type")
 
 
 def kernels_in_their_step(evidence: Evidence) -> Outcome:
-    """Judge the directory of a step: it has the results of this step only."""
+    """Judge the directories of steps of eager operators: each contains the results of its own step, of no other."""
     if not evidence.eager or not evidence.dumped:
         return _NOTHING
     if not any(evidence.outputs.values()):
@@ -255,7 +269,7 @@ def kernels_in_their_step(evidence: Evidence) -> Outcome:
             for array in arrays:
                 if _contains(values, array, dtype=False) != (number == step):
                     where = "also" if number != step else "not"
-                    return Outcome("refuted", f"what step {number} computed is {where} among the files of step {step}")
+                    return Outcome("refuted", f"the result of step {number} is {where} among the files of step {step}")
     return Outcome("confirmed", f"steps {list(evidence.steps)}")
 
 
@@ -263,7 +277,7 @@ def kernels_in_their_step(evidence: Evidence) -> Outcome:
 
 
 def _statistics_tables(evidence: Evidence) -> list[str]:
-    """Return the tables of statistics. Raises Untried if there are none."""
+    """Return the text of each table of statistics. Raises Untried if there are none."""
     files = (file for file in evidence.files(evidence.statistics) if file.path.suffix == ".csv")
     texts = [read_small(file.path, _LONGEST_TABLE).decode(errors="replace") for file in files]
     if not texts:
@@ -272,14 +286,14 @@ def _statistics_tables(evidence: Evidence) -> list[str]:
 
 
 def statistics_header(evidence: Evidence) -> Outcome:
-    """Judge the first line of statistics."""
+    """Judge the first line of the tables of statistics: it is `HEADER`."""
     texts = _statistics_tables(evidence)
     wrong = next((text.partition("\n")[0] for text in texts if text.partition("\n")[0] != HEADER), None)
     return outcome(wrong is None, f"{len(texts)} files" if wrong is None else wrong)
 
 
 def statistics_numbers(evidence: Evidence) -> Outcome:
-    """Judge statistics by the arrays that the program fetched."""
+    """Judge the statistics of outputs: for each fetched array of floats a line has the statistics of that array."""
     texts = _statistics_tables(evidence)
     arrays = [array for step in evidence.steps for array in evidence.outputs.get(step, ()) if array.dtype.kind == "f"]
     if not arrays:
@@ -293,8 +307,10 @@ def statistics_numbers(evidence: Evidence) -> Outcome:
 
 
 def _agree(printed: Sequence[str], expected: Sequence[str]) -> bool:
-    """Return True for equal texts. The sign of NaN depends on the processor, and the last digit of the average on the
-    order of the sum."""
+    """Return True if all printed statistics are equal, apart from the sign of NaN and the last digit of the average.
+
+    The sign of NaN depends on the processor, and the last digit of the average on the order of the sum.
+    """
     texts = [[text.replace("-nan", "nan") for text in line] for line in (printed, expected)]
     averages = [line.pop(_AVERAGE) if len(line) > _AVERAGE else "" for line in texts]
     try:

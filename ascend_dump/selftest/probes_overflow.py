@@ -1,4 +1,7 @@
-"""Probes of overflow records: what a device writes when a test program makes an overflow on purpose."""
+"""Probes of overflow records: the files that a device writes when a test program lets an operator overflow.
+
+A record is a file `Opdebug.…`. Its payload names the task that overflowed, and has status bits.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _MAGIC_SOCS = ("Ascend910B", "Ascend910_93", "Ascend950")
 
 
 def _records(evidence: Evidence) -> list[DeviceFile]:
-    """Return the files with overflow records. Their names are compared without case."""
+    """Return the files with overflow records: those with "opdebug" in their names, in upper or lower case."""
     return [
         file
         for file in evidence.files(evidence.overflow)
@@ -29,7 +32,7 @@ def _records(evidence: Evidence) -> list[DeviceFile]:
 
 
 def overflow_found(evidence: Evidence) -> Outcome:
-    """Judge the number of records of the planted overflow."""
+    """Judge the number of records of the deliberate overflow: at least one."""
     if evidence.overflow is None or evidence.eager:  # eager operators leave no record
         return Outcome("unknown", "no overflow was planted in a graph")
     number = len(_records(evidence))
@@ -94,10 +97,10 @@ def overflow_operator(evidence: Evidence) -> Outcome:
 
 
 def overflow_status(evidence: Evidence) -> Outcome:
-    """Judge the status bits of the planted overflow of floating point.
+    """Judge the status bits in the records of the deliberate overflow: the floating-point bit is set.
 
-    The Cube unit may set only its own bit for the overflowing matrix product. That neither confirms nor refutes the
-    floating-point bit.
+    The overflowing operator is a matrix product, for which the Cube unit may set only its own bit. Such a record
+    neither confirms nor refutes the floating-point bit.
     """
     if not _records(evidence):
         return _NOTHING

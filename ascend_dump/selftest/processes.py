@@ -1,4 +1,8 @@
-"""The processes of a self-test: one for each scenario of each framework."""
+"""The processes of a self-test: one for each *scenario* of each *subject*.
+
+A subject is a framework, on the host or on an NPU, with a program of `programs/` that uses it. A scenario is what the
+program does: it runs without a capture ("plain"), in a `with` block, with a full disk, and so on.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +22,18 @@ from ascend_dump.storage.files import read_small
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["INTERFACE", "NO_DEVICE", "SUBJECTS", "Ran", "ScenarioRunner", "Subject"]
+__all__ = ["INTERFACE", "NO_DEVICE", "SUBJECTS", "ProcessResult", "ScenarioRunner", "Subject"]
 
 _PROGRAMS = Path(__file__).with_name("programs")
-#: Exit code of a program without a device.
+#: Exit code of a program that finds no device.
 NO_DEVICE = 4
-#: Prefix of runs that call the dump interface directly.
+#: Prefix of the scenarios whose program sets native dump options, without a capture of ascend_dump.
 INTERFACE = "interface-"
-#: Seconds; importing a framework from a slow disk takes some of them.
+#: Seconds until a process is ended. Importing a framework from a slow disk takes many of them.
 _TIMEOUT = 300
-#: Bytes of the notes of a program, in JSON.
+#: Maximum size of the JSON file with a program's notes, in bytes.
 _LONGEST_TRUTH = 1 << 24
-#: Variables of launchers and of ascend_dump that do not belong to this run.
+#: Prefixes of environment variables that the processes do not inherit: those of ascend_dump and of launchers.
 _LEFT_OUT = ("ASCEND_DUMP", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK_ID", "RANK_SIZE")
 _SCENARIOS = ("plain", "with", "decorator", "statistics", "overflow", "unwritable", "full")
 
@@ -38,14 +42,17 @@ _SCENARIOS = ("plain", "with", "decorator", "statistics", "overflow", "unwritabl
 class Subject:
     """A framework with its program.
 
-    module   the module that has to be installed to run on a device
-    device   it runs on an NPU
-    cann     CANN writes the dump; there are assumptions about it
-    fakes    its fakes for the simulated device
-    native   by fake: the fake of only the part that needs a device, if the framework is installed
-    below    modules that it also needs, on the simulated device too, with their fakes; "" for no fake
-    interface  programs that call the device without a capture, with a question if each question needs a process
-    without  the reasons by the scenarios that it does not have
+    module     the module that has to be installed to run on a device
+    device     True if the program runs on an NPU
+    cann       True if CANN writes the dump files; then probes read them
+    fakes      the fakes to install on the simulated device
+    native     for a fake: another fake to install in its place if the real framework is installed, which replaces only
+               the part that needs a device
+    below      modules that the program also needs, on the simulated device too; the value is the name of the module's
+               fake, "" if it has none
+    interface  programs that set native dump options, without a capture; followed by a space and a question if each
+               question of the program needs a process of its own
+    without    scenarios that the subject does not have, with the reasons
 
     >>> Subject("torch", "torch", "with_torch.py").stand_ins()
     []
@@ -63,19 +70,19 @@ class Subject:
     without: Mapping[str, str] = field(default_factory=dict)
 
     def lacks(self, *, simulated: bool) -> str:
-        """Return the reason if this machine cannot run it, else ""."""
-        stands_in = simulated and bool(self.fakes)
-        for module in (*self.below, *(() if stands_in else (self.module,))):
-            if not _is_installed(module) and not (stands_in and self.below[module]):
+        """Return "" if this machine can run the program, else the reason. simulated: on the simulated device."""
+        uses_fakes = simulated and bool(self.fakes)
+        for module in (*self.below, *(() if uses_fakes else (self.module,))):
+            if not _is_installed(module) and not (uses_fakes and self.below[module]):
                 return f"{module} is not installed"
-        if stands_in:
+        if uses_fakes:
             for module in self.fakes:
                 if _is_installed(module) and module not in self.native:
                     return f"the real {module} is installed, and the simulated device needs its fake instead"
         return ""
 
     def stand_ins(self) -> list[str]:
-        """Return the fakes to install for the simulated device."""
+        """Return the names of the fakes to install for the simulated device."""
         stand_ins = [self.native.get(name, name) if _is_installed(name) else name for name in self.fakes]
         return [*stand_ins, *(fake for module, fake in self.below.items() if fake and not _is_installed(module))]
 
@@ -86,9 +93,9 @@ def _is_installed(module: str) -> bool:
 
 _TORCH: Mapping[str, str] = {"torch": ""}
 _NO_FULL_DISK = {"full": "MindSpore itself ends a program whose graph it cannot write"}
-_OF_FAILURES = ("initial", "later", "collected", "scene", "chosen", "norm_early", "norm_late")
-_OF_SWITCHES = ("early", "late", "saturated")
-_OF_MINDSPORE = ("samples", "overflowed", "without_e2e", "graph_engine", "device_statistics", "older_layout")
+_FAILURE_QUESTIONS = ("initial", "later", "collected", "scene", "chosen", "norm_early", "norm_late")
+_OVERFLOW_QUESTIONS = ("early", "late", "saturated")
+_MINDSPORE_QUESTIONS = ("samples", "overflowed", "without_e2e", "graph_engine", "device_statistics", "older_layout")
 SUBJECTS = (
     Subject("torch", "torch", "with_torch.py"),
     Subject("mindspore", "mindspore", "with_mindspore.py", without=_NO_FULL_DISK),
@@ -107,8 +114,8 @@ SUBJECTS = (
         below=_TORCH,
         interface=(
             *("dump_interface.py", "captured_graph.py"),
-            *(f"failing_kernel.py {name}" for name in _OF_FAILURES),
-            *(f"overflow_switch.py {name}" for name in _OF_SWITCHES),
+            *(f"failing_kernel.py {name}" for name in _FAILURE_QUESTIONS),
+            *(f"overflow_switch.py {name}" for name in _OVERFLOW_QUESTIONS),
         ),
     ),
     Subject(
@@ -155,15 +162,22 @@ SUBJECTS = (
         device=True,
         cann=False,
         fakes=("mindspore",),
-        interface=tuple(f"mindspore_dumps.py {name}" for name in _OF_MINDSPORE),
+        interface=tuple(f"mindspore_dumps.py {name}" for name in _MINDSPORE_QUESTIONS),
         without=_NO_FULL_DISK,
     ),
 )
 
 
 @dataclass(frozen=True)
-class Ran:
-    """The results of a process. code: None if it did not end in time."""
+class ProcessResult:
+    """The results of a process.
+
+    directory  its working directory
+    code       its exit code, None if it did not end in time
+    output     the text that it printed, to stdout and stderr
+    truth      its notes, from `truth.json`
+    arrays     the arrays that it fetched, from `truth.npz`
+    """
 
     scenario: str
     directory: Path
@@ -178,11 +192,13 @@ class Ran:
 
     @property
     def last_line(self) -> str:
-        """The last line of the output, for a table."""
-        return next((line.strip() for line in reversed(self.output.splitlines()) if line.strip()), "it printed nothing")
+        """The last line of the output that is not empty, as a short reason of a failure."""
+        return next(
+            (line.strip() for line in reversed(self.output.splitlines()) if line.strip()), "the program printed nothing"
+        )
 
-    def of(self, kind: str) -> dict[int, list[np.ndarray]]:
-        """Return by step the arrays that the program noted as "inputs", "outputs" or "result"."""
+    def arrays_of(self, kind: str) -> dict[int, list[np.ndarray]]:
+        """Return the arrays of one kind, "inputs", "outputs" or "result", by step."""
         arrays: dict[int, list[np.ndarray]] = {}
         for name, array in self.arrays.items():
             noted_kind, number, _ = name.split("-")
@@ -194,10 +210,10 @@ class Ran:
 class ScenarioRunner:
     """A runner of the processes of one subject.
 
-    directory  the parent of their working directories
-    simulated  use the simulated device
-    device     number of the device, None for the default of the framework
-    python     the interpreter
+    directory  the parent of the working directories of the processes
+    simulated  use the simulated device instead of an NPU
+    device     number of the device, None for the framework's default
+    python     path of the Python interpreter
     """
 
     def __init__(
@@ -215,8 +231,8 @@ class ScenarioRunner:
         self._device = device
         self._python = python
 
-    def run_all(self) -> dict[str, Ran]:
-        """Return the results by scenario; only the plain one if that fails."""
+    def run_all(self) -> dict[str, ProcessResult]:
+        """Run all scenarios, and return the results by scenario. If "plain" fails, the others are not run."""
         runs = {"plain": self._scenario("plain")}
         if runs["plain"].code != 0:
             return runs
@@ -236,12 +252,12 @@ class ScenarioRunner:
         fakes = ["-m", "ascend_dump.fakes", ",".join(self._subject.stand_ins()), "--"] if self._simulated else []
         return [self._python, *fakes, str(_PROGRAMS / program), self._subject.name, scenario, str(directory)]
 
-    def _scenario(self, scenario: str, *, program: str = "") -> Ran:
+    def _scenario(self, scenario: str, *, program: str = "") -> ProcessResult:
         directory = self._make(scenario)
         return self._run(scenario, directory, self._command(program or self._subject.program, scenario, directory), {})
 
-    def _launched(self, rank: int) -> Ran:
-        """Run the plain program under the launcher, as one of two ranks; the second is selected."""
+    def _launched(self, rank: int) -> ProcessResult:
+        """Run the scenario "plain" under `ascend-dump run`, as `rank` of two ranks. Only rank 1 is captured."""
         name = f"launcher-{rank}"
         directory = self._make(name)
         settings = ["--path", str(directory / DUMPS), "--steps", "|".join(map(str, SELECTED)), "--mode", "all"]
@@ -254,7 +270,7 @@ class ScenarioRunner:
         directory.mkdir(parents=True)
         return directory
 
-    def _run(self, scenario: str, directory: Path, command: list[str], variables: Mapping[str, str]) -> Ran:
+    def _run(self, scenario: str, directory: Path, command: list[str], variables: Mapping[str, str]) -> ProcessResult:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(_LEFT_OUT)}
         if self._device is not None:
             environment["ASCEND_RT_VISIBLE_DEVICES"] = str(self._device)
@@ -276,8 +292,8 @@ class ScenarioRunner:
         except subprocess.TimeoutExpired as error:
             printed = error.stdout or b""
             text = printed.decode(errors="replace") if isinstance(printed, bytes) else printed
-            output = f"{text}\nit did not end in {_TIMEOUT} s"
-        return Ran(scenario, directory, code, output, _truth(directory), _arrays(directory))
+            output = f"{text}\nthe program did not end within {_TIMEOUT} s"
+        return ProcessResult(scenario, directory, code, output, _truth(directory), _arrays(directory))
 
 
 def _truth(directory: Path) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""The scenarios of the programs of the self-test, and the notes of a program.
+"""The scenarios that all programs of the self-test share, and the notes that a program saves.
 
 A program is started as `python with_torch.py FRAMEWORK SCENARIO DIRECTORY`. It runs a tiny network, with or without a
-capture, and saves the arrays that it fetched (`truth.npz`) and its observations (`truth.json`) in the directory.
+capture. In the directory it saves the arrays that it fetched (`truth.npz`) and its notes (`truth.json`), such as
+messages and facts about the device.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ if TYPE_CHECKING:
 __all__ = ["DUMPS", "OVERFLOWS", "SELECTED", "STEPS", "Network", "StepSeen", "ask_each", "main"]
 
 STEPS = 4
-#: Not the first step, and not the step between them.
+#: The captured steps. Step 0 and the step between them are left out, to see that they are not dumped.
 SELECTED = (1, 3)
 DUMPS = "dumps"
-#: The step that overflows in the scenario overflow.
+#: The step that overflows in the scenario "overflow".
 OVERFLOWS = 1
-#: Steps after the end of the capture.
+#: Number of steps that run after the end of the capture.
 _STEPS_AFTER = 2
-#: Limit for the size of files, as on a full disk.
+#: Maximum size of a file in bytes in the scenario "full": the limit stands in for a full disk.
 _FULL = 2048
 
 
@@ -50,14 +51,16 @@ class StepSeen:
 class Network:
     """The part of a self-test program that depends on the framework.
 
-    make      creates the model that `step` runs, with the same weights each time
-    step      runs step `number`; `overflow` makes an operator overflow
-    settings  of `capture`, besides those of the scenario
-    target    the part to capture; None captures everything that runs in the block
-    marks     `Capture.step` has to count the steps, because the framework does not
-    anew      each call of a decorated function makes a model, because the framework reads its settings then
-    detects   the device detects overflows by itself
-    facts     further facts about the device, determined after the run
+    make      returns a new model for `step`, with the same weights each time
+    step      runs one step: `step(model, number, overflow)`; `overflow` lets an operator overflow
+    settings  arguments of `capture`, in addition to those of the scenario
+    target    returns the part of the model to capture; None captures everything that runs in the block
+    marks     True if the program has to call `Capture.step`, because the framework does not count steps
+    anew      True if a decorated function makes a new model in each call, because the framework reads the settings of
+              a dump when a model is made
+    detects   True if the device detects overflows by itself
+    facts     returns facts about the device, in addition to those of the probes' programs; called after the run with
+              the directory of the process
     """
 
     make: Callable[[], Any]
@@ -71,7 +74,7 @@ class Network:
 
 
 class _Truth:
-    """The notes of a program, written at its end, even if it fails."""
+    """The notes and arrays of a program. `write` saves them at its end, even if the program fails."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -104,10 +107,10 @@ class _Listener(logging.Handler):
 
 
 def ask_each(directory: Path, questions: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
-    """Ask questions one after the other, and return the answers by name.
+    """Call the functions `questions` one after the other, and return their results by name.
 
-    If a question raises an error, the error is noted in the fact `FAILED`. `truth.json` is written after each question,
-    because the next one may end the process.
+    The error of a question that raises one is stored under the name `FAILED`, by the name of the question. `truth.json`
+    is written after each question, because the next question may end the process.
 
     >>> import tempfile
     >>> ask_each(Path(tempfile.mkdtemp()), {"sum": lambda: 1 + 1, "quotient": lambda: 1 // 0})["sum"]
@@ -124,7 +127,7 @@ def ask_each(directory: Path, questions: Mapping[str, Callable[[], Any]]) -> dic
 
 
 def main(network: Network) -> None:
-    """Run the scenario of the command line."""
+    """Run the scenario that the command line names, and write the notes."""
     scenario, directory = sys.argv[2], Path(sys.argv[3])
     truth = _Truth(directory)
     logging.getLogger("ascend_dump").addHandler(_Listener(truth.noted["messages"]))
@@ -151,12 +154,12 @@ def _files(directory: Path) -> set[tuple[str, int]]:
 
 
 def _plain(network: Network, truth: _Truth) -> None:
-    """Run without a capture: for comparison, and under the launcher."""
+    """Run without a capture of its own: its results are compared with those of others, and the launcher captures it."""
     _run(network, truth, network.make(), mark=lambda: None)
 
 
 def _with(network: Network, truth: _Truth, **settings: Any) -> None:
-    """Run a with block, and further steps after it."""
+    """Run all steps in a `with` block, then further steps, and note the files that these changed."""
     model = network.make()
     cap = _capture(network, truth, network.target(model), strict=True, **settings)
     with _refusal_noted(truth), cap:
@@ -171,7 +174,10 @@ def _with(network: Network, truth: _Truth, **settings: Any) -> None:
 
 @contextmanager
 def _refusal_noted(truth: _Truth) -> Iterator[None]:
-    """Note a refusal of an adapter before the first step: the scenario is not supported, it does not fail."""
+    """Note the error of an adapter that refuses the capture before the first step.
+
+    The scenario is then skipped, it does not fail. Later errors are raised.
+    """
     try:
         yield
     except (ConfigError, NotSupported) as error:
@@ -181,7 +187,7 @@ def _refusal_noted(truth: _Truth) -> Iterator[None]:
 
 
 def _decorated(network: Network, truth: _Truth) -> None:
-    """Run a decorated function; each call is a step."""
+    """Capture a decorated function. Each call of the function is one step."""
     model = None if network.anew else network.make()
 
     def step(number: int) -> StepSeen:
@@ -199,14 +205,17 @@ def _statistics(network: Network, truth: _Truth) -> None:
 
 
 def _overflow(network: Network, truth: _Truth) -> None:
-    """Run the scene overflow on devices that detect overflows, else a capture of values."""
+    """Capture a run with an overflow: with `scene="overflow"` if the device detects overflows, else all tensors."""
     truth.noted["plant"] = True
-    # At every step: GE and acl cannot select steps for it.
+    # `steps` is None for the scene, because GE and acl cannot select steps for overflow detection.
     _with(network, truth, **({"scene": "overflow", "steps": None} if network.detects else {}))
 
 
 def _unwritable(network: Network, truth: _Truth) -> None:
-    """Run with a path that cannot be written: below a read-only directory, for root below a file."""
+    """Capture to a path that cannot be created.
+
+    It is below a read-only directory. Root may write there, so for root it is below a regular file.
+    """
     import os
 
     parent = truth.directory / "read-only"
@@ -218,7 +227,7 @@ def _unwritable(network: Network, truth: _Truth) -> None:
 
 
 def _full(network: Network, truth: _Truth) -> None:
-    """Run with a full disk: files cannot grow beyond a fraction of the network's tensors."""
+    """Capture with a limit on the size of files, which is smaller than the tensors: writing fails as on a full disk."""
     import resource
 
     model = network.make()
@@ -231,14 +240,17 @@ def _full(network: Network, truth: _Truth) -> None:
 
 
 def _survive(network: Network, truth: _Truth, model: Any, **settings: Any) -> None:
-    """Run to the end even if the capture fails, as a user's program does, and note the messages."""
+    """Run all steps even if the capture fails, as a user's program does, and note the error.
+
+    settings: arguments of `capture`.
+    """
     try:
         cap = _capture(network, truth, network.target(model), **settings)
         with cap:
             _run(network, truth, model, mark=cap.step if network.marks else lambda: None)
     except AscendDumpError as error:
         truth.noted["messages"].append(str(error))
-        if not truth.arrays:  # refused before it began
+        if not truth.arrays:  # no step has run yet
             _run(network, truth, model, mark=lambda: None)
 
 

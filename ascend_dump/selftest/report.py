@@ -1,7 +1,7 @@
-"""The report of a self-test: a zip without private data, to send in.
+"""The report of a self-test: a zip file without private data, which a user can send to the project.
 
-Paths of the home directory, of the Python environment and of the run, and the names of host and user, are replaced in
-each text. Small dump files are included unchanged, unless they contain such a name.
+In texts, the paths of the home directory, the Python environment and the run, and the names of machine and user, are
+replaced. Small dump files are included unchanged, but left out if they contain a private name.
 """
 
 from __future__ import annotations
@@ -42,23 +42,25 @@ _PACKAGES = (
     "mindspore",
     "tensorflow",
 )
-#: Environment variables that change a dump; others are not in the report.
+#: Environment variables that the report contains: those that may change a dump.
 _SETTINGS = re.compile(r"(ASCEND|NPU|GE|HCCL|MS|MINDSPORE|DUMP|TORCH|TF|ACL|OMP)_\w+|RANK(_\w+)?|WORLD_SIZE")
-#: Names of variables whose value may be a secret.
+#: Names of variables with a value that may be secret; the report contains "***" instead of the value.
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS|AUTH|CRED|PROXY", re.IGNORECASE)
 _TEXTS = {".json", ".jsonl", ".csv", ".txt"}
+#: Maximum size of a file, in bytes.
 _LARGEST = 64 << 10
-#: Files of each process.
+#: Maximum number of files of each process.
 _MOST_FILES = 12
-#: Shorter names are parts of too many words; these names identify nobody.
+#: Minimum length of a private name. Shorter ones would replace parts of ordinary words.
 _SHORTEST = 3
+#: Names that are not private, because they identify nobody.
 _NOBODY = {"root", "localhost"}
 
 
 class Private:
-    """Private names: replaced in texts, detected in bytes.
+    """The private names of a machine: `clean` replaces them in a text, `is_in` finds them in bytes.
 
-    names  replacements by name or path
+    names  for each private name or path the text that replaces it
 
     >>> Private({"/home/ada": "~", "ada": "USER"}).clean("/home/ada/x of ada")
     '~/x of USER'
@@ -69,7 +71,7 @@ class Private:
         self._names = dict(sorted(names.items(), key=lambda item: -len(item[0])))
 
     def clean(self, text: str) -> str:
-        """Return the text with private names replaced; names that are no paths have to be whole words."""
+        """Return the text with private names replaced. A name that is not a path is replaced only as a whole word."""
         for name, instead in self._names.items():
             escaped = re.escape(name)
             pattern = escaped if os.sep in name else rf"(?<![A-Za-z0-9]){escaped}(?![A-Za-z0-9])"
@@ -83,7 +85,7 @@ class Private:
 
 
 def private_names(work: Path) -> Private:
-    """Return the private names of this machine, user and run."""
+    """Return the private names of this machine, user and run. work: the directory of the run."""
     names: dict[str, str] = {}
 
     def add(name: str, instead: str) -> None:
@@ -109,10 +111,10 @@ def private_names(work: Path) -> Private:
 
 
 def versions() -> dict[str, Any]:
-    """Return the versions of Python, related packages, CANN, driver and firmware."""
+    """Return the versions of Python, of related packages, of CANN, driver and firmware; None if not installed."""
     from importlib.metadata import PackageNotFoundError, version
 
-    def of(name: str) -> Any:
+    def version_or_none(name: str) -> Any:
         try:
             return version(name)
         except PackageNotFoundError:
@@ -123,15 +125,16 @@ def versions() -> dict[str, Any]:
         "ascend_dump": __version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "packages": {name: of(name) for name in _PACKAGES},
+        "packages": {name: version_or_none(name) for name in _PACKAGES},
         **{name: installed.get(name) for name in ("CANN", "driver", "firmware")},
     }
 
 
 def write_report(file: Path, work: Path, document: Mapping[str, Any]) -> list[str]:
-    """Write the zip from the files below `work`, readable by its owner only, and return the names of its members.
+    """Write the zip `file`, readable by its owner only, and return the names of its members.
 
-    Raises WriteError.
+    work: the directory of the run; its small files become members. document: the JSON result of the self-test. Raises
+    WriteError if the zip cannot be written.
     """
     private = private_names(work)
     members = dict(_members(work, document, private))

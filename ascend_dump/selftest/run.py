@@ -1,4 +1,4 @@
-"""A whole self-test: the frameworks one after the other, their checks, and the probes of their devices."""
+"""Run a whole self-test: the programs of one framework after the other, then the checks and probes of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ascend_dump.selftest.assumptions import Assumption, Outcome, load_assumptio
 from ascend_dump.selftest.checks import CheckResult, check_runs
 from ascend_dump.selftest.evidence import FAILED, Evidence
 from ascend_dump.selftest.probes import run_probes
-from ascend_dump.selftest.processes import INTERFACE, NO_DEVICE, SUBJECTS, Ran, ScenarioRunner, Subject
+from ascend_dump.selftest.processes import INTERFACE, NO_DEVICE, SUBJECTS, ProcessResult, ScenarioRunner, Subject
 from ascend_dump.selftest.program import SELECTED
 
 __all__ = ["SelfTest", "run_selftest"]
@@ -22,10 +22,11 @@ __all__ = ["SelfTest", "run_selftest"]
 class SelfTest:
     """The state and the result of a self-test.
 
+    simulated     True if the simulated device was used
     results       one `CheckResult` for each row of the printed table
-    probed        outcomes by probe
-    on_device     a device, real or simulated, was used
-    wants_device  at least one of the frameworks needs a device
+    probed        the outcomes of probes, by name of the probe
+    on_device     True if a device, real or simulated, was used
+    wants_device  True if at least one of the frameworks needs a device
     runs          the results of processes, by framework and scenario
     """
 
@@ -34,11 +35,11 @@ class SelfTest:
     probed: dict[str, Outcome] = field(default_factory=dict)
     on_device: bool = False
     wants_device: bool = False
-    runs: dict[str, dict[str, Ran]] = field(default_factory=dict)
+    runs: dict[str, dict[str, ProcessResult]] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:
-        """True if a check failed, or the simulated device contradicts an assumption."""
+        """True if a check failed, or if a probe on the simulated device refuted an assumption."""
         is_refuted = self.simulated and any(outcome.state == "refuted" for outcome in self.probed.values())
         return is_refuted or any(result.state == "FAIL" for result in self.results)
 
@@ -47,9 +48,9 @@ class SelfTest:
         return self.wants_device and not self.on_device
 
     def assumptions(self) -> list[dict[str, Any]]:
-        """Return each assumption with its id, state, probe and evidence.
+        """Return a dict for each assumption: id, state, probe, seen (the evidence) and statement.
 
-        A simulated device confirms nothing: the state is "unknown", and `simulated` has the outcome on that device.
+        The simulated device confirms nothing. With it the state is "unknown", and the key "simulated" has the outcome.
         """
         return [self._entry(assumption) for assumption in load_assumptions()]
 
@@ -72,8 +73,9 @@ def run_selftest(
 ) -> SelfTest:
     """Run the self-test.
 
-    directory: an existing, empty directory for the dumps. frameworks: names to test, all by default. tell: called with
-    each result. Raises ConfigError for a framework that has no self-test.
+    directory: an existing, empty directory for the dumps. frameworks: names of subjects to test; all if empty.
+    simulated: use the simulated device. device: number of the device. python: path of the interpreter of the programs.
+    tell: called with each result. Raises ConfigError for a framework that has no self-test.
     """
     subjects = {subject.name: subject for subject in SUBJECTS}
     unknown = [name for name in frameworks if name not in subjects]
@@ -106,15 +108,14 @@ def _check_subject(test: SelfTest, subject: Subject, runner: ScenarioRunner) -> 
     return list(check_runs(subject, runs))
 
 
-def _evidence(runs: dict[str, Ran], *, cann: bool) -> Evidence:
-    """Return the evidence of one framework on a device.
+def _evidence(runs: dict[str, ProcessResult], *, cann: bool) -> Evidence:
+    """Return the evidence of one framework on a device. runs: results of its processes, by scenario.
 
-    The expected tensors are those of the scenario "with": every scenario computes the same ones.
-
-    cann: True if CANN writes the dumps; otherwise the evidence consists of facts only.
+    The expected arrays are those that the scenario "with" fetched, because all scenarios compute the same values.
+    cann: True if CANN writes the dump files; otherwise the evidence has no directories of dumps.
     """
-    ran = runs.get("with", runs["plain"])
-    facts = {"container": _is_container(), **ran.truth.get("facts", {})}
+    with_run = runs.get("with", runs["plain"])
+    facts = {"container": _is_container(), **with_run.truth.get("facts", {})}
     for name, run in runs.items():
         if name.startswith(INTERFACE):
             noted = run.truth.get("facts", {})
@@ -137,14 +138,14 @@ def _evidence(runs: dict[str, Ran], *, cann: bool) -> Evidence:
         overflow=dumps("overflow"),
         eager=bool(facts.get("eager", False)),
         steps=SELECTED,
-        inputs=ran.of("inputs"),
-        outputs=ran.of("outputs"),
+        inputs=with_run.arrays_of("inputs"),
+        outputs=with_run.arrays_of("outputs"),
         facts=facts,
     )
 
 
 def _is_container() -> bool:
-    """Return True if this process runs in a container, by the files and groups of Docker, Podman and Kubernetes."""
+    """Return True if files or control groups of Docker, Podman or Kubernetes show that this is a container."""
     if any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv")):
         return True
     try:

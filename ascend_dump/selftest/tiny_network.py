@@ -1,4 +1,4 @@
-"""The tiny network of several frameworks: shapes and weights of two layers, and the input of each step."""
+"""The tiny network that the programs of several frameworks run: its shapes and weights, and the input of each step."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ ROWS, IN, HIDDEN, OUT = 4, 64, 48, 8
 
 
 def weights() -> tuple[np.ndarray, np.ndarray]:
-    """Return the weights of both layers, of shape (IN, HIDDEN) and (HIDDEN, OUT), the same each time."""
+    """Return the float32 weights of the two layers, of shape (IN, HIDDEN) and (HIDDEN, OUT); the same in each call."""
     draw = np.random.default_rng(0).standard_normal
     return draw((IN, HIDDEN)).astype("f4"), draw((HIDDEN, OUT)).astype("f4")
 
 
 def run_step(run: Callable[[np.ndarray], np.ndarray], number: int, overflow: bool) -> StepSeen:
-    """Call `run` with the input of step `number`, of shape (ROWS, IN), and note its result.
+    """Call `run` with the input of step `number`, of shape (ROWS, IN), and return this input and the result.
 
-    overflow: let the first layer overflow, by an input near the largest float32.
+    overflow: use an input near the largest float32, so that the first layer overflows.
     """
     if overflow:
         x = np.full((ROWS, IN), 3e38, "f4")

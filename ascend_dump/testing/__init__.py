@@ -1,4 +1,8 @@
-"""For tests of adapters: the contract suite, the pytest plugin, `launch` and `fresh_adapters`."""
+"""Tools for tests of adapters.
+
+`contract` is a test suite for any adapter, and `pytest_plugin` has fixtures. `launch` starts a capture as
+`ascend-dump run` does, and `fresh_adapters` forgets the loaded adapters for the duration of a block.
+"""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@
         def run_step(self, target):
             return target(paddle.ones([2, 4])).numpy()
 
-The adapter must be registered under the entry point group `ascend_dump.adapters`, as users will
-have it. Override a method where the framework needs another way; a promise that a framework
-cannot keep belongs into its `check`, not into a skipped test.
+The adapter must be registered under the entry point group `ascend_dump.adapters`, as in a user's
+environment. Override a method if the framework needs different steps. Do not skip a test of a
+promise that the framework cannot keep: let the adapter's `check` report the request as a problem.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ _MakeTarget = Callable[[], Any]
 
 
 class AdapterContract:
-    """Subclass it, set `name` and `bad_request`, define `make_target` and `run_step`."""
+    """The contract suite. A subclass sets `name` and `bad_request`, and defines `make_target` and `run_step`."""
 
     #: The adapter's registered name.
     name: str = ""
     #: Settings that this framework would refuse or silently ignore.
     bad_request: Mapping[str, Any] = {}
-    #: Settings that every capture below needs.
+    #: Settings that every capture in these tests needs.
     settings: Mapping[str, Any] = {}
 
     @pytest.fixture
     def make_target(self) -> _MakeTarget:
-        """A function that makes equal targets: fresh ones that compute the same."""
-        raise NotImplementedError("define the fixture make_target, it returns a function that makes a target")
+        """A function that returns a new target in each call. All these targets compute the same results."""
+        raise NotImplementedError("define the fixture make_target: it returns a function that returns a new target")
 
     def run_step(self, target: Any) -> Any:
         """Run exactly one step of `target` and return its result."""
-        raise NotImplementedError("define run_step(target), it runs one step and returns its result")
+        raise NotImplementedError("define run_step(target): it runs one step and returns the step's result")
 
     def same(self, first: Any, second: Any) -> bool:
         """Return True if two results are bit-identical."""
@@ -65,9 +65,10 @@ class AdapterContract:
         return np.asarray(first).tobytes() == np.asarray(second).tobytes()
 
     def parts(self, target: Any) -> dict[str, Any]:
-        """Return the parts of the target that must be the very same objects after a capture, by any name.
+        """Return, by any name, the parts of the target that must be the identical objects after a capture.
 
-        By default its class, its attributes, and the items of attributes that are dictionaries, lists or tuples.
+        By default these are the target's class, its attributes, and the items of attributes that are dictionaries,
+        lists or tuples.
         """
         parts: dict[str, Any] = {"__class__": type(target)}
         for name, value in getattr(target, "__dict__", {}).items():
@@ -86,7 +87,7 @@ class AdapterContract:
 
     @pytest.fixture
     def capture(self, tmp_path: Path) -> Callable[..., ascend_dump.Capture]:
-        """`ascend_dump.capture` with this adapter, writing below `tmp_path` and strict."""
+        """`ascend_dump.capture` with this adapter and `strict=True`, writing below `tmp_path`."""
 
         def make(target: Any, **settings: Any) -> ascend_dump.Capture:
             common = {"path": tmp_path / "dumps", "strict": True, "framework": self.name, **self.settings}
@@ -95,7 +96,7 @@ class AdapterContract:
 
         return make
 
-    # The promises.
+    # Each of the following tests is one promise.
 
     def test_it_is_registered_and_usable(self) -> None:
         infos = {info.name: info for info in adapters()}
@@ -246,7 +247,7 @@ class _Planned(Exception):
 
 
 def _files(root: Path) -> dict[str, tuple[int, int]]:
-    """Size and modification time of every file below `root`."""
+    """Return size in bytes and modification time in ns of every file below `root`, by relative path."""
     files = {}
     for path in root.rglob("*"):
         if path.is_file():
@@ -256,7 +257,7 @@ def _files(root: Path) -> dict[str, tuple[int, int]]:
 
 
 def _assert_identical(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Assert that every part is still the very same object, and that none was added."""
+    """Assert that all parts are the identical objects, and that none was added or removed."""
     changed = [name for name in before if name in after and before[name] is not after[name]]
     gone, new = [name for name in before if name not in after], [name for name in after if name not in before]
     assert not changed + gone + new, f"the target differs: changed {changed}, gone {gone}, new {new}"

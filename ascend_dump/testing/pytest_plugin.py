@@ -3,10 +3,10 @@
 Three fixtures:
 
 `ascend_dump_path`     a fresh directory for dumps, below `tmp_path`
-`ascend_dump_capture`  `ascend_dump.capture` that writes there, raises instead of warning
-                       (`strict=True`), and is stopped at the end of the test
-`ascend_dump_fakes`    `ascend_dump.fakes.install` for the rest of the test; returns the device:
-                       `npu = ascend_dump_fakes("acl")`
+`ascend_dump_capture`  `ascend_dump.capture` that writes to this directory, and raises errors
+                       instead of warning (`strict=True`); stopped at the end of the test
+`ascend_dump_fakes`    a function that installs fakes until the end of the test, and returns the
+                       simulated device: `npu = ascend_dump_fakes("acl")`
 
     def test_no_overflow(ascend_dump_capture):
         with ascend_dump_capture(model, data="stats") as cap:
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from ascend_dump import Capture
     from ascend_dump.fakes.device.npu import Npu
 
-# The contract suite is imported by the tests that subclass it; its asserts are to explain themselves.
+# Tests import the contract suite to subclass it. pytest has to know it before, to explain its failed asserts.
 pytest.register_assert_rewrite("ascend_dump.testing.contract")
 
 
 @pytest.fixture
 def ascend_dump_path(tmp_path: Path) -> Path:
-    """A fresh directory for the dumps of this test."""
+    """A new directory for the dumps of this test."""
     path = tmp_path / "dumps"
     path.mkdir(mode=0o700)
     return path
@@ -51,7 +51,7 @@ def ascend_dump_capture(ascend_dump_path: Path) -> Iterator[Callable[..., Captur
 
     def start(target: Any = None, **settings: Any) -> Any:
         captured = ascend_dump.capture(target, **{"path": ascend_dump_path, "strict": True, **settings})
-        # A decorated function has its capture as an attribute.
+        # For a decorated function, `ascend_dump.capture` returns the function; its attribute is the capture.
         captures.append(captured if isinstance(captured, ascend_dump.Capture) else captured.capture)
         return captured
 
@@ -62,7 +62,7 @@ def ascend_dump_capture(ascend_dump_path: Path) -> Iterator[Callable[..., Captur
 
 @pytest.fixture
 def ascend_dump_fakes() -> Iterator[Callable[..., Npu]]:
-    """`ascend_dump.fakes.install` until the end of the test."""
+    """A function like `ascend_dump.fakes.install` that installs the fakes until the end of the test."""
     from ascend_dump.fakes import install
 
     with contextlib.ExitStack() as stack:

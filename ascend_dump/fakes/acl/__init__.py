@@ -1,1 +1,1 @@
-"""A stand-in for pyACL."""
+"""A fake of pyACL."""

@@ -1,7 +1,7 @@
-"""Memory of the fake `acl`: real addresses, with the rules about host and device enforced.
+"""Memory of the fake `acl`: blocks at real addresses, each on the side of the host or of the device.
 
-The fake returns a code or raises if a device would fault or a process would crash, so that a program with such a
-mistake fails here too.
+Where a wrong address would make a device fail or a process crash, the fake returns a code or raises an error. So a
+program with such a mistake fails here too.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ascend_dump.native.cann.acl_codes import AclError
 __all__ = ["DEVICE", "HOST", "Memory", "RtError"]
 
 HOST, DEVICE = "host", "device"
-#: aclrtMemcpyKind -> the sides of the destination and the source. Source: acl_rt.h.
+#: aclrtMemcpyKind -> the sides of destination and source. (From acl_rt.h.)
 _KINDS = {0: (HOST, HOST), 1: (DEVICE, HOST), 2: (HOST, DEVICE), 3: (DEVICE, DEVICE)}
-#: The number of objects behind pointers that stay alive.
+#: Number of objects that are kept alive because the program has a pointer to them.
 _MAX_LENT = 64
 
 
 class RtError:
-    """Codes of the runtime below acl that programs meet. Source: rt_error_codes.h."""
+    """Error codes of CANN's runtime that acl passes on to programs. (From rt_error_codes.h.)"""
 
     PARAM_INVALID = 107000
     INVALID_DEVICEID = 107001
@@ -35,7 +35,10 @@ class RtError:
 
 
 class Memory:
-    """Allocations by address; device memory is host memory that only the device may read."""
+    """The allocated blocks of host and device. Device memory is host memory to which the host has no access here.
+
+    limit: number of bytes that can be allocated.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -45,7 +48,7 @@ class Memory:
         self._lent: deque[object] = deque(maxlen=_MAX_LENT)
 
     def allocate(self, size: int, side: str) -> tuple[int, int]:
-        """Return (address, code); address 0 after a failure."""
+        """Allocate `size` bytes on a side, and return address and code. After a failure the address is 0."""
         if not _is_count(size) or size == 0:
             return 0, AclError.INVALID_PARAM
         if self._used + size > self._limit:
@@ -65,7 +68,10 @@ class Memory:
         return AclError.SUCCESS
 
     def side(self, address: int, size: int) -> str:
-        """Return the side of a range, "" if it exceeds its allocation. Unknown addresses are the program's memory."""
+        """Return the side of a range of bytes; "" if it reaches beyond the end of its block.
+
+        An address outside of all blocks is memory of the program, on the host.
+        """
         index = bisect_right(self._starts, address) - 1
         if index < 0:
             return HOST
@@ -94,7 +100,7 @@ class Memory:
         return AclError.SUCCESS
 
     def device_bytes(self, address: int, size: int) -> bytes:
-        """Return bytes of device memory. Raises ValueError for other memory."""
+        """Return a copy of device memory. Raises ValueError for other memory."""
         self._require(address, size, DEVICE)
         return ctypes.string_at(address, size)
 
@@ -103,19 +109,19 @@ class Memory:
         ctypes.memmove(address, data, len(data))
 
     def host_view(self, address: int, size: int) -> Any:
-        """Return a view of host memory. Raises ValueError for an address that the host cannot read."""
+        """Return an array of ctypes that shares host memory. Raises ValueError for memory of the device."""
         self._require(address, size, HOST)
         kind = ctypes.c_char * size
         index = bisect_right(self._starts, address) - 1
         if index >= 0:
             block, length, _ = self._blocks[self._starts[index]]
             if address < self._starts[index] + length:
-                # An array made from the view must not outlive the memory.
+                # `from_buffer` keeps the block alive as long as the view or an array made from it.
                 return kind.from_buffer(block, address - self._starts[index])
         return kind.from_address(address)
 
     def lend(self, data: bytes) -> int:
-        """Return the address of a bytes object, and keep the object alive for a while."""
+        """Return the address of a bytes object, and keep the object alive for the next `_MAX_LENT` calls."""
         self._lent.append(data)
         return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0
 

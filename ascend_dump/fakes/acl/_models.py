@@ -1,4 +1,4 @@
-"""The functions of `acl.mdl` over one `AclProcess`: models, their descriptions, data sets, execution, dump."""
+"""The functions of `acl.mdl` for one `AclProcess`: models, their descriptions, data sets, execution and the dump."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = ["DeviceBuffer", "GeError", "Models", "TensorInfo"]
 
-#: aclFormat: stand-ins have no layout.
+#: The aclFormat of all tensors. The stand-ins of models have no other layout than ND.
 _ND = 2
-#: The runtime's code for a failed operator. Source: rt_error_codes.h.
+#: The code of CANN's runtime for a failed operator. (From rt_error_codes.h.)
 _AICORE_EXCEPTION = 507015
 
 
 class GeError:
-    """Codes of GE. Source: ge_error_codes.h."""
+    """Error codes of GE. (From ge_error_codes.h.)"""
 
     PARAM_INVALID = 145000
     MODEL_PATH_INVALID = 145002
@@ -51,7 +51,7 @@ class TensorInfo(NamedTuple):
 
     @property
     def data_type(self) -> int:
-        """The aclDataType: GE's number of the type, not that of a dump file."""
+        """The number of the type as aclDataType. It is GE's number, which can differ from the number in dump files."""
         from ascend_dump.native.cann import dtypes
 
         number, _ = dtypes.encode(np.zeros(1, self.dtype))
@@ -63,7 +63,7 @@ class TensorInfo(NamedTuple):
 
 
 class _Loaded:
-    """A loaded model; `executions` is its step counter, a new one for each load."""
+    """A loaded model. `executions` counts its steps, from 0 for each load."""
 
     def __init__(self, graph: OfflineModel, inputs: list[TensorInfo], outputs: list[TensorInfo]) -> None:
         self.graph = graph
@@ -73,7 +73,7 @@ class _Loaded:
 
 
 class Models:
-    """Offline models, their descriptions and data sets, and the interface of the dump."""
+    """The functions of `acl.mdl`. Each public attribute is one of them."""
 
     def __init__(self, process: AclProcess) -> None:
         self._process = process
@@ -187,7 +187,7 @@ class Models:
     get_output_size_by_index = partialmethod(_size, "outputs")
     get_input_dims = partialmethod(_dims, "inputs")
     get_output_dims = partialmethod(_dims, "outputs")
-    #: The stand-ins have static shapes: the current dimensions are those of the description.
+    #: Models here have static shapes, so the current dimensions are those of the description.
     get_cur_output_dims = get_output_dims
     get_input_name_by_index = partialmethod(_name, "inputs")
     get_output_name_by_index = partialmethod(_name, "outputs")
@@ -266,7 +266,7 @@ class Models:
 
 
 def _describe(graph: OfflineModel) -> _Loaded:
-    import ml_dtypes  # noqa: F401  (numpy knows its types by name from here on)
+    import ml_dtypes  # noqa: F401  (its import lets np.dtype accept names such as "bfloat16")
 
     from ascend_dump.fakes.device.graph import output_specs
 

@@ -1,4 +1,4 @@
-"""The functions of `acl.rt` and `acl.util` over one `AclProcess`."""
+"""The functions of `acl.rt` and `acl.util` for one `AclProcess`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ __all__ = ["AclRuntime", "Util"]
 
 #: aclrtRunMode: the program runs on the host.
 _RUN_MODE_HOST = 1
-#: The characters of numpy's own types: `ptr_to_numpy` takes their numbers.
+#: The type characters of numpy. `ptr_to_numpy` takes the numbers of these types.
 _TYPES = "?bBhHiIlLqQefdgFDG"
 
 
 class AclRuntime:
-    """Devices, contexts, streams and memory; functions return a code, alone or last."""
+    """The functions of `acl.rt` for devices, contexts, streams and memory.
+
+    They return a code, or a tuple whose last item is a code.
+    """
 
     def __init__(self, process: AclProcess) -> None:
         self._process = process
@@ -43,7 +46,7 @@ class AclRuntime:
         return self._process.npu.device_id, AclError.SUCCESS
 
     def get_device_count(self) -> tuple[int, int]:
-        # Devices with a lower number exist, but another process uses them.
+        # Devices with lower numbers exist too. They count as used by other processes, so they cannot be set.
         return self._process.npu.device_id + 1, AclError.SUCCESS
 
     def get_run_mode(self) -> tuple[int, int]:
@@ -83,7 +86,10 @@ class AclRuntime:
 
 
 class Util:
-    """Conversions between Python objects and host addresses. Raises ValueError if a process would crash."""
+    """The functions of `acl.util`: conversions between Python objects and addresses of host memory.
+
+    They raise ValueError where a real process would crash.
+    """
 
     def __init__(self, process: AclProcess) -> None:
         self._memory = process.memory
@@ -98,7 +104,9 @@ class Util:
 
     def numpy_to_ptr(self, array: np.ndarray[Any, Any]) -> int:
         if not array.flags.c_contiguous:
-            raise ValueError("the array is not contiguous, and its address has no strides: use numpy.ascontiguousarray")
+            raise ValueError(
+                "the array is not contiguous, so its address does not describe it: use numpy.ascontiguousarray"
+            )
         return self._memory.lend_array(array)
 
     def ptr_to_numpy(self, ptr: int, shape: Sequence[int], data_type: int) -> np.ndarray[Any, Any]:

@@ -1,25 +1,25 @@
-"""A stand-in for pyACL's module `acl`, for applications that run offline models.
+"""A fake of pyACL's module `acl`, for applications that run offline models.
 
     with ascend_dump.fakes.install("acl") as npu:
         import acl
         acl.init("acl.json")
 
-Return codes, their order of checks and the dump interface are those of the real library. Models are the JSON
-stand-ins of `ascend_dump.fakes.device.offline_model`; the simulated device executes them and writes the dump.
+The return codes, the order of checks and the dump interface are those of the real library. A model is not a real .om
+file, but a JSON file (`ascend_dump.fakes.device.offline_model`). The simulated device executes it, and writes the dump.
 
 Differences from pyACL on a device:
 
-- Only the functions below exist: no `acl.op`, `acl.media`, `acl.prof`, no dynamic shapes or AIPP.
+- `acl.op`, `acl.media` and `acl.prof` do not exist, nor do functions for dynamic shapes and AIPP.
 - There is one simulated device. If its number is n, `get_device_count` returns n + 1, but lower ones cannot be set.
 - The pointer that `acl.util` returns for bytes or an array stays valid for the next 64 calls that return such a
   pointer; in pyACL it is valid only as long as the object exists.
-- Work in a stream is done when the stream is synchronised, never before. The default stream (0) is synchronous.
-- With an invalid pointer `acl.util` raises ValueError and `acl.rt.memcpy` returns 107000; the real process crashes.
-- `acl.mdl.load_*` before `acl.init` returns 100001; the real library refuses only some of its functions.
-- In the fake, `acl.mdl.finalize_dump` also ends the dump that `acl.init` began. Models stay loaded, but are not dumped;
-  CANN's documentation asks to unload them first.
+- Work in a stream is done when the stream is synchronised, never before. In the default stream (0) it is done at once.
+- For an invalid pointer, `acl.util` raises ValueError and `acl.rt.memcpy` returns 107000. A real process crashes.
+- `acl.mdl.load_*` before `acl.init` returns 100001. In the real library, only some functions refuse such a call.
+- `acl.mdl.finalize_dump` also ends a dump that `acl.init` began. Models stay loaded, but are no longer dumped. CANN's
+  documentation asks programs to unload them first.
   (assumption acl.finalize_ends_init) (assumption acl.loaded_models_stop)
-- Paths must be text: a `pathlib.Path` raises TypeError, as in an extension module.
+- As in pyACL, paths have to be text: a `pathlib.Path` raises TypeError.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["modules"]
 
 
 class _Acl:
-    """The functions of the module `acl` itself."""
+    """The functions of the module `acl` that are in no submodule."""
 
     def __init__(self, process: AclProcess) -> None:
         self._process = process
@@ -72,7 +72,7 @@ class _Acl:
 
 
 def modules(npu: Npu) -> Mapping[str, ModuleType]:
-    """Return the modules of one process with pyACL, bound to `npu`."""
+    """Return the modules of pyACL. They use the device `npu`."""
     process = process_of(npu)
     parts = {
         "acl": _Acl(process),
@@ -92,7 +92,7 @@ def _module(name: str, part: object) -> ModuleType:
 
 
 def _with_int_codes(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function so that it returns status codes as int instead of `AclError`, as the extension module does."""
+    """Wrap a function so that it returns codes as plain int instead of `AclError`, as pyACL does."""
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:

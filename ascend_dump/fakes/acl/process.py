@@ -1,6 +1,6 @@
-"""The process around the fake `acl`: initialisation, the dump interface, devices, contexts, streams.
+"""acl's state in one process: initialisation, the dump interface, devices, contexts and streams.
 
-Source of the order of calls and their codes: acl's `acl.cpp` and `toolchain/dump.cpp`.
+The order of checks and the codes are those of acl's `acl.cpp` and `toolchain/dump.cpp`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 __all__ = ["AclProcess", "process_of"]
 
+#: Number of bytes that a process can allocate.
 _MEMORY = 1 << 34
-#: Handles look like addresses, but are not readable memory.
+#: The first handle of an object, and the distance to the next one. Handles look like addresses, but point to no memory.
 _FIRST_HANDLE, _STEP = 0x7F0000000000, 0x40
 
 
 class AclProcess:
-    """acl's state of one process, around one simulated device."""
+    """acl's state in one process that uses the simulated device `npu`."""
 
     def __init__(self, npu: Npu) -> None:
         self.npu = npu
@@ -34,7 +35,7 @@ class AclProcess:
         self._first_config: Optional[str] = None
         self._dump_begun = False
         self._message = ""
-        #: Called by `finalize`.
+        #: The function with which `finalize` unloads all models.
         self.unload_models: Callable[[], None] = lambda: None
         self._handles = itertools.count(_FIRST_HANDLE, _STEP)
         self._objects: dict[int, Any] = {}
@@ -60,7 +61,7 @@ class AclProcess:
     def finalize(self) -> int:
         if self._finalised:
             return self.fail(AclError.REPEAT_FINALIZE, "acl.finalize has been called already")
-        # Before an initialisation the call succeeds and does nothing.
+        # If acl was never initialised, the call succeeds and does nothing.
         if self.initialised:
             self.npu.disarm_acl()
             self.unload_models()
@@ -129,7 +130,7 @@ class AclProcess:
 
     @property
     def context(self) -> int:
-        """The context of this thread, 0 for none."""
+        """The handle of this thread's context, 0 if it has none."""
         context: int = getattr(self._thread, "context", 0)
         return context
 
@@ -169,7 +170,10 @@ class AclProcess:
         return self.add(("stream", [])), AclError.SUCCESS
 
     def enqueue(self, stream: int, work: Callable[[], int]) -> int:
-        """Delay work until the synchronization, as a device does; 0 is the default stream."""
+        """Add work to a stream, and return a code. It is done when the stream is synchronised.
+
+        In the default stream, 0, it is done at once, and its code is returned.
+        """
         if not self.context:
             return RtError.CONTEXT_NULL
         if not stream:
@@ -195,7 +199,7 @@ class AclProcess:
         codes = [self.synchronize_stream(stream) for stream in streams]
         return next((code for code in codes if code), AclError.SUCCESS)
 
-    # Objects behind handles.
+    # Objects that the program refers to by handles.
 
     def add(self, item: tuple[str, Any]) -> int:
         handle = next(self._handles)
@@ -203,7 +207,7 @@ class AclProcess:
         return handle
 
     def get(self, handle: int, kind: str) -> Any:
-        """Return the object of a handle, None for an object of another kind."""
+        """Return the object with this handle; None if there is none, or if it is of another kind."""
         actual_kind, value = self._objects.get(handle, ("", None))
         return value if actual_kind == kind else None
 
@@ -215,7 +219,7 @@ class AclProcess:
 
 
 def process_of(npu: Npu) -> AclProcess:
-    """Return the process around this device: fakes that share a device share acl's state."""
+    """Return acl's state for a device, created at the first call. All fakes that use the device share it."""
     if npu.process is None:
         npu.process = AclProcess(npu)
     process: AclProcess = npu.process
@@ -223,7 +227,7 @@ def process_of(npu: Npu) -> AclProcess:
 
 
 def _path(config: object) -> str:
-    """Return a path of text. Raises TypeError for a Path, as an extension module does."""
+    """Return the path if it is text. Raises TypeError for a `pathlib.Path`, as pyACL does."""
     if not isinstance(config, str):
         raise TypeError(f"argument must be str, not {type(config).__name__}")
     return config

@@ -1,20 +1,23 @@
-"""Eager operators on the simulated device: API calls (L2) around kernels (L0), as opbase reports them to adump.
+"""Dump files of eager operators: API calls (L2) and the kernels (L0) that they launch, as opbase reports them to adump.
 
-Each report is a file: the inputs of the call, the inputs and the outputs of each kernel, the outputs of the call.
-Sources in hicann/opbase aa3cd74: op_executor.cpp:987 (calls), common/inc/kernel_launcher.h:168-195 (kernels, overflow),
-op_dfx.cpp:148, 817, 1132, 1211 (counter, names, overflow), common/utils/bridge_dfx.cpp:21-44 and op_cache.cpp:1470
-(switches), individual_op/executor/indv_dump.cpp:130-175, 343 (generated APIs). In hicann/runtime 681ef761, adump:
-dump_manager.cpp:519-595 (which reports become files), dump_stream_info.cpp:200, 385 (files of captured calls).
+A *report* is what one file contains. A call reports its inputs, then the inputs and the outputs of each kernel, and
+last its outputs. Sources in hicann/opbase aa3cd74: op_executor.cpp:987 (calls), common/inc/kernel_launcher.h:168-195
+(kernels, overflow), op_dfx.cpp:148, 817, 1132, 1211 (counter, names, overflow), common/utils/bridge_dfx.cpp:21-44 and
+op_cache.cpp:1470 (switches), individual_op/executor/indv_dump.cpp:130-175, 343 (generated APIs). In hicann/runtime
+681ef761, adump: dump_manager.cpp:519-595 (which reports become files), dump_stream_info.cpp:200, 385 (files of captured
+calls).
 
 Differences from these sources:
 
-- All replays of a captured graph append to the files of the first. By dump_stream_info.cpp:513-529 the record of a file
-  is freed after the first replay, so that a device may do anything at the second. (assumption cann.captured_name)
-- Which kernels an API launches besides depends on types, shapes and the device: here it is one, with those around it
-  that bring operands in order and write to views. Types with kernels on AI Core are all but float64 and complex128.
-- nn.LSTM and nn.GRU call the APIs of their parts, and not aclnnLSTM and aclnnGRU; aclnnInplaceMish, aclnnInplaceLog10
-  and aclnnSearchSorteds take one number, and not two.
-- A reused executor is found by the API and by shapes and types of its tensors, without scalars.
+- All replays of a captured graph append to the files of the first replay. In the real library, the record of a file is
+  freed after the first replay (dump_stream_info.cpp:513-529), so the behaviour at the second one is undefined.
+  (assumption cann.captured_name)
+- On a device, the kernels that an API launches depend on types, shapes and the device. Here it is one main kernel, and
+  kernels that put operands in order and write results to views. AI Core has kernels for all types but float64 and
+  complex128.
+- nn.LSTM and nn.GRU call the APIs of their parts, instead of aclnnLSTM and aclnnGRU. aclnnInplaceMish,
+  aclnnInplaceLog10 and aclnnSearchSorteds advance the counter of calls by one, instead of two.
+- An executor is reused if the API, and the shapes and types of its tensors, are the same. Scalars are not compared.
 """
 
 from __future__ import annotations
@@ -38,12 +41,12 @@ if TYPE_CHECKING:
 __all__ = ["ApiCall", "ApiReports", "CapturedReports", "Kernel"]
 
 _ID_MASK = 0xFFFF
-#: The types that the check for Inf and NaN reads.
+#: The types of tensors that are checked for Inf and NaN.
 _CHECKED_TYPES = ("float32", "float16", "bfloat16")
 
 
 class Kernel(NamedTuple):
-    """One kernel of an API call, and its tensors. is_reported: it runs on AI Core; others are not dumped."""
+    """A kernel of an API call, with its tensors. is_reported: True if it runs on AI Core; others are not dumped."""
 
     name: str
     inputs: Sequence[_Array]
@@ -52,10 +55,12 @@ class Kernel(NamedTuple):
 
 
 class ApiCall(NamedTuple):
-    """One call of an API such as aclnnAdd. inputs, outputs: whole storages, see `_views.DeviceTensor`.
+    """A call of an API such as aclnnAdd.
 
-    generated: the API is generated from the description of its only kernel, and reports that kernel only.
-    overflowed: in saturation mode, the device has set its overflow status.
+    inputs, outputs  whole storages of its tensors (see `torch_npu._views.DeviceTensor`)
+    generated        True if CANN's build generates the API from the description of its kernel; then only the kernel is
+                     reported
+    overflowed       True if, in saturation mode, the device set its overflow status
     """
 
     api: str
@@ -67,11 +72,11 @@ class ApiCall(NamedTuple):
 
     @property
     def executor(self) -> Hashable:
-        """The key of its executor: equal calls have the same one."""
+        """The key of the call's executor, the object that opbase reuses for equal calls."""
         return self.api, *((array.shape, array.dtype) for array in (*self.inputs, *self.outputs))
 
     def reports(self) -> Iterator[_Report]:
-        """Yield the files in the order in which they are written, without those that have no tensor."""
+        """Yield the reports of the call in the order in which their files are written."""
         if not self.generated:
             yield _Report(None, "input")
         for position, kernel in enumerate(self.kernels):
@@ -82,13 +87,17 @@ class ApiCall(NamedTuple):
 
 
 class _Report(NamedTuple):
-    """One file, if it is written. kernel: its position in the API call; None for the call itself."""
+    """The content of a file: one side ("input" or "output") of a kernel, or of the call itself.
+
+    kernel: index of the kernel in the call; None for the call itself. is_written: False if no file is written.
+    """
 
     kernel: Optional[int]
     io: str
     is_written: bool = True
 
     def is_launched(self) -> bool:
+        """Return True if a kernel is launched between the previous report and this one."""
         return self.kernel is not None and self.io == "output"
 
 
@@ -100,16 +109,19 @@ class _CapturedFile(NamedTuple):
 
 
 class CapturedReports(NamedTuple):
-    """An API call in a graph. Its replays append to the files that were named at the capture."""
+    """An API call that a graph captured. Replays append to `files`, whose names the capture determined.
+
+    tasks: the task ids of its kernels.
+    """
 
     files: Sequence[_CapturedFile]
     tasks: Sequence[int]
 
 
 class ApiReports:
-    """The API calls of one process.
+    """The reports of all API calls of one process.
 
-    The switches for overflow and exceptions are read at the first call, and stay.
+    The switches of overflow detection and of exception dumps are read at the first call. Later changes have no effect.
     (assumption torch_npu.overflow_switch)
     (assumption torch_npu.exception_switch)
     """
@@ -117,10 +129,10 @@ class ApiReports:
     def __init__(self, service: DumpService) -> None:
         self._service = service
         self._numbers = itertools.count()
-        #: The executors of calls that may be found again.
+        #: The keys of executors that can be reused.
         self._executors: set[Hashable] = set()
         self._dump_numbers = itertools.count()
-        #: The last task that was launched.
+        #: The id of the last task that was launched.
         self._task = 0
         self._stamp = 0
         self._checks_overflow: Optional[bool] = None
@@ -136,7 +148,10 @@ class ApiReports:
         saturates: bool,
         fails: Callable[[str], bool],
     ) -> Iterator[tuple[str, int, bool]]:
-        """Run a call and write its files. Yields name, task and failure of each kernel; the call ends with a failure.
+        """Run a call, write its files, and yield for each kernel its name, its task, and True if it fails.
+
+        After a kernel failed, no other one runs. saturates: the process is in saturation mode. fails: returns True for
+        the name of a kernel that fails.
 
         (assumption torch_npu.split_files)
         (assumption torch_npu.call_counter)
@@ -164,7 +179,9 @@ class ApiReports:
                 self._write_overflow(call, report, number, stream, arming)
 
     def capture(self, call: ApiCall, arming: Optional[Arming], *, stream: int) -> CapturedReports:
-        """Name the files of the replays of a call, by the current settings. Statistics and overflow are skipped.
+        """Capture a call: determine the files to which its replays append, by the current settings.
+
+        There are none for a dump of statistics, and for overflow detection.
 
         (assumption cann.captured_name)
         (assumption cann.captured_characters)
@@ -188,7 +205,10 @@ class ApiReports:
         return CapturedReports(files, tasks)
 
     def replay(self, captured: CapturedReports, call: ApiCall, arming: Optional[Arming]) -> None:
-        """Append the tensors of one replay. The host also writes headers without tensors."""
+        """Append the tensors of one replay to the files. A header is written even if there are no tensors.
+
+        Nothing is written if no dump is on.
+        """
         for file in captured.files if arming is not None else ():
             tensors = self._tensors(call, [file.report], file.mode, file.name.op_name)
             self._service.disk.write_dump(
@@ -204,10 +224,12 @@ class ApiReports:
             self._registers_exceptions = exception is not None and exception.kind == "norm"
 
     def _begin(self, call: ApiCall, dumps: bool) -> int:
-        """Return the number of a call. A generated API has none of its own while it is dumped: each file has one.
+        """Advance the counter of calls, and return the number of a call.
 
-        Unless something is dumped or watched, op-plugin asks for the executor of an equal call before, and takes a
-        number for that (op_dfx.cpp:1240, op_cache.cpp:1470). A call whose executor is found takes no other one.
+        While something is dumped, the number of a call of a generated API is -1, because each of its files takes a
+        number. If nothing is dumped, and neither overflow nor exceptions are checked, op-plugin first looks for the
+        executor of an equal call, and takes a number for that (op_dfx.cpp:1240, op_cache.cpp:1470). Only if there is
+        none, the call takes another number.
         """
         if dumps or self._checks_overflow or self._registers_exceptions:
             return -1 if call.generated and dumps else next(self._numbers)
@@ -218,7 +240,7 @@ class ApiReports:
         return next(self._numbers)
 
     def _launch(self) -> int:
-        """Return the task of a kernel; a dump is a kernel, too."""
+        """Return the id of the next task. Kernels are tasks, and writing a file is one, too."""
         self._task += 1
         return self._task & _ID_MASK
 
@@ -234,7 +256,7 @@ class ApiReports:
     def _write(
         self, call: ApiCall, reports: Sequence[_Report], number: int, stream: int, arming: Optional[Arming]
     ) -> None:
-        """Write a file, unless adump has no dump on. Empty tensors are left out.
+        """Write the file of these reports if a dump of kernels or overflow detection is on. Empty tensors are left out.
 
         (assumption torch_npu.no_model_levels)
         (assumption torch_npu.left_out_side)
@@ -264,9 +286,10 @@ class ApiReports:
         return tensors
 
     def _overflows(self, call: ApiCall, kernel: Kernel, arming: Optional[Arming], saturates: bool) -> bool:
-        """Return True to report a kernel as an overflow: by the device's status in saturation mode, or by its outputs.
+        """Return True if overflow detection is on, and a kernel overflowed.
 
-        Generated APIs ask for the switch at each call. (assumption torch_npu.overflow_values)
+        In saturation mode this is read from the device's status, else from the kernel's outputs. Generated APIs read
+        the switch of the detection at each call, other APIs only once. (assumption torch_npu.overflow_values)
         """
         if not (arming is not None and arming.overflow if call.generated else self._checks_overflow):
             return False
@@ -277,7 +300,9 @@ class ApiReports:
     def _write_overflow(
         self, call: ApiCall, report: _Report, number: int, stream: int, arming: Optional[Arming]
     ) -> None:
-        """Write the tensors of a kernel that overflowed: one file, but two for a generated API. There is no record.
+        """Write the inputs and outputs of a kernel that overflowed: to one file, for a generated API to two files.
+
+        No overflow record is written.
 
         (assumption torch_npu.overflow_file)
         """
@@ -296,7 +321,7 @@ class ApiReports:
         self._service.report_failure(failed, exception)
 
     def _now(self) -> int:
-        # Files of one kernel are never written within a microsecond; a clock that stands still must not join them.
+        # The time is in the names of files. It has to differ even if a test's clock stands still.
         self._stamp = max(self._stamp + 1, self._service.now())
         return self._stamp
 

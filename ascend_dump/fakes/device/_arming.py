@@ -1,7 +1,7 @@
-"""Settings of the simulated device's dump service, from the dump JSON, session options and the environment.
+"""Read the settings of the simulated device's dump service: from a dump JSON, session options and the environment.
 
-`cann.config` decides if a configuration is valid. Sources: acl dump.cpp (return codes), adump dump_manager and
-dump_setting, GE dump_callback and dump_properties.
+`native.cann.config` decides whether a configuration is valid. Sources: acl dump.cpp (return codes), adump dump_manager
+and dump_setting, GE dump_callback and dump_properties.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from ascend_dump.native.cann.config.parse import read_config
 
 __all__ = ["Answer", "Arming", "ArmingError", "ExceptionDump", "read_acl", "read_environment", "read_options"]
 
+#: Scene in ASCEND_DUMP_SCENE -> kind of exception dump.
 _ENV_SCENES = {"aic_err_brief_dump": "brief", "aic_err_norm_dump": "norm", "aic_err_detail_dump": "detail"}
 _SCENES = {**_ENV_SCENES, "lite_exception": "brief"}
 _OP_OVERFLOW, _OPERATOR = 4, 1
 _OP_LEVEL, _KERNEL_LEVEL = 1, 2
-#: Beginnings of the names of A2 and A3, where overflow detection has one mode.
+#: Name prefixes of the chips of A2 and A3, on which overflow detection has only the mode "all".
 _ONE_DEBUG_MODE = ("Ascend910B", "Ascend910_93")
 
 
 class ArmingError(NamedTuple):
-    """An error of a refused configuration: CANN's code (EP0001, E10001, …), its text and the key."""
+    """An error in a configuration. code: CANN's, such as EP0001 or E10001. where: the key."""
 
     code: str
     message: str
@@ -38,13 +39,16 @@ class ArmingError(NamedTuple):
 class Arming(NamedTuple):
     """The settings of the dump service.
 
-    root        text of `<dump path>/<time>`, absolute
-    ge          GE's settings for models; None if GE refused the configuration or takes no part
-    kernels     True to dump eager operators, as the watcher also does (adump dump_config_converter.cpp:964)
-    single_ops  True to dump single-operator calls
-    overflow    True if single operators report overflow
-    by_options  True for settings from session options
-    stats       names of the chosen statistics in CANN; () for the usual six
+    root        the absolute path `<dump path>/<time>`, as text
+    ge          GE's settings for models; None if GE refuses the configuration
+    mode        the sides to dump: "input", "output" or "all"
+    data        "tensor" or "stats"
+    stats       CANN's names of the requested statistics; () for the usual six
+    kernels     True to dump eager operators; a watcher sets it too (adump dump_config_converter.cpp:964)
+    single_ops  True to dump single operators of acl
+    overflow    True if eager and single operators report overflow
+    watcher     True for the scene "watcher"
+    by_options  True if the settings come from session options
     """
 
     root: str
@@ -60,19 +64,19 @@ class Arming(NamedTuple):
 
     @property
     def models(self) -> bool:
-        """True if GE dumps or checks models."""
+        """True if GE dumps models, or checks them for overflow."""
         return self.ge is not None and (self.ge.status or self.ge.debug)
 
 
 class ExceptionDump(NamedTuple):
-    """kind: "brief", "norm" or "detail". path: the directory, as in the settings."""
+    """The setting of an exception dump. kind: "brief", "norm" or "detail". path: its directory."""
 
     kind: str
     path: str
 
 
 class Answer(NamedTuple):
-    """The return code and the new settings. `log`: lines for CANN's own log only."""
+    """The result of reading a configuration: return code, errors, new settings, and lines for CANN's own log."""
 
     code: int
     errors: tuple[ArmingError, ...] = ()
@@ -131,7 +135,10 @@ def _arming(
 
 
 def read_options(options: Mapping[str, str], *, env: Mapping[str, str], cwd: str, soc: str, time: str) -> Answer:
-    """Read the options of a session as GE does; code 0 or -1. (assumption cann.overflow_modes)"""
+    """Read the options of a session as GE does. The code is 0, or -1 if GE refuses one.
+
+    time: the name of the time directory. (assumption cann.overflow_modes)
+    """
     problems = check_ge_options(options, situation=Situation(env=env, cwd=cwd, soc=soc))
     errors = tuple(
         ArmingError(problem.native, problem.message, problem.where)
@@ -168,7 +175,7 @@ def read_options(options: Mapping[str, str], *, env: Mapping[str, str], cwd: str
 
 
 def read_environment(env: Mapping[str, str], cwd: str) -> Optional[ExceptionDump]:
-    """Return the exception dump that the environment turns on before any configuration.
+    """Return the exception dump that environment variables set before any configuration, None if there is none.
 
     (assumption cann.exception_environment)
     """
@@ -181,7 +188,9 @@ def read_environment(env: Mapping[str, str], cwd: str) -> Optional[ExceptionDump
 
 
 def _absolute(path: str, cwd: str) -> str:
-    """Return the directory of the host's writer: below `cwd` for a relative path, and for a path behind an address.
+    """Return the directory to which files are written: below `cwd` for a relative path.
+
+    A path that begins with an IP address is also below `cwd`.
 
     (assumption cann.address_path)
     """

@@ -1,4 +1,4 @@
-"""Dump files of one executed operator: names, headers, statistics, overflow records.
+"""Write the files of one executed operator: dump files, statistics, overflow records and exception dumps.
 
 Sources: aicpu_schedule dump_task (device writer), adump dump_stream_info (captured streams) and exception_dumper,
 adx_dump_record (chosen statistics), GE data_dumper (header, Opdebug).
@@ -34,10 +34,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Addresses", "KernelCall", "exception_file", "opdebug_file", "operator_file", "tensors_of"]
 
-#: The header's attribute that describes the slices of FFTS+; the device writes no other.
+#: The attribute with the slices of FFTS+. The device writes no other attribute to headers.
 _SLICES = "_sgt_json_info"
+#: The first address of device memory, and the distance of which addresses are multiples.
 _BASE, _ALIGNMENT = 0x12C040000000, 512
-#: The columns in the host's order -> their index in `format_statistics`.
+#: Statistics that `dump_stats` can request, in the order of the columns -> index in the result of `format_statistics`.
 _CHOSEN = {"Max": 0, "Min": 1, "Avg": 2, "Nan": 4, "Negative Inf": 5, "Positive Inf": 6}
 _TITLES = {"Nan": "Nan Count", "Negative Inf": "Negative Inf Count", "Positive Inf": "Positive Inf Count"}
 _MAGIC_SOCS = ("Ascend910B", "Ascend910_93", "Ascend950")
@@ -45,14 +46,14 @@ _UINT8, _ND = 4, 2
 
 
 class Addresses:
-    """Device addresses. An operator's tensor has the same address while its size is the same."""
+    """The addresses of tensors on the device. A tensor of an operator keeps its address while its size is the same."""
 
     def __init__(self) -> None:
         self._addresses: dict[tuple[object, ...], int] = {}
         self._next = _BASE
 
     def find(self, nbytes: int, *owner: object) -> int:
-        """Return the address of a tensor, by its owner (model, operator, side, index)."""
+        """Return the address of a tensor. owner: what identifies it, such as model, operator, side and index."""
         key = (*owner, nbytes)
         if key not in self._addresses:
             self._addresses[key] = self._next
@@ -61,7 +62,13 @@ class Addresses:
 
 
 class KernelCall(NamedTuple):
-    """One execution of an operator. formats, original_shapes: by position, such as "input0"."""
+    """One execution of an operator.
+
+    task, stream              ids in the file name
+    model_id                  None outside of models
+    formats, original_shapes  by position, such as "input0"
+    attrs                     attributes of the operator
+    """
 
     node: Node
     inputs: tuple[_Array, ...]
@@ -75,7 +82,7 @@ class KernelCall(NamedTuple):
 
 
 def tensors_of(call: KernelCall, side: str, addresses: Addresses) -> list[tuple[Tensor, Any]]:
-    """Return the tensors of one side ("input" or "output") in the form of headers, with their bytes.
+    """Return the tensors of one side ("input" or "output"): the description in the header, and the bytes.
 
     (assumption cann.original_dtype)
     """
@@ -86,7 +93,7 @@ def tensors_of(call: KernelCall, side: str, addresses: Addresses) -> list[tuple[
         layout = format_number(call.formats.get(position, "ND"))
         tensor, data = tensor_of(side, index, array, format=layout, original_shape=call.original_shapes.get(position))
         if side == "output" and names:
-            # GE stores its own number of the type here.
+            # The original operator's type has GE's number, not that of dump files.
             origin = OriginalOp(names[-1], index, dtypes.to_ge(tensor.data_type), layout)
             tensor = tensor._replace(original_op=origin)
         address = addresses.find(tensor.size, call.model_id, call.node.name, position)
@@ -105,9 +112,11 @@ def operator_file(
     stats: Sequence[str] = (),
     attrs: Mapping[str, Any] = {},
 ) -> None:
-    """Write an operator's file, or its statistics; nothing for an operator without a byte of data.
+    """Write the dump file of an operator, or its statistics if `data` is "stats".
 
-    Tensors are numbered without those of a blacklist.
+    directory, name: the path. header_name: the operator's name in the header. stats: requested statistics. attrs:
+    attributes of the operator. Nothing is written if no tensor has a byte. Tensors that a blacklist excludes are not in
+    `tensors`, and statistics number the remaining ones without gaps.
 
     (assumption cann.file_name)
     (assumption cann.one_header_in_a_file)
@@ -128,7 +137,10 @@ def operator_file(
 def opdebug_file(
     disk: Disk, directory: str, call: KernelCall, address: int, *, status: int, unit: str, soc: str, stamp: int
 ) -> None:
-    """Write the overflow record of one operator. The file is named after the debug task, task 0 of the stream.
+    """Write the overflow record of an operator.
+
+    The file has the name of the debug operator, with task 0. address: of the record's buffer. status, unit: as in
+    `Faults.overflow`. stamp: the time in µs.
 
     (assumption cann.overflow_file)
     (assumption cann.overflow_task)
@@ -160,7 +172,9 @@ def opdebug_file(
 def exception_file(
     disk: Disk, path: str, device: int, kind: str, call: KernelCall, addresses: Addresses, now: float
 ) -> None:
-    """Write the host's file of a failed operator: brief or norm, named with the local time.
+    """Write the exception dump of a failed operator. The file name contains the local time.
+
+    path: directory of the setting. kind: "brief" or "norm". now: seconds since the epoch.
 
     (assumption cann.exception_names)
     """
@@ -201,7 +215,7 @@ def _statistics(tensors: Sequence[tuple[Tensor, Any]], chosen: Sequence[str]) ->
 
 
 def _chosen_row(tensor: Tensor, data: Any, columns: Sequence[str], l2norm: bool) -> str:
-    """Return the host's line of the statistics that the AI Core computed; NA for other types.
+    """Return the line of a tensor in a table of requested statistics. Types that AI Core lacks have NA in all columns.
 
     (assumption cann.stats_chosen)
     """

@@ -1,4 +1,4 @@
-"""A model loaded on the simulated device, with the dump settings at the time of loading."""
+"""A model that is loaded on the simulated device, with the dump settings from the time when it was loaded."""
 
 from __future__ import annotations
 
@@ -17,16 +17,20 @@ if TYPE_CHECKING:
 
 __all__ = ["LoadedModel"]
 
-#: The prefix of collective operators: the watched outputs are not written again after them.
+#: Prefix of the types of collective operators. A watcher writes nothing after them.
 _COLLECTIVE = "Hcom"
 
 
 class LoadedModel:
-    """One loaded model with the settings at the time of loading; later settings do not apply.
+    """A loaded model. Dump settings that change after it was loaded do not apply to it.
 
+    nodes         its operators by name
+    tasks         their task ids by name
+    arming        the settings of the dump service; None if no dump was on
+    session       the GE session that loaded it
     step          the value of the step counter; None without a counter
-    memory        watched and trampled operators: operator name -> its execution, with the outputs on the device
-    log           lines for CANN's log only
+    memory        operators in this step whose outputs are watched or trampled: name -> execution with these outputs
+    log           lines for CANN's log
     """
 
     def __init__(
@@ -60,7 +64,7 @@ class LoadedModel:
         if arming is None or arming.ge is None:
             return
         try:
-            # Overflow is detected at every step.
+            # The steps apply to dumps of tensors only. Overflow is detected at every step.
             self._steps = parse_steps(arming.ge.step) if arming.ge.status else None
         except ValueError as error:
             self.log.append(f"{name}: the device refuses the dump information of the model: {error}")
@@ -69,7 +73,7 @@ class LoadedModel:
         self._selected = {node.name: node.name in chosen for node in ops}
 
     def find_node(self, op_type: str, name: str, original_names: Sequence[str], *, no_task: bool) -> Node:
-        """Return the operator of that name; a new one is added to the model."""
+        """Return the operator with this name. If the model has none, it is added."""
         node = self.nodes.get(name)
         if node is None:
             node = Node(name, op_type, (), "", original_names=tuple(original_names), no_task=no_task)
@@ -80,17 +84,20 @@ class LoadedModel:
         return node
 
     def outputs_of(self, name: str) -> tuple[np.ndarray[Any, Any], ...]:
-        """Return an operator's current outputs on the device, () unless they are watched or trampled."""
+        """Return the current outputs of a watched or trampled operator; () for other operators."""
         return self.memory[name].outputs if name in self.memory else ()
 
     def dumps(self, node: Node, step: Optional[int]) -> bool:
-        """Return True to dump this execution of an operator. With steps set and no step counter: never.
+        """Return True if the settings select this operator and step for a dump of tensors.
+
+        If steps are set, and the model has no step counter (`step` is None), nothing is dumped.
 
         (assumption cann.no_step_counter)
         """
         return not self.watches and not self.detects and self._selected.get(node.name, False) and self.at_step(step)
 
     def at_step(self, step: Optional[int]) -> bool:
+        """Return True if the settings select this step."""
         if not self._loaded:
             return False
         if self._steps is None:
@@ -99,7 +106,7 @@ class LoadedModel:
 
     @property
     def detects(self) -> bool:
-        """True if overflow detection is on. The model must be built for it."""
+        """True if overflow detection is on, and the model was built with `--status_check=1`."""
         ge = None if self.arming is None else self.arming.ge
         return ge is not None and ge.debug and not ge.status and self._status_check
 
@@ -108,7 +115,9 @@ class LoadedModel:
         return self.arming is not None and self.arming.watcher
 
     def is_watched(self, node: Node, step: Optional[int]) -> bool:
-        """Return True for a watched operator: only names after fusion count, only in static graphs.
+        """Return True if a watcher is set for the output of this operator, and the step is selected.
+
+        The watcher has to use the name after fusion. It works only in graphs with static shapes.
 
         (assumption cann.watch_static)
         (assumption cann.watch_final_names)
@@ -117,20 +126,25 @@ class LoadedModel:
         return self.watches and ge is not None and node.name in ge.watched and self._static_shape and self.at_step(step)
 
     def is_suspect(self, node: Node) -> bool:
-        """Return True to write watched outputs again after this operator. (assumption cann.watch_collective)"""
+        """Return True if the watched outputs are written again after this operator.
+
+        (assumption cann.watch_collective)
+        """
         ge = None if self.arming is None else self.arming.ge
         if not self.watches or ge is None or node.type.startswith(_COLLECTIVE) or not self._static_shape:
             return False
         return ge.every or not ge.unnamed or node.name in ge.unnamed
 
     def leave_out(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Return inputs and outputs without those on a blacklist."""
+        """Return inputs and outputs without those that a blacklist of the settings excludes."""
         if self.arming is None or self.arming.ge is None:
             return list(inputs), list(outputs)
         return leave_out(self.arming.ge, node, self.name, self.om_name, inputs, outputs)
 
     def folder(self, step: Optional[int]) -> tuple[str, ...]:
-        """Return the levels model / model id / step. The model is the offline file's name if the settings name that.
+        """Return the directories model, model id and step.
+
+        The model is named after its file if the settings use the name of the file, else after its graph.
 
         (assumption torchair.levels)
         """

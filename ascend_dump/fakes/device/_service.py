@@ -1,4 +1,4 @@
-"""The simulated dump service: choose the files to write for an executed operator."""
+"""The simulated dump service: it decides which files are written for an executed operator, and writes them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DATA = "Data"
 _FLOATS = ("float", "bfloat", "complex")
 _FLOAT_OVERFLOW, _CONVERSION_OVERFLOW = 0x20, 0x100
 
-#: The operators that produced the inputs of an operator, None if unknown.
+#: The operators that produced the inputs of an operator, one for each input; None if they are not known.
 Producers = Optional[Sequence[Union[NodeInfo, Node, None]]]
 
 
@@ -45,7 +45,12 @@ class TrampleFault(NamedTuple):
 
 
 class DumpService:
-    """Writes the files of one device. overflows (operator name -> status, unit) and tramples are faults."""
+    """The dump service of one device.
+
+    overflows  fault: name of an operator that overflows -> status and unit
+    tramples   faults: operators that overwrite the output of another one
+    addresses  the addresses of tensors
+    """
 
     def __init__(self, device_id: int, soc: str, clock: Callable[[], float], disk: Disk) -> None:
         self.disk = disk
@@ -59,7 +64,10 @@ class DumpService:
     def run_in_model(
         self, call: KernelCall, model: LoadedModel, step: Optional[int], producers: Producers, *, on: bool
     ) -> None:
-        """Dump, watch or check one operator by the settings of its model. on: True while the dump server runs."""
+        """Dump, watch or check an operator of a model for overflow, by the settings of the model.
+
+        on: False if the dump was ended after the model was loaded; then nothing is written.
+        """
         node, arming = call.node, model.arming
         self._remember(call, model)
         if arming is None or arming.ge is None or not on:
@@ -77,7 +85,7 @@ class DumpService:
             self._watch(call, model, step, folder, arming)
 
     def _remember(self, call: KernelCall, model: LoadedModel) -> None:
-        """Copy the outputs of a watched operator, and overwrite the outputs that this operator tramples."""
+        """Store the outputs of an operator that is watched or trampled, and carry out its own trampling."""
         name = call.node.name
         ge = None if model.arming is None else model.arming.ge
         watched = {trample.watched for trample in self.tramples} | (frozenset() if ge is None else ge.watched)
@@ -89,6 +97,7 @@ class DumpService:
                 _overwrite(outputs[0], trample.offset, trample.data)
 
     def _watch(self, call: KernelCall, model: LoadedModel, step: Optional[int], folder: str, arming: Arming) -> None:
+        """Write the output of a watched operator, and after other operators the outputs that are watched."""
         # (assumption cann.watch_name)
         if model.is_watched(call.node, step):
             self._write(call, folder, tensors_of(call, "output", self.addresses), arming)
@@ -109,7 +118,9 @@ class DumpService:
         producers: Producers,
         arming: Arming,
     ) -> None:
-        """Write an extra file for each Data operator that produced an input, under the consumer's task.
+        """Write a file for each operator of type Data (an input of the model) that this operator reads.
+
+        The file has the task id of the reading operator.
 
         (assumption cann.data_operators)
         """
@@ -122,7 +133,7 @@ class DumpService:
                 self._write(data, folder, tensors_of(data, "output", self.addresses), arming)
 
     def run_single(self, call: KernelCall, arming: Optional[Arming]) -> None:
-        """Dump or check an operator outside of models. (assumption cann.single_operators)"""
+        """Dump an operator outside of models, or check it for overflow. (assumption cann.single_operators)"""
         if arming is None:
             return
         if arming.overflow:
@@ -146,7 +157,7 @@ class DumpService:
         )
 
     def report_failure(self, call: KernelCall, exception: Optional[ExceptionDump]) -> None:
-        """Write the exception dump of a failed operator."""
+        """Write the exception dump of a failed operator, if one is set."""
         if exception is None:
             return
         exception_file(self.disk, exception.path, self.device_id, exception.kind, call, self.addresses, self._clock())
@@ -170,7 +181,7 @@ class DumpService:
         return inputs, outputs
 
     def base(self, arming: Arming) -> str:
-        # The device appends to a path that ends in a slash: the doubled slash counts in the hash of a long name.
+        # The slash at the end leads to a double slash in paths. CANN has it too, and it changes the hash of long names.
         # (assumption cann.device_directory)
         return f"{arming.root}/{self.device_id}/"
 

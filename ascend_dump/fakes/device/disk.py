@@ -1,5 +1,6 @@
-"""The host's disk writer of the simulated device: appends, drops files on a full disk, renames long names.
+"""Write files to disk as CANN's host process does for the device.
 
+It appends to existing files, drops files if the disk is nearly full, and replaces names that are too long by hashes.
 Sources: adump file_utils (O_APPEND, permissions, the limit of 1 MiB, ENAMETOOLONG) and adx_dump_record.
 """
 
@@ -18,16 +19,19 @@ from ascend_dump.native.cann.mapping import MAPPING, hashed_name, mapping_line, 
 
 __all__ = ["Disk"]
 
-#: Below this much free space nothing is written.
+#: If fewer bytes are free, nothing is written.
 _LEAST_FREE = 1 << 20
-#: The device sends files in slices, and each slice writes a line of the mapping.
+#: The device sends a file in slices of this number of bytes. For a long name, each slice adds a line to the mapping.
 _SLICE = 128 << 20
 
 
 class Disk:
-    """The disk of dump files. `files` are the written files, `log` the lines for CANN's log only.
+    """The disk to which dump files are written.
 
-    free: the free bytes at a path; by default those of the file system.
+    free       returns the number of free bytes at a path; by default that of the file system
+    files      the written files
+    log        lines for CANN's log
+    cut_after  if not None, each write is truncated to this number of bytes (a fault)
     """
 
     def __init__(self, free: Optional[Callable[[Path], int]] = None) -> None:
@@ -38,29 +42,32 @@ class Disk:
         self._left: Optional[int] = None
 
     def fill(self, free_bytes: int) -> None:
-        """Limit the free bytes; new files use them up."""
+        """Set the number of free bytes. Files that are written use them up."""
         self._left = free_bytes
 
     def room(self, directory: Path) -> int:
-        """Return the free bytes for files in a directory."""
+        """Return the number of free bytes for files in a directory."""
         return self._free(directory) if self._left is None else self._left
 
     def take(self, size: int) -> None:
-        """Use up bytes for the file of another writer of the host."""
+        """Reduce the number of free bytes, if it was set by `fill`: another writer wrote a file of this size."""
         if self._left is not None:
             self._left -= size
 
     def write_dump(self, path: str, tensors: Sequence[Any], *, exception: bool = False, **header: Any) -> None:
-        """Append a dump file. path: the text that CANN builds, doubled slashes included."""
+        """Append a dump to a file. path: as CANN builds it, with double slashes, because long names are its hash.
+
+        exception: it is an exception dump. header: further fields of the header.
+        """
 
         def put(file: Path) -> None:
             write(file, tensors, append=True, host=exception, **header)
 
-        # The header is not counted: it is small compared with the limits.
+        # The size of the header is not counted; it is small compared with `_LEAST_FREE`.
         self._put(path, sum(tensor.size for tensor, _ in tensors), put, exception)
 
     def write_text(self, path: str, text: str) -> None:
-        """Append a statistics file."""
+        """Append a text, a table of statistics, to a file."""
         data = text.encode()
 
         def put(target: Path) -> None:
@@ -90,7 +97,7 @@ class Disk:
             if self.cut_after is not None:
                 os.truncate(file, min(file.stat().st_size, start + self.cut_after))
         except (OSError, WriteError) as error:
-            # The dumping process gets no error.
+            # As in CANN, the process that is dumped gets no error.
             self.log.append(f"cannot write {path}: {error}")
             return
         self.take(file.stat().st_size - start)

@@ -1,4 +1,4 @@
-"""Run an offline model on the simulated device, operator by operator."""
+"""Compute an offline model operator by operator, and report its operators to the simulated device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["output_specs", "run_graph"]
 
-#: Types for the inputs, constants and outputs of a graph: the device does not run them.
+#: Types that stand for inputs, constants and outputs of a graph: the device does not run them.
 _NO_OPERATOR = ("Const", "Constant", "Data", "NetOutput")
 
 
@@ -28,10 +28,11 @@ def run_graph(
     run_op: Callable[..., None],
     device_memory: Callable[[], Mapping[str, tuple[_Array, ...]]],
 ) -> dict[str, _Array]:
-    """Compute a loaded graph, report its operators by `run_op`, and return the outputs by `name:output`.
+    """Compute a graph, and return its outputs by `name:output`.
 
-    Later operators read trampled outputs in `device_memory`. Raises ConfigError for wrong feeds, NotSupported for an
-    operator that the device lacks.
+    feeds: the inputs by name. run_op: reports an operator. device_memory: returns outputs that the device has changed
+    (`Npu.trample`), which later operators read. Raises ConfigError for wrong feeds, NotSupported for an operator that
+    the device lacks.
     """
     values = _feed(graph, feeds)
     for node in graph.nodes:
@@ -47,7 +48,7 @@ def run_graph(
 
 
 def output_specs(graph: OfflineModel) -> list[tuple[str, tuple[int, ...], np.dtype[Any]]]:
-    """Return name, shape and type of the outputs, by computing the graph on ones. Raises as `run_graph`."""
+    """Return name, shape and type of each output. The graph is computed on ones. Raises the errors of `run_graph`."""
     values = _feed(graph, {spec.name: np.ones(spec.shape, find_dtype(spec.dtype)) for spec in graph.inputs})
     for node in graph.nodes:
         inputs = [_value(values, port) for port in node.inputs]
@@ -67,7 +68,7 @@ def _feed(graph: OfflineModel, feeds: Mapping[str, _Array]) -> dict[str, tuple[_
         array = np.asarray(feeds[spec.name])
         if array.shape != spec.shape or array.dtype.name != spec.dtype:
             raise ConfigError(
-                f"the input {spec.name!r} is {spec.dtype} {spec.shape}, fed is {array.dtype.name} {array.shape}",
+                f"the input {spec.name!r} is {spec.dtype} {spec.shape}, but {array.dtype.name} {array.shape} was fed",
                 hint="feed an array of the model's own type and shape",
             )
         values[spec.name] = (array,)
@@ -81,5 +82,7 @@ def _value(values: Mapping[str, tuple[_Array, ...]], port: str) -> _Array:
     name, _, index = port.rpartition(":")
     outputs = values[name]
     if int(index) >= len(outputs):
-        raise ConfigError(f"{name!r} has {len(outputs)} outputs, {port!r} is not one of them", hint="count from 0")
+        raise ConfigError(
+            f"{name!r} has {len(outputs)} outputs, {port!r} is not one of them", hint="outputs are numbered from 0"
+        )
     return outputs[int(index)]

@@ -1,8 +1,9 @@
-"""One simulated device with CANN's dump service.
+"""The simulated device with CANN's dump service.
 
-It takes the settings of the real service and the executed operators, and writes the files of CANN; nothing if CANN
-silently writes nothing. Sources beside those of its modules: GE davinci_model, data_dumper and dump_op (models),
-adump operator_dumper (single kernels), aicpu_schedule dump_task (writer).
+The fakes configure its dump service as programs configure the real one, and report the operators that they executed.
+The device writes the files that CANN would write. Where CANN silently writes nothing, the device writes nothing either.
+Sources, in addition to those of the other modules: GE davinci_model, data_dumper and dump_op (models), adump
+operator_dumper (single kernels), aicpu_schedule dump_task (writer).
 
     npu = Npu()
     npu.arm_acl("acl.json")
@@ -12,19 +13,19 @@ adump operator_dumper (single kernels), aicpu_schedule dump_task (writer).
 
 Differences from a device:
 
-- Tensors have exactly the bytes of their shape, in the caller's layout. No tensor is in L1 or UB, there are no
-  workspaces and no FFTS+ threads, and addresses only distinguish tensors.
-- An operator overflows if `overflow` is set for it, or if its inputs are finite and an output is not.
-  The payload's addresses and core numbers are 0, its file is named after task 0.
+- Tensors have exactly the bytes of their shape, in the caller's layout. No tensor is in L1 or UB, and there are no
+  workspaces and no FFTS+ threads. Addresses only serve to distinguish tensors.
+- An operator overflows if `overflow` is set for it, or if all its inputs are finite and an output is not. In the
+  overflow record, addresses and numbers of cores are 0, and the file name has task 0.
   (assumption cann.overflow_condition) (assumption cann.overflow_task)
-- API calls of eager operators are a second road, see `_api_calls`. A captured one neither overflows nor is registered
-  for exceptions. A plain dump and overflow detection exclude each other, and the detection writes tensors, also after
-  a dump of statistics in the same process.
-- Kernels print nothing: `dump_kernel_data` has no effect. The scene `aic_err_detail_dump` fails as on a
-  platform without it.
-- An empty configuration leaves an earlier one in force; the device's behaviour is unknown. Steps, models and layers
-  do not limit single operators. (assumption cann.nothing_asked) (assumption cann.single_operators)
-- A file is one write; the memory limit of the host's queue is not simulated.
+- Eager operators are reported by `run_api` (see `_api_calls`), other operators by `run_op`. A captured API call neither
+  reports overflow nor writes an exception dump. A dump and overflow detection exclude each other. The detection writes
+  tensors, even after a dump of statistics in the same process.
+- Kernels print nothing, so `dump_kernel_data` has no effect. The scene `aic_err_detail_dump` fails, as on a chip that
+  lacks it.
+- After an empty configuration, an earlier one stays in force; what a device does is unknown. Steps, models and layers
+  do not limit dumps of single operators. (assumption cann.nothing_asked) (assumption cann.single_operators)
+- A file is written at once. The memory limit of the host's queue is not simulated.
 """
 
 from __future__ import annotations
@@ -66,16 +67,17 @@ if TYPE_CHECKING:
 
 __all__ = ["ApiCall", "CapturedReports", "Executed", "Kernel", "NodeInfo", "Npu", "OperatorFailed"]
 
-#: The files store ids of 16 bits.
+#: Task and stream ids in files have 16 bits.
 _ID_MASK = 0xFFFF
 
 _Node = Union[NodeInfo, Node]
 
 
 class Executed(NamedTuple):
-    """One operator or kernel that ran; op_type is the API for the kernel of an API call.
+    """An operator that ran, or a kernel of an API call.
 
-    model_id and step are None for a single operator.
+    op_type         its type; for a kernel the API
+    model_id, step  None outside of models
     """
 
     op_type: str
@@ -87,22 +89,29 @@ class Executed(NamedTuple):
 
 
 class OperatorFailed(RuntimeError):
-    """An operator failed: `Npu.fail` is set for it, or the caller reported a failure."""
+    """Raised when an operator fails: `Npu.fail` is set for it, or the caller reported a failure."""
 
 
 class _FromModel:
-    """The default of `step`: the model's step counter."""
+    """The type of the default of `step`, which stands for the model's step counter."""
 
 
 _FROM_MODEL = _FromModel()
 
 
 class Npu(Faults):
-    """One simulated device.
+    """The simulated device.
 
-    soc: the name that acl.get_soc_name returns. clock: seconds since the epoch. disk: the free bytes at a path.
-    environ, cwd: of the dumping process. `executed` are the operators that ran, `files` the written files, `errors`
-    those of the last arming, `log` the lines for CANN's own log only.
+    device_id  its number
+    soc        the name of its chip, as acl.get_soc_name returns it
+    clock      returns the time in seconds since the epoch
+    disk       returns the number of free bytes at a path
+    environ    environment variables of the dumping process; by default those of this process
+    cwd        working directory of the dumping process; by default that of this process
+    executed   the operators that ran
+    files      the written files
+    errors     errors of the last configuration
+    log        lines for CANN's own log
     """
 
     def __init__(
@@ -118,10 +127,10 @@ class Npu(Faults):
         self.device_id = device_id
         self.soc = soc
         self.errors: list[ArmingError] = []
-        #: acl's state of the process, for the fakes that share this device. The first of them creates it.
+        #: acl's state in the process. The first fake that needs it creates it, and the others share it.
         self.process: Any = None
         self.executed: list[Executed] = []
-        #: True in saturation mode: results out of range are the largest finite number. The process sets it.
+        #: True in saturation mode: results out of range are the largest finite number. The fake torch_npu sets it.
         self.saturates = False
         self._clock = clock or time.time
         super().__init__(DumpService(device_id, soc, self._clock, Disk(disk)))
@@ -129,7 +138,7 @@ class Npu(Faults):
         self._environ = environ
         self._cwd = cwd
         self._acl: Optional[Arming] = None
-        #: By GE session, the latest last.
+        #: The settings of each GE session by its number, the latest last.
         self._ge: dict[int, Arming] = {}
         self._exception: Optional[ExceptionDump] = None
         self._environment_read = False
@@ -148,12 +157,12 @@ class Npu(Faults):
 
     @property
     def disk(self) -> Disk:
-        """The host's disk, for files that the host writes beside CANN."""
+        """The host's disk, for files that a framework writes in addition to CANN's."""
         return self._service.disk
 
     @property
     def dump_root(self) -> Optional[Path]:
-        """The time directory of the current dump, which need not exist yet; None if no dump is on."""
+        """The time directory of the current dump, even if it does not exist yet; None if no dump is on."""
         arming = self._acl or next(reversed(list(self._ge.values())), None)
         return None if arming is None else Path(arming.root)
 
@@ -164,11 +173,11 @@ class Npu(Faults):
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """The variables of the dumping process."""
+        """The environment variables of the dumping process."""
         return dict(os.environ) if self._environ is None else self._environ
 
     def use_device(self, device_id: int) -> None:
-        """Change the device number, and the dump's directories with it."""
+        """Change the number of the device. Later files are in the directory with the new number."""
         self.device_id = self._service.device_id = device_id
 
     @property
@@ -182,16 +191,16 @@ class Npu(Faults):
 
     @property
     def in_model(self) -> bool:
-        """True while a model is between `begin_step` and `end_step`: operators then are part of it."""
+        """True while a model is between `begin_step` and `end_step`. Operators that run then are parts of it."""
         return bool(self._running)
 
-    # Arming
+    # Configuring a dump ("arming").
 
     def arm_acl(self, config_path: Union[str, os.PathLike[str], None]) -> int:
-        """Configure a dump by a dump JSON, as aclInit and aclmdlSetDump do, for models loaded afterwards.
+        """Configure a dump by a dump JSON, as aclInit and aclmdlSetDump do. It applies to models loaded afterwards.
 
-        Returns 0 or the acl error (100003 no such file, 100006 nested too deep, 100009 a refused configuration,
-        500000). None changes nothing.
+        Returns 0 or acl's code: 100003 for a missing file, 100006 for too deep nesting, 100009 for a configuration that
+        is refused, 500000 for an internal error. None as path changes nothing.
 
         (assumption cann.nothing_asked)
         (assumption cann.set_again)
@@ -206,16 +215,17 @@ class Npu(Faults):
         return self._take(answer)
 
     def disarm_acl(self) -> None:
-        """End acl's dump, as aclmdlFinalizeDump does; loaded models write nothing afterwards.
+        """End the dump of `arm_acl`, as aclmdlFinalizeDump does. Models that are loaded write nothing afterwards.
 
         (assumption acl.loaded_models_stop)
         """
         self._acl = None
 
     def arm_ge(self, options: Mapping[str, str], *, session: int = 0) -> int:
-        """Configure a dump by the options `ge.exec.*` of a GE session. Returns 0, or -1 for refused options.
+        """Configure a dump by the options `ge.exec.*` of a GE session. Returns 0, or -1 if an option is refused.
 
-        acl's dump outranks them. session: the number of a session in the process; each has its time directory.
+        A dump of `arm_acl` takes precedence. session: number of the session in the process; each session has a time
+        directory of its own.
 
         (assumption ge.time_of_session)
         """
@@ -229,10 +239,11 @@ class Npu(Faults):
         return self._take(answer)
 
     def disarm_ge(self, *, session: int = 0) -> None:
-        """End the session."""
+        """End the dump of a GE session."""
         self._ge.pop(session, None)
 
     def _take(self, answer: Answer) -> int:
+        """Store errors, log and exception dump of a configuration, and return its code."""
         # (assumption cann.exception_first)
         self.errors.extend(answer.errors)
         self.log.extend(answer.log)
@@ -249,13 +260,13 @@ class Npu(Faults):
         return int(answer.code)
 
     def _exception_dump(self) -> Optional[ExceptionDump]:
-        """Return the current exception dump: that of the environment at the first call, or the first that is set."""
+        """Return the exception dump that is set: by the environment, which is read once, or else by a configuration."""
         if not self._environment_read:
             self._environment_read = True
             self._exception = read_environment(self.environ, self.working_directory)
         return self._exception
 
-    # Models
+    # Models.
 
     def load_model(
         self,
@@ -268,10 +279,11 @@ class Npu(Faults):
         static_shape: bool = True,
         session: int = 0,
     ) -> int:
-        """Load a model under the current settings, and return its id.
+        """Load a model with the current dump settings, and return its id.
 
-        om_name: the name of its file without the suffix. ops: in execution order. status_check: True for a model
-        built with `--status_check=1`, required to report overflow. session: the GE session that loads it.
+        om_name: the name of its file without suffix. model_id: the id to use; by default a new one. ops: its operators
+        in execution order. status_check: True if it was built with `--status_check=1`, without which it reports no
+        overflow. static_shape: False if its shapes are dynamic. session: the GE session that loads it.
 
         (assumption acl.set_before_load)
         (assumption ge.acl_outranks_options)
@@ -300,16 +312,19 @@ class Npu(Faults):
         self._running.discard(model_id)
 
     def begin_step(self, model_id: int, step: Optional[int]) -> None:
-        """Set the model's step counter. None: the model has no counter, and a dump with steps drops all its files."""
+        """Begin a step of a model: set its step counter.
+
+        step: None if the model has no step counter; then a dump with steps writes nothing for it.
+        """
         self._model(model_id).step = step if self._counts_steps else None
         self._running.add(model_id)
 
     def end_step(self, model_id: int) -> None:
-        """Leave the step; the counter keeps its value until the next step."""
+        """End the step of a model. The step counter keeps its value until the next step."""
         self._model(model_id).memory.clear()
         self._running.discard(model_id)
 
-    # Execution
+    # Execution.
 
     def run_op(
         self,
@@ -329,12 +344,13 @@ class Npu(Faults):
         producers: Producers = None,
         fails: str = "",
     ) -> None:
-        """Report one executed operator to the device: of a model, or of a single-operator model if model_id is None.
+        """Report an operator that ran. model_id: the model of which it is a part; None for a single operator.
 
-        step: by default the model's counter. task: by default the operator's index in its model.
-        formats, original_shapes: by position ("input0", "output1"); by default ND and the array's shape. attrs:
-        `_no_task` is read, `_sgt_json_info` is written. producers: the operators that produced the inputs, by default
-        those of the model. fails: the reason of a failure. Raises OperatorFailed for a failure here or by `fail`.
+        step: by default the model's step counter. task: by default the operator's index in its model.
+        formats, original_shapes: by position ("input0", "output1"); by default ND and the shape of the array.
+        attrs: attributes; `_no_task` is read, `_sgt_json_info` is written to the header. producers: the operators that
+        produced the inputs; by default those in the model. fails: if not "", the operator fails for this reason. Raises
+        OperatorFailed if it fails.
         """
         model = None if model_id is None else self._model(model_id)
         if model is None:
@@ -357,14 +373,14 @@ class Npu(Faults):
             self._service.run_single(call, self._acl)
         else:
             by_options = model.arming is not None and model.arming.by_options
-            # Settings stay with the model, but the dump server stops when the dump is ended.
+            # A model keeps its settings, but nothing is written after the dump was ended.
             on = (self._ge.get(model.session) if by_options else self._acl) is not None
             self._service.run_in_model(call, model, current_step, producers, on=on)
 
     def run_api(self, call: ApiCall, *, stream: int = 0, fails: str = "") -> None:
-        """Report one call of an API of aclnn, as eager PyTorch makes them. Raises OperatorFailed for a failed kernel.
+        """Report a call of an API of aclnn, as an eager operator of PyTorch makes it.
 
-        fails: the reason of a failure of its last kernel.
+        fails: if not "", its last kernel fails for this reason. Raises OperatorFailed if a kernel fails.
         """
         stream &= _ID_MASK
         last = call.kernels[-1].name if call.kernels else ""
@@ -383,7 +399,7 @@ class Npu(Faults):
                 raise OperatorFailed(f"{call.api} ({name}) failed on the simulated device{reason}")
 
     def capture_api(self, call: ApiCall, *, stream: int = 0) -> CapturedReports:
-        """Capture an API call in a graph (aclgraph). The current settings apply to its replays."""
+        """Report that a graph (aclgraph) captured an API call. The current settings apply to its replays."""
         return self._reports.capture(call, self._acl, stream=stream & _ID_MASK)
 
     def replay_api(self, captured: CapturedReports, call: ApiCall, *, stream: int = 0) -> None:
@@ -397,10 +413,10 @@ class Npu(Faults):
     def execute_graph(
         self, graph: OfflineModel, feeds: Mapping[str, _Array], *, model_id: Optional[int] = None, step: int = 0
     ) -> dict[str, _Array]:
-        """Compute an offline model and report its operators to the device; returns the outputs by name.
+        """Compute one step of an offline model, report its operators, and return its outputs by `name:output`.
 
-        Without model_id the graph is loaded for this step only. Raises NotSupported for an operator that
-        `npu_ops` lacks, ConfigError for wrong feeds.
+        feeds: the inputs by name. model_id: None to load the model for this step only. Raises NotSupported for an
+        operator that `npu_ops` lacks, and ConfigError for wrong feeds.
         """
         from ascend_dump.fakes.device.graph import run_graph
 
@@ -417,7 +433,7 @@ class Npu(Faults):
                 self.unload_model(used)
 
     def device_memory(self, model_id: int) -> dict[str, tuple[_Array, ...]]:
-        """Return the current outputs of watched and trampled operators of this step, by operator."""
+        """Return the current outputs of the watched and trampled operators in this step, by the operator's name."""
         return {name: call.outputs for name, call in self._model(model_id).memory.items()}
 
     def _model(self, model_id: int) -> LoadedModel:

@@ -1,4 +1,4 @@
-"""Offline models for the simulated device: a JSON stand-in for the `.om` files that atc makes.
+"""Offline models for the simulated device: JSON files in place of the `.om` files that atc makes.
 
     {
       "model": "net",                       # the directory of its dump
@@ -13,9 +13,10 @@
     }
 
 Nodes are in execution order. An input of a node is `name:index`, where name is an input of the model or an earlier
-node, and index is the number of its output. Types and attributes are those of GE operators, as in `npu_ops` of the
-TensorFlow adapter. A constant has a type and a shape and either `values` (flat, in C order) or `data` (base64 of the
-little-endian bytes). `status_check`, and `original_names`, `no_task`, `attrs` and `inputs` of a node are optional.
+node, and index is the number of its output. Types and attributes are those of GE operators; `fakes.kernels.npu_ops`
+lists the types that can be computed. A constant has a type, a shape, and either `values` (a flat list in C order) or
+`data` (base64 of the little-endian bytes). `status_check` is optional; in a node, `original_names`, `no_task`, `attrs`
+and `inputs` are.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ __all__ = ["OfflineModel", "OfflineNode", "TensorSpec", "check", "find_dtype", "
 _Path = Union[str, "os.PathLike[str]"]
 
 _MAX_BYTES = 1 << 30
-#: Maximum number of elements of a tensor: all tensors of a model are allocated when it runs.
+#: Maximum number of elements of a tensor, because all tensors of a model are allocated when it runs.
 _MAX_ELEMENTS = 1 << 28
 _HINT = "the form is described in ascend_dump.fakes.device.offline_model"
 
 
 class TensorSpec(NamedTuple):
-    """An input: its name, shape, and the name of its numpy or ml_dtypes type."""
+    """An input of a model. dtype: the name of its type in numpy or ml_dtypes."""
 
     name: str
     shape: tuple[int, ...]
@@ -55,7 +56,13 @@ class TensorSpec(NamedTuple):
 
 
 class OfflineNode(NamedTuple):
-    """One operator. inputs: `name:output`. const: the value of a Const."""
+    """An operator of a model.
+
+    inputs          `name:output` of the operators that produce them
+    const           the value of a Const, None for other operators
+    original_names  names of the operators from before fusion
+    no_task         True if the device runs no task for it
+    """
 
     name: str
     type: str
@@ -67,7 +74,13 @@ class OfflineNode(NamedTuple):
 
 
 class OfflineModel(NamedTuple):
-    """A graph in execution order; outputs are `name:output`."""
+    """An offline model.
+
+    model         its name, which is also a directory of its dump
+    nodes         its operators, in execution order
+    outputs       `name:output` of the operators that produce them
+    status_check  True if operators report overflow
+    """
 
     model: str
     inputs: tuple[TensorSpec, ...]
@@ -76,7 +89,7 @@ class OfflineModel(NamedTuple):
     status_check: bool = False
 
     def node_infos(self) -> tuple[NodeInfo, ...]:
-        """Return the operators for `Npu.load_model`; inputs are operators of type Data."""
+        """Return the operators for `Npu.load_model`. The inputs of the model are operators of type Data."""
         data = [NodeInfo(spec.name, "Data") for spec in self.inputs]
         nodes = [NodeInfo(node.name, node.type, node.inputs, node.original_names, node.no_task) for node in self.nodes]
         return (*data, *nodes)
@@ -107,9 +120,9 @@ def load(source: Union[_Path, bytes]) -> OfflineModel:
 
 
 def check(document: Any) -> OfflineModel:
-    """Return the model in a decoded JSON document. Raises ConfigError for the first error in it.
+    """Return the model in a decoded JSON document. Raises ConfigError that names the first error in it.
 
-    Types of operators are not checked here, but when the model runs.
+    The types of operators are checked when the model runs, not here.
     """
     root = _mapping(document, "the document")
     name = _text(root, "model", "the document")
@@ -135,9 +148,10 @@ def check(document: Any) -> OfflineModel:
 
 
 def find_dtype(name: str, where: str = "a tensor") -> np.dtype[Any]:
-    """Return the numpy or ml_dtypes type of that name.
+    """Return the numpy or ml_dtypes type with this name.
 
-    Raises ConfigError if CANN has no such type, or its values cannot be decoded.
+    where: what has the type, for the message. Raises ConfigError if CANN has no such type, or if its values cannot be
+    decoded.
     """
     from ascend_dump.native.cann import dtypes
 
@@ -157,7 +171,7 @@ def _read(path: _Path) -> bytes:
         if not os.path.isfile(path):
             raise DumpNotFound("there is no such model file", path=path)
         if os.path.getsize(path) > _MAX_BYTES:
-            raise CorruptDump("larger than 1 GiB, no offline model of the simulated device", path=path)
+            raise CorruptDump("larger than 1 GiB: not an offline model of the simulated device", path=path)
         return Path(path).read_bytes()
     except (OSError, ValueError) as error:
         if isinstance(error, ReadError):
@@ -233,7 +247,7 @@ def _const(entry: Mapping[str, Any], where: str) -> _Array:
 def _shape(entry: Mapping[str, Any], where: str) -> tuple[int, ...]:
     dims = tuple(dim for _, dim in _enumerated(entry, "shape"))
     if not all(isinstance(dim, int) and not isinstance(dim, bool) and dim >= 0 for dim in dims) or len(dims) > 25:
-        raise _invalid(f"{where}.shape is no list of at most 25 sizes")
+        raise _invalid(f"{where}.shape is not a list of at most 25 sizes")
     if math.prod(dims) > _MAX_ELEMENTS:
         raise _invalid(f"{where}.shape has more than {_MAX_ELEMENTS} elements")
     return dims
@@ -250,20 +264,20 @@ def _port(value: Any, where: str) -> str:
 def _enumerated(entry: Mapping[str, Any], key: str, *, required: bool = True) -> list[tuple[int, Any]]:
     value = entry.get(key, None if required else [])
     if not isinstance(value, list):
-        raise _invalid(f"{key!r} is {'missing' if key not in entry else 'no list'}")
+        raise _invalid(f"{key!r} is {'missing' if key not in entry else 'not a list'}")
     return list(enumerate(value))
 
 
 def _mapping(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise _invalid(f"{where} is no object")
+        raise _invalid(f"{where} is not a JSON object")
     return value
 
 
 def _text(entry: Mapping[str, Any], key: str, where: str) -> str:
     value = entry.get(key)
     if not isinstance(value, str) or not value:
-        raise _invalid(f"{where} has no text {key!r}")
+        raise _invalid(f"{where} has no text under the key {key!r}")
     return value
 
 

@@ -1,7 +1,8 @@
-"""The operators, tensors and steps in a model's dump: GE selects them at load, the device at each step.
+"""Select the operators, tensors and steps of a model's dump.
 
-Sources: GE dump_properties (order of matching, ranges as a state machine over the execution order), GE
-data_dumper (blacklists), aicpu_schedule dump_task_manager (how the device reads steps).
+GE selects operators and tensors when a model is loaded. The device selects steps at run time. Sources: GE
+dump_properties (order of matching, ranges as a state machine over the execution order), GE data_dumper (blacklists),
+aicpu_schedule dump_task_manager (how the device reads steps).
 """
 
 from __future__ import annotations
@@ -20,12 +21,17 @@ _LAST_STEP = 2**64 - 1
 
 _Item = TypeVar("_Item")
 
-#: First and last step of each interval; None for every step.
+#: The first and the last step of each interval; None for all steps.
 StepRanges = Optional[tuple[tuple[int, int], ...]]
 
 
 class NodeInfo(NamedTuple):
-    """One operator of a model in GE. Its fields are those of `cann.graph.Node`, an alternative to it."""
+    """An operator of a model, for callers of `Npu`.
+
+    inputs          `name:output` of the operators that produce them
+    original_names  names of the operators from before fusion
+    no_task         True if the device runs no task for it
+    """
 
     name: str
     type: str
@@ -34,6 +40,7 @@ class NodeInfo(NamedTuple):
     no_task: bool = False
 
     def node(self) -> Node:
+        """Return the operator as a `native.cann.graph.Node`."""
         return Node(
             self.name,
             self.type,
@@ -45,9 +52,10 @@ class NodeInfo(NamedTuple):
 
 
 def parse_steps(text: str) -> StepRanges:
-    """Read `dump_step` as the device does, with looser rules than the host's. Raises ValueError if its load fails.
+    """Return the steps in a `dump_step`, as the device reads it. Raises ValueError for a text that it refuses.
 
-    Empty parts are dropped, blanks are allowed, reversed intervals are swapped.
+    The device accepts more than the host: it drops empty parts, allows blanks, and swaps the ends of reversed
+    intervals.
 
     (assumption cann.steps_on_the_device)
     """
@@ -67,9 +75,10 @@ def parse_steps(text: str) -> StepRanges:
 
 
 def select(settings: GeSettings, ops: Iterable[Node], model: str, om_name: str) -> frozenset[str]:
-    """Return the names of a model's operators with dump information.
+    """Return the names of the operators of a model that are dumped.
 
-    A `layer` matches the final name or any name from before fusion. Operators without a task are left out.
+    A layer in the settings selects an operator by its name, or by one of its names from before fusion. Operators
+    without a task on the device are never selected. om_name: the name of the model's file.
 
     (assumption cann.layer_of_fused)
     """
@@ -89,7 +98,7 @@ def select(settings: GeSettings, ops: Iterable[Node], model: str, om_name: str) 
 def leave_out(
     settings: GeSettings, node: Node, model: str, om_name: str, inputs: Sequence[_Item], outputs: Sequence[_Item]
 ) -> tuple[list[_Item], list[_Item]]:
-    """Return inputs and outputs without those on a blacklist of the operator's type or name."""
+    """Return inputs and outputs without those that a blacklist for the operator's type, or for its name, excludes."""
     key = _matched(settings, model, om_name)
     blacklists = (
         settings.types.get(key, {}).get(node.type, Blacklist()),
@@ -104,13 +113,14 @@ def leave_out(
 
 
 def _matched(settings: GeSettings, model: str, om_name: str) -> str:
-    """Return the model name of the settings for a model. Settings without a name apply to all models."""
+    """Return the model name under which the settings for a model are stored; "" if they apply to all models."""
     if settings.unnamed is not None:
         return ""
     return om_name if om_name in settings.models else model
 
 
 def _ranged(nodes: Sequence[Node], ranges: Iterable[tuple[str, str]]) -> set[str]:
+    """Return the names of the operators in ranges, each from a first to a last operator, in execution order."""
     selected: set[str] = set()
     for begin, end in ranges:
         state = "idle"
@@ -118,7 +128,7 @@ def _ranged(nodes: Sequence[Node], ranges: Iterable[tuple[str, str]]) -> set[str
             if state == "idle" and node.name == begin:
                 state = "running"
             elif (state == "idle" and node.name == end) or (state == "stopped" and node.name == begin):
-                break  # the end came first, or it starts again: GE adds no more
+                break  # if the end comes first, or the beginning comes again, GE selects no further operators
             if state == "running":
                 selected.add(node.name)
                 if node.name == end:

@@ -1,4 +1,4 @@
-"""Elementwise GE operators that numpy lacks, or that only torchair writes."""
+"""Elementwise GE operators, computed with torch, that are not in `npu_ops`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from ascend_dump.fakes.kernels.ge_values import constant, torch_dtype
 
 __all__: list[str] = []
 
-# Operators that are one function of torch.
+#: GE's types of operators that torch has as functions with the same name in lower case.
 _LOWER_CASE = (
     *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atan2", "Atanh", "Ceil", "Cos", "Cosh", "Erf"),
     *("Erfc", "Erfinv", "Expm1", "Floor", "Greater", "IsInf", "IsNan", "Lerp", "Less", "Log1p", "Real", "Reciprocal"),
     *("Round", "Rsqrt", "Sign", "Sin", "Sinh", "Square", "Tan", "Trunc"),
 )
+#: GE's type of an operator -> name of the function of torch that computes it.
 _NAMED = {
     **{name: name.lower() for name in _LOWER_CASE},
     "AddV2": "add",
@@ -120,7 +121,7 @@ def _elu_attributes(op: GeOp) -> list[float]:
     return [op.attrs.get(name, 1.0) for name in ("alpha", "scale", "input_scale")]
 
 
-#: Operators of one expression.
+# Operators that are one expression.
 OPERATORS.update(
     {
         "Bitcast": lambda op, x: x.view(torch_dtype(op.attrs["type"])),

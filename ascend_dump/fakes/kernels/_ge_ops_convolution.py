@@ -1,6 +1,6 @@
-"""GE's 2D and 3D convolutions in torch: 3D and transposed convolutions, and gradients.
+"""3D and transposed convolutions of GE, and gradients of 2D and 3D convolutions, computed with torch.
 
-Images are NCHW or NCDHW, weights OIHW or OIDHW, as torchair writes them.
+(Conv2D is in `npu_ops`.) As in torchair's graphs, images are NCHW or NCDHW, and weights OIHW or OIDHW.
 """
 
 from __future__ import annotations
@@ -20,12 +20,16 @@ _LAYOUTS = ("NCHW", "NCDHW")
 
 
 class _Convolution:
-    """The attributes of a convolution in the order of ATen's arguments. Pads: two per axis."""
+    """The attributes of a convolution, converted to the arguments of ATen's operators.
+
+    Raises NotSupported for other layouts, and if the two sides of an axis are padded differently.
+    """
 
     def __init__(self, op: GeOp) -> None:
         if op.attrs.get("data_format", "NCHW") not in _LAYOUTS:
             raise NotSupported(
-                f"{op.type} {op.name!r} is {op.attrs['data_format']}, the simulated device computes NCHW and NCDHW",
+                f"{op.type} {op.name!r} has the layout {op.attrs['data_format']}, which the simulated device lacks: it "
+                "computes NCHW and NCDHW",
                 hint="keep torchair's default layout",
             )
         before, after = op.attrs["pads"][::2], op.attrs["pads"][1::2]
@@ -56,7 +60,7 @@ def _conv3d(op: GeOp, x: Any, weight: Any, bias: Optional[Any] = None, offset: O
 def _transposed(
     op: GeOp, size: Any, x: Any, weight: Any, bias: Optional[Any] = None, offset: Optional[Any] = None
 ) -> Any:
-    """Compute a transposed convolution of the output `size` that the attributes imply, as the device checks."""
+    """Compute a transposed convolution. Raises ValueError if `size` is not the shape that the attributes imply."""
     result = _Convolution(op).forward(x, weight, bias, transposed=True)
     if list(result.shape) != integers(size):
         raise ValueError(f"input_size is {integers(size)}, the attributes imply {list(result.shape)}")
@@ -72,5 +76,5 @@ def _input_gradient(op: GeOp, size: Any, weight: Any, gradient: Any) -> Any:
 @operator("Conv2DBackpropFilter", "Conv3DBackpropFilter")
 def _weight_gradient(op: GeOp, x: Any, size: Any, gradient: Any) -> Any:
     weight = gradient.new_zeros(integers(size))
-    # The device accumulates in float32 and returns it.
+    # The device accumulates this gradient in float32, and returns it as float32.
     return _Convolution(op).gradients(gradient, x, weight, (False, True, False))[1].float()

@@ -1,4 +1,7 @@
-"""GE operators that resize, sample and pad images, and gradients of pooling. Images are NCHW, volumes NCDHW."""
+"""GE operators that resize, sample and pad images, pooling of volumes, and gradients of pooling.
+
+Images are NCHW, and volumes NCDHW.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ __all__: list[str] = []
 
 
 def _require_asymmetric(op: GeOp) -> None:
-    """Raise NotSupported unless the source index is floor(index * scale), the only mode that torchair uses."""
+    """Raise NotSupported for modes of resizing other than "source index = floor(index * scale)".
+
+    torchair uses no other mode.
+    """
     modes = [name for name in ("align_corners", "half_pixel_centers") if op.attrs.get(name, False)]
     if modes:
         raise NotSupported(
@@ -62,14 +68,16 @@ def _sample_3d(op: GeOp, x: Any, grid: Any) -> Any:
 
 
 def _pairs(paddings: Any) -> list[tuple[int, int]]:
+    """Return the widths of the padding before and after each axis."""
     widths = integers(paddings)
     return list(zip(widths[::2], widths[1::2]))
 
 
 def _pad(x: Any, pairs: list[tuple[int, int]], mode: str, value: float = 0.0) -> Any:
-    """Pad; in modes other than constant axis after axis, so that corners are filled from axes that are padded already.
+    """Return a tensor with padding. pairs: its widths before and after each axis.
 
-    mode: constant, edge, reflect or symmetric.
+    mode: constant, edge, reflect or symmetric. In the modes other than constant, one axis after the other is padded, so
+    that corners are filled with elements of the padding of earlier axes.
     """
     if mode == "constant":
         widths = [width for pair in reversed(pairs) for width in pair]  # torch counts from the last axis
@@ -81,7 +89,7 @@ def _pad(x: Any, pairs: list[tuple[int, int]], mode: str, value: float = 0.0) ->
 
 
 def _source_indices(indices: Any, length: int, mode: str) -> Any:
-    """Return source indices for indices before the first or after the last element."""
+    """Return for each index, which may be outside of 0 … length - 1, the index of the element that is copied to it."""
     if mode == "edge":
         return indices.clamp(0, length - 1)
     if mode == "reflect":  # the outermost element is not repeated
@@ -96,13 +104,16 @@ def _pad_v3(op: GeOp, x: Any, paddings: Any, value: Optional[Any] = None) -> Any
     return _pad(x, _pairs(paddings), mode, 0.0 if value is None else value.item())
 
 
-def _padding_mode(op: GeOp, default: str, *others: str) -> str:
-    """Return the mode of an operator that pads. Raises NotSupported for other modes and orders of the widths."""
+def _padding_mode(op: GeOp, default: str, *alternatives: str) -> str:
+    """Return the padding mode of an operator.
+
+    Raises NotSupported for modes other than these, and if the widths are not ordered axis by axis.
+    """
     mode: str = op.attrs.get("mode", default)
-    if mode not in (default, *others) or not op.attrs.get("paddings_contiguous", True):
+    if mode not in (default, *alternatives) or not op.attrs.get("paddings_contiguous", True):
         raise NotSupported(
             f"{op.type} {op.name!r} pads with a mode or order that the simulated device lacks",
-            hint=f"use {', '.join(others)} or {default}, with the two widths of an axis side by side",
+            hint=f"use {', '.join(alternatives)} or {default}, with the two widths of an axis side by side",
         )
     return mode
 
@@ -114,7 +125,7 @@ def _mirror_pad(op: GeOp, x: Any, paddings: Any) -> Any:
 
 @operator("PadV3Grad")
 def _pad_gradient(op: GeOp, gradient: Any, paddings: Any) -> Any:
-    """Return the gradient of padding by reflection or by the edge: each element sums the gradients of its copies."""
+    """Return the gradient of padding in the modes reflect and edge: for each element the sum over all its copies."""
     pairs, mode = _pairs(paddings), _padding_mode(op, "reflect", "edge")
     shape = [size - before - after for size, (before, after) in zip(gradient.shape, pairs)]
     indices = _pad(torch.arange(torch.Size(shape).numel()).reshape(shape), pairs, mode)

@@ -1,4 +1,4 @@
-"""GE operators that gather and scatter by index tensors, and those that write into a view."""
+"""GE operators that gather and scatter elements by tensors of indices, and ViewCopy, which writes into a view."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INT64 = 9  # ge::DataType
 
 @operator("IndexByTensor")
 def _index(op: GeOp, x: Any, *indices: Any) -> Any:
-    """Index by tensors; `indices_mask` is 1 for each leading dimension that a tensor indexes."""
+    """Index `x` by tensors. `indices_mask` is 1 for each leading dimension that a tensor indexes, 0 for others."""
     tensors = iter(indices)
     return x[tuple(next(tensors).long() if is_indexed else slice(None) for is_indexed in op.attrs["indices_mask"])]
 
@@ -31,7 +31,7 @@ def _gather_elements(op: GeOp, x: Any, index: Any) -> Any:
 @operator("ScatterElements")
 def _scatter_elements(op: GeOp, x: Any, indices: Any, updates: Any) -> Any:
     axis, reduction = op.attrs.get("axis", 0), op.attrs.get("reduction", "none")
-    # Indices below zero count from the end: torchair's converter of select_scatter relies on it.
+    # Negative indices count from the end. torchair's converter of select_scatter relies on this.
     indices = indices.long()
     indices = indices + (indices < 0) * x.shape[axis]
     if reduction == "none":
@@ -49,7 +49,7 @@ def _index_add(op: GeOp, x: Any, indices: Any, updates: Any, alpha: Optional[Any
 def _view_copy(
     op: GeOp, x: Any, size: Any, stride: Any, offset: Any, src: Any, src_size: Any, src_stride: Any, src_offset: Any
 ) -> Any:
-    """Return a copy of `x` with the elements of a view of `src` written into the view of size, stride and offset."""
+    """Return a copy of `x`, in which the elements of a view of `src` replace those of a view of `x`."""
     copy = x.contiguous().clone()
     values = src.contiguous().as_strided(integers(src_size), integers(src_stride), int(src_offset))
     copy.as_strided(integers(size), integers(stride), int(offset)).copy_(values)
@@ -81,7 +81,7 @@ _BAGS = {"sum": 0, "mean": 1, "max": 2}
 def _embedding_bag(
     op: GeOp, weight: Any, indices: Any, offsets: Optional[Any] = None, scales: Optional[Any] = None
 ) -> Any:
-    """Return the sum, mean or maximum of the rows of each bag, and the outputs that the gradient needs."""
+    """Return for each bag the sum, mean or maximum of its rows of `weight`, and three outputs for the gradient."""
     attrs = op.attrs
     if offsets is None:
         raise NotSupported(f"EmbeddingBag {op.name!r} has no offsets", hint="define the bags by offsets")

@@ -1,6 +1,8 @@
-"""GE operators on lists of tensors (`Foreach...`): several lists of equal length, then scalars.
+"""GE operators on lists of tensors (`Foreach...`).
 
-The inputs of a node are the concatenated lists. A type has a fixed number of lists, which implies their length.
+Such an operator applies a function to corresponding elements of its lists. Its inputs are the tensors of all lists, one
+list after the other, and then scalars. The number of lists depends on the type only, so the length of a list follows
+from the number of inputs.
 """
 
 from __future__ import annotations
@@ -33,13 +35,13 @@ _BINARY = {
 
 
 def _lists(count: int, inputs: tuple[Any, ...], scalars: int) -> list[tuple[Any, ...]]:
-    """Split the inputs into `count` lists of equal length and the scalars."""
+    """Split the inputs, and return `count` lists of equal length, and last the list of scalars."""
     length = (len(inputs) - scalars) // count
     return [inputs[number * length : (number + 1) * length] for number in range(count)] + [inputs[count * length :]]
 
 
 def _register(name: str, lists: int, scalars: int, function: _Function) -> None:
-    """Register a type and its function of one element per list and at most one scalar."""
+    """Register the operator `Foreach{name}`. function: takes one element of each list, and the scalars."""
 
     def call(op: GeOp, *inputs: Any) -> Any:
         *tensors, values = _lists(lists, inputs, scalars)
@@ -49,7 +51,10 @@ def _register(name: str, lists: int, scalars: int, function: _Function) -> None:
 
 
 def _register_scalars(name: str, lists: int, function: _Function) -> None:
-    """Register a type like `_register`, with one scalar per element in the last input."""
+    """Register the operator `Foreach{name}` whose last input has a scalar for each element of a list.
+
+    function: takes one element of each list, and the scalar for it.
+    """
 
     def call(op: GeOp, *inputs: Any) -> Any:
         *tensors, [scalars] = _lists(lists, inputs, 1)
@@ -93,7 +98,8 @@ def _power(op: GeOp, scalar: Any, *powers: Any) -> Any:
     return tuple(torch.pow(scalar.item(), power) for power in powers)
 
 
-#: The numbers of torchair's converters of _foreach_round, floor, ceil, trunc and frac.
+#: Number of a mode of rounding -> function of torch. The numbers are those that torchair's converters of
+#: _foreach_round, floor, ceil, trunc and frac write.
 _ROUNDINGS = {2: "floor", 3: "ceil", 4: "round", 5: "trunc", 7: "frac"}
 
 

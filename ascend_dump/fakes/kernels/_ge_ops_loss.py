@@ -1,4 +1,4 @@
-"""GE operators of losses: negative log-likelihood and squared error, with their gradients."""
+"""GE operators for losses, negative log-likelihood and squared error, and for their gradients."""
 
 from __future__ import annotations
 

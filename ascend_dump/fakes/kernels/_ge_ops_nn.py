@@ -1,4 +1,4 @@
-"""GE operators of neural networks: pooling, normalisation, and their gradients. Images are NCHW."""
+"""GE operators for pooling and normalisation, and for their gradients. Images are NCHW."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from ascend_dump.fakes.kernels.ge_values import from_array
 
 __all__: list[str] = []
 
-#: Outputs per number of a mask.
+#: Number of outputs whose bits one uint16 of a mask contains.
 _MASK_BITS = 16
 
 
 def _window(op: GeOp) -> tuple[Any, ...]:
-    """Return ATen's arguments of a pooling window. ksize, strides, pads and dilation are N, H, W, C."""
+    """Return the arguments of ATen's max_pool2d: size, stride, padding, dilation and ceil_mode.
+
+    The attributes of the operator have four numbers each, in the order N, H, W, C.
+    """
     attrs = op.attrs
     dilation = attrs.get("dilation", [1, 1, 1, 1])
     ceil = attrs.get("ceil_mode", False)
@@ -27,7 +30,7 @@ def _window(op: GeOp) -> tuple[Any, ...]:
 
 @operator("MaxPoolWithArgmaxV1")
 def _max_pool(op: GeOp, x: Any) -> Any:
-    """Return the highest values, and their positions in the window as a bit mask.
+    """Return the maximum of each window, and a bit mask of its position in the window.
 
     (assumption torchair.max_pool_mask)
     """
@@ -37,9 +40,10 @@ def _max_pool(op: GeOp, x: Any) -> Any:
 
 
 def _mask(indices: Any, width: int, window: tuple[Any, ...]) -> Any:
-    """Return uint16 of shape (N, C, positions in the window, outputs / 16): a bit for each output.
+    """Return the mask of MaxPoolWithArgmaxV1: uint16 of shape (N, C, positions in a window, outputs / 16).
 
-    indices: PyTorch's indices in images of that width, of shape (N, C, H, W).
+    A bit is set if the maximum of its output is at this position of the window. indices: PyTorch's indices in images of
+    this width, of shape (N, C, H, W).
     """
     size, stride, pad, dilation, _ = window
     sources = indices.numpy()
@@ -56,24 +60,25 @@ def _mask(indices: Any, width: int, window: tuple[Any, ...]) -> Any:
 
 @operator("MaxPoolGradWithArgmaxV1")
 def _max_pool_grad(op: GeOp, x: Any, gradient: Any, mask: Any) -> Any:
-    """Compute the gradient with PyTorch's indices, computed again from the image: the mask is equivalent."""
+    """Return the gradient. The positions of the maxima are computed again from the image; the mask is not read."""
     window = _window(op)
     indices = torch.ops.aten.max_pool2d_with_indices(x, *window)[1]
     return torch.ops.aten.max_pool2d_with_indices_backward(gradient, x, *window, indices)
 
 
 def _per_channel(values: Any, x: Any) -> Any:
-    """Broadcast one value per channel over the image."""
+    """Reshape one value for each channel, so that it broadcasts over the image."""
     return values.reshape([1, -1, *[1] * (x.dim() - 2)])
 
 
 def _around_channel(x: Any) -> list[int]:
+    """Return all axes but that of the channels."""
     return [dim for dim in range(x.dim()) if dim != 1]
 
 
 @operator("BatchNormV3")
 def _batch_norm(op: GeOp, x: Any, scale: Any, offset: Any, mean: Any, variance: Any) -> Any:
-    """Return y, the batch's mean and variance, and the moving mean and variance, in torchair's order.
+    """Return y, the mean and variance that were used, and the moving mean and variance, in torchair's order.
 
     (assumption torchair.batch_norm_outputs)
     """
@@ -141,7 +146,7 @@ def _layer_norm_grad(op: GeOp, gradient: Any, x: Any, rstd: Any, mean: Any, gamm
 
 @operator("GroupNorm")
 def _group_norm(op: GeOp, x: Any, gamma: Any, beta: Any) -> Any:
-    """Return y, and each group's mean and variance."""
+    """Return y, and the mean and variance of each group."""
     groups, epsilon = op.attrs["num_groups"], op.attrs.get("eps", 1e-5)
     number, channels = x.shape[:2]
     size = x.numel() // (number * channels)

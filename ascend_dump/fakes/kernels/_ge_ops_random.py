@@ -1,7 +1,8 @@
-"""Stateless random GE operators: their values depend on seed and offset only.
+"""Stateless random GE operators: their values depend only on a seed and an offset.
 
-The device uses Philox4x32-10 (`alg` 1). The fake uses NumPy's Philox4x64-10, with the seed as key and the offset as
-initial counter. Equal seeds and offsets give equal values with the device's distribution, but not its values.
+The device uses Philox4x32-10 (`alg` 1). Here NumPy's Philox4x64-10 is used, with the seed as key and the offset as
+initial counter. So equal seeds and offsets lead to equal values. Their distribution is that of the device, but the
+values differ from the device's.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from ascend_dump.fakes.kernels.ge_values import torch_dtype
 __all__: list[str] = []
 
 _FLOAT, _INT64 = 0, 9  # ge::DataType
-#: The size of a dropout mask is a multiple of these bits.
+#: The size of a dropout mask is a multiple of this number of bits.
 _MASK_BITS = 128
 
 
 def _generator(seed: Any, offset: Optional[Any]) -> Any:
-    """Return a generator. offset: one number, or torchair's two halves of the counter (zero, then the offset)."""
+    """Return a generator for a seed and an offset.
+
+    offset: one number, or the two numbers that torchair writes, 0 and the offset.
+    """
     counter = [0] if offset is None else integers(offset)
     [key] = integers(seed)
     wrapped = [value % 2**64 for value in (key, *counter)]
@@ -32,13 +36,14 @@ def _generator(seed: Any, offset: Optional[Any]) -> Any:
 
 
 def _tensor(values: Any, number: int) -> Any:
+    """Return an array as a tensor of the type with this number (ge::DataType)."""
     return torch.from_numpy(values).to(torch_dtype(number))
 
 
 @operator("StatelessRandomUniformV2")
 def _uniform(op: GeOp, shape: Any, key: Any, counter: Any, alg: Any) -> Any:
     number = op.attrs.get("dtype", _FLOAT)
-    # As many bits are drawn as the type has, so that 1.0 cannot be drawn.
+    # Round down to the precision of the type. Otherwise the conversion could round up to 1.0.
     steps = 2 / torch.finfo(torch_dtype(number)).eps
     return _tensor(np.floor(_generator(key, counter).random(integers(shape)) * steps) / steps, number)
 
@@ -61,7 +66,10 @@ def _permutation(op: GeOp, n: Any, seed: Any, offset: Any) -> Any:
 
 @operator("StatelessDropOutGenMask")
 def _dropout_mask(op: GeOp, shape: Any, probability: Any, seed: Any, seed1: Any, offset: Optional[Any] = None) -> Any:
-    """Return one bit per element, 1 to keep it, packed into bytes (lowest bit first) and padded to 128 bits."""
+    """Return a mask with one bit for each element, 1 to keep it.
+
+    The bits are packed into bytes, lowest bit first, and padded to a multiple of 128 bits.
+    """
     count = math.prod(integers(shape))
     mask = np.zeros(-(-count // _MASK_BITS) * _MASK_BITS, bool)
     mask[:count] = _generator(seed, offset).random(count) < float(probability)

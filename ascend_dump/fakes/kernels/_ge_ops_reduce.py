@@ -1,4 +1,4 @@
-"""GE operators over axes: reductions, sorting and softmax."""
+"""GE operators along axes: reductions, cumulative sums, sorting and softmax, computed with torch."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _log_softmax(op: GeOp, x: Any) -> Any:
 
 @operator("LogSoftmaxGrad")
 def _log_softmax_grad(op: GeOp, gradient: Any, x: Any) -> Any:
-    """Return the gradient. x: the output of LogSoftmaxV2."""
+    """Return the gradient of LogSoftmaxV2. x: its output."""
     [axis] = op.attrs.get("axis", [-1])
     return gradient - x.exp() * gradient.sum(axis, keepdim=True)
 
@@ -101,7 +101,10 @@ def _log_sum_exp(op: GeOp, x: Any, axes: Any) -> Any:
 
 @operator("ReduceStdWithMean")
 def _std_with_mean(op: GeOp, x: Any, mean: Any) -> Any:
-    """Return the standard deviation around `mean`, broadcast to the shape of `x`."""
+    """Return the standard deviation of `x` along axes; with the attribute `invert` its reciprocal.
+
+    mean: the mean, of a shape that broadcasts to that of `x`.
+    """
     attrs = op.attrs
     dims = attrs.get("dim", []) or list(range(x.dim()))
     count = math.prod(x.shape[dim] for dim in dims)
@@ -117,7 +120,7 @@ def _std_with_mean(op: GeOp, x: Any, mean: Any) -> Any:
 def _lp_norm(op: GeOp, x: Any) -> Any:
     attrs = op.attrs
     order = attrs.get("p", 2.0)
-    # torchair writes the ends of int32 for the infinite orders.
+    # For an infinite order, torchair writes the largest or smallest int32.
     order = math.copysign(math.inf, order) if abs(order) >= 2**31 - 1 else order
     dims = attrs.get("axes", []) or list(range(x.dim()))
     return torch.linalg.vector_norm(x, order, dims, attrs.get("keepdim", False))

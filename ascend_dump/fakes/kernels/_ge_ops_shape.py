@@ -1,4 +1,4 @@
-"""GE operators that create, move, join, slice and index tensors."""
+"""GE operators that create, move, join, split and slice tensors, computed with torch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _unsqueeze(op: GeOp, x: Any) -> Any:
 
 @operator("ConcatV2")
 def _concat_v2(op: GeOp, *inputs: Any) -> Any:
-    # A scalar counts as a list of one number, as in torchair's counter of random operators.
+    # A scalar is joined like a vector of one element. torchair's counter of random operators needs this.
     return torch.cat([tensor.reshape(1) if tensor.dim() == 0 else tensor for tensor in inputs[:-1]], int(inputs[-1]))
 
 
@@ -98,7 +98,7 @@ def _triangle(op: GeOp, x: Any) -> Any:
 
 @operator("Empty")
 def _empty(op: GeOp, shape: Any) -> Any:
-    """Return zeros for a device's uninitialised memory: torchair's converter of select_backward relies on zeros."""
+    """Return zeros. On a device it is uninitialised memory, but torchair's converter of select_backward needs zeros."""
     return torch.zeros(integers(shape), dtype=torch_dtype(op.attrs.get("dtype", _INT32)))
 
 
@@ -107,7 +107,7 @@ def _lin_space(op: GeOp, start: Any, stop: Any, count: Any) -> Any:
     return torch.linspace(start.item(), stop.item(), int(count), dtype=start.dtype)
 
 
-#: Operators of one expression.
+# Operators that are one expression.
 OPERATORS.update(
     {
         "Fill": lambda op, dims, value: value.reshape(()).expand(integers(dims)).clone(),

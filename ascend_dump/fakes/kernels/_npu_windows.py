@@ -1,6 +1,7 @@
-"""Sliding-window operators of the simulated device: convolution and pooling.
+"""Convolution and pooling on the simulated device, computed with numpy.
 
-Attributes and padding are those of GE's operator prototypes of Conv2D, MaxPool and AvgPool.
+Attributes and padding are those of GE's operator prototypes of Conv2D, MaxPool and AvgPool. `size` and `strides` of a
+window are pairs (height, width).
 """
 
 from __future__ import annotations
@@ -19,18 +20,21 @@ _Attrs = Mapping[str, Any]
 
 
 def channel_axis(x: _Array, attrs: _Attrs) -> int:
-    """Return the axis of the channels in `x`."""
+    """Return the axis of the channels in `x`: the last one for NHWC, else 1."""
     return x.ndim - 1 if attrs.get("data_format", "NCHW") == "NHWC" or x.ndim < 2 else 1
 
 
 def along_channels(x: _Array, count: int, attrs: _Attrs) -> tuple[int, ...]:
-    """Return the shape that broadcasts one value per channel over `x`."""
+    """Return the shape in which `count` values, one for each channel, broadcast over `x`."""
     axis = channel_axis(x, attrs)
     return tuple(count if dim == axis else 1 for dim in range(x.ndim))
 
 
 def convolve(inputs: Sequence[_Array], attrs: _Attrs) -> _Array:
-    """Compute a 2D convolution of x, filter and optional bias; attributes strides, pads, dilations, groups."""
+    """Return a 2D convolution. inputs: x, weight and, optionally, bias.
+
+    attrs: data_format, strides, dilations, groups, and pads or padding.
+    """
     x, weight, *bias = inputs
     last = attrs.get("data_format", "NCHW") == "NHWC"
     if last:
@@ -47,9 +51,10 @@ def convolve(inputs: Sequence[_Array], attrs: _Attrs) -> _Array:
 
 
 def pool(x: _Array, attrs: _Attrs, *, highest: bool) -> _Array:
-    """Return the maximum or mean of each window; attributes ksize, strides, padding or pads, ceil_mode.
+    """Return the maximum of each window if `highest`, else its mean.
 
-    A mean counts only elements of the image; with `exclusive` false also padding. `divisor_override` replaces that.
+    attrs: data_format, ksize, strides, pads or padding, and ceil_mode. A mean is the sum divided by the number of
+    elements without padding; if `exclusive` is false with padding. `divisor_override` is another divisor.
     """
     result: _Array
     last = attrs.get("data_format", "NCHW") == "NHWC"
@@ -70,7 +75,10 @@ def pool(x: _Array, attrs: _Attrs, *, highest: bool) -> _Array:
 
 
 def _last_windows(x: _Array, attrs: _Attrs, size: tuple[int, int], strides: tuple[int, int]) -> list[int]:
-    """Return the padding that `ceil_mode` adds to complete a last window that begins inside the image or its pads."""
+    """Return the padding that `ceil_mode` adds: top, bottom, left, right.
+
+    It completes a last window that begins inside the image or its first padding, but reaches beyond the end.
+    """
     added = [0, 0, 0, 0]
     if not attrs.get("ceil_mode", False) or attrs.get("padding") == "SAME":
         return added
@@ -86,6 +94,7 @@ def _last_windows(x: _Array, attrs: _Attrs, size: tuple[int, int], strides: tupl
 
 
 def _spatial(attrs: _Attrs, name: str, last: bool) -> tuple[int, int]:
+    """Return the numbers for height and width of an attribute. last: it has the channels last (NHWC)."""
     values = [int(value) for value in attrs.get(name, (1, 1, 1, 1))]
     if len(values) == 2:
         return values[0], values[1]
@@ -93,11 +102,13 @@ def _spatial(attrs: _Attrs, name: str, last: bool) -> tuple[int, int]:
 
 
 def _windows(x: _Array, size: tuple[int, int], strides: tuple[int, int]) -> _Array:
+    """Return the windows of images, of shape (N, C, output height, output width, *size)."""
     windows: _Array = np.lib.stride_tricks.sliding_window_view(x, size, axis=(2, 3))
     return windows[:, :, :: strides[0], :: strides[1]]
 
 
 def _pad(x: _Array, attrs: _Attrs, size: tuple[int, int], strides: tuple[int, int], value: float) -> _Array:
+    """Return images with the padding of the attribute `padding` (SAME) or `pads`, filled with `value`."""
     if attrs.get("padding") == "SAME":
         edges = []
         for length, window, stride in zip(x.shape[2:], size, strides):

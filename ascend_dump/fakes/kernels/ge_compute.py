@@ -1,7 +1,7 @@
-"""GE operators that the simulated device computes for torchair's graphs, by type.
+"""Compute the operators of a GE graph, as torchair writes it.
 
-Inputs and attributes are those of GE's operator prototypes (CANN, op_proto) as torchair writes them. An operator has
-one implementation: in `npu_ops`, with numpy, if offline models and TensorFlow's graphs use it too, else with torch.
+Inputs and attributes are those of GE's operator prototypes (CANN, op_proto). An operator that offline models use too is
+computed with numpy (`npu_ops`), others with torch (the modules `_ge_ops*`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["compute", "known_types"]
 
 
 def _torch_operators() -> Mapping[str, Operator]:
-    """Return the operators in torch, by type: the imported modules register them."""
+    """Return the operators that are computed with torch, by type. Importing the modules registers them."""
     from ascend_dump.fakes.kernels import (  # noqa: F401
         _ge_ops,
         _ge_ops_convolution,
@@ -42,9 +42,10 @@ def known_types() -> list[str]:
 
 
 def compute(op: GeOp, inputs: Sequence[Optional[Any]]) -> tuple[Any, ...]:
-    """Compute one operator; outputs are new tensors, or views of the inputs.
+    """Return the outputs of an operator: new tensors, or views of the inputs.
 
-    Raises NotSupported for an unknown type, ConfigError for invalid inputs or attributes.
+    inputs: tensors, None for an absent optional input. Raises NotSupported for an unknown type, and ConfigError for
+    invalid inputs or attributes.
     """
     import torch
 

@@ -1,7 +1,7 @@
-"""GE's serialized graphs: the messages of metadef's ge_ir.proto, as far as executing a graph needs them.
+"""Read serialized GE graphs: the messages of metadef's ge_ir.proto, with the fields that running a graph needs.
 
-The messages are in a private descriptor pool, as those of `cann.messages` and for the same reasons. The bytes
-come from a frontend in this process; invalid bytes raise CorruptDump.
+The message classes are in a private descriptor pool, for the reasons that `cann.messages` gives. The bytes come from
+a frontend in this process. Invalid bytes raise CorruptDump.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _PACKAGE = "ascend_dump.ge"
 _INT32, _INT64, _FLOAT, _BOOL = "TYPE_INT32", "TYPE_INT64", "TYPE_FLOAT", "TYPE_BOOL"
 _STRING, _BYTES = "TYPE_STRING", "TYPE_BYTES"
 
-#: message -> ((field, number, type, repeated), ...); a type that is no TYPE_ is a message. Enumerations are int32:
-#: the numbers are on the wire either way, and newer ones are not lost.
+#: Message -> its fields: (name, number, type, is repeated). A type that does not begin with TYPE_ is a message.
+#: Enumerations are defined as int32: they are encoded alike, and unknown numbers are kept.
 _FIELDS: dict[str, tuple[tuple[str, int, str, bool], ...]] = {
     "ShapeDef": (("dim", 1, _INT64, True),),
     "TensorDescriptor": (
@@ -62,15 +62,16 @@ _FIELDS: dict[str, tuple[tuple[str, int, str, bool], ...]] = {
     "GraphDef": (("name", 1, _STRING, False), ("op", 6, "OpDef", True), ("attr", 11, "AttrEntry", True)),
     "ModelDef": (("name", 1, _STRING, False), ("graph", 7, "GraphDef", True)),
 }
-#: The message with optional fields: only one of them is set.
+#: The message of whose fields only one is set.
 _ONEOF = "AttrDef"
-#: ListValue.val_type -> its field.
+#: Number in ListValue.val_type -> the field with the list.
 _LISTS = {1: "s", 2: "i", 3: "f", 4: "b", 10: "dt"}
+#: The output number that marks an input as a control edge.
 _CONTROL = "-1"
 
 
 class Source(NamedTuple):
-    """One output of another operator."""
+    """An output of another operator: the operator's name, and the number of the output."""
 
     name: str
     port: int
@@ -80,7 +81,7 @@ class Source(NamedTuple):
 
 
 class RawTensor(NamedTuple):
-    """The value of a constant. dtype: its number in ge.proto.DataType and in the header of a dump file."""
+    """The value of a constant. dtype: number of its type in ge.proto.DataType, which headers of dump files use too."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -88,9 +89,11 @@ class RawTensor(NamedTuple):
 
 
 class GeOp(NamedTuple):
-    """One operator. An absent optional input is None; control edges are left out.
+    """An operator of a graph.
 
-    input_formats, output_formats: the layouts in the frontend's description, "" for an absent one.
+    inputs  the sources of its inputs, None for an absent optional input; control edges are left out
+    attrs   its attributes by name
+    input_formats, output_formats  the layouts that the frontend describes, "" where it describes none
     """
 
     name: str
@@ -102,7 +105,7 @@ class GeOp(NamedTuple):
 
 
 class GeGraph(NamedTuple):
-    """A graph with its operators in the order of the frontend, a valid order of execution."""
+    """A graph. Its operators are in the order in which the frontend wrote them, in which they can be executed."""
 
     name: str
     ops: tuple[GeOp, ...]
@@ -119,7 +122,7 @@ def parse_model(serialized: bytes) -> GeGraph:
     try:
         model.ParseFromString(serialized)
     except decode_error as error:
-        raise CorruptDump(f"{len(serialized)} bytes are no ge.proto.ModelDef: {error}") from None
+        raise CorruptDump(f"{len(serialized)} bytes are not a ge.proto.ModelDef: {error}") from None
     if len(model.graph) != 1:
         raise NotSupported(
             f"a model of {len(model.graph)} graphs cannot be run on the simulated device",
@@ -151,7 +154,9 @@ def _read_inputs(op: Any) -> Iterator[Optional[Source]]:
         if index == _CONTROL:
             continue
         if text and not (name and index.isascii() and index.isdecimal()):
-            raise CorruptDump(f"{op.type} {op.name!r} has the input {text!r}, which is no output of an operator")
+            raise CorruptDump(
+                f"{op.type} {op.name!r} has the input {text!r}, which is not `name:output` of an operator"
+            )
         yield Source(name, int(index)) if text else None
 
 
@@ -174,7 +179,7 @@ def _read_attr(value: Any) -> Any:
 
 
 def _filled(values: Any) -> str:
-    """Return the field of a list that is not empty, for a list without `val_type`."""
+    """Return the name of the list field that is not empty. It is used for a list without `val_type`."""
     return next((name for name in _LISTS.values() if len(getattr(values, name))), "i")
 
 
@@ -186,7 +191,8 @@ def _model_class() -> tuple[Any, type[Exception]]:
         raise NotSupported(
             "reading a graph needs protobuf, which is not installed", hint="pip install protobuf"
         ) from None
-    # proto3 optional would need a newer protobuf; a oneof distinguishes an attribute of 0 from none in all versions.
+    # A oneof lets us distinguish an attribute of 0 from an absent one. Proto3's `optional` could too, but needs a newer
+    # protobuf.
     file = descriptor_pb2.FileDescriptorProto(name="ascend_dump/ge.proto", package=_PACKAGE, syntax="proto3")
     kinds = descriptor_pb2.FieldDescriptorProto
     for name, fields in _FIELDS.items():

@@ -1,4 +1,4 @@
-"""Conversions between GE's type numbers, PyTorch's tensors and the arrays of the simulated device."""
+"""Conversions between numbers of GE's types, tensors of PyTorch, and numpy arrays of the simulated device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["constant", "from_array", "ge_number", "to_array", "to_tensor", "torch_dtype"]
 
-#: Types of torch that only ml_dtypes adds to numpy, and the type of their bits.
+#: Types that numpy has only with ml_dtypes -> the integer type under which their bits are converted.
 _BITS = {
     "bfloat16": "int16",
     "float8_e4m3fn": "uint8",
@@ -26,12 +26,12 @@ _BITS = {
 
 
 def torch_dtype(number: int) -> Any:
-    """Return the torch.dtype of a ge::DataType. Raises NotSupported for a type that torch lacks."""
+    """Return the torch.dtype for a number of ge::DataType. Raises NotSupported for a type that torch lacks."""
     return _torch_dtype(dtypes.from_ge(number))
 
 
 def _torch_dtype(number: int) -> Any:
-    """Return the torch.dtype of a type number of a dump file's header."""
+    """Return the torch.dtype for a type number as in headers of dump files. Raises NotSupported if torch lacks it."""
     import torch
 
     kind = dtypes.data_type(number)
@@ -42,7 +42,7 @@ def _torch_dtype(number: int) -> Any:
 
 
 def ge_number(dtype: Any) -> int:
-    """Return the ge::DataType of a torch.dtype. Raises NotSupported for a type that GE lacks."""
+    """Return the number in ge::DataType for a torch.dtype. Raises NotSupported for a type that GE lacks."""
     name = str(dtype).rpartition(".")[2]
     for number in range(1, 42):
         kind = dtypes.data_type(number)
@@ -52,7 +52,7 @@ def ge_number(dtype: Any) -> int:
 
 
 def constant(value: RawTensor) -> Any:
-    """Return the tensor of a Const. Raises NotSupported for a type that torch lacks."""
+    """Return the value of an operator Const as a tensor. Raises NotSupported for a type that torch lacks."""
     import torch
 
     dtype = _torch_dtype(value.dtype)
@@ -62,7 +62,10 @@ def constant(value: RawTensor) -> Any:
 
 
 def to_array(tensor: Any) -> _Array:
-    """Return the values of a tensor. A contiguous tensor shares its memory: read the values at once, or copy them."""
+    """Return the values of a tensor as an array.
+
+    The array shares the memory of a contiguous tensor. So read it before the tensor changes, or copy it.
+    """
     import torch
 
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
@@ -70,13 +73,13 @@ def to_array(tensor: Any) -> _Array:
     if bits is None:
         array: _Array = plain.numpy()
         return array
-    import ml_dtypes  # noqa: F401  (numpy knows its types by name from here on)
+    import ml_dtypes  # noqa: F401  (its import lets numpy accept names such as "bfloat16")
 
     return np.asarray(plain.view(getattr(torch, bits)).numpy()).view(str(plain.dtype).rpartition(".")[2])
 
 
 def from_array(array: _Array) -> Any:
-    """Return a tensor with the values of an array; a writeable array shares its memory."""
+    """Return a tensor with the values of an array. It shares the memory of a writeable, contiguous array."""
     import torch
 
     plain = np.ascontiguousarray(array).reshape(-1)
@@ -85,7 +88,7 @@ def from_array(array: _Array) -> Any:
 
 
 def to_tensor(array: _Array, like: Any) -> Any:
-    """Return a tensor of `like`'s type and shape with a copy of an array's bytes."""
+    """Return a new tensor with the type and shape of `like`, and the bytes of an array."""
     import torch
 
     raw = torch.from_numpy(np.ascontiguousarray(array).reshape(-1).view(np.uint8).copy())

@@ -1,9 +1,9 @@
-"""Operators that the simulated device computes with numpy: inputs and attributes as in GE's operator prototypes.
+"""Operators that the simulated device computes with numpy, for offline models and torchair's graphs.
 
-All graphs use these operators; `ge_compute` adds the operators that only torchair's graphs have.
-
-Floating types below 32 bits are computed in float32 and rounded once, as the Cube and Vector units do for most
-operators. Convolution and pooling take `data_format` NCHW (the default) or NHWC; weights are NCHW (OIHW) or HWCN.
+Inputs and attributes are those of GE's operator prototypes. `ge_compute` adds the operators that only torchair's graphs
+have. Floating-point types of less than 32 bits are computed in float32, and the result is rounded once, as the device's
+units Cube and Vector do for most operators. For convolution and pooling, `data_format` is NCHW (the default) or NHWC;
+weights are OIHW for NCHW, and HWCN for NHWC.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ __all__ = ["OPERATORS", "compute"]
 _Attrs = Mapping[str, Any]
 _Operator = Callable[[Sequence[Any], _Attrs], Any]
 
-#: Operator type -> function of inputs and attributes that returns an array or a tuple of arrays.
+#: Operator type -> a function of inputs and attributes that returns an array or a tuple of arrays.
 OPERATORS: dict[str, _Operator] = {}
 
-#: Operators that move values without computing: the outputs have the type of the inputs.
+#: Operators that move values without computing. Their results are not converted to the type of the first input.
 _MOVING = frozenset(
     (
         *("Cast", "ConcatD", "ConcatV2D", "Flatten", "FlattenV2", "GatherV2", "Identity", "NetOutput", "Reshape"),
         *("Gather", "SplitD", "TensorMove", "Transpose", "TransposeD"),
     )
 )
-#: The only supported values of attributes.
+#: Operator type -> attributes for which only one value is supported.
 _SUPPORTED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "Gather": {"batch_dims": 0},
@@ -47,9 +47,10 @@ _SUPPORTED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 
 def compute(op_type: str, name: str, inputs: Sequence[Optional[_Array]], attrs: _Attrs) -> tuple[_Array, ...]:
-    """Return the outputs of one operator. inputs: None for an absent optional input, at the end only.
+    """Return the outputs of an operator.
 
-    Raises NotSupported for a type that is not in the table and for attributes with other values than `_SUPPORTED`,
+    name: its name, for messages. inputs: None for an absent optional input; it must be behind the others. Raises
+    NotSupported for a type that is not in the table, and for values of attributes that are not in `_SUPPORTED`; raises
     ConfigError for invalid inputs or attributes.
     """
     fed = [array for array in inputs if array is not None]
@@ -124,7 +125,7 @@ for _type, _name in {
 def _divide(inputs: Sequence[Any], attrs: _Attrs) -> Any:
     first, second = inputs
     if first.dtype.kind in "iu":
-        # Integer division rounds towards zero; the device's result for a zero divisor is unspecified.
+        # Quotients of integers are rounded towards 0. For the divisor 0 a device leaves the result open; here it is 0.
         safe = np.where(second == 0, 1, second)
         quotient = abs(first) // abs(safe) * np.sign(first) * np.sign(safe)
         return np.where(second == 0, 0, quotient)
@@ -279,19 +280,22 @@ def _gather(inputs: Sequence[Any], attrs: _Attrs) -> Any:
 def _cast(inputs: Sequence[Any], attrs: _Attrs) -> Any:
     from ascend_dump.native.cann import dtypes
 
-    # dst_type is GE's number of the type.
+    # The attribute is the number of the type in ge::DataType.
     number = dtypes.from_ge(int(attrs["dst_type"]))
     kind = dtypes.decode(np.empty(0, np.uint8), number, (0,)).dtype
     return inputs[0].astype(kind)
 
 
 def _list(inputs: Sequence[Any], index: int, attrs: _Attrs, name: str) -> list[int]:
-    """Return the integers of an operator's input, or of an attribute in its variant D."""
+    """Return the integers in input `index`, or in the attribute `name` if there is no such input.
+
+    GE's variants of operators with the suffix D have attributes in place of inputs.
+    """
     numbers = inputs[index].reshape(-1).tolist() if len(inputs) > index else attrs.get(name, [])
     return [int(number) for number in (numbers if isinstance(numbers, (list, tuple)) else [numbers])]
 
 
-#: Operators of one expression.
+# Operators that are one expression.
 OPERATORS.update(
     {
         "Relu": lambda inputs, attrs: np.maximum(inputs[0], inputs[0].dtype.type(0)),

@@ -1,1 +1,1 @@
-"""A stand-in for MindSpore."""
+"""A fake of MindSpore."""

@@ -1,7 +1,8 @@
-"""Cells of the fake MindSpore, functions compiled by `jit`, and gradients of functions.
+"""Cells of the fake MindSpore, functions under `jit`, and gradients of functions.
 
-A call from outside runs as one graph in graph mode, operator by operator in PyNative mode; a function under `jit` is
-a graph in both. Cells get their scopes, by ownership, when a cell first runs as the root of a graph.
+In graph mode, a call of a cell by the program runs as one graph; cells that it calls are parts of this graph. In
+PyNative mode the operators run one by one. A function under `jit` is a graph in both modes. A cell gets its scope, the
+path of the attributes that lead to it, when a cell above it first runs as a graph.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Cell:
         if self._auto_prefix:
             cell.update_parameters_name(f"{name}.")
 
-    # Its parts.
+    # Child cells and parameters.
 
     def cells(self) -> list[Cell]:
         return list(self.name_cells().values())
@@ -94,11 +95,11 @@ class Cell:
         return {parameter.name: parameter for parameter in self.get_parameters()}
 
     def update_parameters_name(self, prefix: str = "") -> None:
-        """Name the parameters by the prefix and their path in this cell, in place of earlier names."""
+        """Rename the parameters: the new name is the prefix and the path of the parameter in this cell."""
         for name, parameter in self.parameters_and_names():
             parameter.name = prefix + name
 
-    # Its state.
+    # State of the cell.
 
     def set_train(self, mode: bool = True) -> Cell:
         for _, cell in self.cells_and_names():
@@ -113,7 +114,7 @@ class Cell:
         return self._scope
 
     def generate_scope(self) -> None:
-        """Set the scopes of the cells below that have none."""
+        """Set the scope of each cell below this one that has no scope yet."""
         classes = current().context["reserve_class_name_in_scope"]
 
         def walk(cell: Cell, prefix: str) -> None:
@@ -149,7 +150,7 @@ class Cell:
         return ("cell", self._number, training, _signature(args, kwargs))
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Compile for these inputs without running."""
+        """Compile the cell for these inputs, without running it."""
         self.generate_scope()
         bound = functools.partial(self._run, **kwargs)
         current().compile(self._key(args, kwargs), bound, args, _named_inputs(self.construct, args, kwargs))
@@ -171,7 +172,7 @@ class Cell:
 
 
 class SequentialCell(Cell):
-    """`nn.SequentialCell`: cells that run one after the other."""
+    """`nn.SequentialCell`: a list of cells. A call runs one after the other."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__()
@@ -203,19 +204,22 @@ class SequentialCell(Cell):
 
 
 class CellList(SequentialCell):
-    """`nn.CellList`: cells that the program calls."""
+    """`nn.CellList`: a list of cells. It cannot be called; the program calls the cells."""
 
     def construct(self, *inputs: Any) -> Any:
         raise NotImplementedError("a CellList cannot be called")
 
     def __getitem__(self, index: Union[int, slice]) -> Any:
-        # Unlike in a SequentialCell, a slice numbers its cells from 0.
+        # As in MindSpore, the cells of a slice are numbered from 0. (In a SequentialCell they keep their numbers.)
         cells = list(self._cells.values())[index]
         return type(self)(cells) if isinstance(cells, list) else cells
 
 
 def set_dump(target: Any, enabled: bool = True) -> None:
-    """`mindspore.set_dump` and `mindspore.tools.set_dump`: mark cells and primitives for dump_mode 2."""
+    """`mindspore.set_dump`, also `mindspore.tools.set_dump`: mark a cell, or a primitive, for a dump with dump_mode 2.
+
+    A marked cell marks all cells below it.
+    """
     if not isinstance(target, (Cell, Primitive)):
         raise ValueError(
             f'The "target" parameter must be an instance of Cell or Primitive, but got an instance of {type(target)}.'
@@ -236,7 +240,7 @@ def set_dump(target: Any, enabled: bool = True) -> None:
 
 
 class Primitive:
-    """An operator as an object, such as `ops.ReLU()`."""
+    """An operator as an object that can be called, such as `ops.ReLU()`."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name = name
@@ -256,7 +260,7 @@ class Primitive:
 
 
 def jit(function: Optional[Callable[..., Any]] = None, **settings: Any) -> Any:
-    """`mindspore.jit`: run a function, a method of a cell, or a cell as a graph."""
+    """`mindspore.jit`: return a function that runs a function, a method of a cell, or a cell as a graph."""
     if function is None:
         return functools.partial(jit, **settings)
     if isinstance(function, Cell):
@@ -284,9 +288,9 @@ def jit(function: Optional[Callable[..., Any]] = None, **settings: Any) -> Any:
 def value_and_grad(
     fn: Callable[..., Any], grad_position: Any = 0, weights: Any = None, has_aux: bool = False, return_ids: bool = False
 ) -> Callable[..., Any]:
-    """`mindspore.value_and_grad`."""
+    """`mindspore.value_and_grad`: return a function that computes the result of `fn` and its gradients."""
     if return_ids:
-        raise NotSupported("the fake MindSpore has no return_ids", hint="leave it at False")
+        raise NotSupported("the fake MindSpore has no return_ids", hint="leave out return_ids")
     if isinstance(grad_position, list):
         raise TypeError("For 'F.grad', the 'grad_position' must be int or tuple.")
     if grad_position is None and weights is None:
@@ -303,14 +307,16 @@ def value_and_grad(
         result = fn(*args)
         loss = result[0] if has_aux else result
         positions = () if grad_position is None else _as_tuple(grad_position)
-        chosen = [args[position] for position in positions]
-        if not all(isinstance(tensor, Tensor) for tensor in chosen):
-            raise NotSupported("the fake MindSpore differentiates by tensors only", hint="give a Tensor")
+        operands = [args[position] for position in positions]
+        if not all(isinstance(tensor, Tensor) for tensor in operands):
+            raise NotSupported(
+                "the fake MindSpore differentiates by tensors only", hint="pass a Tensor at each grad_position"
+            )
         parameters = [] if weights is None else [weights] if isinstance(weights, Parameter) else list(weights)
-        grads = gradients(tape, loss, [*chosen, *parameters])
-        inputs, of_weights = tuple(grads[: len(chosen)]), tuple(grads[len(chosen) :])
-        first: Any = inputs if isinstance(grad_position, (tuple, list)) else inputs[0] if inputs else None
-        second: Any = of_weights[0] if isinstance(weights, Parameter) else of_weights
+        grads = gradients(tape, loss, [*operands, *parameters])
+        input_grads, weight_grads = tuple(grads[: len(operands)]), tuple(grads[len(operands) :])
+        first: Any = input_grads if isinstance(grad_position, (tuple, list)) else next(iter(input_grads), None)
+        second: Any = weight_grads[0] if isinstance(weights, Parameter) else weight_grads
         return result, second if grad_position is None else first if weights is None else (first, second)
 
     key = next(_numbers)
@@ -330,7 +336,10 @@ def value_and_grad(
 def grad(
     fn: Callable[..., Any], grad_position: Any = 0, weights: Any = None, has_aux: bool = False, return_ids: bool = False
 ) -> Callable[..., Any]:
-    """`mindspore.grad`: like `value_and_grad` without the value; with has_aux, the other results follow."""
+    """`mindspore.grad`: return a function that computes the gradients of `fn`.
+
+    With has_aux, it returns the gradients and a tuple of the results of `fn` after the first one.
+    """
     derive = value_and_grad(fn, grad_position, weights, has_aux, return_ids)
 
     def call(*args: Any) -> Any:
@@ -349,7 +358,7 @@ def _is_input(value: Any) -> bool:
 
 
 def _named_inputs(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the tensors among the arguments, by their names in the graph."""
+    """Return the tensors among the arguments, by the names that they have in the graph. Parameters are left out."""
     try:
         bound = inspect.signature(function).bind(*args, **kwargs)
     except (TypeError, ValueError):
@@ -364,19 +373,22 @@ def _named_inputs(function: Callable[..., Any], args: Sequence[Any], kwargs: Map
 
 
 def _signature(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return the key of a compiled graph: types and shapes of tensors, and other arguments by value."""
+    """Return the part of a graph's key that depends on its arguments. A new key means that a new graph is compiled.
 
-    def of(value: Any) -> Any:
+    It has the types and shapes of tensors, and the values of other arguments.
+    """
+
+    def key_of(value: Any) -> Any:
         if isinstance(value, Parameter):
             return ("parameter", id(value))
         if isinstance(value, Tensor):
             return (value.shape, value.dtype.label)
         if isinstance(value, (tuple, list, ParameterTuple)):
-            return tuple(of(item) for item in value)
+            return tuple(key_of(item) for item in value)
         if isinstance(value, dict):
-            return tuple((key, of(item)) for key, item in value.items())
+            return tuple((key, key_of(item)) for key, item in value.items())
         if isinstance(value, Cell):
             return ("cell", value._number, tuple(cell.training for _, cell in value.cells_and_names()))
         return repr(value)
 
-    return (of(tuple(args)), of(dict(kwargs)))
+    return (key_of(tuple(args)), key_of(dict(kwargs)))

@@ -1,4 +1,4 @@
-"""Datasets of the fake MindSpore (`mindspore.dataset`): rows from Python, in batches."""
+"""Datasets of the fake MindSpore (`mindspore.dataset`). Their rows come from Python functions or arrays."""
 
 from __future__ import annotations
 
@@ -16,14 +16,19 @@ _Row = tuple[Any, ...]
 
 
 class Dataset:
-    """Rows of arrays, created again for each pass."""
+    """A dataset: rows of arrays, one array for each column.
+
+    rows     returns an iterator of all rows; it is called for each pass
+    columns  names of the columns
+    length   number of rows, None if they have to be counted
+    """
 
     def __init__(self, rows: Callable[[], Iterator[_Row]], columns: Sequence[str], length: Optional[int]) -> None:
         self._rows, self._length = rows, length
         self._columns = [columns] if isinstance(columns, str) else list(columns)
 
     def get_dataset_size(self) -> int:
-        """Return the number of rows, or batches, of one pass."""
+        """Return the number of rows in one pass; after `batch`, a row is a batch."""
         return sum(1 for _ in self._rows()) if self._length is None else self._length
 
     def get_col_names(self) -> list[str]:
@@ -44,7 +49,7 @@ class Dataset:
 
     def repeat(self, count: Optional[int] = None) -> Dataset:
         if count is None or count < 1:
-            raise NotSupported("the fake MindSpore repeats rows a number of times", hint="use repeat(1) or more")
+            raise NotSupported("the fake MindSpore does not repeat rows endlessly", hint="use repeat(1) or more")
 
         def rows() -> Iterator[_Row]:
             for _ in range(count):
@@ -83,11 +88,11 @@ class Dataset:
 
 
 class GeneratorDataset(Dataset):
-    """`dataset.GeneratorDataset` of a function that yields rows, or of an object with `__getitem__` and `__len__`."""
+    """`dataset.GeneratorDataset`. source: a function that yields rows, or a sequence of rows."""
 
     def __init__(self, source: Any, column_names: Sequence[str], shuffle: Optional[bool] = None, **_: Any) -> None:
         if shuffle:
-            raise NotSupported("the fake MindSpore keeps the order of rows", hint="use shuffle=False")
+            raise NotSupported("the fake MindSpore does not shuffle rows", hint="use shuffle=False")
 
         def rows() -> Iterator[_Row]:
             items = source() if callable(source) else (source[index] for index in range(len(source)))
@@ -101,13 +106,13 @@ class GeneratorDataset(Dataset):
 
 
 class NumpySlicesDataset(Dataset):
-    """`dataset.NumpySlicesDataset` of arrays with one first dimension."""
+    """`dataset.NumpySlicesDataset`: a dataset of arrays with equal first dimensions. A row has one slice of each."""
 
     def __init__(
         self, data: Any, column_names: Optional[Sequence[str]] = None, shuffle: Optional[bool] = None, **_: Any
     ) -> None:
         if shuffle:
-            raise NotSupported("the fake MindSpore keeps the order of rows", hint="use shuffle=False")
+            raise NotSupported("the fake MindSpore does not shuffle rows", hint="use shuffle=False")
         columns = list(data.values()) if isinstance(data, dict) else list(data) if isinstance(data, tuple) else [data]
         arrays = [np.asarray(column) for column in columns]
         if len({len(array) for array in arrays}) > 1:
@@ -121,13 +126,15 @@ class NumpySlicesDataset(Dataset):
 
 
 class DatasetHelper:
-    """`mindspore.DatasetHelper` without data sinking: the batches of one epoch."""
+    """`mindspore.DatasetHelper` without data sinking: iterates over the batches of one epoch."""
 
     def __init__(
         self, dataset: Dataset, dataset_sink_mode: bool = True, sink_size: int = -1, epoch_num: int = 1
     ) -> None:
         if dataset_sink_mode:
-            raise NotSupported("the fake DatasetHelper sinks no data", hint="use dataset_sink_mode=False")
+            raise NotSupported(
+                "the fake DatasetHelper does not support data sinking", hint="use dataset_sink_mode=False"
+            )
         self._dataset = dataset
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
@@ -135,7 +142,10 @@ class DatasetHelper:
 
 
 def data_sink(fn: Callable[..., Any], dataset: Dataset, sink_size: int = 1, **_: Any) -> Callable[[], Any]:
-    """`mindspore.data_sink`: each call runs the function on the next `sink_size` batches, in endless passes."""
+    """`mindspore.data_sink`: return a function that runs `fn` on the next `sink_size` batches.
+
+    After the last batch it continues with the first. It returns the result for the last of the batches.
+    """
 
     def batches() -> Iterator[list[Any]]:
         while True:

@@ -1,8 +1,9 @@
-"""MindSpore's files: private, read-only, long names mapped, its own `.npy` header.
+"""Write files as MindSpore does.
 
-Measured with MindSpore 2.10.0: files 0400 in directories 0700, an npy header of 128 bytes whose shape ends with a
-comma, bfloat16 unchanged (`<E2`), and names of more than 255 bytes replaced by a number in `mapping.csv`.
-On a full disk, writing a tensor of 1024 bytes or more raises; smaller tensors, and all texts, become empty files.
+Measured with MindSpore 2.10.0: files have the mode 0400 and directories 0700. A name of more than 255 bytes is
+replaced by a number, which `mapping.csv` lists. The header of an `.npy` file has a multiple of 128 bytes, and its shape
+ends with a comma. bfloat16 is stored unchanged, with the type `<E2`. On a full disk, a tensor of 1024 bytes or more
+raises an error; smaller tensors, and all texts, become empty files.
 """
 
 from __future__ import annotations
@@ -27,16 +28,19 @@ if TYPE_CHECKING:
 __all__ = ["Folder", "npy_bytes"]
 
 _FILE, _DIRECTORY = 0o400, 0o700
-#: The mode of a file until it is complete.
+#: The mode of a file until it is completely written.
 _OPEN_FILE = 0o644
-#: A C++ stream writes so many bytes at once; it buffers fewer until the file is closed, without checking for errors.
+#: A C++ stream writes this number of bytes or more at once, and MindSpore notices an error. Fewer bytes are buffered
+#: until the file is closed, and then errors are not checked.
 _UNBUFFERED = 1024
+#: The size of an `.npy` header is a multiple of this number of bytes.
 _HEADER = 128
+#: The numbers that replace long names are below this one.
 _NUMBERS = 2**31
 
 
 def npy_bytes(array: _Array) -> bytes:
-    """Return the content of MindSpore's `.npy` file."""
+    """Return the content of the `.npy` file that MindSpore writes for an array."""
     descr = "<E2" if array.dtype == BFLOAT16 else array.dtype.newbyteorder("<").str
     shape = "".join(f"{length}," for length in array.shape)
     text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': ({shape}), }}"
@@ -46,7 +50,7 @@ def npy_bytes(array: _Array) -> bytes:
 
 
 class Folder:
-    """One directory of a dump. disk: the disk of it. log: writes MindSpore's log."""
+    """A directory of a dump. disk: the simulated disk below it. log: writes a level and a text to MindSpore's log."""
 
     def __init__(self, path: Path, disk: Disk, log: Callable[[str, str], None]) -> None:
         self.path = path
@@ -55,7 +59,7 @@ class Folder:
         self._numbers = random.Random()
 
     def create(self) -> bool:
-        """Create it with its parents. Returns False after a failure, which is logged."""
+        """Create the directory and its parents. Returns False after a failure, which is logged."""
         missing = []
         directory = self.path
         # Unlike the methods of Path, isdir returns False for long names and for directories without permission.
@@ -64,7 +68,8 @@ class Folder:
             directory = directory.parent
         try:
             for directory in reversed(missing):
-                # The name may be a file or a broken link, or another process may have created it.
+                # FileExistsError is raised if another process created the directory. The name may also be a file or a
+                # broken link, which is checked below.
                 with contextlib.suppress(FileExistsError):
                     directory.mkdir(mode=_DIRECTORY)
                     directory.chmod(_DIRECTORY)
@@ -76,17 +81,18 @@ class Folder:
         return True
 
     def write(self, name: str, data: bytes) -> None:
-        """Replace a text. Bytes without room on the disk are lost silently."""
+        """Write a text file, in place of an earlier one. Bytes that do not fit on the disk are lost silently."""
         self._put(name, data, os.O_TRUNC)
 
     def append(self, name: str, data: bytes) -> None:
-        """Append to a text. Bytes without room on the disk are lost silently."""
+        """Append to a text file. Bytes that do not fit on the disk are lost silently."""
         self._put(name, data, os.O_APPEND)
 
     def write_tensor(self, name: str, array: _Array) -> None:
-        """Write an `.npy` file; a long name becomes a number, listed in `mapping.csv`.
+        """Write an `.npy` file; nothing for a tensor without elements. A long name is replaced by a number.
 
-        Raises RuntimeError if the file cannot be created or a larger tensor does not fit.
+        Raises RuntimeError if the file cannot be created, or if a tensor of `_UNBUFFERED` bytes or more does not fit on
+        the disk.
         """
         if not array.size:
             return
@@ -122,7 +128,7 @@ class Folder:
         path.chmod(_FILE)
 
     def _fill(self, fd: int, data: bytes) -> Optional[OSError]:
-        """Write the bytes that fit; returns the error if some are lost."""
+        """Write the bytes that fit on the disk. Returns the error if some are lost, else None."""
         failure = None
         room = self._disk.room(self.path)
         if len(data) > room:

@@ -1,8 +1,9 @@
-"""The tree that MindSpore's Dump writes while kernels are launched one by one: CPU, GPU, and Ascend O0 and O1.
+"""Write the dump of a MindSpore process whose kernels run one by one: on CPU, on GPU, and on Ascend with O0 or O1.
 
-CPU was measured with MindSpore 2.10.0. GPU (statistics, constants) and Ascend (no parameters, constants, metadata
-and orders; types in lower case; bfloat16 as float32) follow the document "Using Dump in the Graph Mode", chapters
-"Dump in CPU/GPU Mode" and "Dump in Ascend O0/O1 Mode", and its table of modes.
+The tree for CPU was measured with MindSpore 2.10.0. Those for GPU and Ascend follow the document "Using Dump in the
+Graph Mode": chapters "Dump in CPU/GPU Mode" and "Dump in Ascend O0/O1 Mode", and its table of modes. GPU also writes
+statistics and constants. Ascend writes no parameters, constants, metadata and execution orders; types in file names
+are in lower case, and bfloat16 is stored as float32.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ _ORDER = "NodeExecutionOrder-FullNameWithScope\n"
 
 
 class DumpSelection:
-    """The operators, parameters and steps that the settings select."""
+    """The selection of operators, parameters and steps by the settings of a dump JSON."""
 
     def __init__(self, settings: DumpJsonSettings, process: MindSporeState) -> None:
         self._ranges = iteration_ranges(settings.iteration)
         self._kernels = KernelSelector(settings.kernels) if settings.dump_mode == 1 else None
-        #: Entries of `kernels` that have matched nothing yet.
+        #: Entries of `kernels` that have not matched a name yet.
         self._unused = dict.fromkeys(entry for entry in settings.kernels if entry) if settings.dump_mode == 1 else {}
         self._marked = settings.dump_mode == 2
-        # Kernel by kernel, the device writes nothing without the block `e2e_dump_settings`.
+        # On Ascend, kernels that run one by one are dumped only if the JSON has the block `e2e_dump_settings`.
         self._silent = process.target == "Ascend" and not settings.e2e and not process.runtime.ge
         self.inputs = settings.input_output in (0, 1)
         self.outputs = settings.input_output in (0, 2)
@@ -83,7 +84,7 @@ class DumpSelection:
 
 
 class _WrittenTensor(NamedTuple):
-    """One tensor to write."""
+    """A tensor to write. io: "input" or "output". slot: its index on that side."""
 
     io: str
     slot: int
@@ -91,7 +92,7 @@ class _WrittenTensor(NamedTuple):
 
 
 class KernelDumper:
-    """Writes the tree of one process. (assumption mindspore.ascend_tree)"""
+    """A writer of the dump of one process. config: path of the dump JSON. (assumption mindspore.ascend_tree)"""
 
     def __init__(self, process: MindSporeState, settings: DumpJsonSettings, config: str) -> None:
         self.process = process
@@ -100,7 +101,7 @@ class KernelDumper:
         self._config = Path(config)
         self._last_stamp = 0
         self._overflows = 0
-        #: The iteration in the last line of a history.
+        #: The iteration that was last appended to a file of executed iterations.
         self._last_iteration: Optional[int] = None
 
     @property
@@ -111,19 +112,22 @@ class KernelDumper:
         return Folder(self._root.joinpath(*parts), self.process.npu.disk, self.process.log)
 
     def stamp(self) -> int:
-        """Return microseconds since the epoch, unique for each file."""
+        """Return the time in µs since the epoch. Each call returns a larger number, so it is unique."""
         self._last_stamp = max(self._last_stamp + 1, int(self.process.npu.now * 1_000_000))
         return self._last_stamp
 
     def close(self) -> None:
-        """Log MindSpore's warnings at the end of the process."""
+        """Log the warnings that MindSpore logs at the end of a process, about entries that matched nothing."""
         for entry in self.selection.unused():
             self.process.log("WARNING", f"[DataDump] Unused Kernel in json: {entry}")
 
-    # Once per process and once per graph.
+    # Files that are written once for a process, or once for a graph.
 
     def write_metadata(self) -> None:
-        """Copy the configuration beside the dump, on the first rank only, without replacing a copy."""
+        """Copy the dump JSON to the directory of metadata, and write the device and version there.
+
+        Only rank 0 does so. Existing files are not replaced.
+        """
         if self.process.rank_id != 0:
             return
         folder = self.folder(METADATA_DIRECTORY)
@@ -140,7 +144,10 @@ class KernelDumper:
                 folder.write(name, data)
 
     def write_graph(self, graph: CompiledGraph, tape: Tape) -> None:
-        """Write the graph's text and protobuf, and the order of operators. Raises RuntimeError for complex tensors."""
+        """Write a graph as text and as protobuf, and the order of its operators.
+
+        tape: the first run of the graph. Raises RuntimeError if a tensor is complex.
+        """
         for node in tape.nodes:
             if any(array is not None and array.dtype.kind == "c" for array in (*node.seen, *node.results)):
                 raise RuntimeError("Unexpected type Complex")
@@ -152,9 +159,10 @@ class KernelDumper:
             order = _ORDER + "".join(f"{shown}\n" for shown in graph.shown)
             self.folder("execution_order").write(f"ms_execution_order_graph_{graph.number}.csv", order.encode())
 
-    # Every step.
+    # Files of each run of a graph.
 
     def write_step(self, graph: CompiledGraph, tape: Tape, iteration: int) -> None:
+        """Write the selected tensors of a run of a graph. On Ascend, also report the operators to the device."""
         taken = self.selection.takes_step(iteration)
         folder = self.folder(self.settings.net_name, str(graph.number), str(iteration))
         for node, name in graph.names_of(tape):
@@ -167,7 +175,10 @@ class KernelDumper:
             self._write_constants(self.folder(self.settings.net_name, str(graph.number), CONSTANTS), tape)
 
     def _write_history(self, graph: CompiledGraph, iteration: int) -> None:
-        """Write the iteration after the first operator, once for graphs in the same iteration."""
+        """Append an iteration to the file of executed iterations of a graph.
+
+        If several graphs run in one iteration, only the first of them does so.
+        """
         if self.process.rank_id == 0 and self.settings.op_debug_mode != 4 and iteration != self._last_iteration:
             name = f"ms_global_execution_order_graph_{graph.number}.csv"
             self.folder("execution_order").append(name, f"{iteration}\n".encode())
@@ -196,6 +207,7 @@ class KernelDumper:
         self._write(folder, node.op_type, name, pieces)
 
     def _overflowed(self, node: ExecutedOperator, name: str) -> bool:
+        """Return True if an operator overflowed, and count it. After `overflow_number` overflows return False."""
         if self.settings.overflow_number and self._overflows >= self.settings.overflow_number:
             return False
         overflowed = self.process.npu.overflows_in(name) or made_non_finite(node)
@@ -218,7 +230,7 @@ class KernelDumper:
                 self._write(folder, PARAMETER, name, [_WrittenTensor("output", 0, tensor.array)])
 
     def _write_constants(self, folder: Folder, tape: Tape) -> None:
-        """Write the program's tensors that are neither parameters nor inputs, once per graph."""
+        """Write the tensors that are neither parameters, inputs nor results of operators, once for a graph."""
         if os.path.exists(folder.path):
             return
         computed = {id(output) for node in tape.nodes for output in node.outputs} | {
@@ -235,8 +247,8 @@ class KernelDumper:
             folder.write_tensor(self._name(PARAMETER, f"data-{number}", piece, self.stamp()), value.array)
 
     def _write(self, folder: Folder, op_type: str, name: str, pieces: Any) -> None:
-        # A tensor and its statistics have one timestamp, and the tensor is written first (e2e_dump.cc), with the full
-        # name in the line. Statistics of the device have a separate timestamp, and no tensors beside them.
+        # A tensor is written before its statistics (e2e_dump.cc), and both have the same timestamp. The line of
+        # statistics has the operator's full name. For statistics that the device computes, no tensor is written.
         for piece in pieces:
             stamp = self.stamp()
             if self.settings.saved_data in ("tensor", "full"):
@@ -263,7 +275,10 @@ class KernelDumper:
         return build_name(NpyName(op_type, written(name), 0, 0, stamp, piece.io, piece.slot, _FORMAT, dtype))
 
     def _categories(self) -> Sequence[str]:
-        """Return the statistics of the host or the device. (assumption mindspore.device_statistics)"""
+        """Return the names of the statistics to write: the requested ones, on the device those that it can compute.
+
+        (assumption mindspore.device_statistics)
+        """
         categories = self.settings.statistic_category
         if self.process.target != "Ascend" or self.settings.stat_calc_mode != "device":
             return categories
@@ -271,13 +286,13 @@ class KernelDumper:
 
 
 def made_non_finite(node: ExecutedOperator) -> bool:
-    """Return True for finite inputs and non-finite outputs: an overflow on the device.
+    """Return True if all inputs of an operator are finite, and an output is not. The device reports this as overflow.
 
     (assumption mindspore.overflow)
     """
 
     def finite(arrays: Sequence[Optional[_Array]]) -> bool:
-        # ml_dtypes' types are of the kind V.
+        # For numpy, types of ml_dtypes such as bfloat16 have the kind "V".
         return all(
             bool(np.isfinite(array.astype(np.float64)).all())
             for array in arrays

@@ -1,7 +1,7 @@
-"""The operators of the fake MindSpore as functions: `mindspore.ops`, and the functions of tensors' methods.
+"""The functions of the fake `mindspore.ops`, and those that methods of tensors call.
 
-The functions pass the inputs of MindSpore's kernels, constants included: MatMul's two flags, BiasAdd's and
-BatchNorm's data format, an axis. A dump contains them as inputs without a dimension.
+Kernels of MindSpore have inputs that are constants: the two flags of MatMul, the data format of BiasAdd and BatchNorm,
+an axis. The functions pass them as arrays, because a dump contains them as inputs too, mostly with shape ().
 """
 
 from __future__ import annotations
@@ -35,24 +35,28 @@ if TYPE_CHECKING:
 __all__ = ["call", "execute", "expanded"]
 
 _YES, _NO = np.asarray(True), np.asarray(False)
-#: The data format NCHW in kernels.
+#: The constant with which kernels get the data format NCHW.
 _NCHW = np.asarray(0, np.int64)
-#: Operators that convert their two operands to one type.
+#: Operators whose two operands are converted to a common type.
 _BINARY = frozenset(
     (
         *("Add", "Sub", "Mul", "Div", "Pow", "Maximum", "Minimum"),
         *("Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual"),
     )
 )
-#: Operators without a CPU kernel for integers.
+#: Operators that have no kernel for integers on a CPU.
 _FLOATS = frozenset(("Exp", "Log", "Tanh", "Sigmoid", "Erf", "GeLU", "Softmax", "LogSoftmax"))
+#: Operators whose first two inputs must have the same type.
 _EQUAL_TYPES = frozenset(("MatMul", "BatchMatMul", "Conv2D", "SoftmaxCrossEntropyWithLogits"))
-#: Optimizer operator -> position of the gradient; the first input is the variable.
+#: Optimizer operator -> index of the gradient among its inputs. The first input is the variable.
 _GRADIENTS = {"ApplyMomentum": 3, "SGD": 1, "Adam": 9}
 
 
 def execute(op_type: str, *inputs: Value, **attrs: Any) -> tuple[Tensor, ...]:
-    """Run one operator. inputs: tensors, and arrays for constants."""
+    """Run an operator, record it on the tape if there is one, and return its outputs.
+
+    inputs: tensors, arrays for constants, and None for an input that is no tensor.
+    """
     if not isinstance(inputs[0], Tensor):
         raise TypeError(f"Failed calling {op_type} with {type(inputs[0])}: the valid calling is with a Tensor")
     process = current()
@@ -74,7 +78,7 @@ def execute(op_type: str, *inputs: Value, **attrs: Any) -> tuple[Tensor, ...]:
 
 
 def _check(op_type: str, arrays: Sequence[_Array]) -> None:
-    """Raise the errors of MindSpore's kernels for inputs that numpy accepts."""
+    """Raise the errors that MindSpore's kernels raise for inputs that numpy would accept."""
     array = arrays[0]
     if op_type in _FLOATS and array.dtype.kind in "iub":
         raise TypeError(f"Select CPU operator[{op_type}] fail! Unsupported data type {dtype_of(array)}!")
@@ -107,24 +111,30 @@ def _check(op_type: str, arrays: Sequence[_Array]) -> None:
 
 
 def call(op_type: str, *inputs: Any, **attrs: Any) -> Tensor:
-    """Run one operator on tensors and Python numbers, and return its first output."""
+    """Run an operator on tensors and numbers, and return its first output."""
     values = _same_type(inputs) if op_type in _BINARY else inputs
     return execute(op_type, *values, **attrs)[0]
 
 
 def expanded(name: str) -> Any:
-    """Return the scope of operators that MindSpore's compiler inserts for an expanded operator."""
+    """Return a context manager that sets the scope `Expand/_{name}`.
+
+    MindSpore's compiler expands some functions into operators, and gives them this scope.
+    """
     tape = current().tape
     return contextlib.nullcontext() if tape is None else tape.within(f"Expand/_{name}")
 
 
 def _promoted(first: np.dtype[Any], second: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the common type of two tensors: of a float and an integer, the float."""
+    """Return the type to which two tensors are converted. For a float and an integer it is the float's type.
+
+    Raises TypeError for types that MindSpore does not convert.
+    """
     if first == second:
         return first
-    whole, broken = sorted((first, second), key=lambda kind: kind.kind not in "iub")
-    if whole.kind in "iub" and broken.kind not in "iub":
-        return broken
+    integer_type, float_type = sorted((first, second), key=lambda dtype: dtype.kind not in "iub")
+    if integer_type.kind in "iub" and float_type.kind not in "iub":
+        return float_type
     if BFLOAT16 in (first, second):
         return np.promote_types(np.float32, second if first == BFLOAT16 else first)
     if {first.kind, second.kind} == {"i", "u"} and (first if first.kind == "u" else second).itemsize > 1:
@@ -137,9 +147,10 @@ def _tensor(value: Any) -> Tensor:
 
 
 def _same_type(values: Sequence[Any]) -> list[Tensor]:
-    strange = next((value for value in values if isinstance(value, (np.ndarray, str)) or value is None), _YES)
-    if strange is not _YES:
-        raise TypeError(f"the operands must be <Number, Tensor>, but got {type(strange)}")
+    """Return operands, tensors or numbers, as tensors of their common type. Raises TypeError for other objects."""
+    invalid = next((value for value in values if isinstance(value, (np.ndarray, str)) or value is None), _YES)
+    if invalid is not _YES:
+        raise TypeError(f"the operands must be <Number, Tensor>, but got {type(invalid)}")
     operands = [value for value in values if isinstance(value, Tensor)]
     if not operands:
         return [_tensor(value) for value in values]
@@ -160,7 +171,7 @@ def _same_type(values: Sequence[Any]) -> list[Tensor]:
     return converted
 
 
-#: Functions of one operator on their arguments.
+# Functions that run one operator on their arguments.
 add = functools.partial(call, "Add")
 sub = functools.partial(call, "Sub")
 div = functools.partial(call, "Div")
@@ -207,12 +218,12 @@ def log_softmax(x: Any, axis: int = -1) -> Tensor:
 def matmul_kernel(
     x: Value, y: Value, transpose_x: bool = False, transpose_y: bool = False, *, kernel: str = "MatMul"
 ) -> Tensor:
-    """Run the kernel MatMul or BatchMatMul, with its two flags."""
+    """Run the kernel MatMul or BatchMatMul. transpose_x, transpose_y: multiply by the transposed operand."""
     return execute(kernel, x, y, _YES if transpose_x else _NO, _YES if transpose_y else _NO)[0]
 
 
 def matmul(x: Any, y: Any) -> Tensor:
-    """`ops.matmul`: the compiler expands it into the kernel."""
+    """`ops.matmul`, which MindSpore's compiler expands to MatMul or BatchMatMul."""
     first, second = _tensor(x), _tensor(y)
     with expanded("MatMulExt"):
         return matmul_kernel(first, second, kernel="MatMul" if first.ndim == second.ndim == 2 else "BatchMatMul")
@@ -274,7 +285,7 @@ def _reduce(op_type: str, x: Any, axis: Any, keep_dims: bool) -> Tensor:
 def total(x: Any, dim: Any = None, keepdim: bool = False) -> Tensor:
     with expanded("SumExt"):
         value = _tensor(x)
-        # Integers are summed as int64.
+        # As in MindSpore, sums of integers are int64.
         return _reduce("ReduceSum", cast(value, DTYPES["int64"]) if _is_short(value) else value, dim, keepdim)
 
 
@@ -313,7 +324,7 @@ def assign_add(variable: Parameter, value: Any) -> Tensor:
 
 
 def depend(value: Any, expr: Any) -> Any:
-    """`ops.depend`: an order of operators; the fake's order is that of the program."""
+    """`ops.depend`: return `value`. In MindSpore it fixes an order of operators; here they run in program order."""
     return value
 
 
@@ -343,15 +354,17 @@ def arange(*arguments: Any, dtype: Any = None) -> Tensor:
 
 
 def cross_entropy(input: Any, target: Any) -> Tensor:
-    """`ops.cross_entropy` of class indices with the reduction mean."""
+    """`ops.cross_entropy` for class indices as target, with the reduction "mean"."""
     logits, labels = _tensor(input), _tensor(target)
     if logits.ndim != 2 or labels.array.dtype.kind == "f":
         raise NotSupported(
-            "the fake MindSpore has the cross entropy of logits (N, C) and class indices only",
+            "the fake MindSpore computes the cross entropy only of logits (N, C) and class indices",
             hint="reshape to (N, C); for probabilities use nn.SoftmaxCrossEntropyWithLogits(reduction='mean')",
         )
     if (labels.array == -100).any():
-        raise NotSupported("the fake MindSpore ignores no labels (ignore_index)", hint="leave those rows out")
+        raise NotSupported(
+            "the fake MindSpore does not ignore labels of -100 (ignore_index)", hint="remove the rows with these labels"
+        )
     return execute("SparseSoftmaxCrossEntropyWithLogits", logits, labels, is_grad=False, exact=True)[0]
 
 

@@ -1,9 +1,9 @@
-"""Gradient rules of the fake MindSpore, made of the operators of MindSpore's rules.
+"""Automatic differentiation of the fake MindSpore: a gradient rule for each operator type.
 
-A rule takes the forward operator, the gradients of its outputs (None for no gradient) and a flag per input that
-needs a gradient, and returns the inputs' gradients. Names of backward operators and their inputs are those in dumps
-of MindSpore 2.10.0 for MatMul, BiasAdd, ReLU, Flatten, MaxPool, BatchNorm, Conv2D, Softmax, Sigmoid and the sparse
-cross entropy.
+A rule runs the operators that MindSpore's rule runs. It takes the forward operator, the gradients of its outputs (None
+for an output without one), and for each input True if its gradient is needed; it returns the gradients of the inputs.
+For MatMul, BiasAdd, ReLU, Flatten, MaxPool, BatchNorm, Conv2D, Softmax, Sigmoid and the sparse cross entropy, the names
+and inputs of the backward operators are those in dumps of MindSpore 2.10.0.
 """
 
 from __future__ import annotations
@@ -27,26 +27,28 @@ Rule = Callable[[ExecutedOperator, Grads, Sequence[bool]], Grads]
 
 
 def add_all(grads: Sequence[Tensor]) -> Tensor:
-    """Add the gradients of a tensor that several operators use."""
+    """Return the sum of several gradients of one tensor, which several operators use."""
     return execute("AddN", *grads)[0]
 
 
 def _first(grads: Grads) -> Tensor:
     grad = grads[0]
     if grad is None:
-        raise NotSupported("the fake MindSpore differentiates first outputs only", hint="use the first one in the loss")
+        raise NotSupported(
+            "the fake MindSpore differentiates only the first output of an operator", hint="compute the loss from it"
+        )
     return grad
 
 
 def _value(node: ExecutedOperator, position: int) -> Any:
-    """Return an input of the forward operator, with its value at that time."""
+    """Return an input of the forward operator as a tensor with the value that it had then."""
     value = node.inputs[position]
     changed = isinstance(value, Tensor) and value.array is not node.before[position]
     return Tensor(node.array(position)) if changed else value
 
 
 def _fit(grad: Tensor, like: np.ndarray[Any, Any]) -> Tensor:
-    """Sum a gradient over broadcast axes, batches of matrices too."""
+    """Sum a gradient over the axes that the forward operator broadcast, so that it has the shape of `like`."""
     extra = grad.ndim - like.ndim
     axes = tuple(range(extra)) + tuple(
         axis for axis in range(extra, grad.ndim) if like.shape[axis - extra] == 1 and grad.shape[axis] != 1
@@ -61,7 +63,7 @@ def _binary(by_first: Callable[..., Tensor], by_second: Callable[..., Tensor]) -
     def rule(node: ExecutedOperator, grads: Grads, needed: Sequence[bool]) -> Grads:
         dy, x, y = _first(grads), _value(node, 0), _value(node, 1)
         if node.inputs[0] is node.inputs[1] and node.op_type in ("Add", "Mul"):
-            # The compiler computes equal operators once.
+            # Both derivatives are the same operator, which MindSpore's compiler computes only once.
             grad = _fit(by_first(dy, x, y), node.array(0))
             return grad, grad
         return tuple(
@@ -73,7 +75,7 @@ def _binary(by_first: Callable[..., Tensor], by_second: Callable[..., Tensor]) -
 
 
 def _unary(derivative: Callable[..., Tensor]) -> Rule:
-    """made(gradient, input, output)"""
+    """Return the rule for an operator with one input. derivative: its arguments are gradient, input and output."""
 
     def rule(node: ExecutedOperator, grads: Grads, needed: Sequence[bool]) -> Grads:
         return (derivative(_first(grads), _value(node, 0), node.outputs[0]),)
@@ -156,7 +158,7 @@ def _sparse_cross_entropy(node: ExecutedOperator, grads: Grads, needed: Sequence
     dy = _first(grads)
     logits, labels = _value(node, 0), _value(node, 1)
     dx = execute("SparseSoftmaxCrossEntropyWithLogits", logits, labels, is_grad=True)[0]
-    # The compiler drops a product with one.
+    # MindSpore's compiler removes a multiplication by 1.
     return (dx if dy.node is None and bool((dy.array == 1).all()) else call("Mul", dx, dy)), None
 
 
@@ -176,6 +178,7 @@ def _reduce_mean(node: ExecutedOperator, grads: Grads, needed: Sequence[bool]) -
 
 
 def _spread(node: ExecutedOperator, dy: Tensor) -> Tensor:
+    """Broadcast the gradient of a reduction to the shape of its input."""
     shape = node.array(0).shape
     if not node.attrs["keep_dims"]:
         axes = {axis % len(shape) for axis in node.attrs["axis"]}
@@ -253,9 +256,10 @@ GRADIENTS: Mapping[str, Rule] = {
 def gradients(
     tape: Tape, loss: Union[Tensor, Sequence[Any]], targets: Sequence[Tensor], seed: Optional[Tensor] = None
 ) -> list[Tensor]:
-    """Return the gradients of the sum of `loss` by `targets`, each computed by separate operators.
+    """Return the gradients of the sum of `loss` by each of `targets`.
 
-    A target without a gradient, or a parameter that requires none, gets zeros.
+    loss: a tensor, or several. seed: the gradient of the loss, 1 by default. For a target on which the loss does not
+    depend, and for a parameter that requires no gradient, the gradient is zeros.
     """
     reached = {id(tensor) for tensor in targets if not isinstance(tensor, Parameter) or tensor.requires_grad}
     useful = []
@@ -296,16 +300,17 @@ def gradients(
 
 
 def _primitive(node: ExecutedOperator) -> tuple[str, ...]:
-    """Return the key of equal operators in automatic differentiation: type and attributes."""
+    """Return the key by which automatic differentiation treats operators as equal: type and attributes."""
     channels = node.array(1).shape[0] if node.op_type == "Conv2D" else ""
     attrs = {key: value for key, value in node.attrs.items() if key not in ("shape", "key", "perm")}
     return node.op_type, repr(attrs), str(channels)
 
 
 def _backward_scopes(nodes: Sequence[ExecutedOperator]) -> dict[tuple[str, ...], str]:
-    """Return the scope of backward operators: that of the outermost, then the last, of equal operators.
+    """Return the scope of the backward operators, by the key of the forward operator.
 
-    MindSpore differentiates an operator once for a graph, from the loss backwards, inner cells later.
+    In a graph, MindSpore differentiates equal operators only once, from the loss backwards, outer cells first. So all
+    get the scope of the outermost of the equal operators; if there are several, of the last one.
     """
     chosen: dict[tuple[str, ...], str] = {}
     for node in reversed(nodes):

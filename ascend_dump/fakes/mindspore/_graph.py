@@ -1,8 +1,8 @@
-"""One execution of a graph: its operators in order, and their names.
+"""Graphs, their runs, and the names of their operators.
 
-The real MindSpore compiles `construct` and then runs kernels; the fake runs `construct` and records the operators.
-A graph's operators are named on its first run. Gradient operators have the names of MindSpore's automatic
-differentiation: scope `Gradients/<forward scope>/Grad_<forward operator>`.
+MindSpore compiles `construct` and then runs kernels. The fake runs `construct` and records the operators on a tape.
+The first run of a graph determines the names of its operators. Operators that compute gradients have the scope that
+MindSpore's automatic differentiation gives them: `Gradients/<forward scope>/Grad_<forward operator>`.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ __all__ = ["CompiledGraph", "ExecutedOperator", "Tape"]
 ROOT = "Default"
 _FAKE = str(Path(__file__).parent)
 
-#: None is an input that is not a tensor, such as a tuple; it has a position and is never dumped.
+#: An input of an operator. None stands for an input that is not a tensor, such as a tuple, and is never dumped.
 Value = Union[Tensor, "_Array", None]
 
 
 class ProgramLine(NamedTuple):
-    """A line of the user's program that led to an operator."""
+    """A line of the user's program in the stack of calls of an operator."""
 
     file: str
     number: int
 
 
 class ExecutedOperator:
-    """One executed operator.
+    """An operator that was executed once.
 
-    inputs   tensors, and arrays for constants that are inputs of MindSpore's kernel
-    before   the inputs' values before it ran
-    seen     the inputs' values after it ran, when MindSpore writes them
-    results  the outputs' values
+    inputs   its tensors, and arrays for constants that MindSpore's kernel takes as inputs
+    before   values of the inputs before it ran
+    seen     values of the inputs after it ran; MindSpore dumps these
+    results  values of the outputs
+    marked   True if `set_dump` marked it
     """
 
     __slots__ = ("op_type", "scope", "inputs", "before", "seen", "outputs", "results", "attrs", "lines", "marked")
@@ -67,28 +68,31 @@ class ExecutedOperator:
         self.results = tuple(value.array for value in outputs)
         self.attrs = attrs
         self.lines = lines
-        #: True after `set_dump`.
         self.marked = False
 
     def array(self, position: int) -> _Array:
-        """Return the value of a tensor input before the operator ran."""
+        """Return the value of an input before the operator ran. The input has to be a tensor."""
         value = self.before[position]
         assert value is not None, f"input {position} of {self.op_type} is not a tensor"
         return value
 
     @property
     def kind(self) -> str:
-        """The full name without the number."""
+        """Scope and type: the operator's full name without the number at its end."""
         return f"{self.scope}/{self.op_type}"
 
 
 class Tape:
-    """The operators of one run in order, and the scope of the next operator."""
+    """The operators of one run, in order.
+
+    scope   the scope of the next operator
+    traced  record the lines of the program for each operator; done only in the first run of a graph
+    inputs  input tensors of the graph, by name
+    """
 
     def __init__(self, scope: str = ROOT, *, traced: bool = False) -> None:
         self.nodes: list[ExecutedOperator] = []
         self.scope = scope
-        #: Lines of the program are looked up only while a graph is new.
         self.traced = traced
         self.inputs: dict[str, Tensor] = {}
 
@@ -116,12 +120,12 @@ class Tape:
         return node
 
     def parameters(self) -> list[Parameter]:
-        """Return the parameters that operators used, in order."""
+        """Return the parameters that operators used, in the order of their first use."""
         parameters = {id(value): value for node in self.nodes for value in node.inputs if isinstance(value, Parameter)}
         return list(parameters.values())
 
     def drop_unused_inputs(self, result: Any) -> None:
-        """Drop the inputs of the graph that are neither operands nor results."""
+        """Remove inputs of the graph that no operator reads, unless they are in the graph's result."""
         used = {id(value) for node in self.nodes for value in node.inputs}
         waiting = [result]
         while waiting:
@@ -133,7 +137,7 @@ class Tape:
         self.inputs = {name: value for name, value in self.inputs.items() if id(value) in used}
 
     def undo(self) -> None:
-        """Restore the parameters' values from before the run."""
+        """Set the parameters to their values from before the run."""
         for node in reversed(self.nodes):
             for value, array in zip(node.inputs, node.before):
                 if isinstance(value, Parameter) and array is not None:
@@ -141,10 +145,14 @@ class Tape:
 
 
 class CompiledGraph:
-    """A compiled graph: its number, the names of its operators, and the number of runs.
+    """A compiled graph. The following lists are in the order of the first run.
 
-    names    the operators' names in files, in order, unique in the process
-    shown    the operators' names in the graph's text and execution order, counted within the graph
+    number  number of the graph
+    runs    number of its runs
+    names   full names of the operators in dump files, unique in the process
+    shown   full names of the operators in the graph's text and execution order, with numbers that are counted in the
+            graph only
+    kinds   scope and type of the operators
     """
 
     def __init__(self, number: int) -> None:
@@ -155,7 +163,7 @@ class CompiledGraph:
         self.kinds: list[str] = []
 
     def name(self, tape: Tape, used: Counter[str]) -> None:
-        """Name the operators of the first run; `used` counts the names of the whole process."""
+        """Name the operators of the first run. used: number of operators of each kind in the process; it is updated."""
         counts: Counter[str] = Counter()
         for node in tape.nodes:
             self.kinds.append(node.kind)
@@ -165,19 +173,22 @@ class CompiledGraph:
             used[node.kind] += 1
 
     def names_of(self, tape: Tape) -> Iterator[tuple[ExecutedOperator, str]]:
-        """Yield the operators of another run with their names: the first of a kind has the first name of that kind."""
+        """Yield the operators of a run with their names.
+
+        The first operator of a kind gets the first name of that kind from the first run, the second the second name.
+        """
         waiting: dict[str, list[str]] = {}
         for kind, name in zip(self.kinds, self.names):
             waiting.setdefault(kind, []).append(name)
         last = {kind: names[-1] for kind, names in waiting.items()}
         for node in tape.nodes:
             names = waiting.get(node.kind)
-            # An operator that is not in the first run, which took another branch.
+            # A run that takes another branch can have operators that the first run did not have.
             yield node, names.pop(0) if names else last.get(node.kind, f"{node.kind}-op0")
 
 
 def _program_lines() -> tuple[ProgramLine, ...]:
-    """Return the program's lines that led to this operator, outermost first, without the fake's code."""
+    """Return the lines of the program in the current stack, outermost first. Frames of the fake are left out."""
     lines = []
     frame = sys._getframe(2)
     while frame is not None:

@@ -1,7 +1,7 @@
-"""The kernels of the fake MindSpore's operators, in numpy.
+"""The kernels of the fake MindSpore's operators, written in numpy.
 
-A kernel takes the arrays of its inputs and the operator's attributes and returns the outputs. An in-place kernel
-returns `Changed`: the outputs, and the new values by input.
+A kernel takes the arrays of its inputs and the operator's attributes, and returns one output or a tuple of outputs. A
+kernel that overwrites inputs returns `Changed`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["KERNELS", "Changed"]
 
 
 class Changed(NamedTuple):
-    """The result of an operator that works in place."""
+    """The result of a kernel that overwrites inputs. inputs: the new value by the index of the input."""
 
     outputs: Sequence[_Array]
     inputs: Mapping[int, _Array]
@@ -32,14 +32,17 @@ def _matmul(a: _Array, b: _Array, transpose_a: _Array, transpose_b: _Array) -> _
 
 
 def _windows(x: _Array, kernel: Sequence[int], stride: Sequence[int], fill: float, pad: Sequence[int]) -> _Array:
-    """Return windows (N, C, OH, OW, KH, KW) of the padded input; pad: top, bottom, left, right."""
+    """Return the windows of the padded images `x`, as an array of shape (N, C, OH, OW, KH, KW).
+
+    fill: the value of the padding. pad: its size at the top, bottom, left and right.
+    """
     padded = np.pad(x, ((0, 0), (0, 0), tuple(pad[:2]), tuple(pad[2:])), constant_values=fill)
     windows: _Array = np.lib.stride_tricks.sliding_window_view(padded, tuple(kernel), axis=(2, 3))
     return windows[:, :, :: stride[0], :: stride[1]]
 
 
 def padding(size: Sequence[int], kernel: Sequence[int], stride: Sequence[int], mode: str, pad: Any) -> list[int]:
-    """Return the pads top, bottom, left and right for pad_mode `valid`, `same` or `pad`."""
+    """Return the size of the padding at the top, bottom, left and right. mode: pad_mode `valid`, `same` or `pad`."""
     if mode == "valid":
         return [0, 0, 0, 0]
     if mode == "pad":
@@ -62,7 +65,7 @@ def _conv2d_filter(dy: _Array, x: _Array, *, kernel: Sequence[int], stride: Any,
 
 
 def _spread(parts: _Array, shape: Sequence[int], stride: Sequence[int], pad: Sequence[int]) -> _Array:
-    """Add windows (N, C, OH, OW, KH, KW) into an image, each at its origin."""
+    """Return images of this shape: the sum of windows (N, C, OH, OW, KH, KW), each added at its position."""
     n, c, height, width = shape
     out = np.zeros((n, c, height + pad[0] + pad[1], width + pad[2] + pad[3]), parts.dtype)
     rows, columns = parts.shape[2] * stride[0], parts.shape[3] * stride[1]
@@ -95,7 +98,7 @@ def _avgpool(x: _Array, *_: _Array, kernel: Sequence[int], stride: Sequence[int]
 
 
 def _covered(x: _Array, kernel: Sequence[int], stride: Sequence[int], pad: Sequence[int]) -> _Array:
-    """Count the elements of each window without padding."""
+    """Return the number of elements of the image, without padding, in each window."""
     return np.asarray(_windows(np.ones((1, 1, *x.shape[2:]), x.dtype), kernel, stride, 0.0, pad).sum(axis=(4, 5)))
 
 
@@ -106,27 +109,28 @@ def _avgpool_grad(x: _Array, dy: _Array, *, kernel: Any, stride: Any, pad_list: 
 
 
 def _per_channel(values: _Array, like: _Array) -> _Array:
+    """Reshape one value for each channel, so that it broadcasts over `like` (N, C, …)."""
     return values.reshape((1, -1) + (1,) * (like.ndim - 2))
 
 
 def _batchnorm(x: _Array, gamma: _Array, beta: _Array, mean: _Array, var: _Array, *settings: _Array) -> Any:
     training, eps, momentum = bool(settings[0]), float(settings[1]), float(settings[2])
     axes = (0, *range(2, x.ndim))
-    now_mean = x.mean(axis=axes, dtype=np.float32) if training else mean
-    now_var = x.var(axis=axes, dtype=np.float32) if training else var
-    y = (x - _per_channel(now_mean, x)) / np.sqrt(_per_channel(now_var, x) + eps)
+    used_mean = x.mean(axis=axes, dtype=np.float32) if training else mean
+    used_var = x.var(axis=axes, dtype=np.float32) if training else var
+    y = (x - _per_channel(used_mean, x)) / np.sqrt(_per_channel(used_var, x) + eps)
     y = (y * _per_channel(gamma, x) + _per_channel(beta, x)).astype(x.dtype)
-    outputs = (y, now_mean, now_var, now_mean, now_var)
+    outputs = (y, used_mean, used_var, used_mean, used_var)
     if not training:
         return Changed(outputs, {})
     count = np.float32(x.size // x.shape[1])
-    # NaN for a single element.
-    whole = now_var * (count / (count - 1))
+    # The unbiased variance; it is NaN if a channel has a single element.
+    unbiased_var = used_var * (count / (count - 1))
     return Changed(
         outputs,
         {
-            3: (mean * (1 - momentum) + now_mean * momentum).astype(mean.dtype),
-            4: (var * (1 - momentum) + whole * momentum).astype(var.dtype),
+            3: (mean * (1 - momentum) + used_mean * momentum).astype(mean.dtype),
+            4: (var * (1 - momentum) + unbiased_var * momentum).astype(var.dtype),
         },
     )
 
@@ -151,7 +155,7 @@ def softmax(x: _Array, axis: int = -1) -> _Array:
 
 
 def log_softmax(x: _Array, axis: int = -1) -> _Array:
-    """Return the logarithm of softmax, without the underflow of `softmax`."""
+    """Return the logarithm of softmax. Unlike log(softmax(x)), it does not underflow to -Inf."""
     shifted = x - x.max(axis=axis, keepdims=True)
     return np.asarray((shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))).astype(x.dtype))
 
@@ -251,7 +255,7 @@ def _divide(a: _Array, b: _Array) -> _Array:
     return np.asarray(np.true_divide(a, b), np.float32 if a.dtype.kind in "iub" else a.dtype)
 
 
-#: Operator type -> kernel; an array is a single output.
+#: Operator type -> kernel. A result that is an array is the only output.
 KERNELS: Mapping[str, Callable[..., Any]] = {
     "Add": np.add,
     "Sub": np.subtract,

@@ -1,6 +1,6 @@
 """Layers and losses of the fake MindSpore (`mindspore.nn`).
 
-The layers run the operators of MindSpore's layers, as in dumps of MindSpore 2.10.0.
+Each layer runs the same operators as MindSpore's layer does in dumps of MindSpore 2.10.0.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _ACTIVATIONS = {"relu": ReLU, "sigmoid": Sigmoid, "tanh": Tanh, "gelu": GELU, "s
 
 
 class Dense(Cell):
-    """A product with the transposed weight (out, in), a bias, an activation."""
+    """`nn.Dense`: `x @ weight.T`, plus a bias, and an activation. The weight has the shape (out, in)."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Dense(Cell):
         if isinstance(activation, str) and activation not in _ACTIVATIONS:
             raise NotSupported(
                 f"the fake MindSpore has no activation {activation!r} for Dense",
-                hint=f"give a cell, or one of {', '.join(_ACTIVATIONS)}",
+                hint=f"pass a cell, or one of {', '.join(_ACTIVATIONS)}",
             )
         self.weight = Parameter(initializer(init, (out_channels, in_channels), dtype), name="weight")
         if has_bias:
@@ -136,7 +136,7 @@ def _pair(value: Union[int, Sequence[int]]) -> tuple[int, int]:
 
 
 class Conv2d(Cell):
-    """NCHW, without groups and dilation."""
+    """`nn.Conv2d` in the data format NCHW, without groups and dilation."""
 
     def __init__(
         self,
@@ -157,7 +157,8 @@ class Conv2d(Cell):
         super().__init__()
         if dilation != 1 or group != 1 or data_format != "NCHW":
             raise NotSupported(
-                "the fake MindSpore convolves with dilation 1, group 1 and data_format NCHW only", hint="leave them out"
+                "the fake MindSpore convolves with dilation 1, group 1 and data_format NCHW only",
+                hint="leave out dilation, group and data_format",
             )
         if pad_mode not in _MODES:
             raise ValueError(f"For 'Conv2D', the 'pad_mode' must be in {list(_MODES)}, but got {pad_mode!r}.")
@@ -284,7 +285,8 @@ class SoftmaxCrossEntropyWithLogits(_Loss):
         if self.sparse:
             if self.reduction != "mean":
                 raise NotSupported(
-                    "the fake MindSpore computes the sparse loss with one reduction", hint="use reduction='mean'"
+                    "the fake MindSpore computes the sparse loss only with reduction='mean'",
+                    hint="use reduction='mean'",
                 )
             return execute("SparseSoftmaxCrossEntropyWithLogits", logits, labels, is_grad=False)[0]
         return self.get_loss(execute("SoftmaxCrossEntropyWithLogits", logits, labels)[0])
@@ -294,7 +296,7 @@ class CrossEntropyLoss(_Loss):
     def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
         if self.reduction != "mean":
             raise NotSupported(
-                "the fake MindSpore computes CrossEntropyLoss with one reduction", hint="use reduction='mean'"
+                "the fake MindSpore computes CrossEntropyLoss only with reduction='mean'", hint="use reduction='mean'"
             )
         if labels.array.dtype.kind in "iu" and labels.array.dtype != np.int32:
             raise TypeError(f"For 'CrossEntropyLoss', the 'labels' should be Int32, but got {labels.dtype}.")

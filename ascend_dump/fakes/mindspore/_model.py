@@ -1,4 +1,4 @@
-"""`Model`, its callbacks and its metric in the fake MindSpore (`mindspore.train`)."""
+"""The class `Model` of the fake MindSpore (`mindspore.train`), its callbacks, and the metric `Accuracy`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["CALLBACKS", "Accuracy", "Model"]
 
 
 class RunContext:
-    """The argument of callbacks."""
+    """`train.RunContext`: the argument of the methods of callbacks."""
 
     def __init__(self, arguments: _Arguments) -> None:
         self._arguments = arguments
@@ -34,7 +34,7 @@ class RunContext:
 
 
 class _Arguments(dict[str, Any]):
-    """The values of a run by name, as attributes."""
+    """The values that callbacks can read, as attributes."""
 
     def __getattr__(self, name: str) -> Any:
         if name not in self:
@@ -46,7 +46,7 @@ class _Arguments(dict[str, Any]):
 
 
 class Callback:
-    """`train.Callback`: override its methods."""
+    """`train.Callback`: the base of callbacks, whose methods subclasses override."""
 
     def on_train_begin(self, run_context: RunContext) -> None:
         self.begin(run_context)
@@ -67,26 +67,26 @@ class Callback:
         self.end(run_context)
 
     def begin(self, run_context: RunContext) -> None:
-        """Before training."""
+        """Do nothing: called before training."""
 
     def epoch_begin(self, run_context: RunContext) -> None:
-        """Before an epoch."""
+        """Do nothing: called before an epoch."""
 
     def step_begin(self, run_context: RunContext) -> None:
-        """Before a step."""
+        """Do nothing: called before a step."""
 
     def step_end(self, run_context: RunContext) -> None:
-        """After a step."""
+        """Do nothing: called after a step."""
 
     def epoch_end(self, run_context: RunContext) -> None:
-        """After an epoch."""
+        """Do nothing: called after an epoch."""
 
     def end(self, run_context: RunContext) -> None:
-        """After training."""
+        """Do nothing: called after training."""
 
 
 class LossMonitor(Callback):
-    """Print the loss."""
+    """`train.LossMonitor`: print the loss every `per_print_times` steps."""
 
     def __init__(self, per_print_times: int = 1) -> None:
         self._every = per_print_times
@@ -99,7 +99,7 @@ class LossMonitor(Callback):
 
 
 class TimeMonitor(Callback):
-    """Print the time of an epoch."""
+    """`train.TimeMonitor`: print the time of each epoch, and the mean time of its steps."""
 
     def epoch_begin(self, run_context: RunContext) -> None:
         self._start = time.monotonic()
@@ -111,7 +111,7 @@ class TimeMonitor(Callback):
 
 
 class Accuracy:
-    """`nn.Accuracy` of class indices."""
+    """`nn.Accuracy`: the share of rows whose highest output is that of the labelled class."""
 
     def __init__(self) -> None:
         self.clear()
@@ -121,17 +121,17 @@ class Accuracy:
 
     def update(self, outputs: Tensor, labels: Tensor) -> None:
         guesses, classes = np.asarray(outputs).argmax(axis=1), np.asarray(labels)
-        # Labels are classes, or rows of scores.
+        # Labels are class indices, or one row of scores for each row of outputs.
         self._right += int((guesses == (classes.argmax(axis=1) if classes.ndim == 2 else classes)).sum())
         self._all += len(guesses)
 
-    # MindSpore's name for it; no text is run as code.
+    # The name is MindSpore's. It has nothing to do with Python's eval.
     def eval(self) -> float:
         return self._right / self._all
 
 
 class Model:
-    """`train.Model`: train, eval, predict. Data sinking runs step by step."""
+    """`train.Model`: trains and evaluates a network. With data sinking, steps run one by one here."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Model:
         **settings: Any,
     ) -> None:
         if amp_level != "O0":
-            raise NotSupported("the fake MindSpore has no mixed precision", hint="leave amp_level at O0")
+            raise NotSupported("the fake MindSpore has no mixed precision", hint="leave out amp_level")
         self._network, self._loss_fn, self._optimizer = network, loss_fn, optimizer
         self._metrics = _metrics(metrics)
         self._train_network = self._build(network, loss_fn, optimizer)
@@ -184,28 +184,28 @@ class Model:
         )
         context = RunContext(facts)
 
-        def tell(moment: str) -> None:
+        def call_back(method: str) -> None:
             for callback in callback_list:
-                getattr(callback, moment)(context)
+                getattr(callback, method)(context)
 
-        tell("on_train_begin")
+        call_back("on_train_begin")
         for number in range(initial_epoch + 1, epoch + 1):
             facts.cur_epoch_num = number
-            tell("on_train_epoch_begin")
+            call_back("on_train_epoch_begin")
             for batch in train_dataset.create_tuple_iterator():
                 facts.cur_step_num += 1
                 facts.train_dataset_element = batch
-                tell("on_train_step_begin")
+                call_back("on_train_step_begin")
                 facts.net_outputs = self._train_network(*batch)
-                tell("on_train_step_end")
+                call_back("on_train_step_end")
                 if context.get_stop_requested():
                     break
-            tell("on_train_epoch_end")
+            call_back("on_train_epoch_end")
             if context.get_stop_requested():
                 break
-        tell("on_train_end")
+        call_back("on_train_end")
 
-    # MindSpore's name for it; no text is run as code.
+    # The name is MindSpore's. It has nothing to do with Python's eval.
     def eval(self, valid_dataset: Any, callbacks: Any = None, dataset_sink_mode: bool = False) -> dict[str, Any]:
         if self._eval_network is None or not self._metrics:
             raise ValueError(

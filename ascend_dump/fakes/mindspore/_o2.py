@@ -1,9 +1,9 @@
-"""The older layout of MindSpore's Dump: graphs that run whole on the device (jit_level O2, below MindSpore 2.6).
+"""The dump of whole graphs on the device, by MindSpore below 2.6 with jit_level O2.
 
-MindSpore writes `acl_dump_{device}.json` for every step and passes it to CANN, so the simulated device writes
-`{path}/{step}/{time}/{device}/{model_name}/{model_id}/{iteration}/`; with `file_format` npy MindSpore replaces CANN's
-files by arrays. Sources: the document's chapter "Dump in Ascend O2 Mode"; acl_dump_json_writer.cc.
-Overflow detection is set by the graph engine's session options, as in the document's "GE dump".
+For each step MindSpore writes `acl_dump_{device}.json` and passes it to CANN. So the device itself writes the files, to
+`{path}/{step}/{time}/{device}/{model_name}/{model_id}/{iteration}/`. If `file_format` is npy, MindSpore then replaces
+CANN's files by arrays. Overflow detection is set by GE's session options, as in "GE dump" of the document. Sources: the
+document's chapter "Dump in Ascend O2 Mode"; acl_dump_json_writer.cc.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _MODES = ("all", "input", "output")
 
 
 class ModelDumper(KernelDumper):
-    """Lets the simulated device dump whole graphs. (assumption mindspore.o2_layout)"""
+    """A dumper that lets the simulated device write the files. (assumption mindspore.o2_layout)"""
 
     def write_metadata(self) -> None:
-        """Do nothing: only CPU and GPU have metadata."""
+        """Do nothing: Ascend has no metadata."""
 
     def write_graph(self, graph: CompiledGraph, tape: Tape) -> None:
-        """Do nothing: this mode writes neither graphs nor their order."""
+        """Do nothing: with O2, neither graphs nor execution orders are written."""
 
     def write_step(self, graph: CompiledGraph, tape: Tape, iteration: int) -> None:
         npu, device = self.process.npu, self.process.context["device_id"]
@@ -66,6 +66,7 @@ class ModelDumper(KernelDumper):
                 self._convert(path)
 
     def _arm(self, iteration: int) -> bool:
+        """Set the dump on the device for a step. Returns False if nothing is to be dumped, or a setting is refused."""
         overflow = self.settings.op_debug_mode == 3
         if overflow and self.settings.overflow_number and self._overflows >= self.settings.overflow_number:
             return False
@@ -96,7 +97,7 @@ class ModelDumper(KernelDumper):
         return dump
 
     def _convert(self, path: Path) -> None:
-        """Replace one file of CANN by arrays."""
+        """Replace a dump file of CANN by an array file for each tensor; an overflow record by a JSON file."""
         op_type, op_name, task, stream, _ = path.name.split(".")[:5]
         dump = read_header(path)
         folder = Folder(path.parent, self.process.npu.disk, self.process.log)

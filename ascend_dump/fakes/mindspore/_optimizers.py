@@ -1,7 +1,7 @@
 """Optimizers and training cells of the fake MindSpore (`mindspore.nn`).
 
-An optimizer's operators and parameters are those of MindSpore 2.10.0: AssignAdd of the step, weight decay as Mul and
-AddN, then one operator for each parameter, the last parameter first.
+An optimizer has the parameters of MindSpore 2.10.0, and runs its operators: Mul and AddN for the weight decay,
+AssignAdd for the step counter, then one operator for each parameter, the last parameter first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["CELLS", "OPTIMIZERS", "Optimizer", "TrainOneStepCell", "WithEvalCell
 
 
 class Optimizer(Cell):
-    """`nn.Optimizer`: always a graph, because `construct` is under `jit`."""
+    """`nn.Optimizer`. A call is a graph in both modes, because MindSpore compiles `construct` with `jit`."""
 
     def __init__(self, learning_rate: Any, params: Iterable[Parameter], weight_decay: float = 0.0) -> None:
         super().__init__(auto_prefix=False)
@@ -32,12 +32,16 @@ class Optimizer(Cell):
         if not self._parameters:
             raise ValueError("For 'Optimizer', the argument parameters must not be empty.")
         if any(isinstance(parameter, dict) for parameter in self._parameters):
-            raise NotSupported("the fake MindSpore has no groups of parameters", hint="give the parameters themselves")
+            raise NotSupported("the fake MindSpore has no groups of parameters", hint="pass the parameters themselves")
         if not isinstance(learning_rate, (int, float, Tensor)) or np.ndim(learning_rate):
-            raise NotSupported("the fake MindSpore has no schedule for learning_rate", hint="give a number")
-        twice = [name for name, count in Counter(parameter.name for parameter in self._parameters).items() if count > 1]
-        if twice:
-            raise ValueError(f"For {self.cls_name!r}, the name {twice[0]!r} already exists. Please set a unique name.")
+            raise NotSupported("the fake MindSpore has no schedule for learning_rate", hint="pass a number")
+        duplicates = [
+            name for name, count in Counter(parameter.name for parameter in self._parameters).items() if count > 1
+        ]
+        if duplicates:
+            raise ValueError(
+                f"For {self.cls_name!r}, the name {duplicates[0]!r} already exists. Please set a unique name."
+            )
         for name, value in (("learning rate", float(learning_rate)), ("weight_decay", float(weight_decay))):
             if value < 0:
                 raise ValueError(f"For {self.cls_name!r}, the {name!r} must be float and must >= 0, but got '{value}'.")
@@ -50,7 +54,7 @@ class Optimizer(Cell):
         return self._parameters
 
     def states(self, prefix: str, init: float = 0.0) -> ParameterTuple:
-        """Create a parameter for each trained parameter, named after it."""
+        """Create a state for each trained parameter: a parameter `{prefix}.{name}`, filled with `init`. Return them."""
         states = []
         for parameter in self._parameters:
             states.append(Parameter(Tensor(np.full_like(parameter.array, init)), name=f"{prefix}.{parameter.name}"))
@@ -67,7 +71,7 @@ class Optimizer(Cell):
             raise RuntimeError(f"got {len(gradients)} gradients of {len(self._parameters)} parameters")
         if self.weight_decay:
             gradients = tuple(
-                # Normalisation's parameters do not decay.
+                # As in MindSpore, parameters of normalisation layers have no weight decay.
                 grad if "beta" in parameter.name or "gamma" in parameter.name else self._decay(parameter, grad)
                 for parameter, grad in zip(self._parameters, gradients)
             )
@@ -86,9 +90,10 @@ class Optimizer(Cell):
             raise ValueError(f"For {self.cls_name!r}, the argument 'momentum' must be at least 0.0, but got {momentum}")
 
     def prepare(self) -> None:
-        """Prepare a step, before the parameters are updated."""
+        """Do nothing: for subclasses, called in each step before the parameters are updated."""
 
     def update(self, index: int, grad: Tensor) -> None:
+        """Update the parameter with this index."""
         raise NotImplementedError
 
 
@@ -178,7 +183,7 @@ class Adam(Optimizer):
         super().__init__(learning_rate, params, weight_decay)
         _no_scale(loss_scale)
         if use_nesterov:
-            raise NotSupported("the fake MindSpore has no use_nesterov for Adam", hint="leave it at False")
+            raise NotSupported("the fake MindSpore has no use_nesterov for Adam", hint="leave out use_nesterov")
         for name, beta in (("beta1", beta1), ("beta2", beta2)):
             if not 0 < beta < 1:
                 raise ValueError(f"For 'Adam', the {name!r} must be in range of (0.0, 1.0), but got {beta}.")
@@ -200,11 +205,11 @@ class Adam(Optimizer):
 
 def _no_scale(loss_scale: float) -> None:
     if loss_scale != 1.0:
-        raise NotSupported("the fake MindSpore has no loss_scale", hint="leave it at 1.0")
+        raise NotSupported("the fake MindSpore has no loss_scale", hint="leave out loss_scale")
 
 
 class WithLossCell(Cell):
-    """`nn.WithLossCell`: a network and its loss."""
+    """`nn.WithLossCell`: computes the loss of a network."""
 
     def __init__(self, backbone: Cell, loss_fn: Cell) -> None:
         super().__init__(auto_prefix=False)
@@ -216,7 +221,7 @@ class WithLossCell(Cell):
 
 
 class WithEvalCell(Cell):
-    """`nn.WithEvalCell`: loss, outputs and labels."""
+    """`nn.WithEvalCell`: returns loss, outputs and labels."""
 
     def __init__(self, network: Cell, loss_fn: Cell, add_cast_fp32: bool = False) -> None:
         super().__init__(auto_prefix=False)
@@ -228,12 +233,12 @@ class WithEvalCell(Cell):
 
 
 class TrainOneStepCell(Cell):
-    """`nn.TrainOneStepCell`: forward, backward and optimizer in one graph."""
+    """`nn.TrainOneStepCell`: runs forward pass, backward pass and optimizer, in graph mode as one graph."""
 
     def __init__(self, network: Cell, optimizer: Optimizer, sens: float = 1.0) -> None:
         super().__init__(auto_prefix=False)
         if sens != 1.0:
-            raise NotSupported("the fake MindSpore has no sens", hint="leave it at 1.0")
+            raise NotSupported("the fake MindSpore has no sens", hint="leave out sens")
         self.network, self.optimizer = network, optimizer
         self.weights = optimizer.parameters
 

@@ -1,9 +1,9 @@
-"""One process with MindSpore: its settings, the dump JSON, and the execution of graphs.
+"""A process with MindSpore: when it reads the dump JSON, and how it runs graphs.
 
-Measured with MindSpore 2.10.0. The parser is one object for the process: an accepted file is final, a refused file is
-read again at the next occasion. Occasions are the initialisation of the device (first operator, first compilation,
-`communication.init`), the compilation of a graph, and `_set_init_iter`. The first compilation decides if tensors are
-dumped; each compilation writes the graph's texts.
+Measured with MindSpore 2.10.0: the dump JSON is read when the device is initialised (by the first operator, the first
+compilation or `communication.init`), when a graph is compiled, and by `_set_init_iter`. A file that was accepted is not
+read again. A file that was refused is read again on the next of these occasions. The first compilation decides whether
+tensors are dumped. Each compilation writes the files that describe the graph.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DEPRECATED = (
     "[Dump Deprecated Alert {turn}/3]: For 'Dump', in the scenario where 'backend' is 'GE', the "
     "'MINDSPORE_DUMP_CONFIG' env has been deprecated since MindSpore 2.6. Please use msprobe tool instead."
 )
-#: A message of the fake, not of MindSpore.
+#: A warning that the fake adds. MindSpore has no such message.
 _OLDER = (
     "ascend_dump.fakes: the simulated MindSpore {version} dumps nothing with O2, as every MindSpore since 2.6: for the "
     'document\'s chapter "Dump in Ascend O2 Mode" set {variable}=2.5.0 before the fake is installed'
@@ -41,10 +41,11 @@ _OLDER = (
 
 
 def make_executors() -> tuple[type, type]:
-    """Return MindSpore's two executors of root graphs: tools wrap their methods.
+    """Return the two classes by which MindSpore runs the graphs of cells and of functions.
 
-    A graph runs by `run` of the first or a call of the second, after `compile`. The simulated process compiles the
-    graph itself after its first run.
+    They exist because tools wrap their methods. As in MindSpore, `compile` is called first, then `run` of the first
+    class, or the object itself of the second one. Here `compile` does nothing: the process compiles a graph after its
+    first run.
     """
 
     class _CellGraphExecutor:
@@ -65,31 +66,38 @@ def make_executors() -> tuple[type, type]:
 
 
 class MindSporeProcess(MindSporeState):
-    """MindSpore's state of one process."""
+    """The whole state of a process with MindSpore.
+
+    tape      records the operators of the running graph, or those under differentiation; None if nothing records
+    in_graph  True while a graph runs
+    """
 
     def __init__(self, npu: Npu) -> None:
         super().__init__(npu)
         self.executors = make_executors()
-        #: Initialised devices.
+        #: The devices (CPU, GPU, Ascend) that were initialised.
         self.initialized: set[str] = set()
         self.tape: Optional[Tape] = None
         self.in_graph = False
-        #: The number of cells around the running operator that `set_dump` has marked.
+        #: Number of cells and primitives around the running operator that `set_dump` marked.
         self.marked = 0
         self._settings: Optional[DumpJsonSettings] = None
         self._dumps_tensors: Optional[bool] = None
         self._dumper: Optional[KernelDumper] = None
         self._graphs: dict[Any, CompiledGraph] = {}
-        #: The number of compilations, failed ones included.
+        #: Number of compilations, including those whose files could not be written.
         self._numbers = 0
         self._names: Counter[str] = Counter()
         self._iteration: Optional[int] = None
         self._user_counts = False
 
-    # Occasions to read the configuration.
+    # Reading the configuration.
 
     def parse(self) -> Optional[DumpJsonSettings]:
-        """Read the configuration if it is not yet read. Raises RuntimeError, as MindSpore does."""
+        """Read the dump JSON, unless it was accepted before, and return its settings; None if there is no dump.
+
+        Raises RuntimeError if the file is refused, as MindSpore does.
+        """
         path = os.environ.get(CONFIG_VARIABLE, "")
         if self._settings is not None or not path:
             return self._settings
@@ -113,12 +121,12 @@ class MindSporeProcess(MindSporeState):
         return settings
 
     def close(self) -> None:
-        """End the process."""
+        """End the process: log the warnings that MindSpore logs at its end."""
         if self._dumper is not None and self._dumps_tensors:
             self._dumper.close()
 
     def initialize_device(self) -> None:
-        """Initialise the device, at the first operator, the first compilation or `communication.init`."""
+        """Initialise the device, at the first call only. This reads the dump JSON."""
         if self.target in self.initialized:
             return
         settings = self.parse()
@@ -127,7 +135,11 @@ class MindSporeProcess(MindSporeState):
         self.initialized.add(self.target)
 
     def _prepare_compilation(self) -> bool:
-        """Read the configuration. Returns False for a compilation that reads it first, but late: it writes no texts."""
+        """Read the dump JSON before a compilation. Returns True if the files that describe the graph are written.
+
+        They are not written by the compilation that reads an accepted dump JSON first, if earlier compilations found
+        none.
+        """
         runtime = self.runtime
         if runtime.ge and not runtime.old_ge and self._dumps_tensors is None and os.environ.get(CONFIG_VARIABLE):
             for turn in (1, 2, 3):
@@ -139,16 +151,19 @@ class MindSporeProcess(MindSporeState):
             self._dumps_tensors = settings is not None
         return writes_texts
 
-    # Steps that the program counts itself.
+    # Steps that the program itself counts.
 
     def set_init_iter(self, value: int) -> None:
-        """`_c_expression._set_init_iter`: read the configuration; then only `_dump_step` counts iterations."""
+        """`_c_expression._set_init_iter`: read the dump JSON, and set the iteration.
+
+        From then on, only `_dump_step` counts iterations.
+        """
         self.parse()
         self._user_counts = True
         self._iteration = int(value)
 
     def dump_step(self, count: int = 1) -> None:
-        """`_c_expression._dump_step`."""
+        """`_c_expression._dump_step`: add `count` to the iteration, if the program called `_set_init_iter` before."""
         if not self._user_counts:
             self.log("WARNING", "Costomized step function has not enabled, step update does not work!")
             return
@@ -158,6 +173,7 @@ class MindSporeProcess(MindSporeState):
 
     @contextlib.contextmanager
     def recording(self, tape: Tape, *, graph: bool) -> Iterator[Tape]:
+        """Record operators on this tape inside the block. graph: the block runs a graph."""
         outer = self.tape, self.in_graph
         self.tape, self.in_graph = tape, graph
         try:
@@ -173,7 +189,10 @@ class MindSporeProcess(MindSporeState):
         kwargs: Mapping[str, Any],
         inputs: Mapping[str, Tensor],
     ) -> Any:
-        """Run a compiled function; a new key is compiled first. Inside another graph it becomes part of that graph."""
+        """Run a function as a graph, and return its result. Inside another graph it becomes a part of that graph.
+
+        key: identifies the graph; for a new key a graph is compiled. inputs: tensors among the arguments, by name.
+        """
         if self.in_graph:
             return function(*args, **kwargs)
         cells, functions = self.executors
@@ -187,6 +206,7 @@ class MindSporeProcess(MindSporeState):
         return executor(run)
 
     def _run_root(self, key: Any, construct: Callable[[], Any], inputs: Mapping[str, Tensor]) -> Any:
+        """Run a graph that is inside no other graph, compile it if it is new, and dump the run."""
         graph = self._graphs.get(key)
         tape = Tape(traced=graph is None)
         tape.inputs.update(inputs)
@@ -205,7 +225,7 @@ class MindSporeProcess(MindSporeState):
     def compile(
         self, key: Any, function: Callable[..., Any], args: tuple[Any, ...], inputs: Mapping[str, Tensor]
     ) -> None:
-        """Compile without running: the function's changes to parameters are undone."""
+        """Compile a graph, if its key is new. The function runs, but its changes of parameters are undone."""
         if key in self._graphs:
             return
         tape = Tape(traced=True)
@@ -217,7 +237,7 @@ class MindSporeProcess(MindSporeState):
             tape.undo()
 
     def _add_graph(self, key: Any, tape: Tape) -> CompiledGraph:
-        """Compile the recorded run; a refused compilation undoes it."""
+        """Compile a graph from its first run. If this raises RuntimeError, changes of parameters are undone."""
         try:
             self.initialize_device()
             texts = self._prepare_compilation()
@@ -235,16 +255,17 @@ class MindSporeProcess(MindSporeState):
         return graph
 
     def _finish(self, graph: CompiledGraph, tape: Tape) -> None:
+        """Dump a run, or report its operators to the device, and count it."""
         iteration = self._iteration or 0
         if self._dumps_tensors and self._dumper is not None:
             self._dumper.write_step(graph, tape, iteration)
         elif self.target == "Ascend":
             for node, name in graph.names_of(tape):
                 self.run_on_device(node.op_type, name, node)
-        # A failed run does not count.
+        # If the dump or the device raised an error, the run is not counted.
         graph.runs += 1
         if not self._user_counts:
-            # The count of the graph that ran last, not of the graph that runs next.
+            # As in MindSpore, the next run of any graph has the iteration after the runs of this graph.
             self._iteration = graph.runs + (self._settings.initial_iteration if self._settings else 0)
 
 
@@ -252,7 +273,7 @@ _current: Optional[MindSporeProcess] = None
 
 
 def start_process(npu: Npu) -> MindSporeProcess:
-    """Start a new process, which takes over the objects of an earlier one."""
+    """Start a new process, which becomes the current one. Tensors and cells of an earlier process use it too."""
     global _current
     _current = MindSporeProcess(npu)
     return _current

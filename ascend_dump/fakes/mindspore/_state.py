@@ -1,4 +1,4 @@
-"""The state of a simulated process with MindSpore: its settings, its device, its rank and its log."""
+"""The part of a MindSpore process's state that the dump writers read: settings, device, rank and log."""
 
 from __future__ import annotations
 
@@ -15,15 +15,20 @@ if TYPE_CHECKING:
 __all__ = ["GRAPH_MODE", "PYNATIVE_MODE", "VERSION_VARIABLE", "MindSporeState"]
 
 GRAPH_MODE, PYNATIVE_MODE = 0, 1
-#: The version of the fake MindSpore; below 2.6 jit_level O2 writes the older layout.
+#: The variable that sets the version of the fake MindSpore. Below 2.6, a dump with jit_level O2 writes files.
 VERSION_VARIABLE = "ASCEND_DUMP_FAKE_MINDSPORE_VERSION"
 VERSION = "2.10.0"
-#: The first version in which GE does not read the dump JSON.
+#: The first version in which jit_level O2 (the graph engine GE) does not read the dump JSON.
 _GE_WITHOUT_DUMP = (2, 6)
 
 
 class MindSporeState:
-    """The state that the writers of a dump read."""
+    """The state of a process with MindSpore.
+
+    context  settings of `set_context` and `set_device`
+    rank     the rank after `communication.init`, else None
+    size     the number of ranks
+    """
 
     def __init__(self, npu: Npu) -> None:
         self.npu = npu
@@ -44,7 +49,10 @@ class MindSporeState:
 
     @property
     def runtime(self) -> Runtime:
-        """Ascend runs kernel by kernel on an Atlas A2 unless jit_level asks for O2 (`set_context`, 2.5)."""
+        """The device and the way in which it runs graphs.
+
+        On Ascend (an Atlas A2) kernels run one by one, unless jit_level is O2 (document of `set_context`, 2.5).
+        """
         if self.target != "Ascend":
             return Runtime(self.target)
         ge = self.context["jit_level"] == "O2"
@@ -55,7 +63,7 @@ class MindSporeState:
         return self.rank or 0
 
     def log(self, level: str, text: str) -> None:
-        """Write a line of MindSpore's log, to stderr."""
+        """Write a line of MindSpore's log to stderr, and to the log of the simulated device."""
         self.npu.log.append(f"[{level}] {text}")
         print(f"[{level}] {text}", file=sys.stderr)
 

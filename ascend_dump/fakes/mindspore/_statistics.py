@@ -1,7 +1,8 @@
-"""`statistic.csv` of MindSpore's Dump: ten columns of facts, then the chosen statistics in the configured order.
+"""The table `statistic.csv` of MindSpore's Dump.
 
-Column names are those of MindSpore 2.10.0's library. Numbers are printed as by a C++ stream; `null` is the maximum,
-minimum or average without a finite element (tensor_stat_dump.cc, csv_writer.h).
+Ten columns describe the tensor, and the requested statistics follow in the order of the configuration. The names of the
+columns are those in the library of MindSpore 2.10.0. Numbers are printed as a C++ stream does. Maximum, minimum and
+average are `null` if no element is finite (tensor_stat_dump.cc, csv_writer.h).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _FACTS = "Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Typ
 
 
 class _ElementValues:
-    """The elements of a tensor, and its finite elements, as doubles."""
+    """A tensor, with all its elements, and its finite elements, as float64."""
 
     def __init__(self, array: _Array) -> None:
         self.array = array
@@ -42,13 +43,13 @@ def _count(function: Callable[[_Array], Any]) -> Callable[[_ElementValues], Unio
     return lambda values: int(function(values.all).sum())
 
 
-#: Category of the configuration -> column and its value.
+#: Category in the configuration -> name of the column, and the function that computes its value.
 COLUMNS: Mapping[str, tuple[str, Callable[[_ElementValues], Union[str, int]]]] = {
     "max": ("Max Value", _of_finite(np.max)),
     "min": ("Min Value", _of_finite(np.min)),
     "avg": ("Avg Value", _of_finite(np.mean)),
     "count": ("Count", lambda values: len(values.all)),
-    # The document: elements less than zero, and greater than zero.
+    # Despite their names, these are the numbers of elements below and above zero (MindSpore's document).
     "negative zero count": ("Negative Zero Count", _count(lambda elements: elements < 0)),
     "positive zero count": ("Positive Zero Count", _count(lambda elements: elements > 0)),
     "nan count": ("Nan Count", _count(np.isnan)),
@@ -64,12 +65,12 @@ COLUMNS: Mapping[str, tuple[str, Callable[[_ElementValues], Union[str, int]]]] =
 
 
 def header(categories: Sequence[str]) -> str:
-    """Return the first line."""
+    """Return the first line of the table, for these categories."""
     return ",".join([_FACTS, *(COLUMNS[name][0] for name in categories)]) + "\n"
 
 
 def row(facts: Sequence[str], array: _Array, dtype: str, categories: Sequence[str]) -> str:
-    """Return the line of a tensor. facts: the columns up to the slot."""
+    """Return the line of a tensor. facts: the values of the columns up to "Slot". dtype: MindSpore's name."""
     shape = '"(' + ",".join(str(length) for length in array.shape) + ')"'
     values = _ElementValues(array)
     statistics = [str(COLUMNS[name][1](values)) for name in categories]
@@ -77,7 +78,7 @@ def row(facts: Sequence[str], array: _Array, dtype: str, categories: Sequence[st
 
 
 def write_row(folder: Folder, facts: Sequence[str], array: _Array, dtype: str, categories: Sequence[str]) -> None:
-    """Append a tensor to the statistics of a directory; a new file begins with the header."""
+    """Append a tensor's line to the table in a directory. A new table begins with the header."""
     text = row(facts, array, dtype, categories)
     new = not os.path.exists(folder.path / _STATISTIC)
     folder.append(_STATISTIC, (header(categories) + text if new else text).encode())

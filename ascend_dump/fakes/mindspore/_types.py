@@ -1,7 +1,7 @@
-"""Types and tensors of the fake MindSpore.
+"""Element types and tensors of the fake MindSpore.
 
-The numpy array of a tensor is never overwritten: an operator that changes a Parameter assigns a new array, and
-references to the old array still have the old values.
+The numpy array of a tensor is never overwritten. An operator that changes a Parameter assigns a new array to it. So
+references to the old array keep the old values.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 class TensorMaker(Protocol):
-    """The operator that computed a tensor."""
+    """The interface of the operator that computed a tensor."""
 
     scope: str
 
 
 class MindSporeDType:
-    """A type of elements, such as `mindspore.float32`; its text is MindSpore's label, such as `Float32`."""
+    """An element type, such as `mindspore.float32`. label: MindSpore's name, such as `Float32`."""
 
     __slots__ = ("label", "numpy")
 
@@ -50,7 +50,7 @@ class MindSporeDType:
         return self.label
 
 
-#: Name in the module -> type.
+#: Name in the module `mindspore` -> type.
 DTYPES: dict[str, MindSporeDType] = {
     "bool_": MindSporeDType("Bool", np.bool_),
     "int8": MindSporeDType("Int8", np.int8),
@@ -69,12 +69,12 @@ DTYPES: dict[str, MindSporeDType] = {
     "complex128": MindSporeDType("Complex128", np.complex128),
 }
 _BY_NUMPY = {dtype.numpy: dtype for dtype in DTYPES.values()}
-#: Python's type -> numpy's type of a literal.
+#: Python's type -> numpy's type, for a Python type that is passed as dtype.
 _LITERALS = ((bool, np.bool_), (int, np.int64), (float, np.float64), (complex, np.complex64))
 
 
 def dtype_of(array: Union[_Array, np.generic]) -> MindSporeDType:
-    """Return the type of an array. Raises TypeError for a type without tensors in MindSpore."""
+    """Return the type of an array. Raises TypeError for a type that MindSpore does not have."""
     dtype = _BY_NUMPY.get(array.dtype)
     if dtype is None:
         raise TypeError(f"For Tensor, the type of input_data {array.dtype} is not supported")
@@ -82,7 +82,10 @@ def dtype_of(array: Union[_Array, np.generic]) -> MindSporeDType:
 
 
 def array_of(value: Any, dtype: Any = None) -> _Array:
-    """Return the array of a tensor, an array, a number or a nested list; lists and numbers as float32 or int64."""
+    """Return a tensor, an array, a number or a nested list as an array with contiguous memory.
+
+    dtype: its type. By default numbers and lists of floats become float32.
+    """
     if isinstance(value, Tensor):
         array = value.array
     elif isinstance(value, (np.ndarray, np.generic)):
@@ -93,7 +96,7 @@ def array_of(value: Any, dtype: Any = None) -> _Array:
             array = array.astype(np.float32)
     if dtype is not None:
         array = array.astype(_numpy_type(dtype))
-    # ascontiguousarray adds a dimension to a scalar.
+    # ascontiguousarray turns the shape () into (1,), so the shape is restored.
     contiguous: _Array = np.ascontiguousarray(array).reshape(array.shape)
     return contiguous
 
@@ -105,7 +108,7 @@ def _numpy_type(dtype: Any) -> np.dtype[Any]:
 
 
 class Tensor:
-    """`mindspore.Tensor`: made of data, or of `shape`, `dtype` and `init`."""
+    """`mindspore.Tensor`, made from data, or from `shape`, `dtype` and `init`."""
 
     def __init__(
         self,
@@ -122,14 +125,14 @@ class Tensor:
             raise TypeError("For Tensor, the input_data must not be a string")
         self.array: _Array = array_of(input_data, dtype)
         if self.array is input_data or self.array.base is not None:
-            # The program may change its array later.
+            # Copy the program's array, because the program may overwrite it.
             self.array = self.array.copy()
         dtype_of(self.array)
-        #: The operator that computed it, and the position among its outputs, while a graph is recorded.
+        #: The recorded operator that computed the tensor, and the tensor's index among its outputs.
         self.node: Optional[TensorMaker] = None
         self.position = 0
 
-    # Its type, shape and values.
+    # Type, shape and values.
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -159,7 +162,7 @@ class Tensor:
         return self.ndim
 
     def asnumpy(self) -> _Array:
-        # numpy has no bfloat16; the real method converts too.
+        # As in MindSpore, bfloat16 is converted, because numpy has no such type.
         return self.array.astype(np.float32) if self.array.dtype == BFLOAT16 else self.array.copy()
 
     numpy = asnumpy
@@ -175,7 +178,7 @@ class Tensor:
 
     @classmethod
     def from_numpy(cls, array: _Array) -> Tensor:
-        """Return a tensor that shares the array's memory."""
+        """Return a tensor that shares the memory of a contiguous array."""
         tensor = Tensor(0)
         tensor.array = array_of(array)
         return tensor
@@ -214,7 +217,7 @@ class Tensor:
 
     __hash__ = object.__hash__
 
-    # Operators: each method calls one function of `OPERATORS`.
+    # Operators. Each method calls one function of `OPERATORS`.
 
     def __add__(self, operand: Any) -> Tensor:
         return _call("Add", self, operand)
@@ -312,18 +315,18 @@ class Tensor:
         return _call("Sqrt", self)
 
 
-#: The functions of tensors' methods. Their module fills the table, since it imports this one.
+#: The functions that methods of tensors call, by name. `_functions` fills the table, because it imports this module.
 OPERATORS: dict[str, Callable[..., Tensor]] = {}
 _OPERANDS = (Tensor, int, float, complex, np.generic)
 
 
 class Parameter(Tensor):
-    """`mindspore.Parameter`: a tensor with a name that operators may change."""
+    """`mindspore.Parameter`: a tensor with a name, whose value operators can change."""
 
     def __init__(self, default_input: Any, name: Optional[str] = None, requires_grad: bool = True) -> None:
         super().__init__(default_input)
-        #: False for a default name: a cell replaces it.
         self.name = "Parameter" if name is None else name
+        #: False if the name is the default one, which a cell replaces.
         self.named = name is not None
         self.requires_grad = requires_grad
 
@@ -349,13 +352,16 @@ _generator = np.random.default_rng(0)
 
 
 def set_seed(seed: int) -> None:
-    """Seed the initializers, for `mindspore.set_seed`."""
+    """`mindspore.set_seed`: seed the random initializers."""
     global _generator
     _generator = np.random.default_rng(seed)
 
 
 def initializer(init: Any, shape: Union[int, Sequence[int]] = (), dtype: Any = None) -> Tensor:
-    """`mindspore.common.initializer.initializer`: zeros, ones, a number, a tensor or random values."""
+    """`mindspore.common.initializer.initializer`: return a new tensor of this shape and type.
+
+    init: a number, a tensor, a function of the shape, or a name such as "zeros", "ones", "normal" or "he_uniform".
+    """
     dims = (shape,) if isinstance(shape, int) else tuple(shape)
     kind = DTYPES["float32"] if dtype is None else dtype
     if isinstance(init, (Tensor, np.ndarray)):
@@ -379,7 +385,11 @@ def initializer(init: Any, shape: Union[int, Sequence[int]] = (), dtype: Any = N
 
 
 def draw(kind: str, *arguments: float) -> Any:
-    """Return an initializer such as `Normal(0.02)`, as a function of the shape."""
+    """Return an initializer: a function that returns random values of a shape.
+
+    kind: "normal" (sigma, mean), "truncated" (sigma, mean, low, high) or "uniform" (scale), with the arguments in
+    brackets.
+    """
 
     def make(shape: Sequence[int]) -> _Array:
         if kind == "normal":

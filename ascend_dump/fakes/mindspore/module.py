@@ -1,45 +1,46 @@
-"""A stand-in for the module `mindspore`, for training scripts like those in MindSpore's Dump document.
+"""A fake of the module `mindspore`, for training scripts like those in MindSpore's document about Dump.
 
     with ascend_dump.fakes.install("mindspore") as npu:
         import mindspore as ms
         from mindspore import nn
 
-Networks compute with numpy. MINDSPORE_DUMP_CONFIG is read at the same times, and refused with the same messages, as by
-MindSpore 2.10.0; its trees are those of MindSpore 2.10.0 on a CPU, up to timestamps. `set_device("Ascend")` and
-`set_context(jit_level=…)` choose the simulated device: O0 and O1 write the tree of the document's first chapter, O2
-writes nothing since MindSpore 2.6. The environment variable ASCEND_DUMP_FAKE_MINDSPORE_VERSION, read at the
-installation, sets an older version: below 2.6, O2 writes the layout of the document's chapter "Dump in Ascend O2 Mode".
+Networks are computed with numpy. MINDSPORE_DUMP_CONFIG is read at the same times, and refused with the same messages,
+as by MindSpore 2.10.0. The dump of a network on the CPU is that of MindSpore 2.10.0, except for timestamps.
+`set_device("Ascend")` selects the simulated device, and `set_context(jit_level=…)` the way in which it runs graphs. O0
+and O1 write the tree of the document's chapter "Dump in Ascend O0/O1 Mode". O2 writes nothing, as in MindSpore since
+2.6. The environment variable ASCEND_DUMP_FAKE_MINDSPORE_VERSION, which is read at the installation, sets an older
+version. Below 2.6, O2 writes the layout of the chapter "Dump in Ascend O2 Mode".
 
 Differences from MindSpore:
 
-- `construct` is executed, not compiled: prints in it happen at every step, branches and loops are those of Python and
-  make no subgraphs, and the order of operators is that of the program (MindSpore runs optimizer steps between backward
-  operators).
-- Equal operators of a graph share the scope of their backward operators, as in MindSpore; MindSpore sometimes separates
-  an operator of a layer from that of a function of `ops`.
-- An operator after the call of a cell with the same operator (`self.inner(x) + 1`) has the scope of its cell; in
-  MindSpore both have the scope of the inner cell.
-- The gradient of a function under `jit` in PyNative mode writes the forward graph only.
-- After Flatten and Reshape, which copy nothing, MindSpore may write a tensor with its earlier shape.
-- In `.ir` and execution order, operators are counted without those that MindSpore removes later (Cast begins with 1 in
-  MindSpore, backward operators may have gaps). Optimizers number their operators by parameter, MindSpore by execution.
-- The fake computes outputs of BatchNorm that the CPU's kernel leaves unset.
-- `use_nesterov` of Momentum, and NaN in ReLU, Maximum and Minimum, follow the documents; the CPU's kernels ignore the
-  first and lose the second.
-- Random initial values differ from MindSpore's; biases without `bias_init` begin with zeros.
-- The `.pb` has operators, inputs and full names, no attributes and types.
-- Tensors in a tuple that is an argument are inputs of operators here; MindSpore makes constants of them.
-- CrossEntropyLoss, slices, and operators that these modules do not list have fewer kernels and constant inputs.
-- A graph that could not be dumped can run again; MindSpore refuses its later runs, and ends the process after a
-  parameter that could not be written.
-- After a configuration was refused late, one graph more than in MindSpore may have its texts. MindSpore also cannot
-  run a graph that was refused after an operator of PyNative mode.
-- No communication: `init` reads rank and size from RANK_ID and RANK_SIZE, and there are no collective operators.
-- The alerts about a missing `e2e_dump_settings` do not wait a second each.
-- On Ascend, task and stream are 0; a sampled tensor is its first elements in one dimension; data formats are not
-  transformed, so `trans_flag` and `device_stat_precision_mode` change nothing; statistics of the device are the host's.
-  (assumption mindspore.sampling)
-- A tensor's timestamps follow from the simulated device's clock.
+- `construct` is executed, not compiled. So it prints in every step, and Python's branches and loops make no subgraphs.
+  Operators run in the order of the program; MindSpore runs optimizer steps between backward operators.
+- As in MindSpore, equal operators of a graph share the scope of their backward operators. MindSpore sometimes treats
+  an operator of a layer, and the same operator from a function of `ops`, as different.
+- If a cell runs an operator after it called another cell with the same operator (`self.inner(x) + 1`), each operator
+  has the scope of its own cell. In MindSpore both have the scope of the inner cell.
+- The gradient of a function under `jit` in PyNative mode dumps only the forward graph.
+- Flatten and Reshape copy nothing in MindSpore, which may then dump a tensor with its earlier shape. The fake does not.
+- In `.ir` and execution order, numbers of operators have no gaps. MindSpore also counts operators that it removes
+  later. The operators of an optimizer are numbered by parameter, in MindSpore by execution.
+- All outputs of BatchNorm are computed. MindSpore's kernel for the CPU leaves some unset.
+- `use_nesterov` of Momentum, and NaN in ReLU, Maximum and Minimum, follow the documents. MindSpore's kernels for the
+  CPU ignore `use_nesterov`, and lose the NaN.
+- Random initial values differ from MindSpore's. Biases without `bias_init` are zeros.
+- The `.pb` file has operators, inputs and full names, but no attributes and types.
+- If an argument is a tuple, its tensors are inputs of operators. MindSpore makes constants of them.
+- CrossEntropyLoss, slices, and operators that these modules do not list run fewer kernels than in MindSpore, with
+  fewer constant inputs.
+- A graph whose dump failed can run again. MindSpore refuses its later runs; if a parameter could not be written, it
+  ends the process.
+- After a configuration was refused late, the files that describe a graph may be written for one graph more than in
+  MindSpore. MindSpore also cannot run a graph that was refused after an operator ran in PyNative mode.
+- There is no communication: `init` reads rank and size from RANK_ID and RANK_SIZE. Collective operators do not exist.
+- The alerts about a missing `e2e_dump_settings` do not delay the program by a second each.
+- On Ascend, task and stream are 0. A sampled tensor has the first elements, in one dimension. Data formats are not
+  transformed, so `trans_flag` and `device_stat_precision_mode` have no effect. Statistics of the device are those that
+  the host would compute. (assumption mindspore.sampling)
+- Timestamps come from the clock of the simulated device.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ _CONTEXT = (
     *("mode", "device_target", "device_id", "jit_level", "reserve_class_name_in_scope", "save_graphs"),
     *("save_graphs_path", "max_device_memory", "pynative_synchronize", "deterministic", "ascend_config"),
 )
-#: Settings that other devices warn about, even when they are only read.
+#: Settings that exist on some devices only. On other devices MindSpore warns, even if a program only reads them.
 _DEVICES_OF = {"ascend_config": ["Ascend"], "max_device_memory": ["Ascend", "GPU"]}
 #: Names of functions in `mindspore.ops`.
 _OPS = (
@@ -84,7 +85,7 @@ _OPS = (
     *("transpose", "cast", "concat", "cat", "mean", "amax", "amin", "argmax", "assign", "assign_add", "depend"),
     *("stop_gradient", "zeros", "ones", "zeros_like", "ones_like", "arange", "cross_entropy", "shape", "size"),
 )
-#: Primitives without arguments: name -> function.
+#: Primitives without arguments: name in `mindspore.ops` -> operator type.
 _PRIMITIVES = {
     **{name: name for name in ("Add", "Sub", "Mul", "Div", "Pow", "Exp", "Log", "Sqrt", "Square", "Neg", "Abs")},
     **{name: name for name in ("ReLU", "Sigmoid", "Tanh", "GeLU", "Equal", "Maximum", "Minimum", "Flatten")},
@@ -98,7 +99,10 @@ _NO_LAUNCHER = (
 
 
 def modules(npu: Npu) -> Mapping[str, Fill]:
-    """Return the modules of one process with MindSpore, bound to `npu`; `import mindspore` imports and fills them."""
+    """Return the functions that fill the modules of MindSpore. The modules use the device `npu`.
+
+    `import mindspore` imports, and so fills, all of them.
+    """
     process = start_process(npu)
     content = _content(process)
 
@@ -114,7 +118,7 @@ def modules(npu: Npu) -> Mapping[str, Fill]:
 
 @contextlib.contextmanager
 def patches(npu: Npu, modules: Mapping[str, Any]) -> Iterator[None]:
-    """End the process with the installation."""
+    """End MindSpore's process when the installation ends."""
     process = current()
     try:
         yield
@@ -269,7 +273,7 @@ def _is_initialized(process: MindSporeProcess) -> Callable[[str], bool]:
 
 def _communication(process: MindSporeProcess) -> dict[str, Any]:
     def init(backend_name: Any = None) -> None:
-        """Read rank and size from the launcher, and initialise the device, which reads the dump JSON."""
+        """Read rank and size from the launcher's variables, and initialise the device. This reads the dump JSON."""
         rank, size = os.environ.get("RANK_ID"), os.environ.get("RANK_SIZE") or os.environ.get("MS_WORKER_NUM")
         if rank is None and process.target == "CPU":
             raise RuntimeError(_NO_LAUNCHER)
@@ -280,7 +284,7 @@ def _communication(process: MindSporeProcess) -> dict[str, Any]:
             process.rank, process.size = None, 1
             raise
 
-    # Without `init` there is no group, and the process is rank 0 of 1.
+    # If `init` was not called, the process is rank 0 of 1.
     def get_rank(group: str = "") -> int:
         return process.rank_id
 
@@ -309,7 +313,7 @@ def _distributed(process: MindSporeProcess) -> dict[str, Any]:
 
 def _runtime_controls(process: MindSporeProcess) -> dict[str, Any]:
     def without_effect(*_: Any) -> None:
-        """Do nothing: only dumps by the device use it."""
+        """Do nothing: these functions concern only dumps that the device itself writes."""
 
     return {
         "_set_init_iter": process.set_init_iter,

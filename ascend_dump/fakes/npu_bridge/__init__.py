@@ -1,1 +1,1 @@
-"""A stand-in for npu_bridge, the bridge of TensorFlow 1.x."""
+"""A fake of npu_bridge, CANN's adapter for TensorFlow 1.x."""

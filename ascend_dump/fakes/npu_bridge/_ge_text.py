@@ -1,8 +1,9 @@
-"""GE's graphs as text: `ge_proto_<n>_graph_<id>_Build.txt`.
+"""Write a graph as text, as GE does: `ge_proto_<n>_graph_<id>_Build.txt`.
 
+GE can write a graph after each stage of its compilation; the last stage is Build. The stage Build is always written, in
+full, if a dump path is set. The fake writes no other stages and no ONNX files, but counts them in `<n>`, as GE does.
 Sources: GE graph_metadef graph_utils.cc (names, directories, DUMP_GE_GRAPH, DUMP_GRAPH_LEVEL, DUMP_GRAPH_FORMAT) and
-graph_manager.cc: with a dump path the stage Build is always written, and in full. Other stages and ONNX files are left
-out, but count in the numbers of the files, as in GE.
+graph_manager.cc.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["write_graph"]
 
-#: The number in a file's name counts all stages of all graphs that GE tries to write, so the numbers have gaps. The
-#: number of stages before Build depends on the version; this is an example.
+#: Number of stages that GE writes up to Build, by which the number `<n>` of a file rises from graph to graph. The real
+#: number depends on the version of GE; this is an example.
 _STAGES = 17
+#: Name of a type -> GE's name, for types whose GE name is not "DT_" and the name in capitals.
 _DTYPES = {
     "float32": "DT_FLOAT",
     "float64": "DT_DOUBLE",
@@ -34,7 +36,9 @@ _BUILD = "Build"
 
 
 def write_graph(npu: Npu, name: str, number: int, ops: Sequence[Planned], *, dump_path: str) -> None:
-    """Write the graph into the environment's directory, if requested. number: of the graph in its process, from 1.
+    """Write the text of a graph, if a dump path is set or the environment requests it.
+
+    The environment also names the directory. number: number of the graph in its process, from 1.
 
     (assumption ge.graph_text)
     """
@@ -48,7 +52,7 @@ def write_graph(npu: Npu, name: str, number: int, ops: Sequence[Planned], *, dum
         with open(open_private(file, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8") as opened:
             opened.writelines(_text(name, ops))
     except OSError as error:
-        # GraphUtils::DumpGEGraph returns no error: the graph runs.
+        # As in GE (GraphUtils::DumpGEGraph), a failure is no error: the graph runs.
         npu.log.append(f"cannot write the graph {file}: {error}")
 
 
@@ -57,7 +61,7 @@ def _is_requested(env: Mapping[str, str]) -> bool:
         return False
     formats = env.get("DUMP_GRAPH_FORMAT", "ge_proto|onnx").split("|")
     level = env.get("DUMP_GRAPH_LEVEL", "2")
-    # 2 is GE's list of stages, 4 only PreRunBegin; other texts are parts of the stages' names.
+    # Levels 1 to 3 include the stage Build, level 4 does not. Another text lists parts of names of stages.
     stage = level in ("1", "2", "3") or (level != "4" and any(part and part in _BUILD for part in level.split("|")))
     return "ge_proto" in formats and stage
 

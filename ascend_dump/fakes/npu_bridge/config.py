@@ -1,4 +1,4 @@
-"""The fake `npu_bridge.estimator.npu.npu_config`: the configuration of a run.
+"""The fake of `npu_bridge.estimator.npu.npu_config`, with the classes NPURunConfig and DumpConfig.
 
 Source: hicann/tensorflow tf_adapter/python/npu_bridge/estimator/npu/npu_config.py.
 """
@@ -16,7 +16,7 @@ from ascend_dump.fakes.npu_bridge.process import import_tensorflow
 
 __all__ = ["fill", "set_npu_defaults"]
 
-#: Options of NPURunConfig beside those of RunConfig and of the dump, with their defaults.
+#: Options of NPURunConfig that neither RunConfig has nor the dump, with their defaults.
 _OPTIONS: dict[str, Any] = {
     **dict.fromkeys(
         (
@@ -62,7 +62,7 @@ _OPTIONS: dict[str, Any] = {
     "all_tensor_not_empty": False,
     "oo_level": "O3",
 }
-#: Options that are attributes under their name; the others have an underscore before it.
+#: Options that NPURunConfig stores as attributes of the same name. The other attributes have an underscore before it.
 _PUBLIC = frozenset(
     (
         *("mix_compile_mode", "enable_data_pre_proc", "is_tailing_optimization", "variable_format_optimize"),
@@ -73,7 +73,7 @@ _PUBLIC = frozenset(
 
 
 class DumpConfig:
-    """The dump settings in Estimator mode, unchecked."""
+    """The dump settings for an Estimator. The values are not checked here."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class DumpConfig:
         self._dump_mode = dump_mode
         self._enable_dump_debug = enable_dump_debug
         self._dump_debug_mode = dump_debug_mode
-        # These two have no underscore.
+        # In npu_bridge, these two attributes have no underscore.
         self.dump_data = dump_data
         self.dump_layer = dump_layer
 
@@ -104,7 +104,7 @@ class ProfilingConfig:
 
 
 def fill(module: ModuleType) -> None:
-    """Define the classes. NPURunConfig extends TensorFlow's RunConfig, if TensorFlow has it."""
+    """Define the classes in the module. NPURunConfig extends TensorFlow's RunConfig, if TensorFlow has Estimator."""
     tf = import_tensorflow()
     from tensorflow.core.protobuf import config_pb2
     from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
@@ -113,7 +113,7 @@ def fill(module: ModuleType) -> None:
     base: Any = _Settings if estimator is None else estimator.RunConfig
 
     class NPURunConfig(base):  # type: ignore[misc]  # the base is TensorFlow's
-        """RunConfig with the NPU's options. Only those of the dump have an effect."""
+        """RunConfig with options for the NPU. Only the options of the dump have an effect here."""
 
         def __init__(
             self,
@@ -175,7 +175,7 @@ def fill(module: ModuleType) -> None:
 
 
 def _check_values(loop: Any, values: Mapping[str, Any]) -> None:
-    """Check the few values that NPURunConfig checks. Raises TypeError and ValueError."""
+    """Check the values that the real NPURunConfig checks. Raises its TypeError or ValueError."""
     for name, value, least in (
         ("iterations_per_loop", loop, 1),
         ("graph_run_mode", values["graph_run_mode"], 0),
@@ -198,7 +198,7 @@ def _check_values(loop: Any, values: Mapping[str, Any]) -> None:
 
 
 class _Settings:
-    """A stand-in for RunConfig in a TensorFlow without Estimator."""
+    """The base of NPURunConfig if TensorFlow has no Estimator, and thus no RunConfig."""
 
     def __init__(self, **settings: Any) -> None:
         self._settings = settings
@@ -213,7 +213,7 @@ class _Settings:
 
 
 def set_npu_defaults(config: Any, config_pb2: Any, rewriter: Any) -> None:
-    """Change a ConfigProto in place as npu_config_proto does."""
+    """Add an NpuOptimizer and its settings to a ConfigProto in place, as npu_config_proto does."""
     rewrite = config.graph_options.rewrite_options
     if not any(optimizer.name == "NpuOptimizer" for optimizer in rewrite.custom_optimizers):
         rewrite.custom_optimizers.add().name = "NpuOptimizer"
@@ -225,7 +225,10 @@ def set_npu_defaults(config: Any, config_pb2: Any, rewriter: Any) -> None:
 
 
 def _decorate(config_pb2: Any, rewriter: Any, function: Any) -> Any:
-    """Return a `Session.__init__` that adds an NpuOptimizer to the session and the user's ConfigProto."""
+    """Return a `Session.__init__` that adds an NpuOptimizer to the session's ConfigProto before it calls `function`.
+
+    As in npu_bridge, this changes the object that the program passed.
+    """
 
     @functools.wraps(function)
     def init(self: Any, target: str = "", graph: Any = None, config: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""The fake `npu_bridge.estimator.npu.npu_estimator`: an Estimator that adds its own NpuOptimizer.
+"""The fake of `npu_bridge.estimator.npu.npu_estimator`: an Estimator whose sessions have an NpuOptimizer entry.
 
 Source: hicann/tensorflow tf_adapter/python/npu_bridge/estimator/npu/npu_estimator.py, npu_common.py. The original
 sets about 45 keys. The fake sets only those that concern the dump and the execution of graphs.
@@ -20,7 +20,7 @@ _OPTIMIZERS = ("pruning", "function", "constfold", "shape", "arithmetic", "loop"
 
 
 def fill(module: ModuleType) -> None:
-    """Define NPUEstimator and NPUEstimatorSpec, if TensorFlow has Estimator."""
+    """Define NPUEstimator and NPUEstimatorSpec in the module, if TensorFlow has Estimator."""
     tf = import_tensorflow()
     from tensorflow.core.protobuf import config_pb2
 
@@ -88,7 +88,7 @@ def _load_dump_config(config: Any, keys: Any) -> None:
     keys["enable_dump_debug"].b = False if dump is None else dump._enable_dump_debug
     if dump is None:
         return
-    # As in the original, dump_debug_mode is set whenever dump_mode is set; None then raises TypeError.
+    # As in npu_bridge, dump_debug_mode is read whenever dump_mode is set. If it is None, TypeError is raised.
     if dump._dump_mode is not None:
         keys["dump_debug_mode"].s = _bytes(dump._dump_debug_mode)
     for key, value in {

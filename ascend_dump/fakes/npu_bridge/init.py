@@ -1,4 +1,4 @@
-"""The fake `npu_bridge.npu_init`, `npu_ops` and `hccl`: the imports and calls of a ported script.
+"""The fakes of `npu_bridge.npu_init`, `npu_ops`, `util` and `hccl`, which scripts that were ported to the NPU import.
 
 Sources: hicann/tensorflow tf_adapter/python/npu_bridge/npu_init.py, estimator/npu_ops.py, hccl's manage/api.py.
 """
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 __all__ = ["fill_npu_init", "fill_npu_ops", "fill_util", "hccl_modules"]
 
+#: The key of the rank among the values of `util`.
 _RANK = "npu_rank_id"
 
 
 def fill_npu_init(process: BridgeProcess, module: ModuleType) -> None:
-    """Define its names, and add an NpuOptimizer to all later sessions."""
+    """Define the names of npu_init in the module, and add an NpuOptimizer to all later sessions of the process."""
     tf = import_tensorflow()
     from hccl.manage import api
     from hccl.split import api as split
@@ -43,7 +44,7 @@ def fill_npu_init(process: BridgeProcess, module: ModuleType) -> None:
     backends = _backends(tf)
 
     def usable(config: Any) -> Any:
-        # Another object than a ConfigProto is replaced silently.
+        # As in npu_bridge, an object that is not a ConfigProto is silently replaced.
         proto = config if isinstance(config, config_pb2.ConfigProto) else config_pb2.ConfigProto()
         set_npu_defaults(proto, config_pb2, rewriter_config_pb2.RewriterConfig)
         return proto
@@ -64,9 +65,9 @@ def fill_npu_init(process: BridgeProcess, module: ModuleType) -> None:
         return sess
 
     def init_resource(config: Any = None) -> tuple[Any, Any]:
-        used = usable(config)
+        config_proto = usable(config)
         init, shutdown = npu_ops.initialize_system(), npu_ops.shutdown_system()
-        sess = session.Session(config=used)
+        sess = session.Session(config=config_proto)
         sess.run(init)
         util.set_value(_RANK, api.get_rank_id())
         return sess, shutdown
@@ -90,7 +91,7 @@ def fill_npu_init(process: BridgeProcess, module: ModuleType) -> None:
         *(close_session, get_npu_rank_id, npu_clear_session),
     )
     vars(module).update({function.__name__: function for function in functions})
-    # There is no __all__, so a star import rebinds these names in the user's script, `tf` too.
+    # As in npu_bridge, there is no __all__. So `from … import *` also rebinds names such as `tf` in the user's script.
     vars(module).update(
         tf=tf,
         os=os,
@@ -107,7 +108,7 @@ def fill_npu_init(process: BridgeProcess, module: ModuleType) -> None:
 
 
 def fill_npu_ops(process: BridgeProcess, module: ModuleType) -> None:
-    """Define the operators that initialise and shut down, as TensorFlow's NoOp."""
+    """Define the operators that initialise and shut down the device. They are NoOps, which `watch_sessions` detects."""
     tf = import_tensorflow()
     watch_sessions(process)
 
@@ -130,13 +131,14 @@ def fill_npu_ops(process: BridgeProcess, module: ModuleType) -> None:
 
 
 def fill_util(module: ModuleType) -> None:
+    """Define the functions of util in the module: a dict of values, and `set_iteration_per_loop`."""
     values: dict[str, Any] = {}
 
     def get_value(key: str, default: Any = None) -> Any:
         return values.get(key, default)
 
     def set_iteration_per_loop(sess: Any, train_op: Any, iterations_per_loop: int = 1) -> Any:
-        """(assumption npu_bridge.loop)"""
+        """Return `train_op`: here an operation runs once in each `Session.run`. (assumption npu_bridge.loop)"""
         if not hasattr(train_op, "control_inputs"):
             kind = train_op.dtype.name
             raise ValueError(f"The incoming 'train_op' type is '{kind}', and the need type is 'Operation'")
@@ -149,7 +151,7 @@ def fill_util(module: ModuleType) -> None:
 
 
 def hccl_modules(process: BridgeProcess) -> Mapping[str, Fill]:
-    """Return the modules of hccl: npu_bridge and npu_device share them."""
+    """Return the functions that fill the modules of hccl, by module. npu_bridge and npu_device share them."""
     if not process.shared:
         process.shared = {
             "hccl": leave_empty,
@@ -162,7 +164,7 @@ def hccl_modules(process: BridgeProcess) -> Mapping[str, Fill]:
 
 
 def _fill_hccl_manage(process: BridgeProcess, module: ModuleType) -> None:
-    """Define the functions of ranks, from the environment; there is no communication."""
+    """Define the functions that return ranks and their number. They read the environment."""
 
     def number(name: str, default: int) -> int:
         return int(process.npu.environ.get(name) or default)
@@ -185,10 +187,10 @@ def _fill_hccl_manage(process: BridgeProcess, module: ModuleType) -> None:
 
 def _fill_hccl_split(module: ModuleType) -> None:
     def set_split_strategy_by_idx(idx_list: Any, group: str = "hccl_world_group") -> None:
-        """Do nothing: the fake splits nothing."""
+        """Do nothing: the fake has no collectives to split."""
 
     def set_split_strategy_by_size(data_size_list: Any, group: str = "hccl_world_group") -> None:
-        """Do nothing: the fake splits nothing."""
+        """Do nothing: the fake has no collectives to split."""
 
     functions = (set_split_strategy_by_idx, set_split_strategy_by_size)
     vars(module).update({function.__name__: function for function in functions})
@@ -201,7 +203,10 @@ def _public(module: ModuleType) -> list[str]:
 
 
 def _backends(tf: Any) -> list[Any]:
-    """Return the modules with the session of tf.keras: newer TensorFlows have a second keras with its session."""
+    """Return the modules that store the session of tf.keras.
+
+    Newer versions of TensorFlow contain two copies of keras, each with its own session.
+    """
     from tensorflow.python.keras import backend
 
     second = getattr(getattr(tf.compat.v1, "keras", None), "backend", None)
@@ -209,6 +214,7 @@ def _backends(tf: Any) -> list[Any]:
 
 
 def _decorate_sessions(process: BridgeProcess, session: Any, decorator: Any) -> None:
+    """Replace the constructors of TensorFlow's sessions. `BridgeProcess.leave` restores them."""
     for cls in (session.Session, session.InteractiveSession):
         process.undo.append(functools.partial(setattr, cls, "__init__", cls.__init__))
         cls.__init__ = decorator(cls.__init__)

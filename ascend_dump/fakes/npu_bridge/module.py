@@ -1,35 +1,36 @@
-"""A stand-in for `npu_bridge` and `hccl`, on a real TensorFlow (1.x API) or on the stand-in for it.
+"""A fake of `npu_bridge` and `hccl`, on a real TensorFlow (1.x API) or on the fake of TensorFlow.
 
     with ascend_dump.fakes.install("npu_bridge") as npu:                 # beside a real TensorFlow
     with ascend_dump.fakes.install("tensorflow", "npu_bridge") as npu:   # without one
         import tensorflow as tf
         from npu_bridge.npu_init import *
 
-An import of its modules changes `tf.Session` as the real one does. A session with NpuOptimizer in its ConfigProto, and
-without use_off_line=False, runs its graphs "on the device": TensorFlow computes, and the simulated NPU receives all
-operators of the pruned graph. Settings are read, validated and refused as by the C++ side, see `options`;
-`ProcessAborted` is raised if the real process would die.
+Importing its modules changes `tf.Session`, as importing the real ones does. A session with an NpuOptimizer in its
+ConfigProto runs its graphs "on the device", unless it sets use_off_line=False: TensorFlow computes the graph, and all
+operators that the fetches need are reported to the simulated NPU. Settings are read, checked and refused as the
+adapter's C++ code does (`options`). `ProcessAborted` is raised where the real process would be killed.
 
 Differences from a device:
 
-- Operators are not fused and have TensorFlow's names. Types are GE's for the few in `plan`, else TensorFlow's. There is
-  one stream, all layouts are ND.
-- A fed tensor is a Data operator, named after the tensor's operation; its real name in GE is unknown.
+- Operators are not fused, and have TensorFlow's names. Their types are GE's for the few types in `plan`, else
+  TensorFlow's. There is one stream, and all layouts are ND.
+- A fed tensor is a Data operator that is named after the tensor's operation. The name in GE is unknown.
   (assumption npu_bridge.fed_names)
-- Operators in the branches and bodies of functional control flow are not dumped, nor is old control flow (Switch to
-  Merge, loops): TensorFlow returns no values of them.
-- A variable's value is that from before the run, also if the program assigns and then reads it in one run.
-  Before its initialisation it is zeros. (assumption npu_bridge.variables)
-- The `_<n>` after `ge_default_<time>` counts the graphs of the process; the origin of the real number is unknown.
+- Operators inside control flow are not dumped, because TensorFlow does not return their values. This concerns the
+  branches and bodies of functional control flow, and old control flow (Switch to Merge, loops).
+- The dump has the value of a variable from before the run, even if the program assigns the variable and then reads it
+  in one run. Before a variable is initialised, its value is zeros. (assumption npu_bridge.variables)
+- The `<n>` in a graph's name `ge_default_<time>_<n>` counts the graphs of the process. What GE counts is unknown.
   (assumption npu_bridge.graph_name)
-- Only the stage Build of graphs is written, as text; the gaps between the numbers of the files are constant.
+- Of the stages of a graph, only Build is written, as text. The numbers of the files rise by a constant.
 - PRINT_MODEL and the checks of rank tables are left out. DEVICE_ID is read as a logical number.
-- iterations_per_loop changes nothing: each `Session.run` is one step. `Session.partial_run` runs on the host.
+- iterations_per_loop has no effect: each `Session.run` is one step. `Session.partial_run` runs on the host.
   (assumption npu_bridge.loop)
-- Trampled outputs are in the dump, but not in the inputs of later operators: TensorFlow has computed them.
-- Settings that need a device beyond the dump (precision, profiling, collectives) are accepted without effect. Ranks
-  come from RANK_ID and RANK_SIZE.
-- The fake has the documented interface for ported scripts, without the distributed optimizer, loss scaling and hooks.
+- Overwritten outputs (`Npu.trample`) are in the dump, but later operators do not read them, because TensorFlow
+  computes the whole run first.
+- Settings for precision, profiling and collectives are accepted, and have no effect. Ranks are read from RANK_ID and
+  RANK_SIZE.
+- The fake has the documented interface for ported scripts, except the distributed optimizer, loss scaling and hooks.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ __all__ = ["ProcessAborted", "modules", "patches"]
 
 
 def modules(npu: Npu) -> Mapping[str, Fill]:
-    """Return the modules of one process, bound to `npu`, filled when they are imported."""
+    """Return the functions that fill the modules when they are imported. The modules use the device `npu`."""
     process = process_of(npu)
     return {
         "npu_bridge": leave_empty,

@@ -1,8 +1,9 @@
-"""Options that the C++ side of the TensorFlow adapter reads from a session's ConfigProto, and the errors it raises.
+"""Read the options in a session's ConfigProto as the C++ code of CANN's TensorFlow adapter does, with its errors.
 
-Source: hicann/tensorflow tf_adapter/util/npu_attrs.cc (SetNpuOptimizerAttr, GetInitOptions, CheckPath,
-checkDumpStep, checkDumpMode, checkDumpDebugMode). The entries named NpuOptimizer are read in order into the same
-variables, so the last entry with a key decides. A value of the wrong kind reads as zero of the right kind.
+The options are in the optimizer entries named NpuOptimizer. All entries are read in order into the same variables, so
+the last entry with a key decides. A value of the wrong kind is read as the zero of the right kind: 0, False or "".
+Source: hicann/tensorflow tf_adapter/util/npu_attrs.cc (SetNpuOptimizerAttr, GetInitOptions, CheckPath, checkDumpStep,
+checkDumpMode, checkDumpDebugMode).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ __all__ = [
     "read_init_options",
 ]
 
+#: The name of the optimizer entries that contain options for the NPU.
 OPTIMIZER = "NpuOptimizer"
 
 _MAX_STEP_PARTS = 100
@@ -35,21 +37,25 @@ _REVERSED_RANGE = "in range steps, the first step is >= second step, correct exa
 
 
 class OptionRefused(Exception):
-    """A refused option. The adapter returns the status Internal, and `Session.run` raises `tf.errors.InternalError`."""
+    """Raised for an option that the adapter refuses with the status Internal.
+
+    `Session.run` then raises `tf.errors.InternalError`.
+    """
 
 
 class Invalid(OptionRefused):
-    """A refused option with the status InvalidArgument."""
+    """Raised for an option that the adapter refuses with the status InvalidArgument."""
 
 
 class ProcessAborted(BaseException):
-    """LOG(FATAL): SIGABRT ends the real process here, and cannot be caught."""
+    """Raised where the real adapter kills the process (LOG(FATAL), SIGABRT), which a program cannot catch."""
 
 
 class Attributes(NamedTuple):
     """The options of a session.
 
-    offline  use_off_line: False if its graphs run on the host's CPU instead of the NPU
+    offline  the value of use_off_line: True if the session's graphs run on the NPU, False if on the CPU
+    options  GE's session options
     """
 
     offline: bool
@@ -57,7 +63,7 @@ class Attributes(NamedTuple):
 
 
 class _Values:
-    """The variables of SetNpuOptimizerAttr that concern a dump."""
+    """The values that all entries of a session set together. They are variables of SetNpuOptimizerAttr."""
 
     def __init__(self) -> None:
         self.dump = self.debug = False
@@ -79,9 +85,9 @@ class _Values:
 
 
 def read_attributes(config: Any, *, cwd: str) -> Optional[Attributes]:
-    """Return the settings of a session with this ConfigProto; None without an entry named NpuOptimizer.
+    """Return the options in a ConfigProto; None if it has no entry named NpuOptimizer.
 
-    Raises OptionRefused and ProcessAborted.
+    cwd: the directory of relative paths. Raises OptionRefused and ProcessAborted.
     """
     entries = _entries(config)
     if not entries:
@@ -93,9 +99,9 @@ def read_attributes(config: Any, *, cwd: str) -> Optional[Attributes]:
 
 
 def read_init_options(config: Any) -> dict[str, str]:
-    """Return the options for GEInitialize; only those of the first call in a process have an effect.
+    """Return the options in a ConfigProto that are passed to GEInitialize. Raises OptionRefused.
 
-    Raises OptionRefused.
+    GE uses only those of its first initialisation in the process.
     """
     options = {keys.DUMP_DATA: "tensor", keys.ENABLE_EXCEPTION: "2"}
     for parameters in _entries(config):
@@ -104,9 +110,10 @@ def read_init_options(config: Any) -> dict[str, str]:
 
 
 def read_device(config: Any, environ: Mapping[str, str]) -> Optional[int]:
-    """Return the device in settings or environment, in the order of GetDeviceID; None if unset.
+    """Return the number of the device that the options or the environment set; None if neither does.
 
-    DEVICE_ID is a physical number, read as a logical one here. Raises Invalid.
+    As in GetDeviceID, `session_device_id` comes first, then ASCEND_DEVICE_ID, then DEVICE_ID. DEVICE_ID is a physical
+    number, but is read as a logical one here. Raises Invalid for a text that is no number, or is negative.
     """
     device_ids = [
         parameters["session_device_id"].i for parameters in _entries(config) if "session_device_id" in parameters
@@ -125,7 +132,7 @@ def read_device(config: Any, environ: Mapping[str, str]) -> Optional[int]:
 
 
 def _init_options(parameters: Any) -> dict[str, str]:
-    """Return the options in one entry. Raises OptionRefused. (assumption npu_bridge.init_keys)"""
+    """Return the options for GEInitialize in one entry. Raises OptionRefused. (assumption npu_bridge.init_keys)"""
     options = {}
     if "enable_exception_dump" in parameters:
         exception = parameters["enable_exception_dump"].i
@@ -140,7 +147,7 @@ def _init_options(parameters: Any) -> dict[str, str]:
 
 
 def _entries(config: Any) -> list[Any]:
-    """Return the maps of the entries, in order; None is an absent configuration."""
+    """Return the parameters of each NpuOptimizer entry, in order. There are none if `config` is None."""
     if config is None:
         return []
     optimizers = config.graph_options.rewrite_options.custom_optimizers
@@ -148,9 +155,9 @@ def _entries(config: Any) -> list[Any]:
 
 
 def _read_entry(values: _Values, parameters: Any, cwd: str) -> None:
-    """Read one entry, checking keys in the order of the C++ code.
+    """Read one entry into `values`. Keys are checked in the order of the C++ code, so the first error is the same.
 
-    After an entry has enabled a dump, each later entry needs dump_path too.
+    Once an entry enabled a dump, later entries need dump_path too, unless they disable the dump.
 
     (assumption npu_bridge.last_entry)
     """
@@ -179,7 +186,7 @@ def _read_entry(values: _Values, parameters: Any, cwd: str) -> None:
         raise ProcessAborted("graph_run_mode value must be 0 or 1")
     if "use_off_line" in parameters:
         values.offline = parameters["use_off_line"].b
-    _init_options(parameters)  # only for its checks
+    _init_options(parameters)  # called for its checks
     if "session_device_id" in parameters and parameters["session_device_id"].i < 0:
         raise ProcessAborted("session_device_id must be nonnegative integer.")
     if "dump_layer" in parameters:
@@ -193,7 +200,7 @@ def _text(parameters: Any, key: str) -> str:
 
 def _check_path(path: str, cwd: str) -> str:
     absolute = os.path.join(cwd, path)
-    # mmIsDir uses lstat, so a link is not a directory.
+    # CANN's mmIsDir uses lstat, so a symbolic link to a directory is refused.
     if not path or not os.path.isdir(absolute) or os.path.islink(absolute):
         raise OptionRefused(f"the path {path} is not directory.")
     real = os.path.realpath(absolute)
@@ -215,6 +222,6 @@ def _check_steps(text: str) -> None:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """Split as getline does: nothing follows a separator at the end, and an empty text has no part."""
+    """Split a text as C++'s getline does: an empty text, and the text after a last separator, are no parts."""
     parts = text.split(separator)
     return parts[:-1] if parts[-1] == "" else parts

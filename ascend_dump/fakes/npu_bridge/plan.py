@@ -1,6 +1,6 @@
-"""The graph of one `Session.run` in GE: the operators that the fetches need, in order.
+"""Plan the graph that GE gets for one `Session.run`: the operators that its fetches need, in the order of execution.
 
-It uses `tf.Operation` and `tf.Tensor` only, so it works on a real TensorFlow and on the stand-in.
+The code uses only `tf.Operation` and `tf.Tensor`, so it works with a real TensorFlow and with the fake one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ascend_dump.native.cann.graph import Node, why_no_dump
 
 __all__ = ["GE_TYPES", "Plan", "Planned", "Spec", "make_plan"]
 
-#: TensorFlow's type -> GE's type in CANN's TensorFlow plugins. Other types have the same name.
+#: TensorFlow's operator type -> GE's type, as in CANN's TensorFlow plugins. Other types have the same name in GE.
 GE_TYPES = {
     "MatMul": "MatMulV2",
     "Mean": "ReduceMean",
@@ -25,7 +25,8 @@ GE_TYPES = {
     "IteratorGetNext": "FrameworkOp",
 }
 _VARIABLES = frozenset(("Variable", "VariableV2", "VarHandleOp", "TemporaryVariable"))
-#: Operators of the host: data sets, checkpoints, summaries, the adapter's operators. Old control flow is converted.
+#: Operators that are not reported to the device: those that run on the host (data sets, checkpoints, printing), those
+#: of the adapter, and old control flow, which GE converts.
 _ON_HOST = frozenset(
     (
         *("NPUInit", "NPUShutdown", "NoOp", "SaveV2", "RestoreV2", "MergeV2Checkpoints", "Print", "PrintV2", "Assert"),
@@ -34,12 +35,19 @@ _ON_HOST = frozenset(
         *("IsVariableInitialized", "VarIsInitializedOp", "PlaceholderWithDefault"),
     )
 )
+#: Operators that end a region of old control flow: their outputs always have values.
 _ALIVE_AGAIN = frozenset(("Merge", "RefMerge", "Exit", "RefExit"))
+#: Types of tensors that contain no numbers.
 _FOREIGN = frozenset(("string", "resource", "variant"))
 
 
 class Spec(NamedTuple):
-    """A tensor: its name in TensorFlow, the name of its type without `_ref`, its static shape with -1 for unknown."""
+    """A tensor.
+
+    name   its name in TensorFlow
+    dtype  the name of its type, without `_ref`
+    shape  its static shape, with -1 for an unknown size; None if the number of dimensions is unknown
+    """
 
     name: str
     dtype: str
@@ -47,7 +55,12 @@ class Spec(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """One operator. type: GE's. inputs, outputs: in TensorFlow's order."""
+    """One operator of the plan.
+
+    type             GE's type
+    original_type    TensorFlow's type
+    inputs, outputs  its tensors, in TensorFlow's order
+    """
 
     name: str
     type: str
@@ -62,16 +75,16 @@ class Planned(NamedTuple):
 
     @property
     def no_task(self) -> bool:
-        """True for variables: an operator that only names memory has no task."""
+        """True for a variable: the device runs no task for it, because it only names memory."""
         return self.type in _VARIABLES
 
 
 class Plan(NamedTuple):
-    """The execution of one set of fetches, targets and fed tensors.
+    """The plan of a `Session.run` with certain fetches and fed tensors.
 
-    ops        for the device, in execution order; empty if the host runs all operators
-    values     the tensors with values for the device
-    variables  a variable's tensor -> the tensor to fetch before the run, since the run may update the variable first
+    ops        the operators to report to the device, in the order of execution; empty if none runs on the device
+    values     tensors to fetch in the run, because operators read or compute them
+    variables  name of a variable's tensor -> the tensor to fetch before the run, which may overwrite the variable
     """
 
     ops: tuple[Planned, ...]
@@ -80,7 +93,7 @@ class Plan(NamedTuple):
 
 
 def make_plan(graph: Any, roots: Iterable[Any], fed: frozenset[str]) -> Plan:
-    """Plan the operators that `roots` (operations) need. fed: names of the fed tensors.
+    """Return the plan of all operators on which the operations `roots` depend. fed: names of the fed tensors.
 
     (assumption npu_bridge.fed_names)
     """
@@ -91,8 +104,8 @@ def make_plan(graph: Any, roots: Iterable[Any], fed: frozenset[str]) -> Plan:
     data: dict[str, Planned] = {}
     for op in order:
         tensors = [*op.inputs, *op.outputs]
-        texts = any(_dtype(tensor) in ("string", "variant") for tensor in tensors)
-        if op.type in _ON_HOST or op in maybe_dead or texts:
+        has_texts = any(_dtype(tensor) in ("string", "variant") for tensor in tensors)
+        if op.type in _ON_HOST or op in maybe_dead or has_texts:
             continue
         if not all(graph.is_fetchable(tensor) for tensor in tensors):
             continue  # inside a frame of old control flow
@@ -113,6 +126,7 @@ def make_plan(graph: Any, roots: Iterable[Any], fed: frozenset[str]) -> Plan:
 
 
 def _reach(roots: Iterable[Any], fed: frozenset[str]) -> set[Any]:
+    """Return the operations `roots`, and all on which they depend. Fed tensors are not followed."""
     reached, todo = set(), list(roots)
     while todo:
         op = todo.pop()
@@ -125,7 +139,10 @@ def _reach(roots: Iterable[Any], fed: frozenset[str]) -> set[Any]:
 
 
 def _dead(order: list[Any]) -> set[Any]:
-    """Return the operators between a Switch and the next Merge: their tensors may be dead and cannot be fetched."""
+    """Return the operators between a Switch and the next Merge.
+
+    Those on the branch that is not taken have no values ("dead" tensors), so none of them can be fetched.
+    """
     dead: set[Any] = set()
     size = -1
     while size != len(dead):
@@ -140,7 +157,10 @@ def _dead(order: list[Any]) -> set[Any]:
 
 
 def _before(graph: Any, tensor: Any) -> Any:
-    """Return the tensor to fetch before the run for a variable, its first read, or a resource variable's handle."""
+    """Return the tensor to fetch before the run for the value of a variable; None if `tensor` is not of a variable.
+
+    `tensor` may be the variable, the Identity that reads it, or the handle of a resource variable.
+    """
     op = tensor.op
     if op.type in ("Variable", "VariableV2"):
         return tensor

@@ -1,7 +1,8 @@
-"""One process with the TensorFlow adapter: GE's initialisation, its sessions and their graphs.
+"""GE, CANN's graph engine, as CANN's TensorFlow adapter uses it in one process.
 
-Source: hicann/tensorflow tf_adapter/kernels/geop_npu.cc (a GE session for each TensorFlow session, a graph
-`ge_default_<time>` for each GeOp), ge_plugin.cc (GEInitialize once in a process).
+The adapter initialises GE once in a process (ge_plugin.cc). For each TensorFlow session it opens a GE session, and for
+each GeOp, the TensorFlow operation that contains a subgraph for the NPU, it adds a graph `ge_default_<time>_<number>`
+to that session (geop_npu.cc). Source: hicann/tensorflow, tf_adapter/.
 """
 
 from __future__ import annotations
@@ -23,30 +24,34 @@ if TYPE_CHECKING:
     from ascend_dump.fakes.device.npu import Npu
     from ascend_dump.fakes.npu_bridge.plan import Planned
 
-#: Options of GEInitialize that no session can change.
-_OF_INIT = (keys.DUMP_DATA, keys.ENABLE_EXCEPTION)
+#: Options that only GEInitialize sets: a session cannot change them.
+_INIT_ONLY = (keys.DUMP_DATA, keys.ENABLE_EXCEPTION)
 
 __all__ = ["BridgeProcess", "GeSession", "import_tensorflow", "process_of"]
 
 
 class BridgeProcess:
-    """The state of the adapter and GE in one process, around one simulated device."""
+    """The state of the TensorFlow adapter and of GE in one process with one simulated device."""
 
     def __init__(self, npu: Npu) -> None:
         self.npu = npu
-        #: Functions that undo changes of the framework, the latest change last.
+        #: Functions that undo the fake's changes of TensorFlow, in the order of the changes.
         self.undo: list[Callable[[], None]] = []
-        #: The operations that initialise and shut down the device.
+        #: TensorFlow operations that initialise the device, and those that shut it down.
         self.init_ops: weakref.WeakSet[Any] = weakref.WeakSet()
         self.shutdown_ops: weakref.WeakSet[Any] = weakref.WeakSet()
-        #: Modules that npu_bridge and npu_device share, by name.
+        #: Functions that fill the modules that npu_bridge and npu_device share, by the name of the module.
         self.shared: dict[str, Fill] = {}
         self._init: Optional[dict[str, str]] = None
         self._sessions = itertools.count(1)
         self._graphs = itertools.count(1)
 
     def initialise(self, options: Mapping[str, str], config: Any = None) -> dict[str, str]:
-        """Call GEInitialize: the first call in the process sets the options and the device. Raises Invalid."""
+        """Initialise GE, and return the options that are in force.
+
+        The first call in the process sets the options, and selects the device that `config` or the environment names. A
+        later call changes nothing: options that it would change are reported in the device's log. Raises Invalid.
+        """
         if self._init is None:
             device = read_device(config, self.npu.environ)
             if device is not None:
@@ -60,16 +65,19 @@ class BridgeProcess:
         return self._init
 
     def finalise(self) -> None:
-        """Call GEFinalize: the next initialisation is a first one again."""
+        """End GE. The next call of `initialise` sets the options again."""
         self._init = None
 
     def attributes(self, config: Any) -> Optional[Attributes]:
-        """Return the settings in a ConfigProto. Raises OptionRefused and ProcessAborted."""
+        """Return the NPU's settings in a ConfigProto, None if it is None. Raises OptionRefused and ProcessAborted."""
         return None if config is None else read_attributes(config, cwd=self.npu.working_directory)
 
     def open_session(self, options: Mapping[str, str], *, init: Mapping[str, str], config: Any = None) -> GeSession:
-        """Open a GE session with these options. init: those of GEInitialize. Raises OptionRefused."""
-        init = self.initialise({name: value for name, value in init.items() if name in _OF_INIT}, config)
+        """Open a GE session. Raises OptionRefused if the device refuses an option.
+
+        options: options of the session. init: options for GEInitialize, of which those in `_INIT_ONLY` are used.
+        """
+        init = self.initialise({name: value for name, value in init.items() if name in _INIT_ONLY}, config)
         return GeSession(self, next(self._sessions), {**options, **init})
 
     def next_graph(self) -> int:
@@ -77,12 +85,13 @@ class BridgeProcess:
         return next(self._graphs)
 
     def leave(self) -> None:
+        """Undo all changes of TensorFlow, the latest first."""
         while self.undo:
             self.undo.pop()()
 
 
 class GeSession:
-    """A GE session with the options of all its graphs."""
+    """A GE session. Its options apply to all its graphs."""
 
     def __init__(self, process: BridgeProcess, number: int, options: dict[str, str]) -> None:
         self.process = process
@@ -94,7 +103,7 @@ class GeSession:
             raise OptionRefused("; ".join(f"{error.code}: {error.where}: {error.message}" for error in npu.errors))
 
     def load(self, ops: Sequence[Planned]) -> int:
-        """Build a graph of these operators and load it; returns the model's id."""
+        """Build a graph of these operators, load it on the device, and return the id of the model."""
         npu = self.process.npu
         stamp = time.strftime("%Y%m%d%H%M%S", time.localtime(npu.now))
         graph = self.process.next_graph()
@@ -105,7 +114,7 @@ class GeSession:
         return model
 
     def close(self) -> None:
-        """Unload its graphs, and end its dump. A second call does nothing."""
+        """Unload the session's graphs, and end its dump. A second call does nothing."""
         npu = self.process.npu
         for model in self._models:
             npu.unload_model(model)
@@ -114,13 +123,13 @@ class GeSession:
 
 
 def import_tensorflow() -> Any:
-    """Import TensorFlow or its stand-in. Raises FrameworkMissing without them."""
+    """Import TensorFlow, or the installed fake of it. Raises FrameworkMissing if there is neither."""
     try:
         return import_module("tensorflow")
     except ModuleNotFoundError as error:
         raise FrameworkMissing(
-            "the fake npu_bridge and npu_device need TensorFlow, and it is not installed",
-            hint='install its stand-in too: fakes.install("tensorflow", "npu_bridge")',
+            "the fakes npu_bridge and npu_device need TensorFlow, which is not installed",
+            hint='install the fake of TensorFlow too: fakes.install("tensorflow", "npu_bridge")',
         ) from error
 
 
@@ -128,7 +137,7 @@ _processes: weakref.WeakKeyDictionary[Npu, BridgeProcess] = weakref.WeakKeyDicti
 
 
 def process_of(npu: Npu) -> BridgeProcess:
-    """Return the process around a device: npu_bridge and npu_device share it."""
+    """Return the process state of a device. The fakes npu_bridge and npu_device share it."""
     if npu not in _processes:
         _processes[npu] = BridgeProcess(npu)
     return _processes[npu]

@@ -1,7 +1,8 @@
-"""Sessions with graphs on the simulated NPU: the device receives the values that TensorFlow computes.
+"""Report the runs of TensorFlow sessions to the simulated NPU.
 
-The tensors of the pruned graph are fetched in the same run as the program's fetches, so nothing runs twice. It needs
-`BaseSession` of `tensorflow.python.client.session` only.
+The methods of `BaseSession` in `tensorflow.python.client.session` are replaced. A run also fetches the tensors of all
+operators that the program's fetches need, and their values are reported. They are fetched in the same run, so no
+operator runs twice.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ if TYPE_CHECKING:
 
 __all__ = ["watch_sessions"]
 
+#: The attribute of BaseSession with the process that watches its sessions.
 _MARK = "_ascend_dump_watched"
 
 
 def watch_sessions(process: BridgeProcess) -> None:
-    """Apply the ConfigProto of all sessions of this process, as the passes of the adapter's library do.
+    """Let all sessions of this process follow the NPU options in their ConfigProto.
 
-    A second call does nothing; `BridgeProcess.leave` undoes it.
+    A second call does nothing. `BridgeProcess.leave` undoes it.
     """
     from tensorflow.python.client import session as module
 
@@ -41,7 +43,7 @@ def watch_sessions(process: BridgeProcess) -> None:
 
 
 class _Model:
-    """One loaded graph and the number of its runs."""
+    """A graph that is loaded on the device. number: id of the model. step: number of its runs so far."""
 
     def __init__(self, plan: Plan, number: int) -> None:
         self.plan = plan
@@ -50,7 +52,14 @@ class _Model:
 
 
 class _State:
-    """The state of one session."""
+    """The state of one session.
+
+    config      a copy of its ConfigProto
+    attributes  its NPU options, once `checked` is True; None if it has none
+    ge          its GE session, opened with its first graph
+    models      loaded graphs, by the names of fetches and of fed tensors; None if no operator runs on the device
+    running     True while the values of variables are read before a run
+    """
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -62,7 +71,7 @@ class _State:
 
 
 class _Watch:
-    """The methods that replace those of BaseSession, stored in `_real`."""
+    """The methods that replace those of BaseSession. `_real` contains the replaced ones."""
 
     def __init__(self, process: BridgeProcess, module: Any) -> None:
         self._process = process
@@ -72,7 +81,7 @@ class _Watch:
         self._real: dict[str, Any] = {}
 
     def enter(self, cls: Any) -> None:
-        for name, put in (
+        for name, replacement in (
             ("__init__", self._init),
             ("run", self._run),
             ("make_callable", self._make_plain_callable),
@@ -82,7 +91,7 @@ class _Watch:
             if not hasattr(cls, name):
                 continue
             self._real[name] = real = getattr(cls, name)
-            setattr(cls, name, _method(put, real))
+            setattr(cls, name, _method(replacement, real))
         setattr(cls, _MARK, self._process)
         self._process.undo.append(functools.partial(self._leave, cls))
 
@@ -94,7 +103,7 @@ class _Watch:
             if state.ge is not None:
                 state.ge.close()
 
-    # The new methods; the first argument is the session.
+    # The replacing methods. Their first argument is the session.
 
     def _init(self, session: Any, *args: Any, **kwargs: Any) -> None:
         self._real["__init__"](session, *args, **kwargs)
@@ -129,7 +138,7 @@ class _Watch:
     def _make_plain_callable(
         self, session: Any, fetches: Any, feed_list: Any = None, accept_options: bool = False
     ) -> Any:
-        """Return a callable. With a list of feeds TensorFlow calls `run` itself."""
+        """Return a callable that runs the fetches. With a `feed_list`, TensorFlow's own callable calls `run`."""
         call = self._real["make_callable"](session, fetches, feed_list, accept_options)
         if feed_list is not None:
             return call
@@ -163,7 +172,7 @@ class _Watch:
             self._report(model, {**computed, **variables, **dict(zip(names, args))})
             return results[: len(fetched)]
 
-        # The real callable keeps its handle alive.
+        # TensorFlow's callable has to stay alive as long as `run`, because it releases its handle when it is deleted.
         run.real = call  # type: ignore[attr-defined]
         return run
 
@@ -175,12 +184,12 @@ class _Watch:
             state.models.clear()
         self._real["close"](session)
 
-    # Parts.
+    # Helpers of these methods.
 
     def _state(self, session: Any) -> _State:
         state = self._states.get(session)
         if state is None:
-            # The library copies the settings when the session is created.
+            # The real adapter copies the configuration when the session is created.
             config, copy = getattr(session, "_config", None), None
             if config is not None:
                 copy = type(config)()
@@ -198,7 +207,10 @@ class _Watch:
     def _model(
         self, state: _State, graph: Any, roots: Sequence[Any], fetched: Sequence[Any], fed: frozenset[str]
     ) -> Optional[_Model]:
-        """Return the graph of these fetches; None if the host runs all of it. (assumption npu_bridge.signature)"""
+        """Return the graph for these fetches, and load it at the first call; None if no operator runs on the device.
+
+        (assumption npu_bridge.signature)
+        """
         names = tuple(sorted({op.name for op in roots} | {tensor.name for tensor in fetched}))
         key = (names, tuple(sorted(fed)))
         with self._lock:
@@ -215,7 +227,7 @@ class _Watch:
         return state.ge.load(plan.ops)
 
     def _variables(self, session: Any, state: _State, plan: Plan) -> dict[str, Any]:
-        """Return the variables' values before the run, without uninitialised variables.
+        """Return the values of initialised variables before the run, by the names of their tensors.
 
         (assumption npu_bridge.variables)
         """
@@ -239,7 +251,9 @@ class _Watch:
         return values
 
     def _report(self, model: _Model, values: Mapping[str, Any]) -> None:
-        """Report one execution to the device. Raises tf.errors.InternalError if the device lets an operator fail.
+        """Report one run to the device. values: by the name of the tensor.
+
+        Raises tf.errors.InternalError if the device lets an operator fail.
 
         (assumption npu_bridge.loop)
         """
@@ -260,6 +274,7 @@ class _Watch:
                 npu.end_step(model.number)
 
     def _convert_refusal(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function. If it raises OptionRefused, raise the TensorFlow error that the adapter would cause."""
         try:
             return function(*args)
         except OptionRefused as refusal:
@@ -273,16 +288,16 @@ class _Watch:
         return error
 
 
-def _method(put: Callable[..., Any], real: Any) -> Any:
+def _method(replacement: Callable[..., Any], real: Any) -> Any:
     @functools.wraps(real)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return put(self, *args, **kwargs)
+        return replacement(self, *args, **kwargs)
 
     return method
 
 
 def _fed(graph: Any, feed_dict: Optional[Mapping[Any, Any]]) -> Iterator[tuple[str, Any]]:
-    """Yield name and value of the fed tensors; parts of composite tensors are not distinguished."""
+    """Yield name and value of each fed tensor. A key of `feed_dict` may be a tuple of tensors; others are skipped."""
     for key, value in (feed_dict or {}).items():
         pairs: Iterable[tuple[Any, Any]] = zip(key, value) if isinstance(key, (tuple, list)) else ((key, value),)
         for element, part in pairs:
@@ -294,13 +309,13 @@ def _fed(graph: Any, feed_dict: Optional[Mapping[Any, Any]]) -> Iterator[tuple[s
 
 
 def _value(values: Mapping[str, Any], spec: Spec) -> _Array:
-    """Return a tensor's value; empty for a tensor without a value on the host, such as a resource that is no variable.
+    """Return the value of a tensor.
 
-    An uninitialised variable is memory that the device has not written, here zeros.
+    A tensor of known shape that is not in `values`, such as an uninitialised variable, has zeros. Resources, texts
+    and tensors of unknown shape that are not in `values` are empty.
     """
     if spec.name in values:
         return np.asarray(values[spec.name])
-    # A resource without a reader in the graph has no value.
     if spec.shape is None or -1 in spec.shape or spec.dtype in ("resource", "variant", "string"):
         return np.empty(0, np.uint8)
     from tensorflow.python.framework import dtypes

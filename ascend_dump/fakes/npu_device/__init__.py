@@ -1,1 +1,1 @@
-"""A stand-in for npu_device, the bridge of TensorFlow 2."""
+"""A fake of npu_device, CANN's adapter for TensorFlow 2."""

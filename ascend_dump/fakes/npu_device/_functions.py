@@ -1,8 +1,8 @@
-"""Functions and eager operators of TensorFlow 2 on the simulated NPU.
+"""Report functions and eager operators of TensorFlow 2 to the simulated NPU.
 
-TensorFlow calls operator callbacks (tensorflow.python.framework.op_callbacks) for eager operators, with their values,
-and for operators of a function when it is traced. A callback inserts an operator into the function that reports the
-values at run time.
+TensorFlow calls *operator callbacks* (tensorflow.python.framework.op_callbacks). For an eager operator the callback
+gets the values, and reports them at once. For an operator of a function it is called when the function is traced. It
+then inserts an operator into the function, which reports the values when the function runs.
 """
 
 from __future__ import annotations
@@ -23,22 +23,26 @@ if TYPE_CHECKING:
 
 __all__ = ["watch_functions"]
 
+#: Types of tensors that contain no numbers.
 _FOREIGN = ("resource", "variant", "string")
-#: Inputs of functions, and operators that the callbacks insert. A function's results pass through an Identity that
-#: waits for all other operators, the reports included.
+#: Types that are not reported: inputs of functions, and operators that reporting itself adds. Identity is among the
+#: latter: the results of a function pass through an Identity that waits for all reports.
 _UNREPORTED = frozenset(("Placeholder", "NoOp", "Identity", "PyFunc", "EagerPyFunc", "PyFuncStateless"))
 
 
 def watch_functions(process: BridgeProcess, session: GeSession) -> None:
-    """Run later tf.functions as graphs of this GE session. Raises NotSupported on the stand-in."""
+    """Report later calls of tf.functions as graphs of this GE session, and eager operators.
+
+    Raises NotSupported with the fake TensorFlow, which is version 1.15.
+    """
     import tensorflow as tf
 
     try:
         from tensorflow.python.framework import op_callbacks
     except ImportError:
         raise NotSupported(
-            "the stand-in for tensorflow is 1.15, it has neither functions nor eager operators",
-            hint="use npu_device.compat.v1 with it, or install a real tensorflow 2",
+            "the fake tensorflow is version 1.15, which has neither functions nor eager operators",
+            hint="use npu_device.compat.v1 with it, or install a real TensorFlow 2",
         ) from None
     watch = _Watch(process, session)
     kind = type(tf.function(lambda: None))
@@ -50,7 +54,7 @@ def watch_functions(process: BridgeProcess, session: GeSession) -> None:
 
     @functools.wraps(decorator)
     def function(func: Any = None, *args: Any, **kwargs: Any) -> Any:
-        # The device compiles, XLA does not.
+        # On an NPU, GE compiles the function instead of XLA.
         kwargs.update({name: False for name in ("jit_compile", "experimental_compile") if kwargs.get(name)})
         return decorator(func, *args, **kwargs)
 
@@ -63,7 +67,13 @@ def watch_functions(process: BridgeProcess, session: GeSession) -> None:
 
 
 class _Running:
-    """A loaded function: its model, its graph, its operators by name, and the number of its runs."""
+    """A traced function that is loaded on the device.
+
+    model  id of the model
+    graph  weak reference to TensorFlow's graph of the function
+    ops    its operators by name
+    step   number of its runs so far
+    """
 
     def __init__(self, model: int, graph: Any, ops: Sequence[Planned]) -> None:
         self.model = model
@@ -73,12 +83,17 @@ class _Running:
 
 
 class _Watch:
+    """The callback and the replacement of `tf.function` calls, for one GE session.
+
+    `_now` is the function that runs on the device, None if there is none.
+    """
+
     def __init__(self, process: BridgeProcess, session: GeSession) -> None:
         self._npu = process.npu
         self._session = session
         self._loaded: weakref.WeakKeyDictionary[Any, _Running] = weakref.WeakKeyDictionary()
         self._now: Optional[_Running] = None
-        #: Attribute `call` is True in a thread that is in the call of a function.
+        #: Its attribute `call` is True in a thread that is inside a call of a function.
         self._inside = threading.local()
         self._lock = threading.RLock()
         self._on = True
@@ -87,7 +102,7 @@ class _Watch:
         self._on = False
 
     def call(self, function: Any, real: Any, args: Any, kwargs: Any) -> Any:
-        """Call a tf.function as a step. A function inside another is inlined if possible.
+        """Call a tf.function as one step. A function that is called inside another one is inlined if possible.
 
         (assumption npu_device.function_step)
         """
@@ -109,6 +124,7 @@ class _Watch:
             self._inside.call = False
 
     def _step(self, function: Any, real: Any, args: Any, kwargs: Any) -> Any:
+        """Load the function if it is new, and run it as one step of its model."""
         concrete = function.get_concrete_function(*args, **kwargs)
         running = self._loaded.get(concrete)
         if running is None:
@@ -129,7 +145,10 @@ class _Watch:
     def callback(
         self, op_type: str, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None
     ) -> None:
-        """Report an operator: TensorFlow calls it for all operators."""
+        """Report an eager operator (`graph` is None), or insert the report of a function's operator.
+
+        TensorFlow calls this for each operator.
+        """
         import tensorflow as tf
 
         if not self._on or op_type in _UNREPORTED:
@@ -147,7 +166,8 @@ class _Watch:
     def _report_traced(
         self, graph: Any, op_type: str, name: str, count: int, numeric: Sequence[bool], *values: Any
     ) -> None:
-        # A data set's functions run beside it, bodies of loops inside it, maybe with the same names of operators.
+        # While the function runs, functions of data sets and bodies of loops run too. Their operators may have the same
+        # names, but belong to other graphs.
         running = self._now
         if self._on and running is not None and graph == running.graph and name in running.ops:
             self._report(op_type, name, count, numeric, values, running)
@@ -161,6 +181,11 @@ class _Watch:
         values: Sequence[Any],
         running: Optional[_Running] = None,
     ) -> None:
+        """Report an operator to the device.
+
+        count: number of inputs. numeric: for each input and output, True if it has numbers; only these have a value in
+        `values`. running: the function of the operator, None for an eager operator.
+        """
         remaining = iter(values)
         arrays = [np.asarray(next(remaining)) if is_numeric else np.empty(0, np.uint8) for is_numeric in numeric]
         kind = GE_TYPES.get(op_type, op_type)

@@ -1,7 +1,7 @@
-"""The options of `npu_device`: allowed values, errors, and the options of GE.
+"""The options of `npu_device`: accepted values, error messages, and their conversion to options of GE.
 
-Source: hicann/tensorflow tf_adapter_2.x/python/npu_device/configs (option_base.py, dump_config.py, npu_config.py).
-Options without a part in a dump can be set and have no effect; those under `experimental` are missing.
+Options that do not concern a dump can be set, but have no effect. Those under `experimental` are missing. Source:
+hicann/tensorflow tf_adapter_2.x/python/npu_device/configs (option_base.py, dump_config.py, npu_config.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["NpuBaseConfig", "NpuConfig", "NpuDumpConfig", "OptionValue", "ge_opt
 
 _BOTH = [True, False]
 
-#: Option -> GE's session or initialisation option.
+#: Option of npu_device -> GE's option for a session or for GEInitialize.
 _GE_NAMES = {
     "enable_dump": keys.ENABLE_DUMP,
     "dump_path": keys.DUMP_PATH,
@@ -30,7 +30,12 @@ _GE_NAMES = {
 
 
 class OptionValue:
-    """One option. The attribute of a configuration is this object; `value` is a text or None."""
+    """One option, as an attribute of a configuration.
+
+    default   the value at the beginning
+    optional  the accepted values; None accepts any
+    value     the value as text, None if there is none
+    """
 
     def __init__(self, default: Any, optional: Any) -> None:
         self.default = default
@@ -41,12 +46,16 @@ class OptionValue:
     def value(self) -> Any:
         if self._value is None:
             return None
-        # A program may set the text "True".
+        # As in npu_device, the text "True" is read as "1" too.
         return {"True": "1", "False": "0"}.get(str(self._value), str(self._value))
 
     @value.setter
     def value(self, value: Any) -> None:
-        """Set the value. Raises TypeError for another type than the default's, ValueError if it is not in the list."""
+        """Set the value.
+
+        For a value that is not in the list, raises TypeError if its type differs from that of the default, else
+        ValueError.
+        """
         if isinstance(self.optional, (tuple, list)) and value not in self.optional:
             if self.default is not None and not isinstance(value, type(self.default)):
                 raise TypeError(f"Expected {type(self.default).__name__}, got {type(value).__name__}")
@@ -55,7 +64,7 @@ class OptionValue:
 
 
 class NpuBaseConfig:
-    """Options as attributes; other attributes cannot be set after the initialisation."""
+    """A configuration with options as attributes. After the initialisation, only existing options can be set."""
 
     def __init__(self) -> None:
         self._fixed_attrs = [
@@ -75,7 +84,7 @@ class NpuBaseConfig:
             super().__setattr__(key, value)
 
     def as_dict(self) -> dict[str, str]:
-        """Return the options with a value, those of nested configurations under their names."""
+        """Return the values of all options that have one, by name. Options of nested configurations are included."""
         options: dict[str, str] = {}
         for name in self._fixed_attrs:
             option = getattr(self, name)
@@ -111,7 +120,7 @@ class DeprecatedValue(OptionValue):
 
 
 class _Group(NpuBaseConfig):
-    """Options without a part in a dump, by name."""
+    """A nested configuration that does not concern a dump. options: default and accepted values, by name."""
 
     def __init__(self, **options: tuple[Any, Any]) -> None:
         for name, (default, optional) in options.items():
@@ -126,7 +135,7 @@ _PRECISIONS = (
 _NEWER_PRECISIONS = (
     *("fp16", "origin", "cube_fp16in_fp32out", "mixed_float16", "mixed_bfloat16", "cube_hif8", "mixed_hif8"),
 )
-#: Option -> default and list. The options in `_ANYTHING` accept any value and have no default.
+#: Option -> default, and accepted values (None for any). The options in `_ANYTHING` have no default.
 _CHECKED: dict[str, tuple[Any, Any]] = {
     "graph_run_mode": (1, [0, 1]),
     "precision_mode": (None, list(_PRECISIONS)),
@@ -187,5 +196,5 @@ class NpuConfig(NpuBaseConfig):
 
 
 def ge_options(options: dict[str, str]) -> dict[str, str]:
-    """Return GE's options for the options of `as_dict`."""
+    """Convert the result of `as_dict` to GE's options. Options that do not concern a dump are dropped."""
     return {_GE_NAMES[name]: value for name, value in options.items() if name in _GE_NAMES}

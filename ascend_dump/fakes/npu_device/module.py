@@ -1,4 +1,4 @@
-"""A stand-in for `npu_device`, the bridge of TensorFlow 2, on a real TensorFlow 2 or on the stand-in.
+"""A fake of `npu_device`, CANN's adapter for TensorFlow 2, on a real TensorFlow 2 or on the fake of TensorFlow.
 
     with ascend_dump.fakes.install("npu_device") as npu:
         import npu_device
@@ -6,20 +6,20 @@
         npu_device.global_options().dump_config.dump_path = "dumps"
         npu_device.open().as_default()
 
-`open` reads the options once and opens a GE session with them; GE's refusal is a RuntimeError. With
-`npu_device.compat.enable_v1()` and `from npu_device.compat.v1.npu_init import *` sessions run on the simulated NPU as
-with `npu_bridge`. On a real TensorFlow 2 each `tf.function` that is traced after `as_default()` is a separate graph on
-the device, each call of it a step; eager operators run as single operators.
+`open` reads the options once, and opens a GE session with them. It raises RuntimeError if GE refuses an option. With
+`npu_device.compat.enable_v1()` and `from npu_device.compat.v1.npu_init import *`, sessions run on the simulated NPU as
+with `npu_bridge`. With a real TensorFlow 2, each `tf.function` that is traced after `as_default()` is a graph on the
+device, and each call of the function is a step. Eager operators are single operators, which belong to no graph.
 
-Differences from a device, beside those of `npu_bridge`:
+Differences from a device, in addition to those of `npu_bridge`:
 
-- Functions are instrumented while they are traced, so functions traced before `as_default()` stay on the host.
-- Operators inside loops and branches of a function are not dumped; on a device they belong to subgraphs.
-- A function in a function is inlined if a call on the device traces it, not if get_concrete_function does.
-- A call of a concrete function stays on the host. Simultaneous calls in several threads are one step if the function is
-  the same.
+- A function that was traced before `as_default()` stays on the host.
+- Operators inside loops and branches of a function are not dumped. On a device they belong to subgraphs.
+- A function that another function calls is inlined, but only if a call traces the outer one, not
+  `get_concrete_function`.
+- Calling a concrete function runs on the host. Simultaneous calls of one function in several threads are one step.
 - The Identity operators of a function are not recorded.
-- Options are only checked as in Python. Handles have no `scope()`.
+- Only the checks of npu_device's Python code are made. Handles have no `scope()`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _V1 = "npu_device.compat.v1"
 
 
 def modules(npu: Npu) -> Mapping[str, Fill]:
-    """Return the modules of one process, bound to `npu`, filled when they are imported."""
+    """Return the functions that fill the modules when they are imported. The modules use the device `npu`."""
     process = process_of(npu)
     return {
         "npu_device": functools.partial(_fill_top, process),
@@ -58,12 +58,12 @@ def modules(npu: Npu) -> Mapping[str, Fill]:
     }
 
 
-#: Restores TensorFlow at the end of the installation.
+#: The context manager that restores TensorFlow at the end of the installation.
 patches = bridge.patches
 
 
 class _Handle:
-    """The handle that `open` returns. name: TensorFlow's name of the device."""
+    """The handle of a device, which `open` returns. `name()` is TensorFlow's name of the device."""
 
     def __init__(self, process: BridgeProcess, session: GeSession, number: int) -> None:
         self._process = process
@@ -77,7 +77,7 @@ class _Handle:
         return f"/job:localhost/replica:0/task:0/device:NPU:{self.device_id}"
 
     def as_default(self) -> _Handle:
-        """Run later functions and operators on the device."""
+        """Let later functions and eager operators run on the device, and return the handle."""
         from ascend_dump.fakes.npu_device._functions import watch_functions
 
         watch_functions(self._process, self._session)
@@ -99,7 +99,10 @@ class _Device:
         return self._options
 
     def open(self, device_id: Optional[int] = None) -> _Handle:
-        """Open a device. Raises RuntimeError for a second device or options that GE refuses, ValueError for ranks.
+        """Open a device, and return its handle. A device that is open already is not opened again.
+
+        Raises RuntimeError for a second device, and for options that GE refuses; ValueError for contradictory numbers
+        of ranks in the environment.
 
         (assumption npu_device.options_once)
         """
@@ -124,7 +127,7 @@ class _Device:
         return self._instances[number]
 
     def close(self) -> None:
-        """Stop running on the device. The handle stays registered, so that `open` returns it without opening."""
+        """Close the GE session. As in npu_device, a later `open` returns the old handle, and opens nothing."""
         for handle in self._instances.values():
             handle._session.close()
 

@@ -1,1 +1,1 @@
-"""A stand-in for TensorFlow 1.15."""
+"""A fake of TensorFlow 1.15."""

@@ -1,4 +1,4 @@
-"""`tf.data` of the stand-in for TensorFlow: data sets of arrays, and iterators in the graph."""
+"""`tf.data` of the fake TensorFlow: data sets of arrays, and their iterators, which are operations of a graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ _Row = tuple[Any, ...]
 
 
 class Dataset:
-    """A sequence of rows of arrays. structure: the nested form of a row in the program."""
+    """`tf.data.Dataset`: a sequence of rows, each a flat tuple of arrays.
+
+    structure  the nested form of a row in the program, with indices of the tuple in place of tensors
+    specs      type and shape of each array
+    rows       returns an iterator of the rows
+    """
 
     def __init__(self, structure: Any, specs: list[_Spec], rows: Callable[[], Iterator[_Row]]) -> None:
         self._structure = structure
@@ -35,7 +40,10 @@ class Dataset:
 
     @staticmethod
     def from_tensor_slices(tensors: Any) -> Dataset:
-        """Make a row for each index of the first dimension. Raises ValueError if the first dimensions differ."""
+        """Return a data set with a row for each index of the first dimension.
+
+        Raises ValueError if the sizes of the first dimensions differ.
+        """
         arrays = _arrays(tensors)
         if len({len(array) for array in arrays}) != 1:
             raise ValueError("Dimensions of the components differ in from_tensor_slices")
@@ -67,7 +75,7 @@ class Dataset:
         return Dataset(self._structure, specs, rows)
 
     def shuffle(self, buffer_size: int, seed: Optional[int] = None, **ignored: Any) -> Dataset:
-        """Draw the rows at random from a buffer."""
+        """Return a data set that draws its rows at random from a buffer of `buffer_size` rows."""
 
         def rows() -> Iterator[_Row]:
             source, random = self._rows(), np.random.default_rng(seed)
@@ -85,7 +93,7 @@ class Dataset:
         return self
 
     def map(self, *arguments: Any, **options: Any) -> Dataset:
-        """Raise NotSupported."""
+        """Raise NotSupported: the fake has no functions of tensors in data sets."""
         raise NotSupported(
             "the stand-in for tensorflow has no Dataset.map",
             hint="compute the arrays before Dataset.from_tensor_slices, or install a real tensorflow",
@@ -128,7 +136,10 @@ def make_initializable_iterator(dataset: Dataset) -> _Iterator:
 
 
 def next_elements(source: Any) -> tuple[Any, Optional[Operation]]:
-    """Return the tensors of an input_fn's result, and the operation to run before them."""
+    """Return the tensors for the result of an `input_fn`, and the operation that has to run first, or None.
+
+    source: the result, a data set or nested tensors.
+    """
     if not isinstance(source, Dataset):
         return source, None
     iterator = make_initializable_iterator(source)
@@ -136,6 +147,10 @@ def next_elements(source: Any) -> tuple[Any, Optional[Operation]]:
 
 
 def _arrays(tensors: Any) -> _Row:
+    """Return the arrays in a nested structure of dicts and tuples as a flat tuple.
+
+    Python numbers become float32 or int32, as in TensorFlow.
+    """
     if isinstance(tensors, Mapping):
         return tuple(part for value in tensors.values() for part in _arrays(value))
     if isinstance(tensors, tuple):
@@ -158,6 +173,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _positions(tensors: Any) -> Any:
+    """Return the nested structure with the index of each array in the result of `_arrays`."""
     count = itertools.count()
 
     def number(value: Any) -> Any:
@@ -169,6 +185,7 @@ def _positions(tensors: Any) -> Any:
 
 
 def _pack(structure: Any, flat: Any) -> Any:
+    """Return the nested structure with the elements of `flat` in place of their indices."""
     if isinstance(structure, Mapping):
         return {key: _pack(part, flat) for key, part in structure.items()}
     return tuple(_pack(part, flat) for part in structure) if isinstance(structure, tuple) else flat[structure]

@@ -1,7 +1,8 @@
-"""`tf.estimator` of the stand-in for TensorFlow: a training and an evaluation loop around a model function.
+"""`tf.estimator` of the fake TensorFlow: loops for training, evaluation and prediction with a model function.
 
-Checkpoints are `model.ckpt-<step>.npz` in model_dir; the latest is restored. They are written before the first step,
-at the intervals of the RunConfig, and at the end. Saving and restoring use the session, as in TensorFlow.
+Checkpoints are files `model.ckpt-<step>.npz` in model_dir. They are written before the first step, at the intervals of
+the RunConfig, and at the end of training. Each loop begins with the latest one. As in TensorFlow, variables are saved
+and restored by runs of the session.
 """
 
 from __future__ import annotations
@@ -85,16 +86,19 @@ class Estimator:
         return dict(self._params)
 
     def latest_checkpoint(self) -> Optional[str]:
-        """Return the path without its suffix, as for TensorFlow's checkpoints of several files."""
+        """Return the path of the latest checkpoint without its suffix, None if there is none.
+
+        TensorFlow's path has no suffix either, because its checkpoints consist of several files.
+        """
         checkpoints = [path for path in Path(self._model_dir).glob("*.npz") if _CHECKPOINT.fullmatch(path.name)]
         return str(max(checkpoints, key=_number).with_suffix("")) if checkpoints else None
 
     def get_variable_names(self) -> list[str]:
-        """Return the names in the latest checkpoint. Raises ValueError without a checkpoint."""
+        """Return the names of the variables in the latest checkpoint. Raises ValueError if there is none."""
         return sorted(self._latest())
 
     def get_variable_value(self, name: str) -> Any:
-        """Return a value of the latest checkpoint. Raises ValueError without a checkpoint."""
+        """Return the value of a variable in the latest checkpoint. Raises ValueError if there is no checkpoint."""
         return self._latest()[name]
 
     def _latest(self) -> dict[str, Any]:
@@ -111,9 +115,10 @@ class Estimator:
         max_steps: Optional[int] = None,
         saving_listeners: Any = None,
     ) -> Estimator:
-        """Train for `steps` steps, up to `max_steps`, to the end of the data, or until a hook requests a stop.
+        """Train for `steps` steps, or until the step counter reaches `max_steps`; without both, without a limit.
 
-        Raises NanLossDuringTrainingError, NotSupported for listeners.
+        The end of the data, or a hook, can end the training earlier. Raises NanLossDuringTrainingError, and
+        NotSupported for `saving_listeners`.
         """
         refuse_options("Estimator.train", {"saving_listeners": saving_listeners or None})
         if steps is not None and max_steps is not None:
@@ -128,14 +133,14 @@ class Estimator:
             spec, start = self._build(input_fn, ModeKeys.TRAIN)
             all_hooks = [*(hooks or ()), *(spec.training_hooks or ()), *(spec.training_chief_hooks or ())]
             with self._session(graph, all_hooks, start) as session:
-                done = int(session.run(step.value()))
-                last = None if steps is None and max_steps is None else done + steps if steps is not None else max_steps
+                number = int(session.run(step.value()))
+                last = max_steps if steps is None else number + steps
                 stop = False
                 saver = _Saver(self._config, functools.partial(self._save, session, graph))
-                saver.save_at(done)
+                saver.save_at(number)
                 interval, runs = self._config.log_step_count_steps, 0
                 speed = _StepCounter(interval)
-                while not stop and (last is None or done < last):
+                while not stop and (last is None or number < last):
                     try:
                         values, stop = run_with_hooks(
                             session, {"loss": spec.loss, "train": spec.train_op, "step": step}, all_hooks
@@ -147,10 +152,10 @@ class Estimator:
                     if interval and runs % interval == 0:
                         _LOG.info("loss = %s, step = %s", values["loss"], values["step"])
                     runs += 1
-                    done = int(values["step"]) if int(values["step"]) > done else done + 1
-                    speed.count(done)
-                    saver.save_at(done)
-                saver.save_at(done, end=True)
+                    number = int(values["step"]) if int(values["step"]) > number else number + 1
+                    speed.count(number)
+                    saver.save_at(number)
+                saver.save_at(number, end=True)
         return self
 
     def evaluate(
@@ -161,7 +166,7 @@ class Estimator:
         checkpoint_path: Optional[str] = None,
         name: Optional[str] = None,
     ) -> dict[str, Any]:
-        """Return the mean loss, the metrics, and the global step."""
+        """Run the evaluation, and return the mean loss, the metrics, and the global step, by name."""
         graph = self._graph()
         with graph.as_default():
             step = global_step()
@@ -185,7 +190,7 @@ class Estimator:
     def predict(
         self, input_fn: Callable[..., Any], hooks: Optional[Iterable[Any]] = None, **ignored: Any
     ) -> Iterable[Any]:
-        """Yield the predictions."""
+        """Yield the predictions for each row of the data."""
         graph = self._graph()
         with graph.as_default():
             global_step()
@@ -252,7 +257,7 @@ class Estimator:
 
 
 def _verify_arguments(model_fn: Any, params: Any) -> None:
-    """Check the arguments of a model function. Raises ValueError for unknown and missing arguments."""
+    """Raise ValueError if a model function has unknown arguments, or lacks necessary ones. TypeError: no function."""
     if not callable(model_fn):
         raise TypeError("unsupported callable")
     bound = set(model_fn.keywords) if isinstance(model_fn, functools.partial) else set()
@@ -271,7 +276,7 @@ def _verify_arguments(model_fn: Any, params: Any) -> None:
 
 
 class _StepCounter:
-    """Logs the steps per second at an interval of steps, after the first step."""
+    """A counter that logs the number of steps per second, every `interval` steps."""
 
     def __init__(self, interval: Optional[int]) -> None:
         self._interval = interval
@@ -287,7 +292,7 @@ class _StepCounter:
 
 
 class _Saver:
-    """Saves checkpoints in a training loop, at the intervals of the RunConfig."""
+    """A timer that calls `save` in a training loop, at the intervals of the RunConfig."""
 
     def __init__(self, config: Any, save: Callable[[], None]) -> None:
         self._steps = config.save_checkpoints_steps
@@ -296,7 +301,7 @@ class _Saver:
         self._last: Optional[tuple[int, float]] = None
 
     def save_at(self, step: int, *, end: bool = False) -> None:
-        """Save after this step, if it is time."""
+        """Save a checkpoint if the interval has passed. end: save also before, unless this step is already saved."""
         if not (self._steps or self._seconds):
             return
         now = time.monotonic()
@@ -311,7 +316,10 @@ class _Saver:
 
 
 class _Ended:
-    """A context that ends the hooks and closes the session after a loop."""
+    """A context manager for a loop. At its end it calls `end` of the hooks, unless an error occurred.
+
+    Then it closes the session.
+    """
 
     def __init__(self, session: Any, hooks: Iterable[Any]) -> None:
         self._session = session
@@ -328,7 +336,10 @@ class _Ended:
 
 
 def _restore(session: Any, graph: Graph, path: str) -> None:
-    """Restore variables by feeding their Assign operations, because the graph is finalised."""
+    """Set the variables to the values in a checkpoint.
+
+    The graph is finalised, so no operations can be added: the values are fed to the variables' initialisers.
+    """
     values = _stored(path)
     for variable in graph.get_collection("variables"):
         if variable.op.name in values:

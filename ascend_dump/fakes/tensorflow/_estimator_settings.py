@@ -1,4 +1,4 @@
-"""RunConfig and EstimatorSpec of the stand-in for TensorFlow, with TensorFlow's errors."""
+"""The classes RunConfig and EstimatorSpec of the fake TensorFlow. They refuse the values that TensorFlow refuses."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from ascend_dump.fakes.tensorflow._proto import messages
 
 __all__ = ["EstimatorSpec", "ModeKeys", "RunConfig"]
 
+#: Arguments of RunConfig that are accepted and have no effect.
 _RUN_OPTIONS = frozenset(
     (
         *("device_fn", "protocol", "eval_distribute", "experimental_distribute", "session_creation_timeout_secs"),
         *("experimental_max_worker_delay_secs", "checkpoint_save_graph_def"),
     )
 )
-#: The default seconds between checkpoints.
-_OFTEN = 600
+#: The default time between two checkpoints, in seconds.
+_DEFAULT_SECONDS = 600
 _REPLACEABLE = (
     "model_dir",
     "tf_random_seed",
@@ -57,7 +58,10 @@ class _SpecFields(NamedTuple):
 
 
 class EstimatorSpec(_SpecFields):
-    """`tf.estimator.EstimatorSpec`. Raises ValueError for missing values of the mode, TypeError for non-tensors."""
+    """`tf.estimator.EstimatorSpec`: the result of a model function.
+
+    Raises ValueError if a value that the mode needs is missing, TypeError if a value is not a tensor.
+    """
 
     __slots__ = ()
 
@@ -95,7 +99,10 @@ def _check_loss(spec: EstimatorSpec) -> None:
 
 
 class RunConfig:
-    """`tf.estimator.RunConfig`. Raises ValueError for both intervals of saving at once, and for values out of range."""
+    """`tf.estimator.RunConfig`: the settings of an Estimator.
+
+    Raises ValueError if both `save_checkpoints_steps` and `save_checkpoints_secs` are set, and for values out of range.
+    """
 
     def __init__(
         self,
@@ -114,9 +121,9 @@ class RunConfig:
         unknown = [name for name in options if name not in _RUN_OPTIONS]
         if unknown:
             raise TypeError(f"__init__() got an unexpected keyword argument {unknown[0]!r}")
-        # None is a value: if both are None, nothing is saved.
+        # `...` means that the program did not pass the argument. None is different: if both are None, nothing is saved.
         if save_checkpoints_secs is ...:
-            save_checkpoints_secs = _OFTEN if save_checkpoints_steps is ... else None
+            save_checkpoints_secs = _DEFAULT_SECONDS if save_checkpoints_steps is ... else None
         if save_checkpoints_steps is ...:
             save_checkpoints_steps = None
         if save_checkpoints_steps is not None and save_checkpoints_secs is not None:
@@ -134,10 +141,13 @@ class RunConfig:
         self._validate()
 
     def replace(self, **changes: Any) -> Any:
-        """Return a copy with other values; one interval of saving replaces the other. Raises ValueError."""
-        ways = {"save_checkpoints_steps", "save_checkpoints_secs"}
-        changed_ways = ways & set(changes)
-        if len(changed_ways) == 2 and all(changes[name] is not None for name in ways):
+        """Return a copy with other values. Raises ValueError for values that the constructor refuses.
+
+        If one of `save_checkpoints_steps` and `save_checkpoints_secs` is passed, the other one becomes None.
+        """
+        intervals = {"save_checkpoints_steps", "save_checkpoints_secs"}
+        changed_intervals = intervals & set(changes)
+        if len(changed_intervals) == 2 and all(changes[name] is not None for name in intervals):
             raise ValueError(_BOTH)
         copied = copy.copy(self)
         for name, value in changes.items():
@@ -145,9 +155,9 @@ class RunConfig:
                 allowed = list(_REPLACEABLE)
                 raise ValueError(f"Replacing {name} is not supported. Allowed properties are {allowed}.")
             setattr(copied, f"_{name}", value)
-        if len(changed_ways) == 1:
-            (second_way,) = ways - changed_ways
-            setattr(copied, f"_{second_way}", None)
+        if len(changed_intervals) == 1:
+            (second_interval,) = intervals - changed_intervals
+            setattr(copied, f"_{second_interval}", None)
         copied._validate()
         return copied
 

@@ -1,4 +1,4 @@
-"""Gradients and optimizers of the stand-in for TensorFlow: they add operations, as in TensorFlow."""
+"""Gradients and optimizers of the fake TensorFlow. As in TensorFlow, they add operations to the graph."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from ascend_dump.fakes.tensorflow._variables import TRAINABLE, global_step
 
 __all__ = ["GradientDescentOptimizer", "get_global_step", "get_or_create_global_step", "gradients"]
 
+#: A function of an operation and the gradient of its output. It returns the gradients of the inputs, or None.
 _Gradient = Callable[[Operation, Tensor], Sequence[Optional[Tensor]]]
+#: Type of an operation -> its gradient function.
 _GRADIENTS: dict[str, _Gradient] = {}
-#: Operations without a gradient.
+#: Types of operations through which no gradient passes.
 _STOPS = frozenset(
     (
         *("Const", "Placeholder", "Shape", "ArgMax", "Equal", "Greater", "Less", "IteratorGetNext", "Variable"),
@@ -25,12 +27,13 @@ _STOPS = frozenset(
 
 
 def gradients(ys: Any, xs: Any, grad_ys: Any = None, name: str = "gradients") -> list[Optional[Tensor]]:
-    """Return the gradients of the sum of `ys` by `xs`, None for an independent one. grad_ys: weights in place of ones.
+    """Return the gradients of the sum of `ys` by each of `xs`; None if `ys` do not depend on it.
 
-    Raises NotSupported for an operation without a gradient in the stand-in.
+    grad_ys: the gradients of `ys`, ones by default. Raises NotSupported for an operation for which the fake has no
+    gradient.
     """
     targets = [convert(value) for value in (ys if isinstance(ys, (list, tuple)) else [ys])]
-    # The gradient by a variable is that by all its reads.
+    # Every read of a variable contributes to its gradient. So the source is the variable itself, not one read of it.
     sources = [
         value._as_graph_element() if hasattr(value, "_as_tensor") else convert(value)
         for value in (xs if isinstance(xs, (list, tuple)) else [xs])
@@ -68,7 +71,7 @@ def gradients(ys: Any, xs: Any, grad_ys: Any = None, name: str = "gradients") ->
 
 
 def _between(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> list[Operation]:
-    """Return the operations between sources and targets, backwards."""
+    """Return the operations on the paths from sources to targets, in reverse order of their creation."""
     graph = targets[0].graph
     depends: set[Operation] = set()
     source_tensors = set(sources)
@@ -102,7 +105,10 @@ def _gradient(*types: str) -> Callable[[_Gradient], _Gradient]:
 
 
 def _like(grad: Tensor, op: Operation, number: int) -> Tensor:
-    """Return the gradient of an input, summed over broadcast axes."""
+    """Return the gradient of input `number` of an operation with two inputs.
+
+    `grad` has the common shape of both inputs. It is summed over the axes along which this input was broadcast.
+    """
     tensor, second = op.inputs[number], op.inputs[1 - number]
     grad_dims, dims, second_dims = grad.shape.as_list(), tensor.shape.as_list(), second.shape.as_list()
     if any(dim is None and second_dim != 1 for dim, second_dim in zip(dims[::-1], second_dims[::-1])):
@@ -162,11 +168,11 @@ def _of_reshape(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
 @_gradient("MatMul")
 def _of_matmul(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
     a, b = op.inputs
-    over_a, over_b = bool(op.attrs.get("transpose_a")), bool(op.attrs.get("transpose_b"))
+    flip_a, flip_b = bool(op.attrs.get("transpose_a")), bool(op.attrs.get("transpose_b"))
     matmul = TF["matmul"]
-    of_a = matmul(b, grad, over_b, True, "MatMul") if over_a else matmul(grad, b, False, not over_b, "MatMul")
-    of_b = matmul(grad, a, True, over_a, "MatMul_1") if over_b else matmul(a, grad, not over_a, False, "MatMul_1")
-    return [of_a, of_b]
+    grad_a = matmul(b, grad, flip_b, True, "MatMul") if flip_a else matmul(grad, b, False, not flip_b, "MatMul")
+    grad_b = matmul(grad, a, True, flip_a, "MatMul_1") if flip_b else matmul(a, grad, not flip_a, False, "MatMul_1")
+    return [grad_a, grad_b]
 
 
 @_gradient("Sum", "Mean")
@@ -191,7 +197,7 @@ def _of_cross_entropy(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]
 
 
 class _Optimizer:
-    """The base of optimizers: gradients by variable, then an update for each."""
+    """The base of optimizers. It computes the gradient by each variable, and adds an update for each."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -208,7 +214,10 @@ class _Optimizer:
     def compute_gradients(
         self, loss: Tensor, var_list: Optional[Iterable[Any]] = None
     ) -> list[tuple[Optional[Tensor], Any]]:
-        """Pair gradients with variables. Raises ValueError without variables."""
+        """Return pairs of a gradient (None if the loss does not depend on it) and a variable.
+
+        var_list: all trainable variables by default. Raises ValueError if there are none.
+        """
         variables = list(loss.graph.get_collection(TRAINABLE) if var_list is None else var_list)
         if not variables:
             raise ValueError("No variables to optimize.")
@@ -217,7 +226,10 @@ class _Optimizer:
     def apply_gradients(
         self, grads_and_vars: Iterable[tuple[Any, Any]], global_step: Any = None, name: Optional[str] = None
     ) -> Operation:
-        """Add the updates. Raises ValueError if no variable has a gradient."""
+        """Return an operation that updates the variables, and then adds 1 to `global_step`.
+
+        Raises ValueError if no variable has a gradient.
+        """
         pairs = [(grad, variable) for grad, variable in grads_and_vars if grad is not None]
         if not pairs:
             raise ValueError("No gradients provided for any variable.")
@@ -257,7 +269,7 @@ def get_or_create_global_step(graph: Any = None) -> Any:
         return global_step()
 
 
-#: Gradients of one expression.
+# Gradient functions that are one expression.
 _GRADIENTS.update(
     {
         "Neg": lambda op, grad: [TF["negative"](grad)],

@@ -1,4 +1,4 @@
-"""Graphs, operations and tensors of the stand-in for TensorFlow."""
+"""Graphs, operations and tensors of the fake TensorFlow, and the default graph and session of the process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TYPES = ("float16", "float32", "float64", "int8", "uint8", "int16", "int32", "in
 
 
 class DType(NamedTuple):
-    """name: as in tf, such as "float32" or "float32_ref"."""
+    """`tf.DType`: an element type. name: as in TensorFlow, such as "float32", or "float32_ref" for a variable."""
 
     name: str
 
@@ -39,7 +39,7 @@ class DType(NamedTuple):
 
 
 def as_dtype(value: Any) -> DType:
-    """Return the type of a name or a numpy type. Raises TypeError for an unknown type."""
+    """Return the type for its name, or for a numpy type. Raises TypeError for an unknown type."""
     if isinstance(value, DType):
         return value
     if isinstance(value, str) and value in TYPES:
@@ -52,7 +52,7 @@ def as_dtype(value: Any) -> DType:
 
 
 class TensorShape:
-    """A static shape. dims: None for an unknown rank, with None for an unknown size."""
+    """`tf.TensorShape`: a static shape. dims: its sizes, None for an unknown size; None for an unknown rank."""
 
     def __init__(self, dims: Optional[Iterable[Optional[int]]]) -> None:
         self._dims = None if dims is None else tuple(None if dim is None else int(dim) for dim in dims)
@@ -72,7 +72,7 @@ class TensorShape:
         return self._dims is not None and None not in self._dims
 
     def merge_with(self, shape: Any) -> TensorShape:
-        """Return the shape with the sizes of both shapes. Raises ValueError if they differ."""
+        """Return the shape with the known sizes of both shapes. Raises ValueError if known sizes or ranks differ."""
         second = shape if isinstance(shape, TensorShape) else TensorShape(shape)
         if self._dims is None or second._dims is None:
             return self if second._dims is None else second
@@ -107,9 +107,9 @@ class TensorShape:
 
 
 class Tensor:
-    """One output of an operation."""
+    """`tf.Tensor`: one output of an operation."""
 
-    #: numpy leaves the arithmetic of an array and a tensor to the tensor.
+    #: Lets numpy call the tensor's method for an expression such as `array + tensor`.
     __array_priority__ = 100
 
     def __init__(self, op: Operation, index: int, dtype: DType, shape: TensorShape) -> None:
@@ -135,13 +135,13 @@ class Tensor:
         return self._shape
 
     def set_shape(self, shape: Any) -> None:
-        """Add sizes to the static shape. Raises ValueError if the shapes differ."""
+        """Add known sizes to the static shape. Raises ValueError if they contradict it."""
         self._shape = self._shape.merge_with(shape)
 
     def consumers(self) -> list[Operation]:
         return list(self._consumers)
 
-    # TensorFlow's name for it; no text is run as code.
+    # The name is TensorFlow's. It has nothing to do with Python's eval.
     def eval(self, feed_dict: Any = None, session: Any = None) -> Any:
         return _session_or_default(session).run(self, feed_dict)
 
@@ -156,7 +156,7 @@ class Tensor:
 
 
 class Operation:
-    """A node. `attrs` are the attributes of its kernel."""
+    """`tf.Operation`: a node of a graph. attrs: attributes of its kernel. controls: operations that run before it."""
 
     def __init__(
         self, graph: Graph, op_type: str, name: str, inputs: Sequence[Tensor], attrs: dict[str, Any], controls: set[Any]
@@ -183,13 +183,16 @@ class Operation:
 
 
 class Graph:
-    """Operations in the order of their creation. outer: the graph around the body of a function."""
+    """`tf.Graph`: operations in the order of their creation.
+
+    outer: for the body of a function, such as a branch of `tf.cond`, the graph in which it is called.
+    """
 
     def __init__(self, outer: Optional[Graph] = None) -> None:
         self.outer = outer
         self.seed: Optional[int] = None
         self.finalized = False
-        #: For a body: outer tensor -> its placeholder inside.
+        #: For the body of a function: tensor of an outer graph -> its placeholder in the body.
         self.captures: dict[Tensor, Tensor] = {}
         self._ops: dict[str, Operation] = {}
         self._ids = 0
@@ -198,7 +201,7 @@ class Graph:
         self._controls: list[set[Operation]] = []
         self._collections: dict[str, list[Any]] = {}
 
-    # Building.
+    # Building the graph.
 
     def create_op(
         self,
@@ -208,12 +211,15 @@ class Graph:
         name: Optional[str] = None,
         attrs: Optional[dict[str, Any]] = None,
     ) -> Operation:
-        """Add an operation. Raises RuntimeError in a finalised graph."""
+        """Add an operation, and return it. Raises RuntimeError if the graph is finalised.
+
+        outputs: type and static shape of each output. name: made unique; the type by default.
+        """
         if self.finalized:
             raise RuntimeError("Graph is finalized and cannot be modified.")
         captured = [self.capture(tensor) for tensor in inputs]
         controls = set().union(*self._controls) if self._controls else set()
-        # A name that ends with a slash is that of a scope, and already unique.
+        # A name that ends with a slash is the name of a scope, which is already unique.
         unique = name[:-1] if name and name.endswith("/") else self.unique_name(name or op_type)
         op = Operation(self, op_type, unique, captured, dict(attrs or {}), controls)
         op.outputs = [Tensor(op, index, dtype, shape) for index, (dtype, shape) in enumerate(outputs)]
@@ -223,7 +229,10 @@ class Graph:
         return op
 
     def capture(self, tensor: Tensor) -> Tensor:
-        """Return the tensor, or its placeholder, in this graph. Raises ValueError for an unrelated graph."""
+        """Return a tensor if it is in this graph, else the placeholder for it, which is added if necessary.
+
+        Raises ValueError if this graph is not the body of a function.
+        """
         if tensor.graph is self:
             return tensor
         if self.outer is None:
@@ -278,7 +287,7 @@ class Graph:
     def finalize(self) -> None:
         self.finalized = True
 
-    # Looking things up.
+    # Finding operations, tensors and collections.
 
     def get_operations(self) -> list[Operation]:
         return list(self._ops.values())
@@ -290,7 +299,10 @@ class Graph:
         return self.as_graph_element(name, allow_operation=False)  # type: ignore[no-any-return]  # by the arguments
 
     def as_graph_element(self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True) -> Any:
-        """Find a tensor or operation. Raises KeyError for an unknown name, ValueError for another graph, TypeError."""
+        """Return the tensor or operation for a name, a variable, or a tensor or operation itself.
+
+        Raises KeyError for an unknown name, ValueError for an element of another graph, TypeError for other objects.
+        """
         element = getattr(obj, "_as_graph_element", lambda: obj)()
         if isinstance(element, str):
             name, colon, index = element.partition(":")
@@ -324,18 +336,19 @@ class Graph:
         return self._ids
 
 
-#: Default graphs and sessions, the innermost last.
+#: The default graphs, the innermost last.
 _stack: list[Graph] = [Graph()]
+#: The default sessions, the innermost last.
 _sessions: list[Any] = []
 
 
 def _drop(stack: list[Any], item: Any) -> None:
-    """Remove the innermost entry of a graph or session; an outer entry stays."""
+    """Remove the last entry that is this graph or session. Earlier entries of the same object stay."""
     del stack[len(stack) - 1 - stack[::-1].index(item)]
 
 
 class current:  # noqa: N801  (a namespace of functions)
-    """The default graph and session of the process."""
+    """Functions that return and set the default graph and session of the process."""
 
     @staticmethod
     def graph() -> Graph:
@@ -355,19 +368,22 @@ class current:  # noqa: N801  (a namespace of functions)
 
     @staticmethod
     def begin() -> None:
-        """Reset graphs and sessions to those of a new process."""
+        """Reset the default graphs and sessions to those of a new process."""
         _stack[:] = [Graph()]
         _sessions.clear()
 
     @staticmethod
     def reset() -> None:
-        """Begin with an empty graph. Raises AssertionError within `as_default`."""
+        """Replace the default graph by an empty one. Raises AssertionError inside `Graph.as_default`."""
         assert len(_stack) == 1, "Do not use tf.reset_default_graph() to clear nested graphs."
         _stack[0] = Graph()
 
 
 def graph_of(*tensors: Any) -> Graph:
-    """Return the graph for an operation on these tensors: the body in construction, else the tensors' graph."""
+    """Return the graph to which an operation on these tensors is added.
+
+    It is the body of a function if one is being built, else the graph of the tensors, else the default graph.
+    """
     graph = current.graph()
     if graph.outer is not None:
         return graph

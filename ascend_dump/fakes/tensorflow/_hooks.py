@@ -1,4 +1,4 @@
-"""The hooks into the loops of the Estimator in the stand-in for TensorFlow."""
+"""Hooks: objects whose methods the loops of the fake Estimator call (`tf.train.SessionRunHook`)."""
 
 from __future__ import annotations
 
@@ -27,31 +27,34 @@ class SessionRunContext:
         self.stop_requested = False
 
     def request_stop(self) -> None:
-        """End the loop after this run."""
+        """Let the loop end after this run."""
         self.stop_requested = True
 
 
 class SessionRunHook:
-    """A hook into the loop."""
+    """`tf.train.SessionRunHook`: the base of hooks, whose methods subclasses override."""
 
     def begin(self) -> None:
-        """Before the graph is finalised."""
+        """Do nothing: called before the graph is finalised."""
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Once, before the first run."""
+        """Do nothing: called once, before the first run."""
 
     def before_run(self, run_context: Any) -> Any:
-        """Before each run; may return additional fetches in SessionRunArgs."""
+        """Do nothing: called before each run. A subclass may return SessionRunArgs with more fetches and feeds."""
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """After each run."""
+        """Do nothing: called after each run, with the values of the hook's fetches."""
 
     def end(self, session: Any) -> None:
-        """At the end of the loop."""
+        """Do nothing: called at the end of the loop."""
 
 
 def run_with_hooks(session: Any, fetches: Any, hooks: Iterable[Any]) -> tuple[Any, bool]:
-    """Return the values, and True if a hook requests a stop. Raises RuntimeError if two hooks feed one tensor."""
+    """Run a session once with hooks; return the values of `fetches`, and True if a hook requested a stop.
+
+    Raises RuntimeError if two hooks feed the same tensor.
+    """
     context = SessionRunContext(SessionRunArgs(fetches), session)
     requests = [(hook, hook.before_run(context)) for hook in hooks]
     hook_fetches = {str(number): args.fetches for number, (_, args) in enumerate(requests) if args is not None}
@@ -61,7 +64,7 @@ def run_with_hooks(session: Any, fetches: Any, hooks: Iterable[Any]) -> tuple[An
         if any(key is fed for key in hook_feed for fed in feed):
             raise RuntimeError("Same tensor is fed by two hooks.")
         feed.update(hook_feed)
-    results = session.run({"own": fetches, "hooks": hook_fetches}, feed)
+    results = session.run({"loop": fetches, "hooks": hook_fetches}, feed)
     for number, (hook, _) in enumerate(requests):
         hook.after_run(context, SessionRunValues(results["hooks"].get(str(number))))
-    return results["own"], context.stop_requested
+    return results["loop"], context.stop_requested

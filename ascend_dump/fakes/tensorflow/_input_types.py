@@ -1,4 +1,4 @@
-"""Check the types of the inputs of operations in the fake of TensorFlow, when the graph is built."""
+"""Check the types of the inputs of an operation when it is added to a graph of the fake TensorFlow."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["check_types"]
 
 _ARITHMETIC = frozenset(("Add", "AddV2", "Sub", "Mul", "RealDiv", "Pow", "Maximum", "Minimum", "FloorMod"))
 _PRODUCTS = frozenset(("MatMul", "BatchMatMulV2", "BiasAdd"))
-#: Operations on floating point numbers only.
+#: Operations that accept only floating-point numbers.
 _FLOATS = frozenset(("Sqrt", "Exp", "Log", "Tanh", "Sigmoid", "Softmax", "IsFinite", "SoftmaxCrossEntropyWithLogits"))
-#: Operations on numbers, but not on truth values.
+#: Operations that accept numbers, but no booleans.
 _NUMBERS = frozenset(
     (
         *(*_ARITHMETIC, *_PRODUCTS, "Greater", "Less", "Neg", "Abs", "Square", "Sign", "Relu"),
@@ -20,12 +20,12 @@ _NUMBERS = frozenset(
     )
 )
 _BOOLS = frozenset(("LogicalAnd", "LogicalNot"))
-#: Operations that need inputs of equal types.
+#: Operations whose inputs must have equal types.
 _SAME = frozenset((*_ARITHMETIC, *_PRODUCTS, "Equal", "Greater", "Less", "SoftmaxCrossEntropyWithLogits"))
 
 
 def check_types(op_type: str, inputs: Sequence[Tensor]) -> None:
-    """Check the inputs' types. Raises TypeError, as TensorFlow does when the graph is built."""
+    """Raise TypeError if an operation does not accept the types of its inputs, as TensorFlow does."""
     dtypes = [tensor.dtype.base_dtype for tensor in inputs]
     if op_type in _SAME or op_type == "ConcatV2":
         checked = dtypes[:-1] if op_type == "ConcatV2" else dtypes

@@ -1,4 +1,4 @@
-"""`tf.keras` of the stand-in for TensorFlow: Sequential models of Dense layers in a graph, and their session."""
+"""`tf.keras` of the fake TensorFlow: Sequential models of Dense layers in a graph, and their session."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ascend_dump.fakes.tensorflow._ops import NN, placeholder
 from ascend_dump.fakes.tensorflow._session import Session
 from ascend_dump.fakes.tensorflow._variables import INITIALIZERS, Variable, refuse_options
 
-#: Options of the loops that change their speed, not their results.
+#: Options of `fit` and the like that change their speed, not their results. They are ignored.
 _ON_SPEED = ("max_queue_size", "workers", "use_multiprocessing")
 
 __all__ = ["Backend", "Dense", "History", "Sequential"]
 
 
 class Backend:
-    """`tf.keras.backend`: the session of all models."""
+    """`tf.keras.backend`: the session that all models use. names: number of layers by the beginning of their name."""
 
     def __init__(self) -> None:
         self._session: Any = None
@@ -40,7 +40,7 @@ class Backend:
         return self._session
 
     def clear_session(self) -> None:
-        """Start with a new session and a new default graph."""
+        """Forget the session, and replace the default graph by an empty one."""
         self._session = None
         self.names.clear()
         current.reset()
@@ -52,7 +52,7 @@ class Backend:
 
 
 class Dense:
-    """`activation(x @ kernel + bias)`."""
+    """`tf.keras.layers.Dense`: a layer that computes `activation(x @ kernel + bias)`."""
 
     def __init__(
         self,
@@ -72,7 +72,9 @@ class Dense:
         self._use_bias = use_bias
         self._initializer = kernel_initializer or INITIALIZERS["glorot_uniform_initializer"]()
         if activation not in (None, "linear") and activation not in NN:
-            raise NotSupported(f"the stand-in for tensorflow has no activation {activation!r}", hint=f"{sorted(NN)}")
+            raise NotSupported(
+                f"the stand-in for tensorflow has no activation {activation!r}", hint=f"it has {', '.join(sorted(NN))}"
+            )
 
     def __call__(self, x: Tensor) -> Tensor:
         with current.graph().name_scope(self.name + "/"):
@@ -96,7 +98,7 @@ class History:
 
 
 class Sequential:
-    """A stack of layers, the first with input_shape. It uses the current session of the backend."""
+    """`tf.keras.Sequential`: a model of layers that run one after the other, in the session of the backend."""
 
     def __init__(self, layers: Sequence[Any] = (), name: Optional[str] = None, *, backend: Backend) -> None:
         self.layers: list[Any] = []
@@ -106,7 +108,7 @@ class Sequential:
             self.add(layer)
 
     def add(self, layer: Any) -> None:
-        """Add a layer. Raises ValueError for a first layer without input_shape."""
+        """Add a layer. Raises ValueError if the first layer has no input_shape."""
         if not self.layers:
             if layer.input_shape is None:
                 raise ValueError("The first layer in a Sequential model must get an `input_shape` argument.")
@@ -122,7 +124,10 @@ class Sequential:
     trainable_weights = weights
 
     def compile(self, optimizer: Any = "sgd", loss: Any = None, metrics: Any = None) -> None:
-        """Build loss and training. Raises NotSupported for unknown losses and optimizers, and for metrics."""
+        """Add the operations of loss and training to the graph.
+
+        Raises NotSupported for metrics, and for losses and optimizers that the fake lacks.
+        """
         refuse_options("Sequential.compile", {"metrics": metrics or None})
         graph = current.graph()
         integers = loss == "sparse_categorical_crossentropy"
@@ -143,7 +148,10 @@ class Sequential:
         shuffle: bool = False,
         **options: Any,
     ) -> History:
-        """Train on batches in order, without shuffling. Raises NotSupported for other options."""
+        """Train on the batches in order, and return the loss of each epoch. Raises NotSupported for other options.
+
+        The rows are not shuffled, even if `shuffle` is set.
+        """
         refuse_options("Sequential.fit", {name: value or None for name, value in options.items()}, *_ON_SPEED)
         history, session = History(), self._session()
         for _ in range(epochs):
@@ -153,33 +161,34 @@ class Sequential:
         return history
 
     def _feeds(self, x: Any, y: Any, batch_size: Optional[int]) -> list[dict[Any, Any]]:
+        """Return the `feed_dict` of each batch. batch_size: 32 if it is None."""
         size = batch_size or 32
         targets = self._fitting(y)
         parts = [slice(start, start + size) for start in range(0, len(x), size)]
         return [{self._input: x[part], self._target: targets[part]} for part in parts]
 
     def _fitting(self, y: Any) -> Any:
-        """Add or remove a column, to fit the rank of the target."""
+        """Return labels with the rank of the model's target, by adding or removing a last dimension of size 1."""
         array, rank = np.asarray(y), len(self._target.shape)
         if array.ndim == rank - 1:
             return array[..., None]
         return array[..., 0] if array.ndim == rank + 1 and array.shape[-1] == 1 else array
 
     def _mean(self, losses: Sequence[Any], feeds: Sequence[dict[Any, Any]]) -> float:
-        """Return the mean over all rows: the last batch may be smaller."""
+        """Return the mean loss over all rows. Batches are weighted by size, because the last one may be smaller."""
         return float(np.average(losses, weights=[len(feed[self._input]) for feed in feeds]))
 
     def train_on_batch(self, x: Any, y: Any) -> Any:
         return self._session().run([self._loss, self._train], {self._input: x, self._target: self._fitting(y)})[0]
 
     def evaluate(self, x: Any, y: Any, batch_size: Optional[int] = None, verbose: Any = 1, **options: Any) -> Any:
-        """Return the mean loss. Raises NotSupported for other options."""
+        """Return the mean loss over all rows. Raises NotSupported for other options."""
         refuse_options("Sequential.evaluate", options, *_ON_SPEED)
         session, feeds = self._session(), self._feeds(x, y, batch_size)
         return self._mean([session.run(self._loss, feed) for feed in feeds], feeds)
 
     def predict(self, x: Any, batch_size: Optional[int] = None, verbose: Any = 0, **options: Any) -> Any:
-        """Return the outputs. Raises NotSupported for other options."""
+        """Return the outputs for all rows. Raises NotSupported for other options."""
         refuse_options("Sequential.predict", options, *_ON_SPEED)
         session, size = self._session(), batch_size or 32
         parts = [session.run(self._output, {self._input: x[start : start + size]}) for start in range(0, len(x), size)]
@@ -195,7 +204,7 @@ class Sequential:
             session.run(weight.initializer, {weight.initial_value: value})
 
     def _session(self) -> Any:
-        """Return the backend's session, after initialising this model's variables."""
+        """Return the backend's session. Variables of this model that it has not initialised are initialised before."""
         session = self._backend.get_session()
         new = [weight.initializer for weight in self.weights if not session._has(weight.op)]
         if new:
@@ -211,7 +220,7 @@ def _loss(loss: Any, output: Tensor, target: Tensor) -> Tensor:
         if output.op.type != "Softmax":
             raise NotSupported(
                 "the stand-in for tensorflow has 'sparse_categorical_crossentropy' of a softmax only",
-                hint="end the model in a layer with activation='softmax'",
+                hint="let the last layer have activation='softmax'",
             )
         logits = output.op.inputs[0]
         entropy: Tensor = NN["sparse_softmax_cross_entropy_with_logits"](labels=target, logits=logits)

@@ -1,6 +1,7 @@
-"""The kernels of the stand-in for TensorFlow, in numpy, with TensorFlow's types, inputs and attributes.
+"""The kernels of the fake TensorFlow, written in numpy. Types, inputs and attributes are those of TensorFlow.
 
-Operations with a state (variables, iterators, random numbers, functions) are in `_session`.
+Operations with a state (variables, iterators, random numbers) and with functions are in `_session`. Static shapes are
+inferred by running a kernel on zeros.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ __all__ = ["KERNELS", "compute", "infer"]
 
 _Kernel = Callable[[Sequence[Any], Mapping[str, Any]], Any]
 
-#: Type of the operation -> function of inputs and attributes that returns an array or a tuple of arrays.
+#: Type of an operation -> its kernel: a function of inputs and attributes that returns an array or a tuple of arrays.
 KERNELS: dict[str, _Kernel] = {}
 
-#: Sizes in place of an unknown size; a dimension of the result that differs between them is unknown too.
+#: Sizes that are tried for an unknown size. If a size of the result differs between them, it is unknown too.
 _PROBES = (2, 3)
+#: Maximum number of combinations of sizes that are tried for the unknown dimensions of all inputs.
 _MOST_GUESSES = 2000
 
 
 def compute(op_type: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[_Array, ...]:
-    """Return the outputs of one operation. Raises NotSupported for an unknown type, ValueError for wrong inputs."""
+    """Return the outputs of an operation. Raises NotSupported for an unknown type, ValueError for wrong inputs."""
     kernel = KERNELS.get(op_type)
     if kernel is None:
         raise NotSupported(
@@ -45,10 +47,10 @@ def compute(op_type: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> tu
 
 
 def infer(op_type: str, inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> list[tuple[DType, TensorShape]]:
-    """Return types and static shapes of the outputs, by computing on zeros of the static shapes.
+    """Return types and static shapes of the outputs, found by running the kernel on zeros.
 
-    Raises TypeError for types that the operation refuses, ValueError for inputs that do not fit together,
-    NotSupported as `compute`.
+    Raises TypeError for types that the operation refuses, ValueError for inputs that do not fit together, and
+    NotSupported if there is no kernel, or if an input has no static rank.
     """
     check_types(op_type, inputs)
     if op_type == "Reshape":
@@ -68,7 +70,7 @@ def infer(op_type: str, inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> l
 
 
 def _guess(op_type: str, inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> Iterator[tuple[_Array, ...]]:
-    """Yield the outputs for all sizes of the unknown dimensions that fit together."""
+    """Yield the outputs for zeros, for each combination of sizes of the unknown dimensions that the kernel accepts."""
     samples = [_probe(tensor, 1, op_type) for tensor in inputs]
     dims = ((number, axis, dim) for number, tensor in enumerate(inputs) for axis, dim in enumerate(tensor.shape))
     axes = [(number, axis) for number, axis, dim in dims if dim is None]
@@ -90,7 +92,10 @@ def _guess(op_type: str, inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> 
 
 
 def _reshaped(shape: TensorShape, shape_tensor: Tensor) -> TensorShape:
-    """Return the static shape after a Reshape. Raises ValueError for another number of elements."""
+    """Return the static shape of the result of a Reshape.
+
+    shape: that of the input. shape_tensor: the requested shape. Raises ValueError if the numbers of elements differ.
+    """
     if shape_tensor.op.type == "Shape":
         return shape_tensor.op.inputs[0].shape
     if shape_tensor.op.type != "Const":
@@ -109,15 +114,17 @@ def _reshaped(shape: TensorShape, shape_tensor: Tensor) -> TensorShape:
 
 
 def _probe(tensor: Tensor, size: int, op_type: str) -> _Array:
+    """Return an array to try in place of a tensor: the value of a constant, else zeros. size: for unknown sizes."""
     value = tensor.op.attrs.get("value")
-    # Labels are only checked in a run.
+    # Wrong labels are an error only when the operation runs, so their values are not used here.
     if value is not None and tensor.op.type == "Const" and op_type != "SparseSoftmaxCrossEntropyWithLogits":
         return np.asarray(value)
     if tensor.op.type == "Shape":
         return np.array(_probe(tensor.op.inputs[0], size, op_type).shape, np.int32)
     if tensor.shape.ndims is None:
         raise NotSupported(
-            f"{tensor.name} has no static rank, which the stand-in for tensorflow needs", hint="give it a shape"
+            f"{tensor.name} has no static rank, which the stand-in for tensorflow needs",
+            hint="set its shape, such as by `shape=` of tf.placeholder",
         )
     dims = [size if dim is None else dim for dim in tensor.shape]
     return np.zeros(dims, tensor.dtype.as_numpy_dtype)
@@ -174,15 +181,15 @@ def _identity(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
 
 @_kernel("BroadcastGradientArgs")
 def _broadcast(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    """Return the axes of the common shape along which each of two shapes is repeated."""
+    """Return for each of two shapes the axes along which it is repeated to get their common shape."""
     rank = max(len(shape) for shape in inputs)
     first, second = (np.concatenate([np.ones(rank - len(shape), np.int32), shape]) for shape in inputs)
 
-    def repeated(shape: Any, against: Any, added: int) -> Any:
-        axes = (axis for axis in range(rank) if shape[axis] == 1 and (against[axis] != 1 or axis < added))
+    def repeated_axes(shape: Any, other_shape: Any, added: int) -> Any:
+        axes = (axis for axis in range(rank) if shape[axis] == 1 and (other_shape[axis] != 1 or axis < added))
         return np.array(list(axes), np.int32)
 
-    return repeated(first, second, rank - len(inputs[0])), repeated(second, first, rank - len(inputs[1]))
+    return repeated_axes(first, second, rank - len(inputs[0])), repeated_axes(second, first, rank - len(inputs[1]))
 
 
 @_kernel("MatMul", "BatchMatMulV2")
@@ -217,21 +224,22 @@ def _sparse_cross_entropy(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> An
         raise ValueError(f"Labels of shape {labels.shape} do not fit to logits of shape {logits.shape}")
     if labels.size and not 0 <= labels.min() <= labels.max() < logits.shape[-1]:
         raise ValueError(f"Received a label value outside the valid range of [0, {logits.shape[-1]})")
-    chosen = np.eye(logits.shape[-1], dtype=logits.dtype)[labels]
-    return _cross_entropy([logits, chosen], attrs)
+    one_hot = np.eye(logits.shape[-1], dtype=logits.dtype)[labels]
+    return _cross_entropy([logits, one_hot], attrs)
 
 
 @_kernel("SoftmaxCrossEntropyWithLogits")
 def _cross_entropy(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    """Return the loss of each row, and its gradient."""
+    """Return the loss of each row, and the gradient of the loss by the logits."""
     logits, labels = inputs
-    likely = _softmax([logits], attrs)
+    probabilities = _softmax([logits], attrs)
     shifted = logits - logits.max(axis=-1, keepdims=True)
     logs = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return -(labels * logs).sum(axis=-1), likely - labels
+    return -(labels * logs).sum(axis=-1), probabilities - labels
 
 
 def _extreme_of_nothing(array: _Array, method: str, axes: tuple[int, ...], keep: bool) -> _Array:
+    """Return the maximum or minimum of an array without elements: the lowest or the highest value of the type."""
     low, high = (-np.inf, np.inf) if array.dtype.kind == "f" else (np.iinfo(array.dtype).min, np.iinfo(array.dtype).max)
     extreme: _Array = getattr(array, method)(axis=axes, keepdims=keep, initial=low if method == "max" else high)
     return extreme
@@ -264,7 +272,7 @@ def _squeeze(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
     return inputs[0].squeeze(axis=tuple(axes) if axes else None)
 
 
-#: Operators of one expression.
+# Kernels that are one expression.
 KERNELS.update(
     {
         "Const": lambda inputs, attrs: attrs["value"],

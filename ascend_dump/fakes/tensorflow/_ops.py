@@ -1,4 +1,4 @@
-"""Functions of the stand-in for TensorFlow that build operations: `tf.matmul`, `tf.nn.relu`, `tf.reduce_mean`, …"""
+"""The functions of the fake TensorFlow that add operations to a graph: `tf.matmul`, `tf.nn.relu` and so on."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def apply(
     attrs: Optional[dict[str, Any]] = None,
     outputs: Optional[Sequence[tuple[DType, TensorShape]]] = None,
 ) -> Operation:
-    """Add an operation. outputs: types and shapes that do not follow from the inputs. Raises as `infer`."""
+    """Add an operation to the graph of its inputs, and return it.
+
+    outputs: types and static shapes of the outputs; by default they are inferred. Raises the errors of `infer`.
+    """
     graph = graph_of(*inputs)
     with graph.as_default():
         tensors = [graph.capture(convert(value)) for value in inputs]
@@ -44,9 +47,10 @@ def apply(
 
 
 def convert(value: Any, dtype: Any = None, name: str = "Const") -> Tensor:
-    """Return a tensor, a variable's value, or a constant.
+    """Return an object as a tensor: a tensor itself, the value of a variable, or a new constant for other values.
 
-    Raises TypeError for other objects, ValueError for a tensor of another type and for None.
+    dtype: the type of the tensor. Raises TypeError for objects without a value, and ValueError for None and for a
+    tensor of another type.
     """
     element = value._as_tensor() if hasattr(value, "_as_tensor") else value
     if element is None:
@@ -61,23 +65,23 @@ def convert(value: Any, dtype: Any = None, name: str = "Const") -> Tensor:
         kind = dtype or next(item.dtype.base_dtype for item in element if isinstance(item, Tensor))
         parts = [apply("ExpandDims", [convert(item, kind), np.int32(0)]).outputs[0] for item in element]
         return apply("ConcatV2", [*parts, np.int32(0)], "stack").outputs[0]
-    array, of_python = np.asarray(element), not isinstance(element, (np.ndarray, np.generic))
+    array, is_python_value = np.asarray(element), not isinstance(element, (np.ndarray, np.generic))
     if array.dtype.kind == "U":
         array = np.char.encode(array, "utf-8").astype(np.object_)
     if dtype is not None:
-        if of_python:
+        if is_python_value:
             _check_python(array, as_dtype(dtype))
         array = array.astype(as_dtype(dtype).as_numpy_dtype)
-    elif array.dtype == np.float64 and of_python:
+    elif array.dtype == np.float64 and is_python_value:
         array = array.astype(np.float32)
-    elif array.dtype == np.int64 and of_python and (array == array.astype(np.int32)).all():
+    elif array.dtype == np.int64 and is_python_value and (array == array.astype(np.int32)).all():
         array = array.astype(np.int32)
     spec = (as_dtype(array.dtype), TensorShape(array.shape))
     return current.graph().create_op("Const", (), [spec], name, {"value": array, "dtype": spec[0]}).outputs[0]
 
 
 def _check_python(array: Any, dtype: DType) -> None:
-    """Refuse to round Python's numbers. Raises TypeError."""
+    """Raise TypeError for Python values of another kind than the type, such as floats for int32."""
     kind = {"bool": "b", "string": "OSU"}.get(dtype.name, "biuf" if dtype.is_floating else "biu")
     if array.size and array.dtype.kind not in kind:
         raise TypeError(f"Expected {dtype.name}, but got {array.reshape(-1)[0]!r}.")
@@ -93,7 +97,7 @@ def no_op(name: Optional[str] = None) -> Operation:
 
 
 def group(*inputs: Any, name: Optional[str] = None) -> Operation:
-    """Return an operation that runs after all of these."""
+    """Return an operation that does nothing, and runs after all of `inputs`."""
     flat = [part for value in inputs for part in (value if isinstance(value, (list, tuple)) else [value])]
     with current.graph().control_dependencies(flat):
         return no_op(name or "group_deps")
@@ -119,7 +123,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _divisible(tensor: Tensor) -> Tensor:
-    """Return integers as floating point numbers, for a division."""
+    """Return a tensor of floating-point numbers for a division; integers are converted as in TensorFlow."""
     name = tensor.dtype.base_dtype.name
     small = name in ("int8", "uint8", "int16")
     result: Tensor = FUNCTIONS["cast"](tensor, "float32" if small else "float64") if "int" in name else tensor
@@ -127,7 +131,7 @@ def _divisible(tensor: Tensor) -> Tensor:
 
 
 def _operands(x: Any, y: Any, *names: str) -> tuple[Tensor, Tensor]:
-    """Convert two operands; a value that is not a tensor gets the type of the tensor."""
+    """Return two operands as tensors. An operand that is no tensor gets the type of the other one."""
     first_name, second_name = names or ("Const", "Const")
     if _is_tensor(x) or not _is_tensor(y):
         first = convert(x, name=first_name)
@@ -213,7 +217,7 @@ def _constant(value: Any, dtype: Any = None, shape: Any = None, name: str = "Con
     size = math.prod(dims)
     if array.size > size or (size and not array.size):
         raise ValueError(f"Too many or no elements provided. Needed {size}, but received {array.size}")
-    # The last element is repeated for missing elements.
+    # As in TensorFlow, the last element is repeated if there are too few.
     return convert(np.concatenate([array, np.repeat(array[-1:], size - array.size)]).reshape(dims), dtype, name)
 
 

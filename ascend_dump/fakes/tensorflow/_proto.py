@@ -1,9 +1,9 @@
-"""ConfigProto and its parts for the stand-in of TensorFlow: real protobuf messages of TensorFlow's fields and numbers.
+"""ConfigProto and the messages in it, for the fake TensorFlow.
 
-protobuf gives them the behaviour of the real messages: a value of `parameter_map` is a oneof, reading a missing key
-creates it, texts must be bytes, and the serialized form is the same. Source: tensorflow core/protobuf/config.proto,
-rewriter_config.proto and core/framework/attr_value.proto. Fields outside session and graph settings are left out: they
-stay unknown fields.
+They are protobuf messages with the fields and field numbers of TensorFlow. So they behave as the real ones: a value of
+`parameter_map` is a oneof, reading a missing key creates it, the field `s` takes bytes, and the serialized form is the
+same. Fields other than settings of sessions and graphs are left out; protobuf keeps them as unknown fields. Source:
+tensorflow core/protobuf/config.proto, rewriter_config.proto and core/framework/attr_value.proto.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 __all__ = ["messages"]
 
+#: Numbers of types and labels in a FieldDescriptorProto of protobuf.
 _TYPES = {"double": 1, "float": 2, "int64": 3, "int32": 5, "bool": 8, "string": 9, "bytes": 12}
 _MESSAGE, _ENUM, _OPTIONAL, _REPEATED = 11, 14, 1, 3
 
@@ -34,7 +35,7 @@ _TOGGLES = {
     "auto_mixed_precision": 23,
 }
 
-#: Message -> field -> number and type; "*" marks a repeated field.
+#: Message -> its fields: name -> number and type. A "*" before the type marks a repeated field.
 _FIELDS: dict[str, dict[str, tuple[int, str]]] = {
     "AttrValue": {
         "s": (2, "bytes"),
@@ -126,7 +127,7 @@ _ENUMS: dict[str, dict[str, int]] = {
 
 @functools.lru_cache(maxsize=1)
 def messages() -> dict[str, Any]:
-    """Return the classes of the outermost messages, by name."""
+    """Return the classes of the messages that are not nested in another one, by name."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     file = descriptor_pb2.FileDescriptorProto(name="stand_in.proto", package="tensorflow", syntax="proto3")

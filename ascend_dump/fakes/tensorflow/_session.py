@@ -1,4 +1,4 @@
-"""Sessions of the stand-in for TensorFlow: they compute the operations that the fetches need, in order, with numpy."""
+"""Sessions of the fake TensorFlow. A run computes the operations that the fetches need, with numpy, in order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ERRORS", "BaseSession", "FetchHandler", "InteractiveSession", "Sessi
 
 
 class OpError(Exception):
-    """`tf.errors.OpError`: an operation failed in a run."""
+    """`tf.errors.OpError`: the base of errors of operations in a run."""
 
     def __init__(self, node_def: Any, op: Any, message: str) -> None:
         super().__init__(message)
@@ -58,7 +58,7 @@ ERRORS = {
 
 
 class FetchHandler:
-    """Flattens a nested structure of fetches, and returns the values in the same structure."""
+    """A converter of a nested structure of fetches to a flat list, and of the list's values to the same structure."""
 
     def __init__(self, graph: Graph, fetches: Any, feeds: Any = None) -> None:
         self._graph = graph
@@ -76,7 +76,10 @@ class FetchHandler:
         return self._build(dict(zip(self._tensors, values)))
 
     def _take(self, fetch: Any) -> Callable[[Mapping[Tensor, Any]], Any]:
-        """Register the fetches. Raises TypeError for an invalid fetch, ValueError if it is not in the graph."""
+        """Register the fetches in a structure, and return the function that builds the structure from the values.
+
+        Raises TypeError for an invalid fetch, ValueError for one that is not in the graph.
+        """
         if isinstance(fetch, Mapping):
             named = {key: self._take(value) for key, value in fetch.items()}
             form = OrderedDict if isinstance(fetch, OrderedDict) else dict
@@ -103,7 +106,7 @@ class FetchHandler:
 
 
 class _Ref:
-    """The output of a variable's operation: a reference to the variable, not its value."""
+    """The value of the output of a variable's operation: a reference to the variable, from which its value is read."""
 
     def __init__(self, op: Operation) -> None:
         self.op = op
@@ -127,7 +130,10 @@ class BaseSession:
         return self._graph
 
     def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
-        """Compute the fetches. Raises RuntimeError if the session is closed, and the errors of `tf.errors`."""
+        """Return the values of the fetches, in their structure.
+
+        Raises RuntimeError if the session is closed, and the errors of `tf.errors` if an operation fails.
+        """
         if self._closed:
             raise RuntimeError("Attempted to use a closed Session.")
         handler = FetchHandler(self._graph, fetches)
@@ -141,7 +147,10 @@ class BaseSession:
         return handler.build_results(self, results)
 
     def make_callable(self, fetches: Any, feed_list: Any = None, accept_options: bool = False) -> Callable[..., Any]:
-        """Return a function of the values of `feed_list` that computes the fetches. Raises TypeError."""
+        """Return a function that runs the fetches. Its arguments are the values for the tensors in `feed_list`.
+
+        Raises TypeError if `feed_list` is not a list or tuple.
+        """
         if feed_list is not None and not isinstance(feed_list, (list, tuple)):
             raise TypeError(f"Argument `feed_list` must be a list or tuple. Received: feed_list={feed_list}")
         FetchHandler(self._graph, fetches)
@@ -176,7 +185,7 @@ class BaseSession:
     # Running.
 
     def _feeds(self, feed_dict: Mapping[Any, Any]) -> Iterator[tuple[Tensor, _Array]]:
-        """Yield the fed tensors and arrays. Raises ValueError for a value of another shape."""
+        """Yield each fed tensor with its value as an array. Raises ValueError for a value of a wrong shape."""
         for key, value in feed_dict.items():
             tensor = self._graph.as_graph_element(key, allow_operation=False)
             array = np.asarray(value, dtype=tensor.dtype.as_numpy_dtype)
@@ -188,7 +197,10 @@ class BaseSession:
             yield tensor, array
 
     def _execute(self, graph: Graph, roots: Sequence[Operation], values: dict[Tensor, Any]) -> dict[Tensor, Any]:
-        """Compute the operations that `roots` need, except those with values."""
+        """Compute the operations on which `roots` depend, and return all values.
+
+        values: values of tensors that are not computed, such as fed ones; the others are added.
+        """
         reached: set[Operation] = set()
         todo = list(roots)
         while todo:
@@ -217,6 +229,10 @@ class BaseSession:
         return [value.astype(out.dtype.as_numpy_dtype, copy=False) for value, out in zip(arrays, op.outputs)]
 
     def _plain(self, value: Any) -> _Array:
+        """Return a value as an array; for a reference the value of the variable.
+
+        Raises FailedPreconditionError if the variable is not initialised.
+        """
         if not isinstance(value, _Ref):
             array: _Array = np.asarray(value)
             return array
@@ -225,7 +241,7 @@ class BaseSession:
         return self._variables[value.op]
 
     def _has(self, op: Operation) -> bool:
-        """Return True for an initialised variable."""
+        """Return True if the variable with this operation is initialised."""
         return op in self._variables
 
     # Operations with a state.
@@ -266,7 +282,7 @@ class BaseSession:
         source, shape = self._random[op], [int(dim) for dim in self._plain(inputs[0])]
         numbers = np.asarray(source.random(shape) if op.type == "RandomUniform" else source.standard_normal(shape))
         while op.type == "TruncatedNormal" and (abs(numbers) > 2).any():
-            # Values outside the range are drawn again.
+            # Values that are more than 2 standard deviations from the mean are drawn again.
             outside = abs(numbers) > 2
             numbers[outside] = source.standard_normal(int(outside.sum()))
         return [(numbers * op.attrs["spread"] + op.attrs["middle"]).astype(op.outputs[0].dtype.as_numpy_dtype)]
@@ -320,7 +336,7 @@ class Session(BaseSession):
 
 
 class InteractiveSession(BaseSession):
-    """`tf.InteractiveSession`: the default session until it is closed."""
+    """`tf.InteractiveSession`: a session that is the default session until it is closed."""
 
     def __init__(self, target: str = "", graph: Optional[Graph] = None, config: Any = None) -> None:
         super().__init__(target, graph, config=config)
@@ -335,7 +351,10 @@ class InteractiveSession(BaseSession):
 
 
 def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], name: Optional[str] = None) -> Any:
-    """`tf.cond` as a functional If: its branches are separate graphs. Raises ValueError if their outputs differ."""
+    """`tf.cond` as an operation If, whose two branches are graphs of their own.
+
+    Raises ValueError if the branches differ in the number or types of their outputs.
+    """
     from ascend_dump.fakes.tensorflow._ops import apply, convert
 
     outer = current.graph()
@@ -364,7 +383,7 @@ def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], nam
 
 
 def _common(first: Tensor, second: Tensor) -> TensorShape:
-    """Return the common static shape of two tensors."""
+    """Return the static shape that fits both tensors: sizes that differ are unknown."""
     if first.shape.ndims is None or first.shape.ndims != second.shape.ndims:
         return TensorShape(None)
     return TensorShape([a if a == b else None for a, b in zip(first.shape, second.shape)])

@@ -1,4 +1,7 @@
-"""Variables of the stand-in for TensorFlow 1.x: a VariableV2 with its Assign and its read."""
+"""Variables of the fake TensorFlow, variable scopes and initialisers.
+
+As in TensorFlow 1.x, a variable is an operation VariableV2 with an Assign that initialises it and an Identity `read`.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,15 @@ from ascend_dump.fakes.tensorflow._ops import OPERATORS, apply, convert, group
 __all__ = ["FUNCTIONS", "INITIALIZERS", "Variable", "global_step"]
 
 GLOBAL, LOCAL, TRAINABLE, STEP = "variables", "local_variables", "trainable_variables", "global_step"
+#: The graph collection with the stack of variable scopes.
 _SCOPE = "__variable_scope"
 
 
 class Variable:
-    """`tf.Variable` with ref semantics. Raises ValueError for a value of unknown shape."""
+    """`tf.Variable` whose operation returns a reference to the variable (not a resource).
+
+    Raises ValueError if the shape of the initial value is not known.
+    """
 
     __array_priority__ = 100
 
@@ -91,13 +98,13 @@ class Variable:
         return _assign("AssignSub", self._variable, self._fitting(delta), name)
 
     def _fitting(self, value: Any) -> Tensor:
-        """Convert a value to the variable's type. Raises TypeError for a tensor of another type."""
+        """Return a value as a tensor of the variable's type. Raises TypeError for a tensor of another type."""
         try:
             return convert(value, self.dtype.base_dtype)
         except ValueError as error:
             raise TypeError(str(error)) from None
 
-    # TensorFlow's name for it; no text is run as code.
+    # The name is TensorFlow's. It has nothing to do with Python's eval.
     def eval(self, session: Any = None) -> Any:
         return self._variable.eval(session=session)
 
@@ -116,7 +123,10 @@ for _name, _method in OPERATORS.items():
 
 
 def _assign(op_type: str, ref: Tensor, value: Tensor, name: Optional[str]) -> Tensor:
-    """Add an assignment. Raises ValueError for another shape, NotSupported in a branch of tf.cond."""
+    """Add an operation that assigns a value to a variable, and return its output.
+
+    Raises ValueError if the shapes differ, and NotSupported in a branch of `tf.cond`.
+    """
     if current.graph().outer is not None and ref.graph is not current.graph():
         raise NotSupported(
             "the stand-in for tensorflow assigns no variables within tf.cond",
@@ -127,12 +137,12 @@ def _assign(op_type: str, ref: Tensor, value: Tensor, name: Optional[str]) -> Te
 
 
 def refuse_options(what: str, options: Mapping[str, Any], *harmless: str) -> None:
-    """Raise NotSupported for options with a value, except for the harmless ones."""
+    """Raise NotSupported if an option is set, that is, not None. what: the function. harmless: options to ignore."""
     for name, value in options.items():
         if value is not None and name not in harmless:
             raise NotSupported(
                 f"the stand-in for tensorflow has no option {name!r} of {what}",
-                hint="leave it out, or install a real tensorflow",
+                hint=f"leave out {name}, or install a real tensorflow",
             )
 
 
@@ -165,7 +175,7 @@ def _glorot(seed: Optional[int] = None, dtype: Any = "float32") -> Any:
     return make
 
 
-#: `tf.zeros_initializer` and so on.
+#: Name in `tf` -> function that returns an initialiser: a function of shape and type that returns a tensor.
 INITIALIZERS: dict[str, Any] = {
     "zeros_initializer": lambda dtype="float32": _constant(0),
     "ones_initializer": lambda dtype="float32": _constant(1),
@@ -184,7 +194,12 @@ INITIALIZERS: dict[str, Any] = {
 
 
 class _Scope:
-    """The variable scope of a graph. reuse: None, True, or "auto"."""
+    """A variable scope.
+
+    name         its full name
+    reuse        True to use existing variables, "auto" to use or create them, None to create them
+    initializer  the default initialiser of variables in it
+    """
 
     def __init__(self, name: str = "", reuse: Any = None, initializer: Any = None) -> None:
         self.name = name
@@ -212,7 +227,7 @@ def variable_scope(
     reuse: Any = None,
     **options: Any,
 ) -> Iterator[_Scope]:
-    """Enter a variable scope. Raises NotSupported for other options."""
+    """`tf.variable_scope`: enter a variable scope for the block. Raises NotSupported for other options."""
     refuse_options("tf.variable_scope", options, "use_resource")
     outer = _scope()
     if name_or_scope is None and default_name:
@@ -235,7 +250,10 @@ def variable_scope(
 
 
 def _counts() -> dict[str, int]:
-    """Return the number of entries of the variable scopes; leaving a scope drops the counts inside it."""
+    """Return the number of times that each variable scope was entered, by full name.
+
+    When a scope is left, the numbers of the scopes in it are removed.
+    """
     collection = current.graph().get_collection_ref(f"{_SCOPE}_counts")
     if not collection:
         collection.append({})
@@ -244,6 +262,7 @@ def _counts() -> dict[str, int]:
 
 
 def _unique(outer: str, name: str) -> str:
+    """Return a name for a variable scope in `outer` that was not entered before: `name`, `name_1` and so on."""
     counts, number, candidate = _counts(), 0, name
     while counts.get(outer + candidate):
         number += 1
@@ -260,9 +279,10 @@ def get_variable(
     collections: Optional[Sequence[str]] = None,
     **options: Any,
 ) -> Variable:
-    """Create or reuse a variable. Raises ValueError for an existing name without reuse, and a missing one with it.
+    """`tf.get_variable`: create a variable in the current variable scope, or return the existing one.
 
-    Raises NotSupported for other options.
+    Raises ValueError if it exists and the scope does not reuse variables, or if it is missing and the scope only reuses
+    them. Raises NotSupported for other options.
     """
     refuse_options("tf.get_variable", options, "use_resource", "validate_shape", "synchronization", "aggregation")
     scope, graph = _scope(), current.graph()
@@ -284,7 +304,7 @@ def get_variable(
         make = make()
     dims = shape.as_list() if isinstance(shape, TensorShape) else [shape] if isinstance(shape, int) else shape
     initial = (lambda: make(dims, dtype)) if callable(make) else make
-    # Leave the name scope: the variable is named after the variable scope.
+    # Without a name scope, because a variable is named after the variable scope only.
     with graph.name_scope(None):
         return Variable(initial, trainable, collections, full, dtype if callable(make) else None)
 
@@ -301,7 +321,7 @@ def variables_initializer(var_list: Iterable[Any], name: str = "init") -> Operat
 
 
 def global_step(create: bool = True) -> Optional[Variable]:
-    """Return the variable that counts training steps."""
+    """Return the variable that counts training steps. If there is none, create it, or return None without `create`."""
     graph = current.graph()
     steps = graph.get_collection(STEP)
     if not steps and create:

@@ -1,23 +1,23 @@
-"""A stand-in for TensorFlow 1.15 in pure Python: sessions, Estimator and tf.keras, enough to be dumped.
+"""A fake of TensorFlow 1.15 in pure Python, with sessions, Estimator and tf.keras for small networks.
 
     with ascend_dump.fakes.install("tensorflow", "npu_bridge") as npu:
         import tensorflow as tf
         from npu_bridge.npu_init import *
 
-Graphs are built and run with numpy; ConfigProto is a real protobuf message (`_proto`). With `npu_bridge`, sessions run
-on the simulated NPU.
+Graphs are run with numpy. ConfigProto is a real protobuf message (`_proto`). With the fake npu_bridge, sessions run on
+the simulated NPU.
 
 Differences from TensorFlow:
 
-- The operations are those of a small network (`_kernels`), the gradients those in `_gradients`, the only optimizer is
-  GradientDescentOptimizer, the only layer Dense. Missing names raise NotSupported, which is an AttributeError too.
-- Graphs are not optimized before a run, there is one thread, and there are no devices.
-- Variables have ref semantics, those of keras too. Shapes need a known rank.
-- Random numbers come from numpy and are the same in every run of a program, with or without a seed.
-- tf.cond is a functional If; there are no loops. tf.data has no map. Checkpoints are .npz files.
-- Names of gradients and of keras's operations differ in detail.
-- An Estimator has no internal hooks. TensorFlow's also fetches the global step in the steps that it logs, such as the
-  first: on a device those steps are another graph, with its count of steps.
+- Only the operations in `_kernels` and the gradients in `_gradients` exist. The only optimizer is
+  GradientDescentOptimizer, and the only layer is Dense. Other names raise NotSupported, which is an AttributeError too.
+- Graphs are not optimised before a run. There is one thread, and there are no devices.
+- All variables are references (VariableV2), not resources, also those of keras. The rank of a shape has to be known.
+- Random numbers come from numpy. They are the same in every run of a program, with or without a seed.
+- tf.cond is an operation If, and there are no loops. tf.data has no map. Checkpoints are .npz files.
+- Names of gradients, and of operations of keras, differ in detail.
+- An Estimator has no hooks of its own. In the steps that it logs, such as the first one, TensorFlow's Estimator also
+  fetches the global step. On a device such steps are another graph, whose steps are counted separately.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ VERSION = "1.15.0"
 
 
 class Missing(NotSupported, AttributeError):
-    """The stand-in has no such name. hasattr and getattr with a default work as usual."""
+    """Raised for a name that the fake lacks. As an AttributeError, it lets hasattr and getattr work as usual."""
 
 
 def modules(npu: Npu) -> Mapping[str, ModuleType]:
-    """Return the modules of one process; the default graph begins empty."""
+    """Return the modules of TensorFlow, with an empty default graph."""
     _graph.current.begin()
     proto = messages()
     graph = _graph.current
@@ -174,7 +174,7 @@ class _GraphKeys:
 
 
 def _run_app(main: Any = None, argv: Any = None) -> None:
-    """End the process with the result of main, as tf.app.run does."""
+    """`tf.app.run`: call `main`, and end the process with its result."""
     function = main or sys.modules["__main__"].main
     sys.exit(function(argv or sys.argv))
 
@@ -218,7 +218,7 @@ def _cross_entropy(labels: Any, logits: Any) -> Any:
 
 
 def _metric_mean(values: Any, name: str = "mean") -> tuple[Any, Any]:
-    """Return the current value, and the operation that adds a batch."""
+    """`tf.metrics.mean`: return the current mean, and the operation that adds the values of a batch."""
     ops, scope = _ops.FUNCTIONS, name
     with _graph.current.graph().name_scope(scope):
         total, count = (_variables.Variable(0.0, False, [_variables.LOCAL], part) for part in ("total", "count"))
@@ -256,7 +256,7 @@ def _dense(
     reuse: Any = None,
     **options: Any,
 ) -> Any:
-    """`tf.layers.dense`: activation is a function. Raises NotSupported for other options."""
+    """`tf.layers.dense`: return the output of a dense layer. activation: a function. NotSupported for other options."""
     _variables.refuse_options("tf.layers.dense", options)
     with _variables.variable_scope(name, "dense", reuse=reuse):
         kernel = _variables.get_variable(

@@ -1,1 +1,1 @@
-"""A stand-in for torch_npu in eager mode."""
+"""A fake of torch_npu, with eager operators and captured graphs."""

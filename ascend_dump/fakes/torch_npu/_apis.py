@@ -1,7 +1,7 @@
-"""The API of aclnn that op-plugin calls for an ATen operator, and the kernel that does its work.
+"""Names of the API of aclnn that op-plugin calls for an ATen operator, and of the kernel that does the API's work.
 
-The tables are `analysis/operators/aclnn.json` and `apis.json`. Operators beyond them are named by the same rules.
-(assumption torch_npu.api_names)
+The tables are `analysis/operators/aclnn.json` and `apis.json`. An operator that is not in them gets a name in the same
+style. (assumption torch_npu.api_names)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INPLACE = "Inplace"
 
 
 class _Apis(msgspec.Struct, forbid_unknown_fields=True):
-    """The file `apis.json`."""
+    """The content of `apis.json`."""
 
     about: str
     kernels: dict[str, str]
@@ -35,7 +35,7 @@ def _tables() -> _Apis:
 
 @functools.lru_cache(maxsize=1024)
 def api_of(operator: str, tensors: int) -> str:
-    """Return the API for an ATen operator such as `aten::add_.Tensor`; tensors: how many operands are tensors."""
+    """Return the API for an ATen operator such as `aten::add_.Tensor`. tensors: number of its tensor operands."""
     base, _, overload = operator.partition("::")[2].partition(".")
     is_scalar = tensors == 1 or overload.endswith("Scalar")
     for name in (base, base.rstrip("_")):
@@ -51,14 +51,16 @@ def api_of(operator: str, tensors: int) -> str:
 
 
 def _rank(api: str, *, overload: str, is_scalar: bool, is_variant: bool) -> tuple[bool, bool, int, str]:
-    """Return the sort key of an API: the overload's own one first, then that for a scalar or for a tensor.
+    """Return the sort key of an API among the candidates for an operator; the smallest is chosen.
 
-    is_variant: the API has the name of another one with an `s`, such as aclnnAdds, and takes a scalar.
+    An API that is named after the overload comes first, then one that takes a scalar, or a tensor, as the operator
+    does. overload: in lower case. is_scalar: an operand is a number. is_variant: the API's name is that of another
+    candidate with a last letter more, such as aclnnAdds for aclnnAdd; such an API takes a scalar.
     """
-    own = overload not in ("", "tensor", "scalar") and api.lower().endswith(overload)
+    is_named_after_overload = overload not in ("", "tensor", "scalar") and api.lower().endswith(overload)
     takes_scalar = is_variant or api.endswith("Scalar")
     takes_tensor = api.endswith("Tensor")
-    return not own, takes_scalar is not is_scalar or (is_scalar and takes_tensor), len(api), api
+    return not is_named_after_overload, takes_scalar is not is_scalar or (is_scalar and takes_tensor), len(api), api
 
 
 def _camel(name: str) -> str:
@@ -66,13 +68,13 @@ def _camel(name: str) -> str:
 
 
 def generated_type(api: str) -> str:
-    """Return the operator of a generated API; "" for another API."""
+    """Return the operator type of an API that CANN's build generates; "" for other APIs."""
     name = api.removeprefix("aclnn")
     return _tables().generated_types.get(api) or (name if name in _tables().generated else "")
 
 
 def kernel_of(api: str) -> str:
-    """Return the name of the main kernel of an API; one that is formed from the API if its source is not known.
+    """Return the name of the main kernel of an API. If it is not in the table, it is formed from the API's name.
 
     (assumption torch_npu.kernel_names)
     """

@@ -1,6 +1,8 @@
-"""Attention operators of torch_npu, each sequence as tensors of heads, tokens and values in float32.
+"""Attention operators of torch_npu, computed on the host in float32.
 
-Documents of npu_fusion_attention and npu_fused_infer_attention_score: layouts, sparse modes and the results.
+A batch is split into sequences, each a tensor of shape (heads, tokens, size of a head), and each sequence is computed
+by itself. Layouts, sparse modes and results are those in the documents of npu_fusion_attention and
+npu_fused_infer_attention_score.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ __all__: list[str] = []
 
 _Tensors = list[torch.Tensor]
 _ALL = 2147483647
-#: Softmax statistics are stored eight times.
+#: The outputs with softmax statistics contain each value this many times, in their last axis.
 _COPIES = 8
 
 _FUSION = (
@@ -52,12 +54,16 @@ _INFER_V2 = (
     " int query_quant_mode=0, int key_quant_mode=0, int value_quant_mode=0, int inner_precise=0,"
     " bool return_softmax_lse=False"
 )
-#: torch_npu lists the two outputs.
+#: The end of the schema of a variant with `out=`, which takes a list of the two outputs.
 _OUT = ", Tensor? workspace=None, Tensor[] out) -> (Tensor, Tensor)"
 
 
 class _Settings(NamedTuple):
-    """The settings of a call that the sequences share."""
+    """The settings of a call, which apply to all its sequences.
+
+    before, after  numbers of tokens before and after its own position that a query sees
+    keep           probability with which dropout keeps a weight
+    """
 
     heads: int
     layout: str
@@ -71,13 +77,18 @@ class _Settings(NamedTuple):
 
 
 class _Softmax(NamedTuple):
+    """The softmax of the scores, with the maximum and the sum of each row. The sum is that of exp(score - maximum)."""
+
     weights: torch.Tensor
     highest: torch.Tensor
     total: torch.Tensor
 
 
 def _split(tensor: torch.Tensor, layout: str, heads: int, lengths: Optional[Sequence[int]]) -> _Tensors:
-    """Return the sequences of a batch as heads, tokens, values. lengths: the ends of the sequences in TND and NTD."""
+    """Return the sequences of a batch, each of shape (heads, tokens, size of a head).
+
+    lengths: in the layouts TND and NTD the end of each sequence, as a number of tokens from the start of the batch.
+    """
     if layout in ("TND", "NTD"):
         if lengths is None:
             raise RuntimeError(f"the layout {layout} needs the lengths of the sequences")
@@ -97,7 +108,10 @@ def _split(tensor: torch.Tensor, layout: str, heads: int, lengths: Optional[Sequ
 
 
 def _join(sequences: _Tensors, layout: str, like: torch.Tensor) -> torch.Tensor:
-    """Return sequences as a batch in a layout, with the dtype of `like`. Tokens behind the last sequence are zero."""
+    """Return sequences as a batch in a layout, with the dtype of `like`.
+
+    In TND and NTD it has as many tokens as `like`; those after the last sequence are 0.
+    """
     if layout in ("TND", "NTD"):
         joined = torch.cat(sequences, 1)
         axis = 0 if layout == "TND" else 1
@@ -118,7 +132,10 @@ def _differences(ends: Sequence[int]) -> list[int]:
 
 
 def _part(values: Optional[torch.Tensor], index: int, query: int, key: int) -> Optional[torch.Tensor]:
-    """Return the part of a mask or bias for one sequence: of its batch, or for all of them."""
+    """Return the part of a mask or bias for one sequence, with at most `query` rows and `key` columns.
+
+    index: number of the sequence. A mask with two dimensions, or for one sequence, applies to all sequences.
+    """
     if values is None:
         return None
     if values.dim() >= 3:
@@ -127,7 +144,7 @@ def _part(values: Optional[torch.Tensor], index: int, query: int, key: int) -> O
 
 
 def _hidden(settings: _Settings, index: int, query: int, key: int) -> Optional[torch.Tensor]:
-    """Return True for each key that a query does not see, None if each sees all."""
+    """Return a tensor of shape (…, query, key) that is True if the query does not see the key; None if all are seen."""
     mode = settings.sparse_mode
     if mode not in (0, 1, 2, 3, 4):
         raise NotSupported(f"the fake torch_npu has no attention with sparse_mode {mode}", hint="it has 0 to 4")
@@ -149,6 +166,7 @@ def _hidden(settings: _Settings, index: int, query: int, key: int) -> Optional[t
 
 
 def _softmax(query: torch.Tensor, key: torch.Tensor, settings: _Settings, index: int) -> _Softmax:
+    """Return the softmax for sequence `index`."""
     scores = query.float() @ _for_heads(key, query).float().transpose(-1, -2) * settings.scale
     bias = _part(settings.bias, index, *scores.shape[-2:])
     if bias is not None:
@@ -157,18 +175,19 @@ def _softmax(query: torch.Tensor, key: torch.Tensor, settings: _Settings, index:
     if hidden is not None:
         scores = scores.masked_fill(hidden, -math.inf)
     highest = scores.amax(-1, keepdim=True)
-    # A query that sees no key has the result 0.
+    # A query that sees no key has the maximum -Inf. The limits in the next lines let its weights be 0, not NaN.
     powers = torch.exp(scores - highest.clamp_min(torch.finfo(torch.float32).min))
     total = powers.sum(-1, keepdim=True)
     return _Softmax(powers / total.clamp_min(torch.finfo(torch.float32).tiny), highest, total)
 
 
 def _for_heads(key: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """Repeat the heads of keys or values, so that there is one for each head of the queries."""
     return key.repeat_interleave(query.shape[0] // key.shape[0], 0)
 
 
 def _dropout(weights: torch.Tensor, keep: float, generator: torch.Generator) -> torch.Tensor:
-    """Return the factors of the weights: 0 for dropped ones."""
+    """Return the factor of each weight: 0 if it is dropped, else 1 / keep."""
     return (torch.rand(weights.shape, generator=generator) < keep) / keep
 
 
@@ -238,7 +257,7 @@ def _sequences(
     heads, layout = settings.heads, settings.layout
     queries = _split(query, layout, heads, query_ends)
     size = queries[0].shape[-1]
-    # In the layouts with H the number of key heads follows from the size of a head.
+    # In BSH and SBH all heads are one axis. The number of key heads then follows from the size of a query's head.
     key_heads = key.shape[-1] // size if layout in ("BSH", "SBH") else heads
     return queries, _split(key, layout, key_heads, key_ends), _split(value, layout, key_heads, key_ends)
 
@@ -276,7 +295,10 @@ def _fusion_attention_grad(
     sink: Any = None,
     **recomputed: Any,
 ) -> tuple[Any, ...]:
-    """Return the gradients of query, key, value and bias. The softmax is computed again, not from its statistics."""
+    """Return the gradients of query, key, value and bias, and an empty tensor.
+
+    The softmax is computed anew; the statistics from the forward pass (`recomputed`) are not used.
+    """
     refuse("npu_fusion_attention_grad", padding_mask=padding_mask, prefix=prefix, sink=sink)
     settings = _Settings(
         head_num, input_layout, scale_value, atten_mask, pse, sparse_mode, pre_tockens, next_tockens, keep_prob
@@ -302,6 +324,7 @@ def _fusion_attention_grad(
 
 
 def _sum_heads(grad: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """Sum the gradients of query heads that share a key head."""
     return grad.unflatten(0, (key.shape[0], -1)).sum(1)
 
 
@@ -368,6 +391,7 @@ def _infer_v2_out(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *
 def _into(
     compute: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any]
 ) -> tuple[Any, Any]:
+    """Compute an operator, and copy its two results to the tensors of the option `out`."""
     attention, lse = options.pop("out")
     options.pop("workspace", None)
     for tensor, result in zip((attention, lse), compute(query, key, value, **options)):
@@ -386,7 +410,7 @@ def _infer_v2_workspace(query: torch.Tensor, key: torch.Tensor, value: torch.Ten
     return query.new_empty(1, dtype=torch.uint8)
 
 
-#: Options of the attention in inference that are computed, or that only choose an implementation.
+#: Options of the operators for inference that the fake handles, or may ignore because they only choose a kernel.
 _COMPUTED = frozenset(
     (
         *("pse_shift", "atten_mask", "actual_seq_lengths", "actual_seq_lengths_kv", "block_table", "num_heads"),
@@ -444,6 +468,7 @@ def _inference(
 
 
 def _with_rope(tensor: torch.Tensor, rope: torch.Tensor, heads: int) -> torch.Tensor:
+    """Append the part with rotary embedding to each head of queries or keys."""
     if tensor.dim() != 3 or tensor.shape[-1] == rope.shape[-1] or tensor.shape[1] == heads:
         return torch.cat((tensor, rope), -1)
     joined = torch.cat((tensor.unflatten(-1, (heads, -1)), rope.unflatten(-1, (heads, -1))), -1)
@@ -451,7 +476,11 @@ def _with_rope(tensor: torch.Tensor, rope: torch.Tensor, heads: int) -> torch.Te
 
 
 def _paged(cache: torch.Tensor, blocks: torch.Tensor, length: int, heads: int) -> torch.Tensor:
-    """Return a sequence of a cache in blocks of tokens and H, heads and tokens, or H / 16, tokens and 16."""
+    """Return the first `length` tokens of a sequence from a paged cache, of shape (heads, tokens, size of a head).
+
+    cache: of shape (blocks, tokens, H), (blocks, heads, tokens, size of a head), or (blocks, heads, size of a head /
+    16, tokens, 16). blocks: the numbers of the sequence's blocks.
+    """
     if cache.dim() == 3:
         used = cache[blocks[: -(-length // cache.shape[1])].long()].unflatten(-1, (heads, -1)).transpose(1, 2)
     elif cache.dim() == 4:

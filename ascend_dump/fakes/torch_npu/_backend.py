@@ -1,8 +1,10 @@
 """PyTorch's private device type under the name `npu`: tensors in host memory, and kernels that run on the host.
 
-An operator on such tensors gets host tensors of the same memory, and its results become tensors of the device without
-a copy. PyTorch renames its private device type once in a process and never back, so the backend is registered at the
-first installation; without an installation its operators raise NotSupported.
+A tensor of the device has an *alias*: a tensor of the host or of the device with the same memory. An operator on
+tensors of the device runs on their host aliases, and its results become tensors of the device without a copy.
+
+PyTorch can rename its private device type only once in a process. So the backend is registered at the first
+installation of the fake, and stays. While no fake is installed, its operators raise NotSupported.
 """
 
 from __future__ import annotations
@@ -23,15 +25,16 @@ from ascend_dump.fakes.torch_npu._operators import register_operators
 __all__ = ["NAME", "Device", "Operands", "host_alias", "installations", "is_npu", "npu_alias", "register"]
 
 NAME = "npu"
-#: The names of ATen's operators that torch_npu registers and that PyTorch would compose of others for a new device.
+#: File with the names of ATen operators for which torch_npu has kernels. For a new device without them, PyTorch would
+#: compose these operators of others.
 _COMPOSED = Path(__file__).with_name("aten_operators.txt")
 
 
 class Device(Protocol):
-    """The devices of one installation."""
+    """The interface through which the backend uses the devices of one installation."""
 
     def use(self, index: Optional[int]) -> int:
-        """Initialise the device of this number, the current one for None, and return its number."""
+        """Initialise the device with this number, or the current one for None, and return its number."""
 
     def allocated(self, tensor: torch.Tensor) -> None:
         """Count the new memory of a tensor."""
@@ -39,13 +42,16 @@ class Device(Protocol):
     def launch(
         self, index: int, operands: Sequence[torch.Tensor], func: Any, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Any:
-        """Run an operator with host tensors on a device, and return its results. operands: those of the device."""
+        """Run an operator on device `index`, and return its results, which are host tensors.
+
+        args, kwargs: its arguments, with host aliases. operands: the aliases among them that are inputs.
+        """
 
 
 #: The devices of the active installations, newest last.
 installations: list[Device] = []
 
-#: Operators that only describe memory: the host's kernels do that for the memory of any device.
+#: Operators that make a view or set the memory of a tensor. The host's kernels can do that for any device.
 _DESCRIBE = (
     *("view", "as_strided", "unfold", "_reshape_alias", "view_as_complex", "view_as_real", "is_set_to"),
     *("set_", "set_.source_Storage", "set_.source_Storage_storage_offset", "set_.source_Tensor"),
@@ -53,7 +59,7 @@ _DESCRIBE = (
 #: Operators that accept indices on the host.
 _HOST_INDICES = frozenset(("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"))
 
-#: In DLPack's DLTensor the device follows the pointer to the data.
+#: Offset of the device in DLPack's struct DLTensor: it follows the pointer to the data.
 _DEVICE_OFFSET = ctypes.sizeof(ctypes.c_void_p)
 _DL_CPU, _DL_EXTENSION = 1, 12
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
@@ -67,22 +73,23 @@ def is_npu(value: Any) -> bool:
 
 
 def host_alias(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a host tensor with the storage of a tensor of the device."""
+    """Return the host alias of a tensor of the device, with the same view of the same storage."""
     size = tensor.element_size()
     stored = tensor.untyped_storage().nbytes()
     if tensor.numel() * size == stored and not tensor.storage_offset():
         return _with_device(tensor, _DL_CPU, 0)
-    # DLPack describes the elements of a view only.
+    # DLPack exports the elements of a view only. So the whole storage is exported, and the view is made of its alias.
     whole = _with_device(tensor.as_strided((stored // size,), (1,), 0), _DL_CPU, 0)
     return whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
 def npu_alias(tensor: torch.Tensor, index: int) -> torch.Tensor:
-    """Return a tensor of the device of this number with the memory of a host tensor."""
+    """Return a tensor of device `index` with the memory of a host tensor."""
     return _with_device(tensor, _DL_EXTENSION, index)
 
 
 def _with_device(tensor: torch.Tensor, kind: int, index: int) -> torch.Tensor:
+    """Return a tensor with the same memory on another device. kind: DLPack's number of the device type."""
     capsule = torch._C._to_dlpack(tensor)
     address = _capsule_pointer(capsule, b"dltensor") + _DEVICE_OFFSET
     (ctypes.c_int32 * 2).from_address(address)[:] = [kind, index]
@@ -90,16 +97,16 @@ def _with_device(tensor: torch.Tensor, kind: int, index: int) -> torch.Tensor:
 
 
 class Operands:
-    """The tensors of one call: those of the device with their aliases, and those of the host."""
+    """The tensors of one call of an operator: pairs of a device's tensor and its host alias, and host tensors."""
 
     def __init__(self) -> None:
         self.pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.host: list[torch.Tensor] = []
-        #: The number of the device, None if no argument has one.
+        #: The number of the device, None if no argument has a device or none with a number.
         self.index: Optional[int] = None
 
     def lower(self, value: Any) -> Any:
-        """Return an argument with host tensors in place of tensors of the device."""
+        """Return an argument with host aliases in place of device tensors, and the CPU in place of the device."""
         if isinstance(value, torch.Tensor):
             if value.device.type != NAME:
                 self.host.append(value)
@@ -117,7 +124,11 @@ class Operands:
         return value
 
     def lift(self, value: Any, index: int) -> Any:
-        """Return a result with tensors of the device of this number in place of host tensors."""
+        """Return a result with tensors of device `index` in place of host tensors.
+
+        A result that shares memory with an argument becomes this argument, or a view of it. Host tensors that were
+        arguments are returned unchanged.
+        """
         if isinstance(value, (list, tuple)):
             return type(value)(self.lift(item, index) for item in value)
         if not isinstance(value, torch.Tensor) or any(value is tensor for tensor in self.host):
@@ -134,6 +145,7 @@ class Operands:
 
 
 def _allocate(values: torch.Tensor, index: int) -> torch.Tensor:
+    """Return the alias on device `index` of a host tensor, and count its memory."""
     tensor = npu_alias(values, index)
     if installations:
         installations[-1].allocated(tensor)
@@ -150,30 +162,31 @@ def _device(operator: Any) -> Device:
 
 
 def _run(func: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run any operator that creates no view."""
+    """Run an operator that creates no view."""
     device = _device(func)
-    # A backward pass then runs in the thread that starts it: PyTorch has threads for devices only if they were
-    # registered before the first backward pass of the process.
+    # Let backward passes run in the thread that starts them. PyTorch has backward threads only for devices that were
+    # registered before the first backward pass of the process, and this device was registered later.
     torch._C._set_multithreading_enabled(False)
-    # Where C++ calls an operator, in a backward pass, function modes would see the calls below.
+    # Hide the calls below from active function modes. They would see them if C++ called the operator (backward pass).
     with torch._C.DisableTorchFunction():
         operands = Operands()
         names = [argument.name for argument in func._schema.arguments if argument.is_out]
-        given = {name: kwargs.pop(name) for name in names if name in kwargs}
+        out_tensors = {name: kwargs.pop(name) for name in names if name in kwargs}
         lowered = [operands.lower(value) for value in args]
         keywords = {name: operands.lower(value) for name, value in kwargs.items()}
         inputs = [alias for _, alias in operands.pairs]
-        memory = {name: operands.lower(value) for name, value in given.items()}
+        memory = {name: operands.lower(value) for name, value in out_tensors.items()}
         _check_devices(func, operands)
         index = device.use(operands.index)
         launch = functools.partial(device.launch, index, inputs, func, lowered)
-        if given:
-            results = _run_with_outputs(launch, keywords, given, memory)
+        if out_tensors:
+            results = _run_with_outputs(launch, keywords, out_tensors, memory)
             return results if func._schema.returns else None
         return operands.lift(launch(keywords), index)
 
 
 def _check_devices(func: Any, operands: Operands) -> None:
+    """Raise PyTorch's RuntimeError if the tensors are on several devices. Host tensors of dimension 0 are accepted."""
     if func._schema.name in _HOST_INDICES or not operands.pairs:
         return
     devices = {str(tensor.device) for tensor, _ in operands.pairs}
@@ -185,8 +198,12 @@ def _check_devices(func: Any, operands: Operands) -> None:
         )
 
 
-def _run_with_outputs(run: Any, kwargs: Any, given: dict[str, Any], memory: dict[str, Any]) -> Any:
-    """Run an operator with `out=`: in these tensors if they have the size of the result, else in memory of its own."""
+def _run_with_outputs(run: Any, kwargs: Any, out_tensors: dict[str, Any], memory: dict[str, Any]) -> Any:
+    """Run an operator with `out=`, and return the tensors `out_tensors`.
+
+    memory: their host aliases, to which the results are written. Aliases cannot be resized. So if the size of a result
+    differs, the operator runs again on new memory, and the results are copied to the resized tensors.
+    """
     computed = memory
     try:
         run({**kwargs, **memory})
@@ -198,13 +215,13 @@ def _run_with_outputs(run: Any, kwargs: Any, given: dict[str, Any], memory: dict
             for name, value in memory.items()
         }
         run({**kwargs, **computed})
-    for name, value in given.items():
+    for name, value in out_tensors.items():
         for tensor, result in zip(_list(value), _list(computed[name])):
             if tensor.shape != result.shape:
                 _resize(tensor, result.shape)
             if computed is not memory:
                 host_alias(tensor).copy_(result)
-    returned = tuple(given.values())
+    returned = tuple(out_tensors.values())
     return returned if len(returned) != 1 else returned[0]
 
 
@@ -213,7 +230,7 @@ def _list(value: Any) -> list[torch.Tensor]:
 
 
 def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    """Copy within the device by a kernel, and between host and device without one."""
+    """Copy a tensor. Only a copy within one device is a kernel; copies from and to the host are not."""
     if is_npu(target) and target.device == source.device:
         return _run(torch.ops.aten.copy_.default, target, source, non_blocking)
     with torch._C.DisableTorchFunction():
@@ -248,7 +265,7 @@ def _resize(tensor: torch.Tensor, size: Sequence[int], memory_format: Any = None
 
 
 def resize_storage(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
-    """Give a storage of the device another size, with the bytes that fit."""
+    """Change the size of a storage of the device to `size` bytes, keep the bytes that fit, and return the storage."""
     index = storage.device.index
     memory = torch.empty(size, dtype=torch.uint8)
     kept = min(size, storage.nbytes())
@@ -259,12 +276,12 @@ def resize_storage(storage: torch.UntypedStorage, size: int) -> torch.UntypedSto
 
 
 def as_bytes(storage: torch.UntypedStorage) -> torch.Tensor:
-    """Return a tensor of the bytes of a storage of the device."""
+    """Return a tensor of uint8 with the memory of a storage of the device."""
     return npu_alias(torch.empty(0, dtype=torch.uint8), storage.device.index).set_(storage)
 
 
 def _implementations() -> dict[str, Callable[..., Any]]:
-    """Return the kernels of ATen's operators that differ from `_run`, by name."""
+    """Return the kernels of the ATen operators that `_run` does not run, by the name of the operator."""
     kernels: dict[str, Callable[..., Any]] = {
         "copy_": _copy,
         "_copy_from": _copy_from,
@@ -280,7 +297,7 @@ def _implementations() -> dict[str, Callable[..., Any]]:
 
 
 def _without_kernel() -> set[str]:
-    """Return the names of ATen's operators that PyTorch would not compose of others for a new device."""
+    """Return the names of ATen operators that have no kernel for this device, and that PyTorch does not compose."""
     operators = torch._C._dispatch_get_all_op_names()
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     composites = (
@@ -305,9 +322,10 @@ def _overload(name: str) -> Any:
 
 @functools.cache
 def register() -> None:
-    """Rename PyTorch's private device type and register its kernels, once in a process.
+    """Rename PyTorch's private device type to `npu`, and register its kernels. Later calls do nothing.
 
-    Raises FrameworkMissing for a PyTorch without backends in Python, NotSupported if another package has renamed it.
+    Raises FrameworkMissing for a PyTorch that does not support devices written in Python, and NotSupported if another
+    package has renamed the device type.
     """
     try:
         from torch.utils.backend_registration import (
@@ -316,10 +334,10 @@ def register() -> None:
         )
     except ImportError:
         raise FrameworkMissing(
-            f"the fake torch_npu needs a PyTorch with devices written in Python, and this is {torch.__version__}",
+            f"the fake torch_npu needs a PyTorch with devices written in Python, and {torch.__version__} has none",
             hint="install torch 2.13 or newer",
         ) from None
-    # The modules that add operators of torch_npu.
+    # These modules define operators of torch_npu when they are imported.
     from ascend_dump.fakes.torch_npu import _attention, _matmul, _moe, _normalization  # noqa: F401
 
     name = torch._C._get_privateuse1_backend_name()
@@ -327,23 +345,23 @@ def register() -> None:
         raise NotSupported(
             f"PyTorch's private device is {name!r} in this process already", hint="install the fake in another process"
         )
-    # Starts PyTorch's threads for backward passes without one for this device: a process with such threads could
-    # not run a backward pass in a forked child.
-    # Called below `torch.autograd.backward`, where a capture looks at losses.
+    # Run a backward pass before the device is registered. It starts PyTorch's backward threads, without one for this
+    # device: with such a thread, a forked child could not run a backward pass. `run_backward` is called directly,
+    # because captures watch `torch.autograd.backward`.
     root = torch.ones((), requires_grad=True)
     torch.autograd.Variable._execution_engine.run_backward((root,), (torch.ones(()),), False, False, (), True, True)
     torch.utils.rename_privateuse1_backend(NAME)
     torch._C._acc.register_python_privateuseone_hook(_keep(_DummyPrivateUse1Hook()))
     torch._C._acc.register_python_privateuseone_device_guard(_keep(_DummyDeviceGuard()))
-    aten, others = _keep(torch.library.Library("aten", "IMPL")), _keep(torch.library.Library("_", "IMPL"))
-    others.fallback(_run, "PrivateUse1")
+    aten, any_library = _keep(torch.library.Library("aten", "IMPL")), _keep(torch.library.Library("_", "IMPL"))
+    any_library.fallback(_run, "PrivateUse1")
     kernels = _implementations()
     for name, kernel in kernels.items():
         aten.impl(name, kernel, "PrivateUse1")
     for name in _COMPOSED.read_text(encoding="ascii").split():
         if name not in kernels and torch._C._dispatch_has_kernel(f"aten::{name}"):
             aten.impl(name, functools.partial(_run, _overload(name)), "PrivateUse1")
-    # Below a dispatch mode that is switched off, PyTorch finds only kernels of their own, and no fallback.
+    # Each operator needs a kernel of its own: when a dispatch mode is switched off, PyTorch does not use the fallback.
     composed = composed_operators(_run)
     for name in sorted(_without_kernel() - kernels.keys() - composed.keys()):
         aten.impl(name, functools.partial(_run_named, name), "PrivateUse1")
@@ -351,7 +369,7 @@ def register() -> None:
         aten.impl(name, with_gradients, "AutogradPrivateUse1")
         aten.impl(name, plain, "PrivateUse1")
     _keep(register_operators(_run))
-    others.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    any_library.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     for name, rule in _autocast.kernels().items():
         aten.impl(name, rule(_overload(name)), "AutocastPrivateUse1")
 
@@ -360,6 +378,6 @@ _kept: list[Any] = []
 
 
 def _keep(value: Any) -> Any:
-    """Keep an object for the life of the process, as PyTorch's C++ side expects."""
+    """Keep an object alive until the process ends, because PyTorch's C++ code holds a pointer to it. Returns it."""
     _kept.append(value)
     return value

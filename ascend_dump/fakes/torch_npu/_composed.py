@@ -1,6 +1,7 @@
-"""Operators of ATen that PyTorch composes of others for a new device, and that torch_npu registers with gradients.
+"""ATen operators that torch_npu computes in one piece, with their gradients. For a new device PyTorch composes them.
 
-Sources: op-plugin's derivatives.yaml, ScaledDotProductAttentionKernelNpuOpApi.cpp (versions from 2.5 on).
+They are the matrix product, the attention, and the cells of LSTM and GRU. Sources: op-plugin's derivatives.yaml,
+ScaledDotProductAttentionKernelNpuOpApi.cpp (versions from 2.5 on).
 """
 
 from __future__ import annotations
@@ -12,14 +13,19 @@ import torch
 
 __all__ = ["composed_operators"]
 
+#: Limits of the fused attention: number of heads, and size of a head.
 _MOST_HEADS, _LARGEST_HEAD = 2048, 512
-#: Rows and columns of a mask that stands for a causal one of any size.
+#: Number of rows and columns of the mask that the fused attention takes for a causal mask of any size.
 _CAUSAL_MASK = 2048
+#: The sparse mode of the fused attention for a causal mask.
 _LEFT_UP_CAUSAL = 2
 
 
 def composed_operators(run: Callable[..., Any]) -> dict[str, tuple[Callable[..., Any], Callable[..., Any]]]:
-    """Return the kernels with and without gradients by operator. run: runs an operator on the device."""
+    """Return two kernels by the name of each operator: one for tensors with gradients, one for tensors without.
+
+    run: runs an operator on the device.
+    """
     matmul = torch.ops.aten.matmul.default
 
     def product(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -39,7 +45,7 @@ def composed_operators(run: Callable[..., Any]) -> dict[str, tuple[Callable[...,
 
 
 class _Matmul(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed where mypy runs
-    """One product forwards, and one for each gradient."""
+    """The matrix product: one kernel in the forward pass, and one for each of the two gradients."""
 
     @staticmethod
     def forward(ctx: Any, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
@@ -77,7 +83,7 @@ def _attention(
     scale: Optional[float] = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Compute the fused attention, or where it does not apply its parts."""
+    """Compute the attention: by the fused operator if it supports these tensors, else composed of other operators."""
     if attn_mask is not None and attn_mask.dtype not in (torch.bool, query.dtype):
         raise RuntimeError(
             "Expected attn_mask dtype to be bool or to match query dtype, but got "
@@ -110,6 +116,7 @@ def _attention(
 
 
 def _is_fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor]) -> bool:
+    """Return True if torch_npu computes this attention by npu_fusion_attention."""
     if attn_mask is not None and attn_mask.dtype != torch.bool:
         return False
     if any(tensor.dim() != 4 for tensor in (query, key, value)):
@@ -130,7 +137,7 @@ def _is_fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_
 def _lstm_cell(
     input_gates: Any, hidden_gates: Any, cx: Any, input_bias: Any = None, hidden_bias: Any = None
 ) -> tuple[Any, Any, Any]:
-    """Compose the cell of an LSTM, which has no kernel on the host."""
+    """Compute the cell of an LSTM by other operators, because the host has no kernel for it."""
     gates = input_gates + hidden_gates
     if input_bias is not None:
         gates = gates + input_bias + hidden_bias
@@ -142,7 +149,7 @@ def _lstm_cell(
 def _gru_cell(
     input_gates: Any, hidden_gates: Any, hx: Any, input_bias: Any = None, hidden_bias: Any = None
 ) -> tuple[Any, Any]:
-    """Compose the cell of a GRU, which has no kernel on the host."""
+    """Compute the cell of a GRU by other operators, because the host has no kernel for it."""
     first = (input_gates if input_bias is None else input_gates + input_bias).chunk(3, 1)
     second = (hidden_gates if hidden_bias is None else hidden_gates + hidden_bias).chunk(3, 1)
     reset, update = (first[0] + second[0]).sigmoid(), (first[1] + second[1]).sigmoid()

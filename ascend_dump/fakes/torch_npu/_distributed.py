@@ -1,7 +1,7 @@
-"""The backend `hccl` of torch.distributed, on gloo.
+"""The backend `hccl` of torch.distributed, implemented with gloo.
 
-Collectives on tensors of the device run as those of a group of gloo with the host's tensors of the same memory. They
-are no kernels: HCCL's are not part of CANN's dumps.
+A collective on tensors of the device runs in a gloo group, on the host aliases of the tensors. It is not reported as a
+kernel, because CANN's dumps do not contain HCCL's collectives.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COLLECTIVES = (
     *("gather_", "recv_", "recv_any_source_", "reduce_", "reduce_scatter_", "reduce_scatter_tensor_coalesced_"),
     *("scatter_", "send"),
 )
-#: Backend of a group for the device -> the group that runs its collectives on the host.
+#: Backend of a process group -> the group of gloo that runs its collectives on the host.
 _host_groups: dict[Any, Any] = {}
 
 
@@ -37,7 +37,7 @@ def register_hccl() -> None:
     library = torch.library.Library("c10d", "IMPL")
     _libraries.append(library)
     with warnings.catch_warnings():
-        # PyTorch has kernels of its own for a private device, and warns of their replacement.
+        # PyTorch warns because it has kernels for its private device, which are replaced here.
         warnings.simplefilter("ignore")
         for name in _COLLECTIVES:
             operator = getattr(torch.ops.c10d, name).default
@@ -69,5 +69,5 @@ def _is_group(value: Any) -> bool:
 def _host_group(boxed: Any) -> Any:
     group = distributed.ProcessGroup.unbox(boxed)
     host_group = _host_groups.get(group._get_backend(torch.device("npu")))
-    # A group of gloo for both devices has a backend for the host already.
+    # If the program uses gloo for both devices, the group itself can run on the host.
     return boxed if host_group is None else host_group.boxed()

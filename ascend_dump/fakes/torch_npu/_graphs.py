@@ -1,4 +1,4 @@
-"""NPUGraph: kernels that are captured once and replayed in the same memory.
+"""NPUGraph, the class of torch_npu for kernels that are captured once and replayed in the same memory.
 
 Sources: torch_npu 2.13, npu/graphs.py; document of aclmdlRICaptureBegin; rt_error_codes.h.
 """
@@ -15,19 +15,25 @@ if TYPE_CHECKING:
 
 __all__ = ["CaptureCode", "CapturedKernels", "CapturedOperator", "Captures", "captures_of", "make_graphs"]
 
-#: Operators that `NPUGraph.update` gives other arguments.
+#: Operators whose arguments `NPUGraph.update` can replace.
 _UPDATED = ("npu::npu_fused_infer_attention_score", "npu::npu_fused_infer_attention_score_v2")
 
 
 class CaptureCode:
-    """Codes of the runtime below acl that programs with graphs meet."""
+    """Error codes of CANN's runtime about the capture of a graph."""
 
     MODE_NOT_SUPPORT = 107030
     INVALIDATED = 507903
 
 
 class CapturedOperator:
-    """One operator of a graph, with the host tensors of its arguments. replay: runs it in the same memory."""
+    """One captured operator.
+
+    args, kwargs  its arguments, with host aliases of the device's tensors
+    operands      the input tensors among them
+    result        its result in the capture; replays write to the same memory
+    replay        a function that runs the operator again
+    """
 
     def __init__(
         self,
@@ -47,7 +53,7 @@ class CapturedOperator:
 
 
 class CapturedKernels:
-    """The operators of a graph, in order, and the name by which the device identifies it."""
+    """The operators of a graph, in the order of the capture. name: the name of the graph on the device."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -55,11 +61,12 @@ class CapturedKernels:
 
 
 class Captures:
-    """The graphs of one process.
+    """The captures of one process.
 
-    current   the graph in capture, None while kernels run
-    updated   the captured calls that the next operators replace the arguments of, None while kernels run
-    broken    True after an operation that a capture forbids: `end` fails
+    current   the graph that is being captured, None if there is none
+    updated   during a task update: the captured operators whose arguments are replaced by those of the next operators
+              that the program calls; None otherwise
+    broken    True after an operation that is forbidden during a capture; then `end` raises an error
     """
 
     def __init__(self) -> None:
@@ -80,7 +87,7 @@ class Captures:
             code = CaptureCode.INVALIDATED
             raise RuntimeError(f"NPU function error: aclmdlRICaptureEnd, error code is {code}\nthe capture is invalid")
 
-    # Groups of tasks that are updated between replays.
+    # Task groups: operators whose arguments the program replaces between replays.
 
     def begin_group(self, stream: Any = None) -> None:
         self._group_start = len(self._capturing("graph_task_group_begin").calls)
@@ -95,9 +102,9 @@ class Captures:
         self.updated = None
 
     def update(self, func: Any, args: Any, kwargs: dict[str, Any], operands: Sequence[Any]) -> Any:
-        """Give the next operator of the group other arguments, and return its results.
+        """Replace the arguments of the next operator of the group, and return the operator's captured result.
 
-        Raises RuntimeError for another operator.
+        Raises RuntimeError if `func` is not that operator.
         """
         call = next(self.updated or iter(()), None)
         if call is None or call.func._schema.name != func._schema.name:
@@ -116,12 +123,12 @@ _captures: weakref.WeakKeyDictionary[Npu, Captures] = weakref.WeakKeyDictionary(
 
 
 def captures_of(npu: Npu) -> Captures:
-    """Return the captures of the process around this device."""
+    """Return the captures of the process that uses this device."""
     return _captures.setdefault(npu, Captures())
 
 
 def make_graphs(npu: Npu, interface: dict[str, Any]) -> dict[str, Any]:
-    """Return the functions and classes about graphs in `torch_npu.npu`. interface: its other members."""
+    """Return the functions and classes for graphs in `torch_npu.npu`. interface: the other members of that module."""
     captures = captures_of(npu)
     pools = itertools.count(1)
 
@@ -167,7 +174,10 @@ def _graph_class(captures: Captures, graph_pool_handle: Callable[[], tuple[int, 
             return self._pool
 
         def update(self, cpu_update_input: Any) -> None:
-            """Give the attention operators of the graph other keyword arguments, one mapping for each."""
+            """Replace keyword arguments of the attention operators (`_UPDATED`) of the graph.
+
+            cpu_update_input: one mapping for each of them, or a single mapping for all.
+            """
             if not self.auto_dispatch_capture:
                 raise RuntimeError("the graph supports no update: capture it with auto_dispatch_capture=True")
             calls = self._captured.calls if self._captured is not None else []
@@ -186,7 +196,7 @@ def _graph_class(captures: Captures, graph_pool_handle: Callable[[], tuple[int, 
 
 def _capture_class(interface: dict[str, Any]) -> type[Any]:
     class GraphCapture:
-        """`with torch.npu.graph(g):`"""
+        """The context manager of `with torch.npu.graph(g):`."""
 
         def __init__(
             self,

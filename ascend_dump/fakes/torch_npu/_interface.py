@@ -1,4 +1,4 @@
-"""The functions of `torch_npu.npu` about devices, seeds, settings and the dump."""
+"""The functions of `torch_npu.npu` for devices, seeds, settings and the dump."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["NpuInterface", "checked_dump", "device_index", "dropping_dump", "mak
 
 
 class NpuInterface:
-    """The functions about devices."""
+    """The functions of `torch_npu.npu` that concern devices. Each public method is one of them."""
 
     def __init__(self, runtime: TorchNpuRuntime) -> None:
         self._runtime = runtime
 
     def members(self) -> dict[str, Any]:
-        """Return the functions and classes by name."""
+        """Return the functions by name, with the context managers `device` and `device_of`."""
         names = [name for name in dir(self) if not name.startswith("__") and name not in ("_runtime", "members")]
         return {**{name: getattr(self, name) for name in names}, **_contexts(self)}
 
@@ -67,7 +67,7 @@ class NpuInterface:
         return SimpleNamespace(name=self._runtime.npu.soc, total_memory=TOTAL_MEMORY, L2_cache_size=192 << 20)
 
     def get_device_capability(self, device: Any = None) -> Optional[tuple[int, int]]:
-        """Return the pair of numbers in TORCH_NPU_DEVICE_CAPABILITY, None without it."""
+        """Return the two numbers in the variable TORCH_NPU_DEVICE_CAPABILITY ("9.0"), None if it is not set."""
         major, _, minor = self._runtime.npu.environ.get("TORCH_NPU_DEVICE_CAPABILITY", "").partition(".")
         return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
 
@@ -80,7 +80,10 @@ class NpuInterface:
 
 
 def device_index(device: Any) -> int:
-    """Return the device number in an integer or a name such as `npu:1`; -1 for None."""
+    """Return the number of a device, which is a number, a name such as `npu:1`, or a torch.device; -1 for None.
+
+    Raises ValueError for a device of another type.
+    """
     if device is None:
         return -1
     if isinstance(device, int):
@@ -92,7 +95,7 @@ def device_index(device: Any) -> int:
 
 def _contexts(interface: NpuInterface) -> dict[str, Any]:
     class device:  # noqa: N801  (torch_npu's name)
-        """`with torch.npu.device(1):`"""
+        """The context manager of `with torch.npu.device(1):`."""
 
         def __init__(self, device: Any) -> None:
             self.idx = device_index(device)
@@ -107,7 +110,7 @@ def _contexts(interface: NpuInterface) -> dict[str, Any]:
             interface.set_device(None if self.prev_idx < 0 else self.prev_idx)
 
     class device_of(device):  # noqa: N801
-        """The same with the device of a tensor."""
+        """The context manager that selects the device of a tensor. For a host tensor it changes nothing."""
 
         def __init__(self, obj: torch.Tensor) -> None:
             super().__init__(obj.device if obj.device.type == "npu" else None)
@@ -116,7 +119,7 @@ def _contexts(interface: NpuInterface) -> dict[str, Any]:
 
 
 def checked_dump(runtime: TorchNpuRuntime) -> dict[str, Any]:
-    """Return the dump functions of `npu/utils.py`."""
+    """Return the dump functions of `torch_npu.npu.utils`. They raise an error if acl refuses a call."""
 
     def init_dump() -> None:
         runtime.lazy_init()
@@ -134,7 +137,7 @@ def checked_dump(runtime: TorchNpuRuntime) -> dict[str, Any]:
 
 
 def dropping_dump(runtime: TorchNpuRuntime) -> dict[str, Any]:
-    """Return the dump functions of `npu/npu_config.py`."""
+    """Return the dump functions of `torch_npu.npu.npu_config`. They ignore the return codes of acl."""
 
     def init_dump() -> None:
         runtime.set_option({"mdldumpswitch": "enable"})
@@ -151,7 +154,7 @@ def dropping_dump(runtime: TorchNpuRuntime) -> dict[str, Any]:
 
 
 def make_seeds(runtime: TorchNpuRuntime) -> dict[str, Any]:
-    """Return the functions about random numbers: those of the host's generator, the only one."""
+    """Return the functions for random numbers. The device has no generator of its own: all use that of the host."""
     generator = torch.default_generator
 
     def get_rng_state(device: Any = "npu") -> torch.Tensor:
@@ -177,7 +180,7 @@ def make_seeds(runtime: TorchNpuRuntime) -> dict[str, Any]:
 
 
 class CubeMathType(enum.IntEnum):
-    """Types in which matrix products compute float32."""
+    """The types in which matrix products of float32 may be computed."""
 
     KEEP_DTYPE = 0
     ALLOW_FP32_DOWN_PRECISION = 1
@@ -187,7 +190,10 @@ class CubeMathType(enum.IntEnum):
 
 
 def make_settings(runtime: TorchNpuRuntime) -> dict[str, Any]:
-    """Return settings of kernels and queues: they are stored, and change nothing here."""
+    """Return the functions that set and return settings of kernels and queues.
+
+    The values are stored. Except options of the dump (`set_option`), they have no effect here.
+    """
     values: dict[str, Any] = {"task_queue": 1, "sync_debug": 0, "nd": True, "deterministic": 0, "compatible": False}
 
     def setter(name: str, convert: Any = lambda value: value) -> Any:

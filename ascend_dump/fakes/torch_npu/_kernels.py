@@ -1,8 +1,10 @@
 """Eager operators of PyTorch as API calls of the simulated NPU.
 
-An operator calls one API of aclnn, which launches one kernel; others before it bring operands in order that are views
-in other memory order, and one behind it writes to such a view. `EagerOperators` is the border between PyTorch and the
-device.
+An operator calls one API of aclnn, which launches one main kernel. A tensor is *in order* if its elements are in memory
+in the order of its dimensions, without gaps. If an operand is a view that is not in order, further kernels before the
+main one put its elements in order. If the result goes to such a view, one more kernel writes it.
+
+`KernelLauncher` runs operators, and `EagerOperators` reports them to the device.
 """
 
 from __future__ import annotations
@@ -28,31 +30,34 @@ if TYPE_CHECKING:
 
 __all__ = ["DeviceTensor", "EagerOperators", "KernelLauncher"]
 
-#: Operators that only allocate memory or only read a value.
+#: Operators that launch no kernel: they allocate memory, or read a value.
 _NO_KERNEL = frozenset(
     ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_local_scalar_dense", "resize")
 )
-#: Operators that do not check their indices on a device: the kernel reads invalid memory with a wrong one, and fails.
+#: Operators whose kernel does not check indices: on a device it fails, because it reads memory outside of the tensor.
 _READ_BY_INDEX = frozenset(("aten::embedding",))
-#: The kernels of these APIs read transposed operands as they are in memory.
+#: APIs whose kernel can read a transposed operand, so that no other kernel has to put it in order.
 _MATRIX_PRODUCTS = frozenset(("aclnnMm", "aclnnMatmul", "aclnnAddmm", "aclnnBatchMatMul", "aclnnBaddbmm"))
 _COPY = "aclnnInplaceCopy"
-#: It reads no tensor.
+#: The API that fills a tensor. Its kernel has no tensor as input.
 _FILL = "aclnnInplaceFillScalar"
-#: Types that no kernel of AI Core computes with.
+#: Types for which AI Core has no kernels.
 _WIDE = (np.dtype("float64"), np.dtype("complex128"))
 
 
 class EagerOperators:
-    """Reports ATen operators to the device. Tensors are host tensors whose memory is the device's."""
+    """A reporter of ATen operators to the device. The tensors are host aliases of the device's tensors."""
 
     def __init__(self, npu: Npu) -> None:
         self._npu = npu
 
     def read(self, tensors: Sequence[torch.Tensor], *, copy: bool = False) -> list[DeviceTensor]:
-        """Return operands, before an operator runs; copy: it overwrites some of them."""
-        read = (_device_tensor(tensor, copy=copy) for tensor in tensors)
-        return [tensor for tensor in read if tensor is not None]
+        """Return tensors as `DeviceTensor`, without sparse and meta tensors.
+
+        copy: copy the values, because the operator overwrites some of them.
+        """
+        device_tensors = (_device_tensor(tensor, copy=copy) for tensor in tensors)
+        return [tensor for tensor in device_tensors if tensor is not None]
 
     def run(
         self,
@@ -63,9 +68,10 @@ class EagerOperators:
         stream: int = 0,
         fails: str = "",
     ) -> None:
-        """Report an operator such as `aten::add_.Tensor` that ran. fails: the reason of its failure on the device.
+        """Report that an operator such as `aten::add_.Tensor` ran.
 
-        In saturation mode, results out of range become the largest number of their type. Raises OperatorFailed.
+        In saturation mode, results out of range are replaced by the largest number of their type. fails: if not "", the
+        operator fails on the device for this reason, and OperatorFailed is raised.
         """
         overflowed = [_saturate(output) for output in outputs] if self._npu.saturates else []
         call = _api_call(operator, inputs, self.read(outputs))
@@ -74,7 +80,10 @@ class EagerOperators:
     def capture(
         self, operator: str, inputs: Sequence[DeviceTensor], outputs: Sequence[torch.Tensor], *, stream: int = 0
     ) -> Callable[[Sequence[DeviceTensor], Sequence[torch.Tensor]], None]:
-        """Report an operator that a graph captures. Returns the function that reports a replay."""
+        """Report that a graph captured an operator. Returns a function that reports a replay.
+
+        That function takes the inputs and the outputs of the replay.
+        """
         captured = self._npu.capture_api(_api_call(operator, inputs, self.read(outputs)), stream=stream)
 
         def replay(inputs: Sequence[DeviceTensor], outputs: Sequence[torch.Tensor]) -> None:
@@ -87,6 +96,7 @@ class EagerOperators:
 
 
 def _api_call(operator: str, inputs: Sequence[DeviceTensor], outputs: Sequence[DeviceTensor]) -> ApiCall:
+    """Return the API call of an operator with all its kernels, in the order of their launch."""
     # (assumption torch_npu.kernels_per_operator)
     called = api_of(operator, len(inputs))
     api, generated = written_as(called), generated_type(called)
@@ -94,7 +104,7 @@ def _api_call(operator: str, inputs: Sequence[DeviceTensor], outputs: Sequence[D
     outputs = [_allocated(output, inputs) for output in outputs]
     kernels, operands = [], []
     for tensor in [] if api == _FILL else inputs[-1:] if is_copy else inputs:
-        # op-plugin brings the operands of generated APIs in order itself.
+        # For APIs that CANN's build generates, op-plugin itself passes operands in order.
         before, operand = _operand(tensor, api) if not generated else ([], np.asarray(tensor.view, order="C"))
         kernels += before
         operands.append(operand)
@@ -106,18 +116,20 @@ def _api_call(operator: str, inputs: Sequence[DeviceTensor], outputs: Sequence[D
         kernels.append(Kernel(generated or kernel_of(api), operands, results))
     for target, result in zip(outputs, results) if not generated else ():
         kernels += written_to(target, result, _storage_before(target, inputs))
-    read, made = ([tensor.storage for tensor in side] for side in (inputs, outputs))
+    input_storages, output_storages = ([tensor.storage for tensor in side] for side in (inputs, outputs))
     if reports_no_outputs(api):
-        # They are among the inputs, as they were: first the tensors that a call in place writes to, others last.
-        known = {tensor.address for tensor in inputs}
-        others = [np.zeros_like(tensor.storage) for tensor in outputs if tensor.address not in known]
-        read, made = ([*others, *read] if is_in_place(api) else [*read, *others]), []
+        # Such an API reports its output tensors as inputs, with their values before the call: first for a call in
+        # place, last for others.
+        input_addresses = {tensor.address for tensor in inputs}
+        targets = [np.zeros_like(tensor.storage) for tensor in outputs if tensor.address not in input_addresses]
+        input_storages = [*targets, *input_storages] if is_in_place(api) else [*input_storages, *targets]
+        output_storages = []
     kernels = [kernel._replace(is_reported=_runs_on_ai_core(kernel)) for kernel in kernels]
-    return ApiCall(api, read, made, kernels, bool(generated))
+    return ApiCall(api, input_storages, output_storages, kernels, bool(generated))
 
 
 def _allocated(output: DeviceTensor, inputs: Sequence[DeviceTensor]) -> DeviceTensor:
-    """Return an output as op-plugin allocates it, in order; as it is if the operator wrote to an input."""
+    """Return an output as op-plugin allocates it: in order. An output with the memory of an input is not changed."""
     if output.is_in_order() or output.address in {tensor.address for tensor in inputs}:
         return output
     elements = np.asarray(output.view, order="C")
@@ -125,7 +137,7 @@ def _allocated(output: DeviceTensor, inputs: Sequence[DeviceTensor]) -> DeviceTe
 
 
 def _operand(tensor: DeviceTensor, api: str) -> tuple[list[Kernel], _Array]:
-    """Return an operand of a kernel, and the kernels that bring it in order."""
+    """Return the kernels that put an operand in order, and the elements as the main kernel reads them."""
     memory = tensor.memory_order()
     if api in _MATRIX_PRODUCTS and memory.flags.c_contiguous:
         return [], memory
@@ -133,7 +145,10 @@ def _operand(tensor: DeviceTensor, api: str) -> tuple[list[Kernel], _Array]:
 
 
 def _copied(source: _Array, target: DeviceTensor, *, is_made: bool) -> list[Kernel]:
-    """Return the kernels of a copy: it casts and repeats its source. is_made: by kernels, which write to the target."""
+    """Return the kernels of a copy: a cast, a broadcast, or one that moves the elements if there is no other kernel.
+
+    is_made: kernels have already put the source in order; the last of them writes to the target.
+    """
     kernels, current = [], source
     if source.dtype != target.view.dtype:
         current = source.astype(target.view.dtype)
@@ -147,21 +162,22 @@ def _copied(source: _Array, target: DeviceTensor, *, is_made: bool) -> list[Kern
 
 
 def _storage_before(target: DeviceTensor, inputs: Sequence[DeviceTensor]) -> _Array:
-    """Return the storage of an output as it was before the call, if the operator read it too."""
+    """Return the storage of an output before the call if the output is also an input, else its storage after it."""
     return next((tensor.storage for tensor in inputs if tensor.address == target.address), target.storage)
 
 
 def _runs_on_ai_core(kernel: Kernel) -> bool:
-    """Return True unless the kernel runs elsewhere: some, and numbers of 64 bits, on AICPU, random numbers on DSA.
+    """Return True if a kernel runs on AI Core; only then CANN reports its tensors.
 
-    Other launchers report no tensors (opbase, kernel_launcher.h:135-195).
+    Kernels for float64 and complex128, and those whose name ends with "aicpu", run on AICPU; kernels for random numbers
+    run on DSA. Their launchers report no tensors (opbase, kernel_launcher.h:135-195).
     """
     wide = any(array.dtype in _WIDE for array in (*kernel.inputs, *kernel.outputs))
     return not (wide or kernel.name.startswith("DSA") or kernel.name.lower().endswith("aicpu"))
 
 
 class KernelLauncher:
-    """Runs operators on host tensors with the memory of the device, and reports each to it."""
+    """A function that runs an operator on host aliases of the device's tensors, and reports it to the device."""
 
     def __init__(self, npu: Npu) -> None:
         self._npu = npu
@@ -169,9 +185,12 @@ class KernelLauncher:
         self._captures = captures_of(npu)
 
     def __call__(self, func: Any, args: Any, kwargs: Any, operands: Sequence[torch.Tensor], *, stream: int) -> Any:
-        """Run an operator. operands: the inputs on the device. stream: the number of the stream of its kernels."""
+        """Run an operator, and return its result.
+
+        operands: the aliases among the arguments that are inputs. stream: number of the stream of its kernels.
+        """
         if self._npu.in_model:
-            # A graph is computed with PyTorch's operators here, but the device records the operators of the graph.
+            # Another fake computes a graph with PyTorch's operators. It reports the operators of the graph itself.
             return func(*args, **kwargs)
         if self._captures.updated is not None:
             return self._captures.update(func, args, kwargs, operands)
@@ -180,7 +199,7 @@ class KernelLauncher:
             return func(*args, **kwargs)
         if self._captures.current is not None:
             return self._capture(self._captures.current, func, args, kwargs, operands, stream)
-        # An in-place operator overwrites its inputs: they are copied before it runs.
+        # An in-place operator overwrites inputs, so they are copied before it runs.
         inputs = self._operators.read(operands, copy=schema.is_mutable)
         result, fails = None, ""
         try:
@@ -202,7 +221,11 @@ class KernelLauncher:
         operands: Sequence[torch.Tensor],
         stream: int,
     ) -> Any:
-        """Add an operator to a graph. The device computes nothing before a replay; here only its outputs are sized."""
+        """Add an operator to a graph, and return its result, whose values mean nothing before a replay.
+
+        A device computes nothing during a capture. Here the operator runs, to know the sizes of its outputs, and
+        overwritten arguments get their old values back.
+        """
         schema = func._schema
         overwritten = _tensors((args, kwargs)) if schema.is_mutable else []
         values = [tensor.clone() for tensor in overwritten]
@@ -225,6 +248,7 @@ class KernelLauncher:
 
 
 def _is_kernel(schema: Any) -> bool:
+    """Return True if an operator launches a kernel: it neither returns a view nor is in `_NO_KERNEL`."""
     view = not schema.is_mutable and any(value.alias_info is not None for value in schema.returns)
     return not view and schema.name.partition("::")[2].rstrip("_") not in _NO_KERNEL
 
@@ -234,7 +258,7 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
 
 
 def _outputs(schema: Any, args: Any, kwargs: Any, result: Any) -> list[torch.Tensor]:
-    """Return the results and the overwritten operands, each once."""
+    """Return the results and the overwritten operands of a call, each tensor once."""
     named = dict(zip((argument.name for argument in schema.arguments), args), **kwargs)
     written = [
         named.get(argument.name)
@@ -249,7 +273,10 @@ def _name(schema: Any) -> str:
 
 
 def _device_tensor(tensor: torch.Tensor, *, copy: bool) -> Optional[DeviceTensor]:
-    """Return the tensor as arrays of its memory; None for a sparse or meta tensor or a subclass."""
+    """Return a tensor as `DeviceTensor`; None for a sparse or meta tensor, or an instance of a subclass.
+
+    copy: copy the storage. Otherwise the arrays share the tensor's memory.
+    """
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided or tensor.is_meta:
         return None
     kind = _dtype(tensor.dtype)
@@ -264,7 +291,7 @@ def _device_tensor(tensor: torch.Tensor, *, copy: bool) -> Optional[DeviceTensor
 
 
 def _saturate(tensor: torch.Tensor) -> bool:
-    """Replace infinities by the largest number of the type. Returns True if there are any."""
+    """Replace Inf by the largest number of the tensor's type, -Inf by its negative. Returns True if there was any."""
     if not tensor.is_floating_point() or _device_tensor(tensor, copy=False) is None:
         return False
     overflowed = bool(tensor.isinf().any())

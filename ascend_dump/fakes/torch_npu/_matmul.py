@@ -1,4 +1,4 @@
-"""Matrix products and quantization of torch_npu. Products of integers are exact."""
+"""Operators of torch_npu for matrix products and quantization, computed on the host. Products of int8 are exact."""
 
 from __future__ import annotations
 
@@ -86,9 +86,10 @@ def _grouped_matmul(
     tuning_config: Any = None,
     **options: Any,
 ) -> list[torch.Tensor]:
-    """Return the products of groups of rows of `x` and one weight each; with group_type 2 of groups of the inner axis.
+    """Return the matrix products of groups of rows of `x` with the weight of each group.
 
-    group_list: the ends of the groups, or their sizes with group_list_type 1.
+    group_list: the end of each group, as a number of rows from the start; with group_list_type 1 its size. With
+    group_type 2, the groups are those of the inner axis: columns of `x`, and rows of the weight.
     """
     refuse("npu_grouped_matmul", act_type=act_type, **options)
     weights = list(weight[0].unbind(0)) if len(weight) == 1 and weight[0].dim() == 3 else list(weight)
@@ -99,11 +100,11 @@ def _grouped_matmul(
     inputs = list(x[0][: sum(sizes)].split(sizes)) if len(x) == 1 and sizes else list(x)
     if len(inputs) != len(weights):
         raise RuntimeError(f"npu_grouped_matmul got {len(inputs)} groups of x and {len(weights)} weights")
-    of_group = [_each(values, len(inputs)) for values in (bias, scale)]
+    biases, scales = (_each(values, len(inputs)) for values in (bias, scale))
     row_scales = [None] * len(inputs) if per_token_scale is None else _rows(per_token_scale, sizes)
     dtype = output_dtype if isinstance(output_dtype, torch.dtype) else scalar_type(output_dtype, torch.bfloat16)
     results = []
-    for rows, columns, one_bias, one_scale, row_scale in zip(inputs, weights, *of_group, row_scales):
+    for rows, columns, one_bias, one_scale, row_scale in zip(inputs, weights, biases, scales, row_scales):
         product = _product(rows, columns, one_bias, one_scale, row_scale)
         results.append(product if scale is None else product.to(dtype))
     return results if split_item in (0, 1) else [_padded(torch.cat(results), x)]
@@ -116,7 +117,10 @@ def _grouped_matmul_list(x: Any, weight: Any, **options: Any) -> list[torch.Tens
 
 
 def _padded(joined: torch.Tensor, x: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the result with as many rows as the only input has."""
+    """Append rows of 0 to the joined results, so that there are as many rows as in the only input.
+
+    With several inputs nothing is appended.
+    """
     missing = x[0].shape[0] - joined.shape[0] if len(x) == 1 else 0
     return torch.nn.functional.pad(joined, (0, 0, 0, missing))
 
@@ -131,7 +135,10 @@ def _group_sizes(group_list: Any, kind: int) -> list[int]:
 
 
 def _each(values: Optional[Sequence[torch.Tensor]], count: int) -> list[Optional[torch.Tensor]]:
-    """Return the bias or scale of each group, which may be rows of one tensor."""
+    """Return the bias or scale of each of `count` groups; None for each if there are none.
+
+    values: one tensor for each group, or one tensor with a row for each.
+    """
     if not values:
         return [None] * count
     return list(values[0]) if len(values) == 1 and count > 1 else list(values)
@@ -148,8 +155,11 @@ def _product(
     scale: Optional[torch.Tensor] = None,
     row_scale: Optional[torch.Tensor] = None,
 ) -> torch.Tensor:
-    """Return the product in the type of `x`, in float32 with a scale."""
-    # float64 is exact for sums of products of int8.
+    """Return `x @ weight + bias`, multiplied by the scale of each column and of each row.
+
+    The result has the type of `x`; for int8 it is int32, and with a scale it is float32.
+    """
+    # Sums of products of int8 are exact in float64.
     wide = x.double() @ weight.double() if x.dtype == torch.int8 else x.float() @ weight.float()
     if bias is not None:
         wide = wide + bias.to(wide.dtype)
@@ -160,7 +170,7 @@ def _product(
 
 
 def _decoded(scale: torch.Tensor) -> torch.Tensor:
-    """Return a scale as float32: `npu_trans_quant_param` stores its bits in the low half of 64."""
+    """Return a scale as float32. `npu_trans_quant_param` stores the 32 bits of a scale in the low half of an int64."""
     if scale.dtype in (torch.int64, torch.uint64):
         return (scale.view(torch.int64) & 0xFFFFFFFF).to(torch.int64).view(torch.int32)[..., ::2].view(torch.float32)
     return scale.float()
@@ -222,7 +232,7 @@ def _dynamic_quant(
     quant_mode: str = "pertoken",
     dst_type_max: float = 0.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return `x` as int8 and the scale of each token, or of all with the mode "pertensor"."""
+    """Return `x` as int8, and the float32 scale of each token. In the mode "pertensor" there is one scale for all."""
     refuse("npu_dynamic_quant", dst_type_max=dst_type_max)
     if scalar_type(dst_type, torch.int8) != torch.int8 or quant_mode not in ("pertoken", "pertensor"):
         raise NotSupported(
@@ -239,6 +249,7 @@ def _dynamic_quant(
 
 
 def _of_rows(scales: torch.Tensor, ends: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Return for each row of `x` the scales of its group. ends: the number of the row at which each group ends."""
     groups = torch.bucketize(torch.arange(x.shape[0]), ends.long(), right=True).clamp_max(len(scales) - 1)
     return scales[groups]
 

@@ -1,4 +1,4 @@
-"""Memory statistics of the simulated NPU: the bytes of the storages that exist. No memory is cached."""
+"""Memory statistics of the simulated NPU: the number of bytes in the storages that exist. No memory is cached."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 __all__ = ["TOTAL_MEMORY", "AllocatedMemory", "make_memory"]
 
+#: Memory of a simulated device in bytes.
 TOTAL_MEMORY = 64 << 30
 
 
 class AllocatedMemory:
-    """The storages of one device.
+    """The memory that the storages of one device take.
 
-    The sum is computed anew only if it could exceed the highest one so far: PyTorch does not report freed storages.
+    PyTorch does not report that a storage is freed. So the sum of the sizes is an upper bound, and the storages that
+    still exist are counted only if this bound exceeds the highest sum so far (`peak`).
     """
 
     def __init__(self) -> None:
@@ -25,7 +27,7 @@ class AllocatedMemory:
         self.peak = 0
 
     def add(self, storage: torch.UntypedStorage) -> None:
-        """Count a new storage, or one with a new size."""
+        """Count a new storage, or a storage whose size changed."""
         size = storage.nbytes()
         self._storages[storage._cdata] = (StorageWeakRef(storage), size)
         self._bound += size
@@ -33,7 +35,7 @@ class AllocatedMemory:
             self.peak = max(self.peak, self.current())
 
     def current(self) -> int:
-        """Return the bytes of the storages that exist."""
+        """Return the number of bytes in the storages that exist."""
         self._storages = {key: value for key, value in self._storages.items() if not value[0].expired()}
         self._bound = sum(size for _, size in self._storages.values())
         return self._bound
@@ -43,7 +45,10 @@ class AllocatedMemory:
 
 
 def make_memory(memory: Callable[[Any], AllocatedMemory]) -> dict[str, Any]:
-    """Return the functions about memory in `torch_npu.npu`. memory: of a device that a program names."""
+    """Return the functions of `torch_npu.npu` for memory.
+
+    memory: returns the `AllocatedMemory` of a device, which is given as a program does: a number, a name, or None.
+    """
 
     def memory_allocated(device: Any = None) -> int:
         return memory(device).current()

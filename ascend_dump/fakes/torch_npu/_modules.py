@@ -1,4 +1,4 @@
-"""The modules of the fake `torch_npu`."""
+"""The modules of the fake `torch_npu`, put together from the functions and classes of the other files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Process", "make"]
 
-#: ACL_FORMAT_ND.
+#: The number of the memory format ND (ACL_FORMAT_ND).
 _ND = 2
 #: Functions of `torch_npu.npu` that the fake lacks: calling one raises NotSupported.
 _MISSING = (
@@ -50,16 +50,16 @@ _MISSING = (
 
 
 class Process:
-    """The state of torch_npu in one process, around a device."""
+    """The state of torch_npu in one process that uses the simulated device."""
 
     def __init__(self, npu: Npu) -> None:
         self.runtime = TorchNpuRuntime(npu)
         self.memory: dict[int, AllocatedMemory] = {}
-        #: Callbacks that undo the patches of modules such as transfer_to_npu.
+        #: The callbacks that undo what importing modules such as transfer_to_npu changed in PyTorch.
         self.imported = contextlib.ExitStack()
 
     def memory_of(self, device: Any = None) -> AllocatedMemory:
-        """Return the allocated memory of a device; for None, of the current device."""
+        """Return the memory statistics of a device, for None those of the current device."""
         index = device_index(device)
         return self.memory.setdefault(self.runtime.current if index < 0 else index, AllocatedMemory())
 
@@ -108,10 +108,10 @@ def make(process: Process) -> dict[str, Union[ModuleType, Fill]]:
 
 
 def missing(path: str) -> Any:
-    """Return a function that raises NotSupported for a name of torch_npu that the fake lacks."""
+    """Return a function that raises NotSupported. It stands for the name `path` of torch_npu, which the fake lacks."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        raise NotSupported(f"the fake torch_npu has no {path}", hint="leave it out where the fake runs")
+        raise NotSupported(f"the fake torch_npu has no {path}", hint=f"do not call {path} on the simulated device")
 
     call.__name__ = path.rpartition(".")[2]
     return call
@@ -168,7 +168,7 @@ def _utils(runtime: TorchNpuRuntime) -> dict[str, Any]:
 
 
 class _ErrorCode(enum.IntEnum):
-    """The members that torchair reads; their numbers are not torch_npu's."""
+    """The error codes whose names torchair reads. The numbers differ from those of torch_npu."""
 
     PARAM = 1
     TYPE = 2

@@ -1,4 +1,8 @@
-"""Operators of torch_npu that move tokens: to experts and back, and into caches of keys and values."""
+"""Operators of torch_npu that move tokens: to the experts of a mixture (MoE) and back, and into key and value caches.
+
+In `indices`, each token chooses one or several experts. A *permuted* tensor has one row for each choice, in the order
+of the experts.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +25,10 @@ _Pair = tuple[torch.Tensor, torch.Tensor]
 def _permute(
     tokens: torch.Tensor, indices: torch.Tensor, num_out_tokens: Optional[int] = None, padded_mode: bool = False
 ) -> _Pair:
-    """Return the tokens in the order of their experts, and the row of each choice there.
+    """Return the permuted tokens, and for each choice the number of its row.
 
-    num_out_tokens: the number of rows that are kept, counted from the end if it is negative; 0 or None for all.
+    num_out_tokens: the number of rows to return; if negative, this many rows at the end are dropped; 0 or None for all
+    rows.
     """
     refuse("npu_moe_token_permute", padded_mode=padded_mode)
     flat = indices.reshape(-1)
@@ -62,7 +67,7 @@ def _permute_gradient(ctx: Any, grad: torch.Tensor, indices: Any) -> tuple[Any, 
 
 
 def _rows(tokens: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    """Return the rows with these numbers, zeros for rows that were not kept."""
+    """Return the rows with these numbers. For a number beyond the last row, the result has zeros."""
     kept = indices < tokens.shape[0]
     rows = tokens[torch.where(kept, indices, 0).long()]
     return torch.where(kept.unsqueeze(-1), rows, torch.zeros((), dtype=rows.dtype))
@@ -79,7 +84,7 @@ def _unpermute(
     padded_mode: bool = False,
     restore_shape: Optional[Sequence[int]] = None,
 ) -> torch.Tensor:
-    """Return for each token the sum of the rows of its choices, weighted by `probs`."""
+    """Return for each token the sum of the rows of its choices, each multiplied by its probability in `probs`."""
     refuse("npu_moe_token_unpermute", padded_mode=padded_mode)
     choices = 1 if probs is None else probs.shape[-1]
     rows = _rows(permuted_tokens, sorted_indices).float().view(-1, choices, permuted_tokens.shape[-1])
@@ -125,7 +130,10 @@ def _unpermute_gradient(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
 
 @operator("npu_moe_gating_top_k_softmax(Tensor x, Tensor? finished=None, int k=1) -> (Tensor, Tensor, Tensor)")
 def _gating(x: torch.Tensor, finished: Optional[torch.Tensor] = None, k: int = 1) -> tuple[torch.Tensor, ...]:
-    """Return the highest `k` probabilities, their experts, and the rows of an order by choice."""
+    """Return for each token its `k` highest probabilities, the numbers of their experts, and row numbers.
+
+    The row numbers count all first choices, then all second choices, and so on.
+    """
     refuse("npu_moe_gating_top_k_softmax", finished=finished)
     values, experts = torch.softmax(x.float(), -1).topk(k, -1)
     rows = torch.arange(experts.numel(), dtype=torch.int32).view(k, -1).t().contiguous().view(experts.shape)
@@ -147,7 +155,12 @@ def _scatter_cache(
     cache_mode: Optional[str] = "PA_NZ",
     **options: Any,
 ) -> None:
-    """Write tokens to slots of a cache: blocks, tokens, heads, values; in PA_NZ blocks, parts of H, tokens, 16."""
+    """Write keys and values of tokens to the slots of their caches.
+
+    A cache has the shape (blocks, tokens, heads, size of a head); in the mode PA_NZ it has the shape (blocks, H / 16,
+    tokens, 16), where H is the size of all heads. slot_mapping: for each token block * tokens + position; negative to
+    skip the token.
+    """
     refuse("npu_scatter_pa_kv_cache", **options)
     for tokens, cache in ((key, key_cache), (value, value_cache)):
         _write(tokens, cache, slot_mapping, nz=cache_mode == "PA_NZ")
@@ -169,6 +182,7 @@ def _reshape_and_cache(
 
 
 def _write(tokens: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor, *, nz: bool) -> None:
+    """Write tokens to the slots of a cache. nz: the cache has the shape of the mode PA_NZ."""
     flat = tokens.reshape(tokens.shape[0], -1).to(cache.dtype)
     size = cache.shape[2] if nz else cache.shape[1]
     used = slots.long() >= 0

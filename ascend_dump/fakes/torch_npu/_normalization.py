@@ -1,4 +1,4 @@
-"""Operators of torch_npu between matrix products: norms, activations, rotary embeddings and layouts."""
+"""Operators of torch_npu for norms, activations, rotary embeddings and layouts, computed on the host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 @operator("npu_rms_norm(Tensor self, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)")
 def _rms_norm(x: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6) -> _Pair:
-    """Return the norm over the axes of `gamma`, and the reciprocal of the root mean square."""
+    """Return `x`, normalised over the axes of `gamma`, and the reciprocal of its root mean square."""
     axes = tuple(range(-gamma.dim(), 0))
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(axes, keepdim=True) + epsilon)
@@ -73,7 +73,11 @@ def _swiglu_gradient(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _rotate(x: torch.Tensor, mode: str, sign: int = 1) -> torch.Tensor:
-    """Return `x` with its halves, or its neighbours, swapped and one of them negated."""
+    """Return `x` rotated in its last axis: (a, b) becomes (-b, a).
+
+    mode: "half" rotates the first half (a) with the second half (b), others rotate pairs of neighbours. sign: -1 for
+    the opposite direction.
+    """
     if mode == "half":
         first, second = x.chunk(2, -1)
         return torch.cat((-sign * second, sign * first), -1)
@@ -154,7 +158,7 @@ def _gelu_gradient(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
 
 @operator("npu_confusion_transpose(Tensor self, int[] perm, int[] shape, bool transpose_first) -> Tensor")
 def _confusion_transpose(x: torch.Tensor, perm: Any, shape: Any, transpose_first: bool) -> torch.Tensor:
-    """Return `x` transposed and reshaped, in this order or the other."""
+    """Return `x` transposed and then reshaped; if not transpose_first, reshaped and then transposed."""
     if transpose_first:
         return x.permute(*perm).reshape(shape).clone()
     return x.reshape(shape).permute(*perm).contiguous().clone()
@@ -162,7 +166,10 @@ def _confusion_transpose(x: torch.Tensor, perm: Any, shape: Any, transpose_first
 
 @operator("npu_confusion_transpose_backward(Tensor grad, int[] perm, SymInt[] shape, bool transpose_first) -> Tensor")
 def _confusion_transpose_backward(grad: torch.Tensor, perm: Any, shape: Any, transpose_first: bool) -> torch.Tensor:
-    """Undo the transposition and reshape `grad` to `shape`. transpose_first: the opposite of the forward pass's."""
+    """Undo the transposition and the reshape of a forward pass. Return `grad` in `shape`, the shape of the input.
+
+    transpose_first: the opposite of the argument of the forward pass, because the steps are undone in reverse order.
+    """
     inverse = [perm.index(axis) for axis in range(len(perm))]
     if transpose_first:
         return grad.permute(*inverse).reshape(shape).clone()
@@ -192,7 +199,10 @@ def _scaled_masked_softmax(
 def _one_hot(
     x: torch.Tensor, num_classes: int = -1, depth: int = 1, on_value: float = 1, off_value: float = 0
 ) -> torch.Tensor:
-    """Return float32 values: `off_value` everywhere, and for indices out of range."""
+    """Return float32 values: `on_value` at the index in a new axis of length `depth`, else `off_value`.
+
+    num_classes: the position of the new axis, counted from the end.
+    """
     positions = torch.arange(depth)
     hot = x.unsqueeze(num_classes) == positions.view(-1, *(1,) * (-num_classes - 1))
     return torch.where(hot, float(on_value), float(off_value))

@@ -1,6 +1,8 @@
-"""Operators of torch_npu, `torch.ops.npu.npu_*`: schemas of op-plugin's op_plugin_functions.yaml, computed on the host.
+"""Registration of torch_npu's operators, `torch.ops.npu.npu_*`, which are computed on the host.
 
-Floating types below 32 bits are computed in float32 and rounded once.
+The decorators `operator` and `gradient` collect the functions of `_attention`, `_matmul`, `_moe` and `_normalization`,
+and `register_operators` passes them to PyTorch. The schemas are those of op-plugin's op_plugin_functions.yaml. The
+functions compute types such as float16 and bfloat16 in float32, and round the result once.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ from ascend_dump import NotSupported
 
 __all__ = ["HostOperator", "gradient", "npu_operators", "operator", "refuse", "register_operators", "scalar_type"]
 
-#: All operators of torch_npu, one name a line.
+#: File with the names of all operators of torch_npu, one on each line.
 _NAMES = Path(__file__).with_name("npu_operators.txt")
+#: PyTorch's number of a type (ScalarType) -> the type.
 _SCALAR_TYPES = {
     0: torch.uint8,
     1: torch.int8,
@@ -29,17 +32,20 @@ _SCALAR_TYPES = {
 
 
 class _BackwardPass(NamedTuple):
+    """The backward pass of an operator. save: stores in a context what `backward` needs."""
+
     save: Callable[..., None]
     backward: Callable[..., Any]
 
 
-#: Schema -> function of host tensors.
+#: Schema of an operator -> the function that computes it with host tensors.
 _COMPUTE: dict[str, Callable[..., Any]] = {}
+#: Name of an operator -> its backward pass.
 _BACKWARD_PASSES: dict[str, _BackwardPass] = {}
 
 
 class HostOperator:
-    """An operator as the launcher runs it: with the schema of the device's, and a function of host tensors."""
+    """An operator for the kernel launcher: a call computes it with host tensors. It has the operator's schema."""
 
     def __init__(self, overload: Any, compute: Callable[..., Any]) -> None:
         self._overload = overload
@@ -54,7 +60,7 @@ class HostOperator:
 
 
 def operator(schema: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that registers a function of host tensors as the operator of this schema."""
+    """Return a decorator. It registers a function, which takes host tensors, as the operator with this schema."""
 
     def add(compute: Callable[..., Any]) -> Callable[..., Any]:
         _COMPUTE[schema] = compute
@@ -66,11 +72,12 @@ def operator(schema: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def gradient(name: str, save: Callable[..., None]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that registers the backward pass of an operator.
 
-    save: stores in a context what the pass needs, from the inputs, the keyword inputs and the output.
+    save: stores in the context `ctx` what the backward pass needs. Its further arguments are the inputs, the keyword
+    inputs if the operator has any, and the output.
     """
 
     def setup(ctx: Any, *inputs: Any, **keywords: Any) -> None:
-        # The operators do not read zeros for outputs without a gradient.
+        # For outputs without a gradient, PyTorch then passes None instead of a tensor of zeros.
         ctx.set_materialize_grads(False)
         save(ctx, *inputs, **keywords)
 
@@ -82,7 +89,10 @@ def gradient(name: str, save: Callable[..., None]) -> Callable[[Callable[..., An
 
 
 def register_operators(run: Callable[..., Any]) -> torch.library.Library:
-    """Define the operators, which `run` computes on the device. Returns their library, to be kept."""
+    """Define all operators in PyTorch, and return the library. They exist as long as the library object.
+
+    run: runs an operator on the device.
+    """
     library = torch.library.Library("npu", "FRAGMENT")
     for schema, compute in _COMPUTE.items():
         library.define(schema)
@@ -97,23 +107,29 @@ def register_operators(run: Callable[..., Any]) -> torch.library.Library:
 
 
 def npu_operators(missing: Callable[[str], Any]) -> dict[str, Any]:
-    """Return the operators of `torch_npu` by name. missing: makes the function for a name that the fake lacks."""
+    """Return all operators of torch_npu by name. missing: returns a stand-in for an operator that the fake lacks."""
     computed = {schema.partition("(")[0].partition(".")[0] for schema in _COMPUTE}
     names = computed.union(_NAMES.read_text(encoding="ascii").split())
     return {name: getattr(torch.ops.npu, name) if name in computed else missing(name) for name in sorted(names)}
 
 
 def refuse(name: str, **arguments: Any) -> None:
-    """Raise NotSupported for the first argument that is given: not None, False or 0."""
+    """Raise NotSupported if one of these arguments is set, that is, not None, False or 0.
+
+    name: the operator, which the fake computes only without these arguments.
+    """
     for argument, value in arguments.items():
         if value is not None and not (isinstance(value, (bool, int, float)) and not value):
             raise NotSupported(
-                f"the fake torch_npu computes {name} without {argument}, and it is given", hint="leave it out"
+                f"the fake torch_npu computes {name} only without the argument {argument}", hint=f"leave out {argument}"
             )
 
 
 def scalar_type(number: Optional[int], default: torch.dtype) -> torch.dtype:
-    """Return the dtype with PyTorch's number. Raises NotSupported for a number of CANN."""
+    """Return the dtype with PyTorch's number `number`, or `default` for None.
+
+    Raises NotSupported for other numbers, such as CANN's numbers of types.
+    """
     if number is None:
         return default
     if number not in _SCALAR_TYPES:

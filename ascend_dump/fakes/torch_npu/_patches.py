@@ -1,4 +1,4 @@
-"""Changes of the fake `torch_npu` to the real PyTorch, for the duration of its installation."""
+"""The changes that the fake `torch_npu` makes to PyTorch while it is installed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OWNERS = (
 
 
 class _Devices:
-    """The devices of a process: each is the one simulated device, under its number."""
+    """The devices of a process. All are the same simulated device, which gets the number of the device in use."""
 
     def __init__(self, process: Process, current_stream: Callable[[int], Any]) -> None:
         self._npu = process.runtime.npu
@@ -46,7 +46,7 @@ class _Devices:
     def use(self, index: Optional[int]) -> int:
         runtime = self._process.runtime
         runtime.lazy_init()
-        # PyTorch fills in 0 for a device without a number: it is the current one then.
+        # PyTorch passes 0 for a device without a number. So 0 means the current device here.
         number = index or runtime.current
         runtime.check_device(number)
         return number
@@ -62,7 +62,10 @@ class _Devices:
 
 @contextlib.contextmanager
 def patched(process: Process, torch_npu_npu: Any) -> Iterator[None]:
-    """Register the device as torch_npu does, and run its operators as kernels of the process's device."""
+    """Install the device in PyTorch, as importing torch_npu does, and undo all changes at the end of the block.
+
+    torch_npu_npu: the module `torch_npu.npu`, which becomes `torch.npu`.
+    """
     register_hccl()
     if not hasattr(torch, "npu"):
         torch.npu = _without_devices()
@@ -72,7 +75,7 @@ def patched(process: Process, torch_npu_npu: Any) -> Iterator[None]:
         undo.callback(torch._C._set_multithreading_enabled, torch._C._is_multithreading_enabled())
         undo.enter_context(replace((torch, "npu", torch_npu_npu), (torch, "Generator", Generator)))
         undo.enter_context(replace(*((torch.accelerator, name, getattr(torch_npu_npu, name)) for name in names)))
-        # It keeps the module of each device.
+        # The function caches the module of each device.
         torch.get_device_module.cache_clear()
         undo.callback(torch.get_device_module.cache_clear)
         sys.modules["torch.npu"] = torch_npu_npu
@@ -86,13 +89,13 @@ def patched(process: Process, torch_npu_npu: Any) -> Iterator[None]:
 
 
 def _without_devices() -> ModuleType:
-    """Return the module that stands for the device while no fake is installed.
+    """Return the module `torch.npu` for the time when no fake is installed. It reports that there is no device.
 
-    The name of the device cannot be taken back, and `torch.compile` asks the module of each accelerator.
+    It is needed because PyTorch keeps the device type `npu`, and `torch.compile` asks the module of each device type.
     """
     module = ModuleType("torch.npu")
     functions: dict[str, Any] = {"is_available": bool, "device_count": int, "is_initialized": bool}
-    # A process in a bad fork is not seeded.
+    # PyTorch does not seed the device of a process for which `_is_in_bad_fork` returns True.
     functions.update(_is_in_bad_fork=lambda: True, manual_seed_all=lambda seed: None)
     vars(module).update(functions)
     return module
@@ -100,7 +103,7 @@ def _without_devices() -> ModuleType:
 
 @contextlib.contextmanager
 def _pinned_memory() -> Iterator[None]:
-    """Take pinned memory from the host's own: PyTorch has no allocator for a device in Python."""
+    """Let pinned memory be ordinary host memory, because PyTorch cannot pin memory for a device written in Python."""
     pinned = WeakTensorKeyDictionary()
 
     def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
@@ -117,10 +120,10 @@ def _pinned_memory() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _methods() -> Iterator[None]:
-    """Give tensors, modules and storages their methods for the device."""
+    """Add the methods for the device, such as `Tensor.npu` and `Module.npu`, and remove them at the end."""
     before = {owner: dict(vars(owner)) for owner in _OWNERS}
     try:
-        if not hasattr(torch.Tensor, "is_npu"):  # of an installation around this one
+        if not hasattr(torch.Tensor, "is_npu"):  # an outer installation may have added them
             torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
         with replace(
             (torch.UntypedStorage, "__new__", _new_storage),
@@ -139,7 +142,7 @@ _plain_new = torch.UntypedStorage.__new__
 
 
 def _new_storage(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-    """Return a storage on the device, for which PyTorch has no allocator if the device is written in Python."""
+    """Return a new storage. On the device it is made of a host tensor: PyTorch cannot allocate memory there."""
     if device is None or torch.device(device).type != "npu":
         return _plain_new(cls, *args, **kwargs, **({} if device is None else {"device": device}))
     size = args[0] if args else kwargs.get("size", 0)

@@ -1,8 +1,9 @@
-"""The process around the fake `torch_npu`: when the NPU is initialised, and its two dump interfaces.
+"""The state of torch_npu's C++ code in one process: the initialisation of the NPU, and the two dump interfaces.
 
-Sources: torch_npu 2.13, npu_sys_ctrl.cpp (initialisation, acl_default.json), Module.cpp (`_npu_initDump` and the other
-two raise what acl refuses), EnvVariables.cpp and OptionRegister.cpp (`mdldumpswitch` and `mdldumpconfigpath` wait for
-the initialisation, and drop acl's return codes); Ascend/pytorch 9e73e708, csrc/core/npu (the overflow mode).
+One dump interface (Module.cpp: `_npu_initDump`, `_npu_setDump`, `_npu_finalizeDump`) raises an error if acl refuses a
+call. The other one (EnvVariables.cpp, OptionRegister.cpp: the options `mdldumpswitch` and `mdldumpconfigpath`) waits
+until the NPU is initialised, and ignores acl's return codes. Sources: torch_npu 2.13, these files and npu_sys_ctrl.cpp
+(initialisation, acl_default.json); Ascend/pytorch 9e73e708, csrc/core/npu (the overflow mode).
 """
 
 from __future__ import annotations
@@ -23,18 +24,19 @@ if TYPE_CHECKING:
 
 __all__ = ["TorchNpuRuntime"]
 
-#: Names a configuration file for aclInit, instead of torch_npu's own.
+#: The variable that names a configuration file for aclInit, instead of torch_npu's own file.
 INIT_CONFIG = "TORCH_ACL_INIT_CONFIG_PATH"
 _OWN_CONFIG = Path(__file__).with_name("_acl_default.json")
 _ACL_DUMP_DATA = "ACL_DUMP_DATA"
-#: ACL_ERROR_RT_INVALID_DEVICEID.
+#: acl's code ACL_ERROR_RT_INVALID_DEVICEID.
 _INVALID_DEVICEID = 107001
-#: Names the devices that a process sees.
+#: The variable that lists the devices that a process sees.
 VISIBLE_DEVICES = "ASCEND_RT_VISIBLE_DEVICES"
 
-#: Beginnings of the names of devices that have the mode of Inf and NaN.
+#: Name prefixes of the devices on which results out of range are Inf and NaN unless the user disables that mode.
 _INF_NAN_SOCS = ("Ascend910B", "Ascend910_93")
 
+#: The sentences with which torch_npu explains acl's codes.
 _WORDS = {
     AclError.INVALID_PARAM: "The input parameter is invalid.",
     AclError.UNINITIALIZE: "ACL is not initialized.",
@@ -47,7 +49,7 @@ _WORDS = {
 
 
 class TorchNpuRuntime:
-    """The state of torch_npu's C++ side in one process."""
+    """The state of torch_npu's C++ code in one process."""
 
     def __init__(self, npu: Npu) -> None:
         self.npu = npu
@@ -61,15 +63,15 @@ class TorchNpuRuntime:
     # Initialisation.
 
     def lazy_init(self) -> None:
-        """Initialise the NPU once. Raises RuntimeError if acl refuses."""
+        """Initialise the NPU, at the first call only. Raises RuntimeError if acl refuses a call."""
         if self.initialised:
             return
         self._check(self._acl.init(self._init_config()), "aclInit", but=AclError.REPEAT_INITIALIZE)
-        by_environment = _is_on(os.environ.get(_ACL_DUMP_DATA, ""))
-        if by_environment:
+        is_dump_requested = _is_on(os.environ.get(_ACL_DUMP_DATA, ""))
+        if is_dump_requested:
             self._check(self._acl.init_dump(), "aclmdlInitDump()")
         self._check(self._acl.set_device(self.npu.device_id), "aclrtSetDevice")
-        if by_environment:
+        if is_dump_requested:
             self._check(self._acl.set_dump("acl.json"), "aclmdlSetDump(aclConfigPath)")
         for option in self._waiting:
             option()
@@ -78,8 +80,9 @@ class TorchNpuRuntime:
         self.initialised = True
 
     def supports_inf_nan(self) -> bool:
-        """Return True if results out of range are Inf and NaN, and False in saturation mode.
+        """Return True if results out of range are Inf and NaN, False if they saturate at the largest number.
 
+        Raises RuntimeError for settings that the device does not support.
         (NpuVariables.cpp:75, npu_sys_ctrl.cpp:264)
         (assumption torch_npu.overflow_mode)
         """
@@ -109,7 +112,7 @@ class TorchNpuRuntime:
             raise RuntimeError(f"User acl json {path} lacks 'defaultDevice' object, required for lazy set_device mode.")
         return path
 
-    # The interface that raises.
+    # The dump interface that raises errors.
 
     def init_dump(self) -> None:
         self._check(self._acl.init_dump(), "aclmdlInitDump()")
@@ -122,7 +125,7 @@ class TorchNpuRuntime:
     def finalize_dump(self) -> None:
         self._check(self._acl.finalize_dump(), "aclmdlFinalizeDump()")
 
-    # The interface that drops return codes.
+    # The dump interface that ignores return codes.
 
     def set_option(self, options: dict[str, str]) -> None:
         # (assumption torch_npu.waiting_interface)
@@ -133,7 +136,7 @@ class TorchNpuRuntime:
                 self.when_initialised(functools.partial(self._acl.set_dump, value))
 
     def when_initialised(self, call: Callable[[], object]) -> None:
-        """Make a call at the initialisation, at once after it."""
+        """Call a function when the NPU is initialised; at once if it is initialised already."""
         if self.initialised:
             call()
         else:
@@ -142,9 +145,10 @@ class TorchNpuRuntime:
     # Device.
 
     def device_count(self) -> int:
-        """Return the number of visible devices, which CANN reads from the environment; at least one for each process.
+        """Return the number of devices that the process sees.
 
-        Without that variable there are as many as torchrun starts processes here.
+        ASCEND_RT_VISIBLE_DEVICES lists them. Without this variable there is one for each process that torchrun starts
+        on this machine (LOCAL_WORLD_SIZE), and enough for the number of this process's own device.
         """
         visible = self.npu.environ.get(VISIBLE_DEVICES)
         if visible is not None:
@@ -169,6 +173,7 @@ class TorchNpuRuntime:
         self._check(self._acl.synchronize_device(), "aclrtSynchronizeDevice")
 
     def _check(self, code: int, call: str, *, but: int = AclError.SUCCESS) -> None:
+        """Raise torch_npu's RuntimeError for a code other than SUCCESS and `but`. call: name of acl's function."""
         # (assumption torch_npu.checked_interface)
         if code in (AclError.SUCCESS, but):
             return

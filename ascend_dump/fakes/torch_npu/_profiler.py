@@ -1,4 +1,4 @@
-"""`torch_npu.profiler` and `torch_npu.npu.mstx`: programs with them run, and no trace is written."""
+"""`torch_npu.profiler` and `torch_npu.npu.mstx`. Programs that use them run, but no trace is written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _METRICS = (
 
 
 class Profile:
-    """A profiler that counts steps. `on_trace_ready` is not called: there is no trace."""
+    """A profiler that only counts steps. `on_trace_ready` is not called, because there is no trace."""
 
     def __init__(self, **settings: Any) -> None:
         self.step_num = 0
@@ -56,7 +56,7 @@ class Profile:
 
 
 class ExperimentalConfig:
-    """Settings of the profiler, which are stored."""
+    """Settings of the profiler. They are stored as attributes, and have no effect."""
 
     def __init__(self, **settings: Any) -> None:
         self.__dict__.update(settings)
@@ -93,7 +93,7 @@ def make_profiler() -> dict[str, Any]:
 
 
 def make_mstx() -> Any:
-    """Return `torch_npu.npu.mstx`: marks of a profile, which do nothing."""
+    """Return the namespace `torch_npu.npu.mstx`. Its functions, which mark events in a profile, do nothing."""
 
     @contextlib.contextmanager
     def annotate(message: str = "", stream: Any = None, domain: str = "default") -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Attributes that are set for the duration of a block."""
+"""A context manager that sets attributes for the duration of a block."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _ABSENT = object()
 
 @contextlib.contextmanager
 def replace(*attributes: tuple[Any, str, Any]) -> Iterator[None]:
-    """Set attributes, given as owner, name and value, for the duration of the block."""
+    """Set attributes for the duration of the block. attributes: tuples of owner, name and value.
+
+    At the end an attribute gets its old value back; one that the owner itself did not have is deleted.
+    """
     with contextlib.ExitStack() as undo:
         for owner, name, value in attributes:
             undo.callback(_put, owner, name, owner.__dict__.get(name, _ABSENT))

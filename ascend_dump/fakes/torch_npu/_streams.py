@@ -1,4 +1,4 @@
-"""Streams and events of the simulated NPU: work is done when it is requested, so there is nothing to wait for."""
+"""Streams and events of the simulated NPU. Kernels run when they are requested, so there is nothing to wait for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NPU = torch._C._autograd.DeviceType.PrivateUse1.value
 
 
 class Stream(torch.Stream):  # type: ignore[misc]  # torch is not typed where mypy runs
-    """A stream of one device. The stream with the number 0 is the default one."""
+    """A stream of one device. The stream with number 0 is the default stream."""
 
     _numbers = itertools.count(1)
 
@@ -27,7 +27,7 @@ class Stream(torch.Stream):  # type: ignore[misc]  # torch is not typed where my
 
     @property
     def npu_stream(self) -> int:
-        """The address of the stream, here its number."""
+        """The number of the stream. On a device it is the stream's address."""
         return int(self.stream_id)
 
     def synchronize(self) -> None:
@@ -59,18 +59,18 @@ class Stream(torch.Stream):  # type: ignore[misc]  # torch is not typed where my
 
 
 class ExternalStream(Stream):
-    """A stream that the program created with acl."""
+    """A stream that the program itself created with acl."""
 
     def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> Any:
         return super().__new__(cls, device, stream_id=stream_ptr)
 
 
 class SyncLaunchStream(Stream):
-    """A stream without a queue of tasks on the host."""
+    """A stream that on a device has no task queue on the host. Here it is like other streams."""
 
 
 class Event:
-    """A point in a stream; the time between two of them is the host's."""
+    """A point in a stream. Times are those of the host's clock."""
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
         self._timed = enable_timing
@@ -92,13 +92,16 @@ class Event:
         return None
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Return the milliseconds to another event. Raises RuntimeError for events without times."""
+        """Return the milliseconds from this event to another one.
+
+        Raises RuntimeError if one of them is not recorded, or was created without timing.
+        """
         if not self._timed or not end_event._timed or self._recorded is None or end_event._recorded is None:
             raise RuntimeError("Both events must be recorded, and created with enable_timing=True")
         return (end_event._recorded - self._recorded) * 1000
 
     def recorded_time(self) -> float:
-        """Return the milliseconds at which it was recorded, since an unspecified point in time."""
+        """Return the time of the event in milliseconds since an unspecified moment; 0 if it is not recorded."""
         return (self._recorded or 0.0) * 1000
 
 
@@ -107,14 +110,14 @@ class ExternalEvent(Event):
 
 
 class _CurrentStreams(threading.local):
-    """The current streams of one thread by the number of the device."""
+    """The current stream of each device in one thread, by the number of the device."""
 
     def __init__(self) -> None:
         self.by_device: dict[int, Stream] = {}
 
 
 def make_streams(current_device: Callable[[], int]) -> dict[str, Any]:
-    """Return the classes of streams and events in `torch_npu.npu`, and the functions about the current stream."""
+    """Return the members of `torch_npu.npu` for streams and events. current_device: returns the current device."""
     streams = _CurrentStreams()
 
     def default_stream(device: Any = None) -> Stream:
@@ -134,7 +137,7 @@ def make_streams(current_device: Callable[[], int]) -> dict[str, Any]:
         return current_device() if index is None else index
 
     class StreamContext:
-        """`with torch.npu.stream(s):`; it does nothing for None."""
+        """The context manager of `with torch.npu.stream(s):`. For None it does nothing."""
 
         def __init__(self, stream_ctx: Optional[Stream]) -> None:
             self.stream = stream_ctx

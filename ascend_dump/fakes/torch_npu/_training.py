@@ -1,7 +1,7 @@
-"""`torch_npu.npu.amp` and `torch_npu.optim`: PyTorch's own classes for the device.
+"""`torch_npu.npu.amp` and `torch_npu.optim`, made of PyTorch's own classes.
 
-The fused optimizers of torch_npu compute on tensors that combine all parameters of a group; these compute the same for
-each parameter.
+The fused optimizers of torch_npu combine all parameters of a group in one tensor. The classes here compute the same
+for one parameter after the other.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _MISSING = ("NpuFusedAdamP", "NpuFusedBertAdam", "NpuFusedLamb", "NpuFusedOptimi
 
 
 class autocast(torch.amp.autocast_mode.autocast):  # type: ignore[misc]  # noqa: N801  (torch_npu's name); torch is not typed here
-    """`torch.autocast("npu")`, in float16 by default."""
+    """`torch.autocast("npu")` with float16 as default type."""
 
     def __init__(self, enabled: bool = True, dtype: torch.dtype = torch.float16, cache_enabled: bool = True) -> None:
         super().__init__("npu", enabled=enabled, dtype=dtype, cache_enabled=cache_enabled)
 
 
 class GradScaler(torch.amp.GradScaler):  # type: ignore[misc]  # torch is not typed where mypy runs
-    """`torch.amp.GradScaler("npu")`. dynamic: False for a scale that does not change."""
+    """`torch.amp.GradScaler("npu")`. dynamic: if False, the scale does not change."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ def make_amp() -> dict[str, Any]:
 
 
 def make_autocast() -> dict[str, Any]:
-    """Return the functions about automatic mixed precision in `torch_npu.npu`."""
+    """Return the functions of `torch_npu.npu` for automatic mixed precision."""
     return {
         "get_amp_supported_dtype": lambda: [torch.float16, torch.bfloat16, torch.float32],
         "is_autocast_enabled": lambda: torch.is_autocast_enabled("npu"),
@@ -91,7 +91,10 @@ def _optimizer(name: str, plain: Any) -> Any:
             super().__init__(params, *args, **kwargs, foreach=False)
 
         def clip_grad_norm_fused_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-            """Clip the gradients of all parameters by their common norm, and return it."""
+            """Scale the gradients of all parameters so that their common norm is at most `max_norm`.
+
+            Returns the norm before.
+            """
             parameters = [parameter for group in self.param_groups for parameter in group["params"]]
             return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, foreach=False)
 

@@ -1,6 +1,7 @@
-"""`torch_npu.contrib.transfer_to_npu`: programs for CUDA run on the NPU. Source: torch_npu 2.13, that module.
+"""`torch_npu.contrib.transfer_to_npu`, which lets programs that were written for CUDA run on the NPU.
 
-Less than there: `torch.jit`, inductor, profilers of third parties and the libraries in `apis_config.json`.
+Source: this module of torch_npu 2.13. Left out are its changes of `torch.jit`, inductor, profilers of third parties
+and the libraries in `apis_config.json`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _METHODS = (*("new_empty", "new_empty_strided", "new_full", "new_ones", "new_ten
 
 @contextlib.contextmanager
 def transferred(torch_npu: Any) -> Iterator[None]:
-    """Give the names of CUDA the NPU for the duration of the block."""
+    """Let the names of PyTorch for CUDA mean the NPU for the duration of the block."""
     npu = torch_npu.npu
     public = [name for name in vars(npu) if not name.startswith("__")]
     with contextlib.ExitStack() as undo:
@@ -56,7 +57,7 @@ def _put(undo: contextlib.ExitStack, owner: Any, name: str, value: Any) -> None:
 
 
 def _wrapped() -> list[tuple[Any, tuple[str, ...]]]:
-    """Return the functions that get devices, by their owners."""
+    """Return pairs of an owner and the names of its functions whose arguments may name a CUDA device."""
     wrapped: list[tuple[Any, tuple[str, ...]]] = [
         (torch, _FACTORIES),
         (torch.nn.Module, ("to", "to_empty")),
@@ -78,6 +79,7 @@ def _wrapped() -> list[tuple[Any, tuple[str, ...]]]:
 
 
 def _with_npu(function: Any) -> Any:
+    """Return a function that replaces CUDA devices in its arguments by the NPU, and calls `function`."""
     numbers = getattr(function, "__name__", "") in ("to", "to_empty")
 
     @functools.wraps(function, updated=())
@@ -90,7 +92,7 @@ def _with_npu(function: Any) -> Any:
 
 
 def _npu(value: Any, *, numbers: bool = False) -> Any:
-    """Return the NPU for a device of CUDA, and hccl for nccl."""
+    """Return an argument with the NPU in place of CUDA, and hccl in place of nccl. numbers: integers are devices."""
     if isinstance(value, str):
         return value.replace("cuda", "npu").replace("nccl", "hccl")
     if isinstance(value, torch.device) and value.type == "cuda":

@@ -1,4 +1,4 @@
-"""Types of `torch_npu.npu` such as `FloatTensor`, and PyTorch's generator for the device."""
+"""The tensor types of `torch_npu.npu`, such as `FloatTensor`, and the class that replaces `torch.Generator`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _TYPES = {
 
 
 class _TensorType(type):
-    """The type of tensors of one dtype on the device: a call makes one; `isinstance` compares dtype and device."""
+    """The metaclass of types such as `FloatTensor`.
+
+    Calling the type returns a tensor of its dtype on the device. `isinstance` compares dtype and device.
+    """
 
     dtype: torch.dtype
 
@@ -37,7 +40,7 @@ class _TensorType(type):
 
 
 class _StorageType(type):
-    """The type of storages of one dtype on the device."""
+    """The metaclass of types such as `FloatStorage`. Calling the type returns a storage of its dtype on the device."""
 
     dtype: torch.dtype
 
@@ -56,14 +59,17 @@ def make_tensor_types() -> dict[str, Any]:
 
 
 class _AnyGenerator(type(torch.Generator)):  # type: ignore[misc]  # the class of a class written in C
-    """`isinstance(g, torch.Generator)` stays true for PyTorch's own generators."""
+    """The metaclass of `Generator`: `isinstance(g, torch.Generator)` is also true for PyTorch's own generators."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return type.__instancecheck__(torch._C.Generator, instance)
 
 
 class Generator(torch._C.Generator, metaclass=_AnyGenerator):  # type: ignore[misc]  # torch is not typed where mypy runs
-    """`torch.Generator`, which for the device is one of the host: PyTorch has none for a device in Python."""
+    """The replacement of `torch.Generator`.
+
+    PyTorch has no generator for a device written in Python. So a generator for the device is one of the host.
+    """
 
     def __new__(cls, device: Any = "cpu") -> Any:
         requested = torch.device(device)

@@ -1,8 +1,9 @@
-"""The kernels that bring a view in order, and those behind a call that write its result to a view.
+"""The kernels that put a view in order before an API call, and those that write a result to a view after it.
 
-An API of aclnn computes on tensors in memory order. The rules are those of `Contiguous` and `ViewCopy` in
-hicann/ops-math c4193324, conversion/contiguous/op_host/op_api/contiguous.cpp:286-418 and 616-713, without their list of
-three layouts that always take AsStrided.
+A tensor is *in order* if its elements are in memory in the order of its dimensions, without gaps. APIs of aclnn compute
+on such tensors. The rules are those of `Contiguous` and `ViewCopy` in hicann/ops-math c4193324,
+conversion/contiguous/op_host/op_api/contiguous.cpp:286-418 and 616-713. Only their list of three layouts that always
+use AsStrided is left out.
 """
 
 from __future__ import annotations
@@ -20,16 +21,19 @@ if TYPE_CHECKING:
 
 __all__ = ["DeviceTensor", "brought_in_order", "written_to"]
 
-#: Rows of so many elements are faster with AsStrided than with a slice and a transpose.
+#: CANN prefers AsStrided to a slice and a transpose if the length of a row is a multiple of this number of elements.
 _ALIGNED_ROW = 64
 
 
 class DeviceTensor(NamedTuple):
-    """A tensor of the device: its storage as an array of one dimension, and its view of it.
+    """A tensor of the device.
 
-    An API call reports the storage (op_plugin/utils/op_api_common.cpp:256), without the offset of the view (opbase,
-    op_dfx.cpp:792), and a kernel the elements of the view. address: of the storage on the device.
-    (assumption torch_npu.levels)
+    storage  the whole storage, as an array with one dimension
+    view     the tensor's view of the storage
+    address  the address of the storage on the device
+
+    In a dump, an API call has the storage (op_plugin/utils/op_api_common.cpp:256), without the offset of the view
+    (opbase, op_dfx.cpp:792). A kernel has the elements of the view. (assumption torch_npu.levels)
     """
 
     storage: _Array
@@ -40,7 +44,7 @@ class DeviceTensor(NamedTuple):
         return bool(self.view.flags.c_contiguous)
 
     def memory_order(self) -> _Array:
-        """Return the dimensions in their order in memory: a transposed matrix as the one it was made of."""
+        """Return the view with its dimensions in the order of memory: for a transposed matrix the original matrix."""
         order = sorted(range(self.view.ndim), key=lambda axis: -self.view.strides[axis])
         transposed: _Array = self.view.transpose(order)
         return transposed
@@ -52,13 +56,17 @@ class DeviceTensor(NamedTuple):
 
     @property
     def offset(self) -> int:
-        """The first element of the view in the storage."""
+        """The index in the storage of the view's first element."""
         first, storage = (array.__array_interface__["data"][0] for array in (self.view, self.storage))
         return int(first - storage) // self.view.itemsize
 
 
 class _Axis(NamedTuple):
-    """An axis that is neither repeated nor of length 1. position: among such axes of the view."""
+    """An axis of a view that is neither repeated (stride 0) nor of length 1.
+
+    stride    in elements
+    position  its number among such axes of the view
+    """
 
     stride: int
     position: int
@@ -66,7 +74,7 @@ class _Axis(NamedTuple):
 
 
 def brought_in_order(tensor: DeviceTensor) -> tuple[list[Kernel], _Array]:
-    """Return the kernels that bring a view in order, and its elements in order: no kernels if it is in order."""
+    """Return the kernels that put a view in order, and its elements in order. If it is in order, there is no kernel."""
     ordered: _Array = np.asarray(tensor.view, order="C")
     if tensor.is_in_order() or not ordered.size:
         return [], ordered
@@ -89,7 +97,10 @@ def brought_in_order(tensor: DeviceTensor) -> tuple[list[Kernel], _Array]:
 
 
 def written_to(target: DeviceTensor, result: _Array, before: _Array) -> list[Kernel]:
-    """Return the kernel that writes a result to a view that is not in order; before: the storage before."""
+    """Return the kernel that writes a result to a view that is not in order; none for a view in order.
+
+    before: the storage of the view before the call.
+    """
     if target.is_in_order() or not result.size:
         return []
     axes = _axes(target)
@@ -114,7 +125,7 @@ def _are_in_order(axes: Sequence[_Axis]) -> bool:
 
 
 def _once(tensor: DeviceTensor) -> _Array:
-    """Return the view with repeated axes of length 1."""
+    """Return the view without repetition: axes with stride 0 have length 1."""
     index = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.strides)
     once: _Array = tensor.view[index]
     return once
@@ -125,7 +136,7 @@ def _by_stride_of(tensor: DeviceTensor) -> list[int]:
 
 
 def _repeated(ordered: _Array, once: _Array) -> list[Kernel]:
-    """Return the kernels of a broadcast: flags are repeated as integers."""
+    """Return the kernels that repeat `once` to the shape of `ordered`. Booleans are cast to integers and back."""
     source = np.asarray(once, order="C")
     if ordered.dtype != bool:
         return [Kernel("BroadcastToAiCore", [source], [ordered])]
@@ -138,9 +149,9 @@ def _repeated(ordered: _Array, once: _Array) -> list[Kernel]:
 
 
 def _cut(tensor: DeviceTensor, axes: Sequence[_Axis]) -> Optional[Kernel]:
-    """Return the kernel that reads the view as a box of its storage; None if it is no such box.
+    """Return the kernel that reads the view as a box of its storage; None if the view is not a box.
 
-    axes: with descending strides
+    A box is what a slice of a multi-dimensional array selects. axes: those of the view, by descending stride.
     """
     shape, strides = [axis.length for axis in axes], [axis.stride for axis in axes]
     if len(axes) == 1:
@@ -159,7 +170,7 @@ def _cut(tensor: DeviceTensor, axes: Sequence[_Axis]) -> Optional[Kernel]:
 
 
 def _rows(strides: Sequence[int], block: int) -> list[int]:
-    """Return the strides of the storage whose innermost axis has this length."""
+    """Return the strides of the storage as an array with rows of `block` elements."""
     units = [block, 1]
     for outer in reversed(strides[:-2]):
         units.insert(0, outer // units[0] * units[0])
@@ -169,7 +180,10 @@ def _rows(strides: Sequence[int], block: int) -> list[int]:
 def _box(
     name: str, tensor: DeviceTensor, units: Sequence[int], strides: Sequence[int], shape: Sequence[int]
 ) -> Optional[Kernel]:
-    """Return the kernel that reads a box; None if it is not inside. units: the strides of the storage as it is cut."""
+    """Return the kernel that reads a box; None if the box is not inside the storage.
+
+    units: the strides of the storage as a multi-dimensional array. strides, shape: those of the box.
+    """
     source = [tensor.storage.size // units[0], *(outer // unit for outer, unit in zip(units, units[1:]))]
     if any(stride % unit for stride, unit in zip(strides, units)):
         return None

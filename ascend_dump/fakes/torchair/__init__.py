@@ -1,1 +1,1 @@
-"""Stand-ins for torchair: the package, and its native module alone."""
+"""Fakes of torchair: one of the whole package, and one of its native module only."""

@@ -1,4 +1,4 @@
-"""Options of `torch.compile(options=…)` for torchair, and the warnings of `get_npu_backend`.
+"""Conversion of the options of `torch.compile(options=…)` to torchair's config, and warnings of `get_npu_backend`.
 
 Source: torchair 2.13, configs/npugraphex_config.py and configs/compiler_config.py.
 """
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_support", "process_kwargs_options"]
 
-#: Option of `torch.compile(options=…)` -> torchair's option. A minus sign: the opposite.
+#: Option of `torch.compile(options=…)` -> path of torchair's option. A minus sign means that the value is negated.
 _COMPILE_OPTIONS = {
     "_vllm_aclnn_static_kernel_sym_index": "experimental_config.aclgraph._aclnn_static_shape_kernel_sym_index",
     "_vllm_aclnn_static_kernel_sym_range": "experimental_config.aclgraph._aclnn_static_shape_kernel_sym_value_range",
@@ -42,9 +42,9 @@ _COMPILE_OPTIONS = {
 
 
 def process_kwargs_options(config: CompilerConfig, keywords: dict[str, Any]) -> None:
-    """Set `torch.compile(options=…)` in the caller's config. Raises ValueError for an unknown option.
+    """Set the options of `torch.compile(options=…)` in `config`. Raises ValueError for an unknown option.
 
-    keywords: PyTorch's keyword arguments of a backend, with the options.
+    keywords: the keyword arguments with which PyTorch calls a backend; the options are under "options".
     """
     for name, value in keywords.get("options", {}).items():
         if name not in _COMPILE_OPTIONS:
@@ -60,7 +60,10 @@ def process_kwargs_options(config: CompilerConfig, keywords: dict[str, Any]) -> 
 
 
 def check_support(config: CompilerConfig) -> None:
-    """Warn as `get_npu_backend` does of the mode reduce-overhead, and of its dump, although the dump works."""
+    """Warn of the mode reduce-overhead, as `get_npu_backend` does.
+
+    The warning says that a dump may have no effect in this mode, although it has.
+    """
     if config.mode.value != "reduce-overhead":
         return
     if config.dump_config.enable_dump:

@@ -1,7 +1,8 @@
-"""torchair's CompilerConfig with its sections and options, and their conversion to GE's options.
+"""torchair's CompilerConfig: its sections and options, and their conversion to options of GE and of graphs.
 
-Source: torchair 2.13, configs/ (compiler_config, dump_config, debug_config, ge_config, experimental_config and the
-smaller ones; 2.14 has the same).
+The method `as_dict` of each section returns two dicts: the local options of one graph, and the global options of the
+process. Source: torchair 2.13, configs/ (compiler_config, dump_config, debug_config, ge_config, experimental_config
+and the smaller ones). Version 2.14 has the same options.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def _distributed() -> Any:
 
 
 def rank_level() -> str:
-    """Return this rank's directory: without an initialised process group, that of a lone process."""
+    """Return the name of this rank's directory. A process without a process group is rank 0 of 1."""
     group = _distributed()
     if group is not None and group.get_world_size() > 1:
         return f"worldsize{group.get_world_size()}_global_rank{group.get_rank()}"
@@ -68,7 +69,7 @@ class _DataDumpConfig(NpuBaseConfig):
         self._fix()
 
     def full_path(self) -> str:
-        """Create and return this rank's directory in the dump path."""
+        """Create this rank's directory below the dump path, and return it."""
         path = os.path.join(self.dump_path.value, rank_level())
         os.makedirs(path, exist_ok=True)
         return path
@@ -118,7 +119,10 @@ class _DebugBase(NpuBaseConfig):
         self._fix(*names)
 
     def full_path(self, name: str) -> Optional[str]:
-        """Return the file of this dump for a name, without creating its directory."""
+        """Return the path of a file of this dump, None if the dump is off. The directory is not created.
+
+        name: the beginning of the file name.
+        """
         if not self.enabled:
             return None
         group = _distributed()
@@ -164,7 +168,7 @@ class _AclGraphDebugConfig(NpuBaseConfig):
         return {name: getattr(self, name).value for name in names}
 
     def as_dict(self, mode: str = _MAX_AUTOTUNE) -> Any:
-        # Local options alone, as in the real class.
+        # The real class returns the local options only, not a pair.
         return self.local()
 
 
@@ -206,7 +210,7 @@ _ExportExperimentalConfig.__name__ = "_ExperimentalConfig"
 
 
 class _ExportConfig(NpuBaseConfig):
-    """Not fixed: any attribute can be set, and an assigned value replaces the option."""
+    """The section `export`. It does not call `_fix`: any attribute can be set, and the value replaces the option."""
 
     def __init__(self) -> None:
         self.export_mode = AnyOf(False, [False, True])
@@ -345,11 +349,11 @@ class _AclGraphConfig:
 
 
 class _NpuGraphExConfig:
-    """The options of `torch.compile(options=…)`, on the class, for later compilations too."""
+    """The options of `torch.compile(options=…)`. They are set on the class, so they stay for later compilations."""
 
 
 class CompilerConfig(NpuBaseConfig):
-    """The config of `get_npu_backend(compiler_config=…)`, read when the first graph is built."""
+    """The argument of `get_npu_backend(compiler_config=…)`. It is read when the first graph is built."""
 
     def __init__(self) -> None:
         self.debug = _DebugConfig()
@@ -370,9 +374,9 @@ class CompilerConfig(NpuBaseConfig):
     def __eq__(self, config: object) -> bool:
         return isinstance(config, CompilerConfig) and dict(_leaves(self)) == dict(_leaves(config))
 
-    __hash__ = None  # type: ignore[assignment]  # a class with __eq__ alone has none
+    __hash__ = None  # type: ignore[assignment]  # as in the real class, which defines __eq__ alone
 
-    def as_dict(self) -> _Dicts:  # type: ignore[override]  # the mode is its own
+    def as_dict(self) -> _Dicts:  # type: ignore[override]  # the mode is an option of this config
         local, shared = super().as_dict(self.mode.value)
         for name in ("post_grad_custom_pre_pass", "post_grad_custom_post_pass"):
             local.pop(name, None)
@@ -380,11 +384,13 @@ class CompilerConfig(NpuBaseConfig):
 
 
 def _leaves(holder: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the name, with the names of its sections, and the value of each option of a section."""
     for name, value in vars(holder).items():
         if isinstance(value, OptionValue):
             yield prefix + name, value.value
         elif getattr(value, "__dict__", None) and not callable(value):
             yield from _leaves(value, f"{prefix}{name}.")
         else:
-            # A section without attributes is a leaf too, equal only to itself: no two CompilerConfigs are equal.
+            # A section without attributes is yielded as an object, which equals only itself. So no two CompilerConfigs
+            # are equal.
             yield prefix + name, value

@@ -1,7 +1,9 @@
-"""torchair's dumps without GE: the eager dumper's .npy files, and the .pt files of the aclgraph modes.
+"""Two kinds of torchair's dumps that PyTorch writes, without GE: .npy files and .pt files.
 
-Sources: torchair 2.13, fx_dumper.py (names, steps, exceptions), _acl_concrete_graph/utils.py (saved nodes) and
-torch_npu 2.13, npu/graphs.py (names of saved tensors, counted since the start of the process).
+`config.debug.data_dump` runs the graph eagerly and saves .npy files. With a dump, the aclgraph modes (reduce-overhead
+and npugraph_ex) save .pt files. Sources: torchair 2.13, fx_dumper.py (names and steps of .npy files, nodes that are
+not saved) and _acl_concrete_graph/utils.py (nodes that are saved as .pt); torch_npu 2.13, npu/graphs.py (names of .pt
+files, with a number that counts from the start of the process).
 """
 
 from __future__ import annotations
@@ -23,7 +25,11 @@ __all__ = ["NpyDumper", "TensorSaver"]
 
 
 class NpyDumper(GraphRunner):
-    """`config.debug.data_dump`: runs the whole graph eagerly and saves inputs and outputs of each ATen operator."""
+    """The runner for `config.debug.data_dump`: it saves the inputs and outputs of each ATen operator as .npy files.
+
+    The filter of the config is called with each node. It returns the node whose name the files get, or None to save
+    nothing.
+    """
 
     def __init__(self, engine: TorchairEngine, config: CompilerConfig, module: Any) -> None:
         super().__init__(module)
@@ -35,8 +41,8 @@ class NpyDumper(GraphRunner):
     def call(self, node: Any, args: Any, kwargs: Any, *, values: dict[Any, Any]) -> Any:
         import torch
 
-        shown = node if self._filter is None else self._filter(node)
-        if shown is None or node.op != "call_function" or getattr(node.target, "namespace", "") != "aten":
+        named_node = node if self._filter is None else self._filter(node)
+        if named_node is None or node.op != "call_function" or getattr(node.target, "namespace", "") != "aten":
             return super().call(node, args, kwargs, values=values)
         folder = os.path.join(self._config.path or ".", rank_level(), self._name, str(self._step))
         os.makedirs(folder, exist_ok=True)
@@ -49,7 +55,7 @@ class NpyDumper(GraphRunner):
                 array = as_array(value)
             else:
                 array = np.array(value if isinstance(value, (int, float, str, list, tuple)) else str(value))
-            np.save(os.path.join(folder, f"{shown.name}-{node.target}.{port}.{stamp}"), array)
+            np.save(os.path.join(folder, f"{named_node.name}-{node.target}.{port}.{stamp}"), array)
 
         for index, value in enumerate(args):
             if isinstance(value, (list, tuple)) and value and isinstance(value[0], torch.Tensor):
@@ -67,7 +73,7 @@ class NpyDumper(GraphRunner):
 
 
 class TensorSaver(GraphRunner):
-    """The modes reduce-overhead and npugraph_ex: saves the inputs of the graph and the outputs of its nodes."""
+    """The runner for a dump in the aclgraph modes: it saves the graph's inputs and each node's output as .pt files."""
 
     def __init__(self, engine: TorchairEngine, folder: str, module: Any) -> None:
         super().__init__(module)

@@ -1,8 +1,8 @@
-"""torchair's process-wide state: the first graph initialises GE; the options of later graphs must agree with its own.
+"""torchair's state in one process: the options of GE, and the dump JSON that torchair generates.
 
-Sources: torchair 2.13, core/_backend.py (the recorded options, their subset rule) and _ge_concrete_graph/
-fx2ge_converter.py (the generated dump JSON). Delete `fx2ge_converter._set_dump_options_json` for a torchair that
-generates none.
+The first graph initialises GE. Each option of a later graph must have the value that it had for the first graph.
+Sources: torchair 2.13, core/_backend.py (comparison of options) and _ge_concrete_graph/fx2ge_converter.py (dump JSON).
+To simulate a torchair that generates no dump JSON, delete `fx2ge_converter._set_dump_options_json`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DUMP_KEYS", "TorchairEngine"]
 
-#: GE's options of a dump, and their keys in the generated JSON.
+#: GE's dump options, and their keys in the generated dump JSON; "" if the option has no key there.
 DUMP_KEYS = {
     "ge.exec.enableDump": "",
     "ge.exec.dumpPath": "dump_path",
@@ -38,12 +38,13 @@ DUMP_KEYS = {
 
 
 class TorchairEngine:
-    """The graph engine of one process. The two globals are in the modules of the real package.
+    """The graph engine of one process, with four of torchair's modules.
 
-    backend     `torchair.core._backend`: _GLOBAL_COMPILE_OPTION, the options of the first graph
-    converter   `torchair._ge_concrete_graph.fx2ge_converter`: g_cached_dump_root, the dump JSON of all graphs
-    native      `torchair.core._torchair`: the boundary to the device
-    compiler    `torchair.npu_fx_compiler`: applies the options of `torch.compile`
+    backend     `torchair.core._backend`; its global _GLOBAL_COMPILE_OPTION has the options of the first graph
+    converter   `torchair._ge_concrete_graph.fx2ge_converter`; its global g_cached_dump_root is the dump JSON of all
+                graphs, as a dict
+    native      `torchair.core._torchair`, the native module that calls the device
+    compiler    `torchair.npu_fx_compiler`, which applies the options of `torch.compile`
     """
 
     def __init__(self, npu: Npu) -> None:
@@ -79,21 +80,25 @@ class TorchairEngine:
         return f"graph_{self._graphs}"
 
     def count_saved(self, path: str) -> int:
-        """Count the saved files of this name; returns the earlier number since the start of the process."""
+        """Return the number of files that were saved with this path before, and count one more."""
         self._saved[path] = self._saved.get(path, -1) + 1
         return self._saved[path]
 
     def initialize(self, shared: Optional[Mapping[str, str]] = None) -> None:
-        """Pass the global options to GE. Raises ValueError for options that differ from those of the first graph."""
+        """Initialise GE with the global options `shared`.
+
+        Raises ValueError if an option has another value than for the first graph.
+        """
         try:
             options = {**self._recorded(shared), "ge.exec.deviceId": str(self.npu.device_id)}
         except Exception as error:
             raise with_tail(error)  # noqa: B904  (as torchair does)
         options["ge_run_with_torch_npu"] = "1" if "torch_npu" in sys.modules else "0"
         options.update({"ge.exec.allow_hf32": "10", "ge.deterministic": "1", "ge.deterministicLevel": "0"})
-        getattr(self.native, "InitializeGraphEngine")(options)  # noqa: B009  (not bound: tests replace it)
+        getattr(self.native, "InitializeGraphEngine")(options)  # noqa: B009  (looked up here: tests replace it)
 
     def _recorded(self, shared: Optional[Mapping[str, str]]) -> Mapping[str, str]:
+        """Return the options of the first graph. Raises ValueError if `shared` has another value or option."""
         options: Optional[dict[str, str]] = getattr(self.backend, "_GLOBAL_COMPILE_OPTION", None)
         if options is None:
             options = dict(shared or {})
@@ -108,7 +113,7 @@ class TorchairEngine:
         return options
 
     def finalize(self) -> None:
-        """Close the session and drop all compiled functions; the two globals stay.
+        """Close GE's session, and drop all functions that PyTorch compiled. torchair's two globals keep their values.
 
         (assumption torchair.closed_engine)
         """
@@ -118,9 +123,10 @@ class TorchairEngine:
         getattr(self.native, "FinalizeGraphEngine")()  # noqa: B009  (as above)
 
     def write_dump_json(self, options: Mapping[str, str], name: str, ops: Iterable[LoweredOp]) -> None:
-        """Append a graph to the process's dump JSON, in the working directory, and pass the file to the device.
+        """Add a graph to the process's dump JSON, and pass the file to acl.
 
-        Without a dump option nothing is written. Operators in `scope.data_dump()` are listed by type.
+        The file is in `ge_dump_data_json` in the working directory. Nothing is written without a dump option. For
+        operators in `scope.data_dump()`, the JSON lists their types as layers, not their names.
 
         (assumption torchair.json_and_options)
         (assumption torchair.scope)
@@ -149,6 +155,6 @@ class TorchairEngine:
         getattr(self.native, "AclmdlSetDump")(str(file))  # noqa: B009  (as above)
 
     def load(self, name: str, ops: Sequence[Any], *, static_shape: bool) -> int:
-        """Load a graph on the device under the current settings, until the session ends."""
+        """Load a graph on the device, and return the id of the model. It stays loaded until the session ends."""
         self._session.ensure()
         return self._session.load(self.npu.load_model(name, ops=ops, static_shape=static_shape))

@@ -1,7 +1,7 @@
-"""One compiled graph: the FX graph runs on the CPU, and each of its GE operators is reported to the simulated device.
+"""A compiled graph: PyTorch runs its FX nodes on the CPU, and their GE operators are reported to the simulated device.
 
-Source: torchair 2.13, _ge_concrete_graph/fx2ge_converter.py (GeConcreteGraph: its creation and first run) and
-npu_fx_compiler.py (modes, stages, the eager dumper).
+Source: torchair 2.13, _ge_concrete_graph/fx2ge_converter.py (when a graph is created, and what its first run does) and
+npu_fx_compiler.py (modes).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["ConcreteGraph", "GraphRunner", "as_array"]
 
 
 class GraphRunner:
-    """Runs an FX graph node by node in place of GE."""
+    """A function that runs an FX graph node by node on the CPU. Subclasses override `fed`, `call` and `ended`."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -53,6 +53,7 @@ class GraphRunner:
         return result
 
     def fed(self, node: Any, value: Any) -> Any:
+        """Return the value of a placeholder, for the argument `value` of the graph."""
         return value
 
     def call(self, node: Any, args: Any, kwargs: Any, *, values: dict[Any, Any]) -> Any:
@@ -63,18 +64,18 @@ class GraphRunner:
         return getattr(args[0], node.target)(*args[1:], **kwargs)
 
     def ended(self) -> None:
-        """Called after the last node of a run."""
+        """Do nothing: for subclasses, called after the last node of a run."""
 
 
 class _Plan(NamedTuple):
-    """The GE operators of an FX node. changes: the node overwrites its arguments, copied before it runs."""
+    """The GE operators of an FX node. changes: the node overwrites arguments, so they are copied before it runs."""
 
     ops: list[LoweredOp]
     changes: bool
 
 
 class ConcreteGraph(GraphRunner):
-    """A graph of GE. The device loads it at its first run, under the settings at that time.
+    """A graph for GE. The device loads it at its first run, with the dump settings of that time.
 
     (assumption torchair.names_stay)
     """
@@ -113,7 +114,7 @@ class ConcreteGraph(GraphRunner):
 
         from ascend_dump.fakes.torchair._engine import DUMP_KEYS
 
-        # Not when the graph is created: PyTorch would return tensors without memory.
+        # When the graph is created, PyTorch would make fake tensors, which have no memory. So it is done here.
         constants = self._constant_values.items()
         self._constants = {name: torch.tensor(values, dtype=dtype) for name, (values, dtype) in constants}
         shared = dict(self._config.as_dict()[1])
@@ -166,7 +167,7 @@ class ConcreteGraph(GraphRunner):
 
 
 def _has_numbers(node: Any) -> bool:
-    """Return False for an input of the graph with symbolic sizes."""
+    """Return False if the node is an input of the graph, and a size of its tensor is symbolic."""
     import torch
 
     value = node.meta.get("val") if node.op == "placeholder" else None
@@ -174,7 +175,7 @@ def _has_numbers(node: Any) -> bool:
 
 
 def _plan(nodes: Sequence[Any]) -> tuple[dict[Any, _Plan], dict[str, tuple[Any, Any]]]:
-    """Return the GE operators by FX node, and the values and types of the constants by name."""
+    """Return the plan of each FX node that has GE operators, and a pair (values, torch type) for each constant."""
     import torch
 
     plans: dict[Any, _Plan] = {}
@@ -197,7 +198,7 @@ def _plan(nodes: Sequence[Any]) -> tuple[dict[Any, _Plan], dict[str, tuple[Any, 
 
 
 def _port(operand: Any, siblings: Sequence[LoweredOp], plans: dict[Any, _Plan]) -> str:
-    """Return an operand as `name:output` of the operator that computes it; "" for other values."""
+    """Return an operand as `name:output` of the GE operator that computes it; "" if no GE operator does."""
     if isinstance(operand, Inner):
         return f"{siblings[operand.number].name}:0"
     if isinstance(operand, Constant) or operand.op == "placeholder":
@@ -210,7 +211,7 @@ def _port(operand: Any, siblings: Sequence[LoweredOp], plans: dict[Any, _Plan]) 
 
 
 def as_array(tensor: Any) -> _Array:
-    """Return a tensor's values as a numpy array; bfloat16 by its bits."""
+    """Return a tensor, or a number, as a numpy array. bfloat16 becomes the type of ml_dtypes with the same bits."""
     import torch
 
     values = tensor.detach().cpu() if isinstance(tensor, torch.Tensor) else torch.tensor(tensor)

@@ -1,7 +1,8 @@
-"""torchair's conversion of an ATen operator to GE operators, with their names.
+"""Lower ATen operators to GE operators as torchair does, and name the GE operators.
 
-Source: torchair 2.13, _ge_concrete_graph/ge_converter/aten (types) and its graph dumps (names: the type, and a number
-from the second one on). An ATen operator that is not in the tables becomes one operator named after it.
+The name of a GE operator is its type; from the second operator of a type on, a number follows. An ATen operator that
+is not in the tables below becomes one GE operator, whose type is the ATen name in camel case. Sources: torchair 2.13,
+_ge_concrete_graph/ge_converter/aten (types), and graphs that torchair wrote as text (names).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 
 __all__ = ["Constant", "Inner", "LoweredOp", "Namer", "lower"]
 
-#: ATen operators that become one GE operator with the same tensors, for all overloads.
+#: ATen operator, in all its overloads -> type of the one GE operator that it becomes. The tensors are the same.
 _SAME = {
     "_adaptive_avg_pool2d": "AdaptiveAvgPool2d",
     "_log_softmax": "LogSoftmaxV2",
@@ -54,12 +55,17 @@ _SAME = {
     "view": "Reshape",
     "where": "SelectV2",
 }
-#: Nodes of a graph that are not operators of the model.
+#: Functions in FX graphs for which there is no GE operator.
 _NO_OPERATOR = ("sym_size", "sym_stride", "sym_numel", "scope_enter", "scope_exit", "wait_tensor")
 
 
 class Constant(NamedTuple):
-    """An input that becomes a Const of GE. values: integers or numbers. dtype: numpy's."""
+    """An argument that becomes an operator of type Const.
+
+    name    name of that operator
+    values  integers, or one number
+    dtype   name of the type; "" for the type of the FX node's result
+    """
 
     name: str
     values: Union[Sequence[int], float]
@@ -67,7 +73,7 @@ class Constant(NamedTuple):
 
 
 class Inner(NamedTuple):
-    """The output of an earlier GE operator of the same ATen operator, by its number."""
+    """The output of another GE operator of the same FX node. number: its index in the list that `lower` returns."""
 
     number: int
 
@@ -75,8 +81,9 @@ class Inner(NamedTuple):
 class LoweredOp(NamedTuple):
     """One GE operator.
 
-    inputs: FX nodes, constants, and outputs of earlier operators. compute: its output from the values of the inputs;
-    None: the outputs are those of the ATen operator. in_scope: True inside `torchair.scope.data_dump()`.
+    inputs    FX nodes, `Constant` or `Inner` entries
+    compute   returns the output for the values of the inputs; None if the outputs are those of the ATen operator
+    in_scope  True if the operator is inside `torchair.scope.data_dump()`
     """
 
     type: str
@@ -91,7 +98,7 @@ class LoweredOp(NamedTuple):
 
 
 class Namer:
-    """Names in one graph: the type, then type_1, type_2, …"""
+    """A function that returns a new name for an operator of a type in one graph: the type, then type_1, type_2, …"""
 
     def __init__(self) -> None:
         self._used: dict[str, int] = {}
@@ -103,7 +110,10 @@ class Namer:
 
 
 def lower(node: Any, name: Namer) -> list[LoweredOp]:
-    """Return the GE operators of an FX node in the order of execution; none for other nodes."""
+    """Return the GE operators of an FX node, in the order of execution.
+
+    The list is empty for a node that calls no ATen operator, or one of `_NO_OPERATOR`. name: names the operators.
+    """
     packet = getattr(node.target, "overloadpacket", None)
     if packet is None:
         return []
@@ -120,7 +130,7 @@ def lower(node: Any, name: Namer) -> list[LoweredOp]:
 
 
 def _tensors(node: Any) -> Iterator[Any]:
-    """Yield the tensor arguments in order; lists are flattened."""
+    """Yield the FX nodes of the tensor arguments, in order. Lists of tensors are flattened."""
     from torch.utils._pytree import tree_leaves
 
     for leaf in tree_leaves((node.args, node.kwargs)):
@@ -169,7 +179,7 @@ def _binary(kind: str) -> Callable[..., list[LoweredOp]]:
 
 
 def _scalar(node: Any, tensors: tuple[Any, ...], name: Namer) -> tuple[Constant, ...]:
-    """Return the second operand as a Const if it is a number."""
+    """Return the second operand as a constant if it is a number, else nothing."""
     if len(tensors) > 1 or len(node.args) < 2 or not isinstance(node.args[1], (int, float)):
         return ()
     return (Constant(name("Const"), float(node.args[1]), ""),)

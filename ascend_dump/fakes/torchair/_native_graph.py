@@ -1,4 +1,4 @@
-"""A compiled graph of torchair's native module, run operator by operator on the simulated device.
+"""The graph class of torchair's native module. It runs a GE graph operator by operator, and reports them to the device.
 
 Sources: torchair's core/torchair.cpp (arguments and messages), concrete_graph.cpp and the executors (checks of a
 graph and of its outputs).
@@ -22,7 +22,7 @@ __all__ = ["NpuGraph"]
 _CPU, _NPU = 0, 1
 _DATA = ("Data", "RefData")
 _OUTPUT = "NetOutput"
-#: Types for the inputs, constants and outputs of a graph: the device does not run them.
+#: Types that stand for inputs, constants and outputs of a graph: the device does not run them.
 _NO_OPERATOR = frozenset((*_DATA, "Const", "Constant", _OUTPUT))
 _PLAIN_LAYOUT = ("", "ND")
 
@@ -35,7 +35,11 @@ class _Loaded(NamedTuple):
 
 
 class NpuGraph:
-    """`_torchair.TorchNpuGraphBase` on one session. Its methods raise RuntimeError as in the real class."""
+    """The class `_torchair.TorchNpuGraphBase` for one session.
+
+    torchair calls `load`, `set_hint_shape` and `compile` once, and then `run` for each step. The methods raise
+    RuntimeError as in the real class.
+    """
 
     def __init__(self, session: NativeSession, name: str) -> None:
         if not isinstance(name, str):
@@ -56,7 +60,10 @@ class NpuGraph:
         output_dtypes: Sequence[int],
         executor_type: int,
     ) -> None:
-        """Read a serialized ge.proto.ModelDef. output_dtypes: ge::DataType. executor_type: 0 CPU, 1 NPU."""
+        """Read a serialized ge.proto.ModelDef.
+
+        output_dtypes: numbers of ge::DataType. executor_type: 0 for the CPU, 1 for the NPU.
+        """
         invalid = [
             (key, value) for key, value in options.items() if not (isinstance(key, str) and isinstance(value, str))
         ]
@@ -74,7 +81,7 @@ class NpuGraph:
         self._hints = ([list(shape) for shape in inputs_shape], [list(shape) for shape in outputs_shape])
 
     def compile(self) -> None:
-        """Add the graph to the session."""
+        """Mark the graph as compiled, if `load` was called. Raises RuntimeError without an initialised session."""
         self._session.ensure()
         self._compiled = self._loaded is not None
 
@@ -99,7 +106,7 @@ class NpuGraph:
         self._session.ensure()
         loaded, npu = self._loaded, self._session.npu
         if self._model is None or self._model not in npu.models:
-            # The end of a session removes the model and its counter.
+            # The model is loaded in the first run, and again after a session ended: that unloads it.
             self._model, self._steps = self._load_model(loaded.graph), 0
         npu.begin_step(self._model, self._steps)
         self._steps += 1
@@ -116,6 +123,7 @@ class NpuGraph:
         return self._session.load(self._session.npu.load_model(graph.name, ops=nodes, static_shape=static))
 
     def _execute(self, graph: GeGraph, inputs: Sequence[Any], model: int) -> list[Any]:
+        """Compute the operators in order, report them to the device, and return the inputs of NetOutput."""
         # (assumption torchair.names_stay)
         npu = self._session.npu
         values: dict[str, tuple[Any, ...]] = {}
@@ -136,12 +144,12 @@ class NpuGraph:
                 formats=_formats(op),
             )
             for name, arrays in npu.device_memory(model).items():
-                # Later operators read trampled outputs.
+                # The device may have overwritten outputs (`Npu.trample`). Later operators read the overwritten values.
                 values[name] = tuple(map(to_tensor, arrays, values[name]))
         return []
 
     def _check_outputs(self, loaded: _Loaded, outputs: Sequence[Any]) -> None:
-        """Check the outputs as the NPU's executor does for a graph with known shapes."""
+        """Raise RuntimeError for a wrong number of outputs and, for the NPU, for wrong types."""
         dtypes = tuple(ge_number(tensor.dtype) for tensor in outputs)
         if loaded.on_npu and dtypes != loaded.dtypes:
             raise RuntimeError(
@@ -155,11 +163,12 @@ class NpuGraph:
 
 
 def _fed(op: GeOp) -> list[Source]:
-    """Return the inputs without absent optional ones: the device numbers them without gaps."""
+    """Return the inputs without the absent optional ones. The device numbers the remaining inputs without gaps."""
     return [source for source in op.inputs if source is not None]
 
 
 def _formats(op: GeOp) -> dict[str, str]:
+    """Return the layouts other than ND, by "input0", "output0" and so on."""
     fed = [index for index, source in enumerate(op.inputs) if source is not None]
     inputs = [op.input_formats[index] for index in fed if index < len(op.input_formats)]
     layouts = {f"input{index}": layout for index, layout in enumerate(inputs)}
@@ -196,7 +205,11 @@ def _check_tensors(tensors: object, *, none_allowed: bool) -> None:
 
 
 def _hand_over(outputs: Sequence[Any], inputs: Sequence[Any], assigned: Sequence[Optional[Any]]) -> list[Any]:
-    """Return the outputs as the device does: in new memory, or in the tensors that they are assigned to."""
+    """Return the outputs in memory of their own, as the device does.
+
+    An output with an assigned tensor is copied to that tensor. Another output gets new memory if it shares memory with
+    an input or an earlier output.
+    """
     in_use = {tensor.untyped_storage().data_ptr() for tensor in inputs}
     results = []
     for index, tensor in enumerate(outputs):

@@ -1,7 +1,7 @@
-"""The GE session of torchair's native module: initialised once in a process, with a dump by GE's options or by acl.
+"""The GE session of torchair's native module. A process initialises it once.
 
-Sources: torchair's concrete_graph/session.cpp, and the messages in `_torchair.so` of torch_npu 2.13 for the dump
-through acl, which is not in the published source.
+A dump is set either by GE's options or through acl. Sources: torchair's concrete_graph/session.cpp; for the dump
+through acl, which the published source does not contain, the messages in `_torchair.so` of torch_npu 2.13.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _WITH_TORCH_NPU = "ge_run_with_torch_npu"
 
 
 class NativeSession:
-    """The state of torchair's C++ side in one process.
+    """The state of torchair's native module in one process.
 
-    options   GE's options of the first initialisation; None before
+    options   GE's options of the first call of `initialize`; None before it and after `finalize`
     """
 
     def __init__(self, npu: Npu) -> None:
@@ -37,9 +37,9 @@ class NativeSession:
         self._models: list[int] = []
 
     def initialize(self, options: Mapping[str, str]) -> None:
-        """Start GE with the options of the first call; later calls are ignored.
+        """Start GE with the options of the first call. The options of later calls are ignored.
 
-        Raises RuntimeError if acl or GE refuses the options, and again at later calls.
+        Raises RuntimeError if acl or GE refuses the options. After a refusal by GE, later calls raise it again.
 
         (assumption torchair.first_graph)
         """
@@ -67,7 +67,7 @@ class NativeSession:
             raise RuntimeError(self._failure)
 
     def set_dump(self, config: str) -> None:
-        """Pass a dump JSON to acl. acl's refusal is only in the log of the device.
+        """Pass the path of a dump JSON to acl. If acl refuses it, that is only written to the device's log.
 
         (assumption torchair.refusal_dropped)
         """
@@ -77,7 +77,7 @@ class NativeSession:
             self.npu.log.append(f"AclmdlSetDump: {error}")
 
     def _set_dump(self, config: str) -> None:
-        # GE and torch_npu have initialised acl in a process with a device.
+        # On a real device, GE or torch_npu has already initialised acl.
         self._acl.initialised = True
         if not self._dump_begun:
             code = self._acl.init_dump()
@@ -89,12 +89,15 @@ class NativeSession:
             raise RuntimeError(f"Fail in acl set dump, return {code}: {self._acl.recent_message()}")
 
     def load(self, model_id: int) -> int:
-        """Keep a model loaded until the session ends."""
+        """Register a loaded model, so that it is unloaded when the session ends, and return its id."""
         self._models.append(model_id)
         return model_id
 
     def finalize(self) -> None:
-        """End the session, its models and its dump. Raises RuntimeError if acl's dump has already ended."""
+        """End the session and its dump, and unload its models.
+
+        Raises RuntimeError if the program already ended the dump through acl.
+        """
         if self.options is None:
             return
         for model_id in self._models:

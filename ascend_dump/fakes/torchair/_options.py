@@ -1,8 +1,8 @@
-"""The options of torchair's CompilerConfig: accepted values, their text when read, and error messages.
+"""The classes of the options in torchair's CompilerConfig: accepted values, values when read, and error messages.
 
-Source: torchair 2.13, configs/_option_base.py (values, checks, messages) and _utils/error_code.py (the lines appended
-to a message). Reading an option returns its value as text. The check of `dump_step` takes linear time; the real regular
-expression backtracks.
+Reading the value of most options returns it as text, "1" for True and "0" for False. Source: torchair 2.13,
+configs/_option_base.py (values, checks, messages) and _utils/error_code.py (lines appended to a message). One
+difference: torchair checks `dump_step` with a regular expression that backtracks, the check here takes linear time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _STEP_PART = re.compile(r"\d+(?:-\d\d+)*(?:-\d+)?")
 
 
 class OptionValue:
-    """One option: any value, or one of a list."""
+    """One option. optional: the list of accepted values; None accepts any value."""
 
     def __init__(self, default: Any, optional: Optional[Sequence[Any]] = None) -> None:
         self._default = default
@@ -67,7 +67,7 @@ class OptionValue:
         return {"True": "1", "False": "0"}.get(str(self._value), str(self._value))
 
     def accept(self, value: Any) -> Any:
-        """Return the value to store. Raises torchair's errors."""
+        """Check an assigned value, and return the value to store. Raises the errors that torchair raises."""
         allowed = self._optional
         if isinstance(allowed, (list, tuple)) and value not in allowed:
             kind = type(allowed[0]) if allowed else None
@@ -80,7 +80,7 @@ class AnyOf(OptionValue):
 
 
 class RangeOption(OptionValue):
-    """An integer between two bounds."""
+    """An integer from `low` to `high`, both included."""
 
     def __init__(self, default: Optional[int], low: int, high: int) -> None:
         super().__init__(default)
@@ -95,7 +95,7 @@ class RangeOption(OptionValue):
 
 
 class _Typed(OptionValue):
-    """The base of options that accept None or values of one type."""
+    """The base of options that accept None, or values of one type."""
 
     def _refuse(self, requirement: str, value: Any) -> NoReturn:
         raise TypeError(f"{requirement}, got {type(value)}")
@@ -107,7 +107,7 @@ class Text(_Typed):
 
 
 class _RawOption(_Typed):
-    """An option that reads back as the assigned value, not its text."""
+    """An option whose value is read as it was assigned, not as text."""
 
     def read(self) -> Any:
         return self._value
@@ -141,7 +141,7 @@ class FileOption(OptionValue):
 
 
 class DirectoryOption(OptionValue):
-    """An existing directory, not None; the default is not checked."""
+    """A path of an existing directory; None is refused. The default is not checked."""
 
     def accept(self, value: Any) -> Any:
         if value is None or not os.path.isdir(value):
@@ -150,7 +150,7 @@ class DirectoryOption(OptionValue):
 
 
 class JsonFileOption(OptionValue):
-    """None or an existing file with the suffix .json; its content is not checked."""
+    """None, or the path of an existing file with the suffix .json. The content of the file is not checked."""
 
     def accept(self, value: Any) -> Any:
         if value is None:
@@ -163,7 +163,7 @@ class JsonFileOption(OptionValue):
 
 
 class Pattern(OptionValue):
-    """Text that matches a pattern. shown: torchair's regular expression, for the message only."""
+    """A text that `matches` accepts. shown, example: torchair's regular expression and example, for the message."""
 
     def __init__(self, default: str, matches: Callable[[str], bool], shown: str, example: str) -> None:
         super().__init__(default)
@@ -171,7 +171,7 @@ class Pattern(OptionValue):
 
     def accept(self, value: Any) -> Any:
         if not isinstance(value, str):
-            # Raises the error of `re` for other types.
+            # As in torchair, a value that is no text gets the error of `re`.
             re.match(self._shown, value)
         if not self._matches(value):
             raise ValueError(
@@ -184,9 +184,9 @@ class Pattern(OptionValue):
 def matches_steps(text: str) -> bool:
     """Return True for a `dump_step` that torchair accepts, without backtracking.
 
-    Parts are separated by bars, and a last bar is allowed. Within a part, numbers and
-    ranges may follow each other without a separator: "1-23-4" is 1-2 and 3-4. This is written independently of the
-    checks of `native.torchair`, which are tested against it.
+    Parts are separated by bars, and a bar may follow the last part. Within a part, torchair's regular expression
+    accepts numbers and ranges without a separator: "1-23-4" is 1-2 and 3-4. The checks in `native.torchair` are tested
+    against this function, so it is written independently of them.
     """
     # `$` also matches before a newline at the end.
     body = text[:-1] if text.endswith("\n") else text
@@ -209,7 +209,7 @@ def with_tail(error: Exception) -> Exception:
 
 
 class NpuBaseConfig:
-    """A section of options. `_fix` ends their definition: no other attribute can be set afterwards."""
+    """A section of options. After `_fix` is called, only the existing options can be set."""
 
     _fixed_attrs: list[str]
 
@@ -236,7 +236,10 @@ class NpuBaseConfig:
             object.__setattr__(self, name, value)
 
     def as_dict(self, mode: str = "max-autotune") -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the local options of a graph, and the global options of the process."""
+        """Return the local options of one graph, and the global options of the process.
+
+        mode: the value of the option `mode` of CompilerConfig.
+        """
         local: dict[str, Any] = {}
         shared: dict[str, Any] = {}
         for name, option in vars(self).items():

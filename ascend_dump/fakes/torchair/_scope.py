@@ -1,7 +1,7 @@
-"""`torchair.scope.data_dump()`: two marks in the graph; GE operators between them get the dump attribute.
+"""`torchair.scope.data_dump()`: the GE operators of the code inside this `with` block are marked for a dump.
 
-Source: torchair 2.13, scope/_scope.py (two operators without a result, but with a side effect, so that the compiler
-keeps them) and scope/__init__.py.
+The block adds an operator at its beginning and one at its end to the graph. The two have no result. They are registered
+with a side effect, so that the compiler keeps them. Source: torchair 2.13, scope/_scope.py and scope/__init__.py.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any
 __all__ = ["DATA_DUMP", "make_scope", "reads_scope", "register"]
 
 DATA_DUMP = "torchair_enable_data_dump"
-#: Not torchair's namespace `air`: a process may load both, one after the other.
+#: The namespace of the two operators. torchair's own is `air`, and a process may load both packages.
 _SPACE = "ascend_dump_fake_air"
 
+#: Contains the library with the two operators once `register` was called.
 _libraries: list[Any] = []
 
 
@@ -26,10 +27,10 @@ def make_scope() -> ModuleType:
 
 
 class _DataDump:
-    """The context manager; outside a compiled graph it does nothing."""
+    """The context manager `data_dump`. Outside a compiled graph it does nothing."""
 
     def __enter__(self) -> None:
-        # Without torchair's backend no graph is compiled, and there is nothing to mark.
+        # `get_npu_backend` registers the operators. Before it is called, no graph can be compiled.
         if _libraries:
             enter, _ = _operators()
             enter([DATA_DUMP], ["True"])
@@ -41,7 +42,10 @@ class _DataDump:
 
 
 def reads_scope(node: Any, inside: bool) -> bool:
-    """Return True if the operators after this FX node are in a scope of `data_dump`."""
+    """Return True if the operators after this FX node are in a scope of `data_dump`.
+
+    inside: the same for the operators before it.
+    """
     name = str(getattr(node, "target", ""))
     if name.startswith(f"{_SPACE}.scope_enter"):
         return DATA_DUMP in node.args[0]
@@ -56,7 +60,7 @@ def _operators() -> tuple[Any, Any]:
 
 
 def register() -> None:
-    """Register the two operators in PyTorch, once in a process: operators cannot be removed."""
+    """Register the two operators in PyTorch. This is done once in a process, because operators cannot be removed."""
     if _libraries:
         return
     import torch

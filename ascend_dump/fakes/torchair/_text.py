@@ -1,7 +1,7 @@
-"""torchair's graph dump as Python text: FX node, source line and GE operators, one below the other.
+"""Write a graph as Python text, as torchair does for `debug.graph_dump.type = "py"`.
 
-Source: torchair 2.13, debug.graph_dump type "py" (files dynamo_original_… and dynamo_optimized_…, which are the same
-here).
+The text has a paragraph for each FX node: its source line, the node, and its GE operators. torchair 2.13 writes the
+graph before and after its optimisation, as dynamo_original_… and dynamo_optimized_…; here both files are the same.
 """
 
 from __future__ import annotations
@@ -28,12 +28,17 @@ from torchair.ge._ge_graph import get_default_ge_graph
 def write_graph(
     config: CompilerConfig, name: str, nodes: Sequence[Any], plans: Mapping[Any, Sequence[LoweredOp]]
 ) -> None:
-    """Write the graph if `debug.graph_dump` is set. Raises NotSupported for other types than "py"."""
+    """Write the text of a graph if `debug.graph_dump` is set. Raises NotSupported for other types than "py".
+
+    name: name of the graph. plans: the GE operators of each FX node.
+    """
     graph_dump = config.debug.graph_dump
     if not graph_dump.enabled:
         return
     if graph_dump.type.value != "py":
-        raise NotSupported(f"the fake torchair writes no graph as {graph_dump.type.value}", hint="use the type py")
+        raise NotSupported(
+            f"the fake torchair writes no graph as {graph_dump.type.value}", hint='set debug.graph_dump.type = "py"'
+        )
     text = "\n".join([_HEAD, *_lines(nodes, plans)]) + "\n"
     for kind in ("original", "optimized"):
         with open(str(graph_dump.full_path(f"dynamo_{kind}_{name}")), "w", encoding="utf-8") as file:
@@ -63,7 +68,7 @@ def _lines(nodes: Sequence[Any], plans: Mapping[Any, Sequence[LoweredOp]]) -> It
         for op in ops:
             operands = ", ".join(_operand(operand, ops, plans) for operand in op.inputs)
             if op is ops[-1] and isinstance(results, (tuple, list)):
-                # torchair names an operator with several outputs by them.
+                # For an operator with several outputs, torchair writes the names of the outputs, and no node_name.
                 outputs = ", ".join(f"{op.name}_{index}" for index in range(len(results)))
                 yield f"{outputs} = ge.{op.type}({operands})"
             else:
@@ -74,7 +79,7 @@ def _lines(nodes: Sequence[Any], plans: Mapping[Any, Sequence[LoweredOp]]) -> It
 
 
 def _formatted(value: Any) -> str:
-    """Return a node with the type, shape and device of its output; other arguments as text."""
+    """Return an argument as text; for an FX node with the type, shape and device of its output."""
     tensor = getattr(value, "meta", {}).get("val")
     if tensor is None or not hasattr(tensor, "shape"):
         return str(value)

@@ -1,4 +1,4 @@
-"""A stand-in for torchair, PyTorch's graph mode on Ascend, without torch_npu and without a device.
+"""A fake of torchair, PyTorch's graph mode on Ascend. It needs neither torch_npu nor a device.
 
     with ascend_dump.fakes.install("torchair") as npu:
         import torchair
@@ -6,22 +6,22 @@
         config.dump_config.enable_dump = True
         model = torch.compile(model, backend=torchair.get_npu_backend(compiler_config=config))
 
-CompilerConfig handles its options as torchair 2.13 does. Graphs run on the CPU with PyTorch's kernels, forward and
-backward, and all operators are reported to the simulated device under torchair's names. Options are read when the
-first graph is built, and GE is initialised once in a process.
+CompilerConfig checks and converts its options as torchair 2.13 does. PyTorch computes the graphs, forward and
+backward, on the CPU, and all operators are reported to the simulated device under the names that torchair gives them.
+As with torchair, options are read when the first graph is built, and GE is initialised once in a process.
 
 Differences from torchair:
 
-- No operator is decomposed by torchair's rules, none is fused, and GE renames nothing after the graph is built.
-  Views stay, as in torchair with `experimental_config.enable_view_optimize = False`.
-  An ATen operator without an entry in `_lowering` is one GE operator named after it.
+- No operator is decomposed by torchair's rules, none is fused, and none is renamed after the graph is built.
+  Views remain operators, as in torchair with `experimental_config.enable_view_optimize = False`.
+  An ATen operator without an entry in `_lowering` becomes one GE operator, named after the ATen operator.
   (assumption torchair.names_stay)
 - An overwritten output (`Npu.trample`) changes the dump, not the inputs of later operators.
 - `dump_step` is checked in linear time; the real regular expression takes seconds for 16 digits and a wrong letter.
-- The aclgraph modes capture no graph: both stages save the same tensors. `super_kernel`, gears, export, AOE,
-  `inference.cache_compile` and the other scopes do not exist.
-- The import replaces no signal handler, no logger class and no filter of warnings. `get_npu_backend` only warns of the
-  mode reduce-overhead.
+- The aclgraph modes capture no graph. So both values of `data_dump_stage` save the same tensors. `super_kernel`,
+  gears, export, AOE, `inference.cache_compile` and scopes other than `data_dump` do not exist.
+- The import replaces no signal handler, no logger class and no filter of warnings. Of the warnings of
+  `get_npu_backend`, only those of the mode reduce-overhead are given.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ACLGRAPH = ("reduce-overhead", "npugraph_ex")
 
 
 def modules(npu: Npu) -> Mapping[str, ModuleType]:
-    """Return torchair's modules, bound to one device."""
+    """Return the modules of torchair. They use the device `npu`."""
     engine = TorchairEngine(npu)
     top = ModuleType("torchair")
     backend = make_backend_function(engine)
@@ -64,7 +64,7 @@ def modules(npu: Npu) -> Mapping[str, ModuleType]:
 
 @contextlib.contextmanager
 def patches(npu: Npu, modules: Mapping[str, ModuleType]) -> Iterator[None]:
-    """End the session of GE with the installation."""
+    """End the session of GE when the installation ends."""
     try:
         yield
     finally:
@@ -72,18 +72,18 @@ def patches(npu: Npu, modules: Mapping[str, ModuleType]) -> Iterator[None]:
 
 
 def make_backend_function(engine: TorchairEngine) -> Callable[..., Any]:
-    """Return `get_npu_backend` of one device."""
+    """Return the function `get_npu_backend` for one engine."""
 
     def get_npu_backend(
         *, compiler_config: Optional[CompilerConfig] = None, custom_decompositions: Mapping[Any, Any] = {}
     ) -> Callable[..., Any]:
-        """Return a backend for torch.compile. The config is read when a graph is built."""
+        """Return a backend for torch.compile. `compiler_config` is read when a graph is built."""
         config = CompilerConfig() if compiler_config is None else compiler_config
         check_support(config)
         register()
         return functools.partial(_compile, engine, compiler_config=config, decompositions=custom_decompositions)
 
-    # The error for wrong arguments contains this name.
+    # Python's error for wrong arguments contains the qualified name.
     get_npu_backend.__qualname__ = "get_npu_backend"
     return get_npu_backend
 
@@ -105,7 +105,7 @@ def _compile(
 
 
 def _compile_graph(engine: TorchairEngine, config: CompilerConfig, module: Any, example_inputs: Any) -> Any:
-    """Compile one AOT graph: inference, forward or backward."""
+    """Return the function that runs one graph of AOTAutograd: the graph of inference, forward or backward."""
     from torch._functorch.aot_autograd import make_boxed_func
 
     from ascend_dump.fakes.torchair._eager import NpyDumper, TensorSaver

@@ -1,4 +1,4 @@
-"""A stand-in for the native module of torchair: the real torchair runs on it without CANN.
+"""A fake of the native module of torchair. With it the real torchair runs without CANN and without a device.
 
     sys.path.append("<unpacked torch_npu wheel>/torch_npu/dynamo")
     with ascend_dump.fakes.install("torchair_native") as npu:
@@ -9,29 +9,30 @@
 torchair lowers the model to a GE graph and passes it as bytes. The fake computes the graph with torch on the CPU, and
 reports all operators to the simulated device under their GE names. torchair itself configures the dump: by session
 options `ge.exec.*`, by a dump JSON in `dump_config_path`, and by the JSON that newer versions generate.
-Without torch_npu, torchair's device is the CPU. It is refused beside the fake torch_npu, because torchair needs
-operators of the real torch_npu: `install("torch_npu", "torchair")` runs programs that import both.
+Without torch_npu, torchair's device is the CPU. This fake cannot be installed together with the fake torch_npu,
+because the real torchair needs operators that only the real torch_npu has. For programs that import both packages,
+use `install("torch_npu", "torchair")`.
 
-torchair can be imported once in a process, so the package stays loaded after the block, and raises RuntimeError there.
-The first graph of a block fixes the options and the dump JSON for the block; the next block begins with a new device
-and new options. Names of graphs continue counting.
+A process can import torchair only once. So the package stays loaded after the `with` block, and raises RuntimeError
+if it is used there. The first graph of a block determines the options and the dump JSON for the block. The next block
+begins with a new device and new options, but the numbers in the names of graphs continue.
 
 Differences from CANN on a device:
 
 - Graphs run unchanged: GE does not fold constants, fuse or rename operators here, so there may be more operators, and
   different names, than on a device. All operators run on one stream, and all tensors are on the device.
   (assumption torchair.names_stay)
-- Only the operators of `ge_compute` exist, without control flow and subgraphs. `ascend-dump help converters` lists the
-  PyTorch operators that they cover.
+- Only the operators of `ge_compute` exist. There is no control flow, and there are no subgraphs.
+  `ascend-dump help converters` lists the PyTorch operators that can be run.
 - Random operators return values of NumPy's Philox for torchair's seed and offset, not the device's values.
-- Outputs 1 to 4 of `BatchNormV3` are in torchair's order: the batch's mean and variance (inputs of
-  `BNTrainingUpdateGrad`), then the moving ones. GE's prototype lists the moving ones first, and the inverse of
-  the deviation; with that order, training a network with batch normalisation would differ from PyTorch. The device's
-  order is unknown. (assumption torchair.batch_norm_outputs)
-- The bit mask of `MaxPoolWithArgmaxV1` has a number for each 16 outputs, not the blocks of a device's layout.
+- Outputs 1 to 4 of `BatchNormV3` are in the order that torchair expects: mean and variance of the batch (inputs of
+  `BNTrainingUpdateGrad`), then the moving mean and variance. GE's prototype lists the moving ones first, and then the
+  batch's mean and the inverse of its deviation. With that order, training with batch normalisation would give other
+  results than PyTorch. The device's order is unknown. (assumption torchair.batch_norm_outputs)
+- The bit mask of `MaxPoolWithArgmaxV1` has one uint16 for each 16 outputs. A device stores it in blocks.
   (assumption torchair.max_pool_mask) Float16 and bfloat16 are computed as PyTorch does on the CPU.
-- `export` raises NotSupported; tuning, the channel for `print`, and operator arguments for `aclop` do nothing.
-- Only the simulated device can be set: set ASCEND_DEVICE_ID to its number.
+- `export` raises NotSupported. Tuning, the channel for `print`, and operator arguments for `aclop` do nothing.
+- Only the number of the simulated device is accepted as device: set ASCEND_DEVICE_ID to it.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _NAME = "torchair.core._torchair"
 
 
 class TorchDataType(enum.IntEnum):
-    """The element types of `llm_datadist`; importing torchair reads them."""
+    """The element types of `torchair.llm_datadist`. Importing torchair reads this class."""
 
     BOOL = 0
     UINT8 = 1
@@ -78,14 +79,17 @@ class TorchDataType(enum.IntEnum):
 
 
 class _Boundary:
-    """The native module of this process. torchair derives classes from it, so it outlives a device."""
+    """The native module of this process, and the session that it currently uses.
+
+    torchair derives classes from those of the native module. So the module stays the same for all devices.
+    """
 
     def __init__(self) -> None:
         self.current: Optional[NativeSession] = None
         boundary = self
 
         class TorchNpuGraphBase(NpuGraph):
-            """torchair's own graph class derives from it."""
+            """The base of torchair's own graph class."""
 
             def __init__(self, name: str) -> None:
                 super().__init__(boundary.session(), name)
@@ -98,7 +102,7 @@ class _Boundary:
             "FinalizeGraphEngine": self.finalize,
             "GetSocName": lambda: self.session().npu.soc,
             "CheckAclnnAvaliable": lambda name: True,
-            # "" is compatible, "None" an interface that this CANN lacks.
+            # Returning "" means that the operator is compatible. "None" means that this CANN lacks the function.
             "check_cann_compat": lambda op_type, inputs, attrs: "",
             "get_registered_ir_def": lambda op_type: ("None", [], [], []),
             "export": _export,
@@ -133,9 +137,9 @@ def modules(npu: Npu) -> Mapping[str, ModuleType]:
 
 @contextlib.contextmanager
 def patches(npu: Npu, modules: Mapping[str, ModuleType]) -> Iterator[None]:
-    """Bind the native module to `npu`, and reset torchair's fixed options at the end.
+    """Let the native module use `npu`, and reset torchair's recorded options at the beginning and at the end.
 
-    Raises NotSupported beside the fake torch_npu.
+    Raises NotSupported if the fake torch_npu is installed too.
     """
     if "torch_npu" in modules:
         raise NotSupported(
@@ -152,7 +156,7 @@ def patches(npu: Npu, modules: Mapping[str, ModuleType]) -> Iterator[None]:
     finally:
         try:
             _reset_frontend()
-            # It raises if the dump has already ended; the device is removed anyway.
+            # `finalize` raises RuntimeError if the program has ended the dump. That is no error here.
             with contextlib.suppress(RuntimeError):
                 boundary.current.finalize()
         finally:
@@ -161,15 +165,15 @@ def patches(npu: Npu, modules: Mapping[str, ModuleType]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _generator_of_the_device() -> Iterator[None]:
-    """Add an offset to the default generator: generators of devices have an offset, the CPU's has none.
+    """Replace PyTorch's default generator by one with an offset, which torchair needs.
 
-    torchair reads seed and offset at each run of a graph with random operators. Without torch_npu, it sets the seed to
-    10 while it converts such a graph.
+    torchair reads seed and offset in each run of a graph with random operators. The generators of devices have an
+    offset, but the CPU's has none. Without torch_npu, torchair sets the seed to 10 while it converts such a graph.
     """
     import torch
 
     class DefaultGenerator(torch.Generator):  # type: ignore[misc]  # torch is not typed where mypy runs
-        """The default generator with a count of the random values that graphs have drawn."""
+        """A generator with the seed of PyTorch, and as offset the number of random values that graphs have drawn."""
 
         _drawn = 0
 
@@ -191,7 +195,10 @@ def _generator_of_the_device() -> Iterator[None]:
 
 
 def _reset_frontend() -> None:
-    """Reset the globals of a loaded torchair, as torchair's tests do between cases, so that it initialises GE again."""
+    """Reset the globals of torchair, if it is loaded, so that its next graph initialises GE again.
+
+    torchair's own tests do the same between two cases.
+    """
     backend = sys.modules.get("torchair.core._backend")
     if backend is None:
         return
@@ -209,11 +216,12 @@ def _do_nothing(*arguments: object) -> None:
 
 def _export(serialized: bytes, options: Mapping[str, str]) -> None:
     raise NotSupported(
-        "the simulated device exports no graphs (torchair.dynamo_export)", hint="run the model with torch.compile"
+        "the simulated device cannot export graphs (torchair.dynamo_export)", hint="run the model with torch.compile"
     )
 
 
 def _as_torch_tensors(shape: object, dtype: object, addresses: object) -> None:
     raise NotSupported(
-        "the simulated device has no memory to make tensors of (torchair.llm_datadist)", hint="use ordinary tensors"
+        "the simulated device has no addresses to make tensors from (torchair.llm_datadist)",
+        hint="use ordinary tensors",
     )

@@ -1,4 +1,4 @@
-"""A dump configuration passed to acl.init(): a process can try it only once."""
+"""Facts about a dump whose configuration is passed to acl.init(). A process can call acl.init() only once."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ DEVICE = 0
 
 
 class InitialDump:
-    """A dump configured by acl.init(), and a model for it."""
+    """A dump that acl.init() configured, with the questions about it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -29,7 +29,7 @@ class InitialDump:
         start_device(acl, DEVICE, str(config))
 
     def number_of_files(self) -> int:
-        """Load the model, run it, and return the number of dump files."""
+        """Load a model, run it once, unload it, and return the number of dump files so far."""
         nodes = (OnnxNode("only", "MatMul", ("x", "w")),)
         om = build_offline(acl, self.directory / "net.om", nodes, {"w": np.ones((IN, OUT), "f4")})
         network = OfflineNetwork(acl, om)

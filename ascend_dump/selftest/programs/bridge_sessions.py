@@ -1,4 +1,8 @@
-"""Settings and graphs of sessions on an NPU through npu_bridge; each question has its own directory."""
+"""Facts about dumps of TensorFlow sessions that run on an NPU through npu_bridge.
+
+Each question is a function, and its sessions dump to directories of their own. `probes_frameworks.py` lists the
+expected answers.
+"""
 
 import os
 import sys
@@ -22,14 +26,14 @@ tf: Any = getattr(getattr(tensorflow, "compat", None), "v1", tensorflow)
 if tf is not tensorflow:
     tf.disable_eager_execution()
 X = np.arange(8, dtype="f4").reshape(2, 4)
-#: The variable before the run, and the number that the run adds.
+#: The value of a variable before the run, and the number that the run adds to it.
 BEFORE, ADDED = 1.0, 2.0
-#: Iterations in one run.
+#: Number of iterations on the device in one `session.run`.
 LOOP = 2
 
 
 class Dumps:
-    """Directories for the dumps of sessions, and their settings."""
+    """Directories for the dumps of sessions, and the settings of these dumps."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -40,14 +44,17 @@ class Dumps:
         return root
 
     def keys(self, name: str, **settings: Any) -> dict[str, Any]:
-        """Return the settings of a dump into the directory of this name."""
+        """Return the dump settings of a session that dumps to the directory `name`. settings: further ones."""
         return {"enable_dump": True, "dump_path": str(self.root(name)), "dump_mode": "all", **settings}
 
     def files(self, name: str) -> list[DeviceFile]:
         return [file for file in device_files(self.root(name)) if file.name is not None]
 
     def some_files(self, name: str) -> list[DeviceFile]:
-        """Return the dump files. Raises LookupError if there are none: the question has no answer."""
+        """Return the dump files in the directory `name`. Raises LookupError if there are none.
+
+        The question then has no answer.
+        """
         files = self.files(name)
         if not files:
             raise LookupError(f"the session {name!r} dumped nothing")
@@ -55,7 +62,7 @@ class Dumps:
 
 
 def make_config(*entries: dict[str, Any]) -> Any:
-    """Return a ConfigProto with one NpuOptimizer per dict of settings."""
+    """Return a ConfigProto with one NpuOptimizer for each dict of settings."""
     config = tf.ConfigProto()
     for keys in entries:
         entry = config.graph_options.rewrite_options.custom_optimizers.add()
@@ -72,7 +79,7 @@ def make_config(*entries: dict[str, Any]) -> Any:
 
 @contextmanager
 def opened(config: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield a session with a graph of its own, and the placeholder that is fed."""
+    """Yield a session with a new graph, and the graph's placeholder `x`, of the shape of `X`."""
     with tf.Graph().as_default():
         x = tf.placeholder(tf.float32, X.shape, name="x")
         with tf.Session(config=config) as session:
@@ -80,14 +87,15 @@ def opened(config: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def run_once(config: Any) -> None:
+    """Run one operator, a Relu, in a new session."""
     with opened(config) as (session, x):
         session.run(tf.nn.relu(x, name="relu"), {x: X})
 
 
 def init_keys(dumps: Dumps) -> bool:
-    """Return True if a session dumped by the keys of init_resource alone.
+    """Return True if a session without dump settings dumped, because init_resource got dump settings before.
 
-    It has to be the first question of the process, because GE is initialised once.
+    This has to be the first question of the process, because the process initialises GE once.
     """
     with tf.Graph().as_default():
         session, shutdown = npu_init.init_resource(config=make_config(dumps.keys("init")))
@@ -100,7 +108,7 @@ def init_keys(dumps: Dumps) -> bool:
 
 
 def last_entry(dumps: Dumps) -> dict[str, bool]:
-    """Return by the last of two entries: True if the session dumped."""
+    """Return True if a session dumped, by the last of its two entries: "on" enables the dump, "off" disables it."""
     run_once(make_config(dumps.keys("last_off"), dumps.keys("last_off", enable_dump=False)))
     run_once(make_config(dumps.keys("last_on", enable_dump=False), dumps.keys("last_on")))
     dumped = {name: bool(dumps.files(f"last_{name}")) for name in ("on", "off")}
@@ -110,7 +118,7 @@ def last_entry(dumps: Dumps) -> dict[str, bool]:
 
 
 def graph_names(dumps: Dumps) -> list[list[str]]:
-    """Return the model names of three sessions, in the order of the sessions."""
+    """Return the names of the dumped models of three sessions, one list for each session."""
     models = []
     for number in range(3):
         name = f"session_{number}"
@@ -120,7 +128,10 @@ def graph_names(dumps: Dumps) -> list[list[str]]:
 
 
 def signatures(dumps: Dumps) -> list[list[str]]:
-    """Return the steps of each model of a session that ran a set of fetches, a second set, and the first set again."""
+    """Return the dumped steps of each model of one session. The session ran two sets of fetches, and the first again.
+
+    The device has a model for each set.
+    """
     with opened(make_config(dumps.keys("signatures"))) as (session, x):
         fetches = tf.nn.relu(x, name="relu"), tf.matmul(x, x, transpose_b=True, name="product")
         for number in (0, 1, 0):
@@ -132,12 +143,12 @@ def signatures(dumps: Dumps) -> list[list[str]]:
 
 
 def fed_names(dumps: Dumps) -> list[str]:
-    """Return the operators of type Data of the first session; `x` is fed."""
+    """Return the names of the dumped operators of type Data in the first session of `graph_names`, which feeds `x`."""
     return sorted({file.parsed.op_name for file in dumps.some_files("session_0") if file.parsed.op_type == "Data"})
 
 
 def variable_values(dumps: Dumps) -> dict[str, list[float]]:
-    """Return the values of a variable for an operator that reads it, and for a later operator that adds to it."""
+    """Return the dumped values of a variable, as input of the product that reads it and of the later `assign_add`."""
     with opened(make_config(dumps.keys("variables"))) as (session, x):
         variable = tf.get_variable("w", [4, 3], initializer=tf.constant_initializer(BEFORE), use_resource=False)
         product = tf.matmul(x, variable, name="product")
@@ -158,7 +169,7 @@ def variable_values(dumps: Dumps) -> dict[str, list[float]]:
 
 
 def loop(dumps: Dumps) -> list[str]:
-    """Return the steps of an operator of a session that runs twice, with two iterations on the device in each run."""
+    """Return the dumped steps of an operator that runs `LOOP` iterations on the device in each of two runs."""
     util: Any = import_module("npu_bridge.estimator.npu.util")
     if not hasattr(util, "set_iteration_per_loop"):
         raise LookupError("npu_bridge has no set_iteration_per_loop")
@@ -174,28 +185,31 @@ def loop(dumps: Dumps) -> list[str]:
 
 
 def times_of_sessions(dumps: Dumps) -> int:
-    """Return the number of time directories of two sessions with the same path, the second one a second later."""
+    """Return the number of time directories of two sessions with one dump path, started in different seconds."""
     for _ in range(2):
-        begun = int(time.time())
+        start_second = int(time.time())
         run_once(make_config(dumps.keys("times")))
-        while int(time.time()) == begun:
+        while int(time.time()) == start_second:
             time.sleep(0.02)
     return len({file.time for file in dumps.some_files("times")})
 
 
 def graph_texts(dumps: Dumps) -> bool:
-    """Return True if a session writes the text of its graph. Raises LookupError if one without a dump does so too."""
+    """Return True if a session with a dump writes the text of its graph.
+
+    Raises LookupError if a session without a dump writes it too.
+    """
     before = texts()
     run_once(make_config({}))
     if texts() - before:
-        raise LookupError("graphs are written without a dump too, as DUMP_GE_GRAPH lets GE do")
+        raise LookupError("GE writes graphs without a dump too, as the variable DUMP_GE_GRAPH requests")
     run_once(make_config(dumps.keys("texts")))
     dumps.some_files("texts")
     return bool(texts() - before)
 
 
 def texts() -> set[Path]:
-    """Return the graph texts in the directories of GE."""
+    """Return the paths of the graph texts below the working directory and the directories that variables name."""
     names = ("NPU_COLLECT_PATH", "DUMP_GRAPH_PATH", "ASCEND_WORK_PATH")
     directories = [Path(), *(Path(os.environ[name]) for name in names if os.environ.get(name))]
     return {path.resolve() for directory in directories for path in directory.rglob("ge_proto_*_Build.txt")}

@@ -1,4 +1,4 @@
-"""Dumps of kernels that a graph (NPUGraph) captures and replays."""
+"""Facts about dumps of kernels that an NPUGraph captures and replays."""
 
 import sys
 from functools import partial
@@ -17,7 +17,7 @@ REPLAYS = 2
 
 
 def replay() -> None:
-    """Capture a kernel, and replay it."""
+    """Capture one multiplication in a graph, and replay the graph `REPLAYS` times."""
     x = torch.ones(64).npu()
     graph = torch_npu.npu.NPUGraph()
     with torch_npu.npu.graph(graph):
@@ -27,13 +27,19 @@ def replay() -> None:
 
 
 def captured(dumps: KernelDumps) -> list[dict[str, Any]]:
-    """Return name, size and the size of one record of each file."""
+    """Return a dict for each file of a dump during the replays.
+
+    name    path below the directory of the device
+    sides   "input", "output" or both
+    bytes   size of the file
+    record  size of one record: header and payload
+    """
     files = dumps.files_of("captured", launch=replay)
     if not files:
         raise LookupError("a captured kernel left no file")
     records = []
     for path in files:
-        # After the time and the device.
+        # The first two levels are the time and the device.
         name = "/".join(path.relative_to(dumps.directory / "captured").parts[2:])
         header = read_header(path)
         last = header.tensors[-1]
@@ -44,12 +50,16 @@ def captured(dumps: KernelDumps) -> list[dict[str, Any]]:
 
 
 def captured_statistics(dumps: KernelDumps) -> int:
-    """Return the number of files of a dump of statistics."""
+    """Return the number of files that a dump of statistics writes during the replays."""
     return len(dumps.files_of("captured_statistics", launch=replay, dump_data="stats"))
 
 
 def capturing(dumps: KernelDumps) -> bool:
-    """Return True if waiting for the device is refused in a capture. The last question: the device may fail then."""
+    """Return True if torch_npu refuses to wait for the device while a graph is being captured.
+
+    This has to be the last question: the device may not work afterwards. Raises LookupError if no graph can be
+    captured.
+    """
     refused = False
     try:
         with torch_npu.npu.graph(torch_npu.npu.NPUGraph()):
@@ -65,7 +75,7 @@ def capturing(dumps: KernelDumps) -> bool:
 
 
 def ask(directory: Path) -> dict[str, Any]:
-    # Run it outside a capture first: a kernel may have to be loaded.
+    # Run the kernel outside a graph first, because it may have to be loaded.
     (torch.ones(64).npu() * 8).cpu()
     dumps = KernelDumps(torch_npu, directory)
     questions = (captured, captured_statistics, capturing)

@@ -1,4 +1,4 @@
-"""Steps on an NPU opened by npu_device, and options that are set after `open`."""
+"""Facts about dumps of TensorFlow functions on an NPU that npu_device opened."""
 
 import sys
 from functools import partial
@@ -14,7 +14,7 @@ npu_device: Any = import_module("npu_device")
 
 
 def steps_of_calls(dumps: Path) -> list[str]:
-    """Return the dumped steps of three calls of a function; the second is selected."""
+    """Return the dumped steps of a function that is called three times, with step 1 selected."""
     dumps.mkdir()
     dump = npu_device.global_options().dump_config
     dump.enable_dump, dump.dump_path, dump.dump_step, dump.dump_mode = True, str(dumps), "1", "all"
@@ -27,7 +27,10 @@ def steps_of_calls(dumps: Path) -> list[str]:
 
 
 def options_once(first: Path, second: Path) -> dict[str, bool]:
-    """Return by directory: True if a new function was dumped to it, after the path was changed following `open`."""
+    """Return True for each directory to which a new function dumped.
+
+    first: the dump path when the device was opened. second: the dump path that is set before the function runs.
+    """
     second.mkdir()
     before = len(device_files(first))
     npu_device.global_options().dump_config.dump_path = str(second)
@@ -39,7 +42,7 @@ def options_once(first: Path, second: Path) -> dict[str, bool]:
 
 
 def call(times: int) -> None:
-    """Call a new function this many times."""
+    """Make a new function, and call it this many times."""
     function = tf.function(lambda x: tf.nn.relu(x * 2.0))
     for number in range(times):
         function(tf.constant([float(number), -1.0]))

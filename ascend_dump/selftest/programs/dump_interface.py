@@ -1,4 +1,4 @@
-"""The answers of torch_npu's dump interface to calls: codes, or the files of a kernel."""
+"""Facts about torch_npu's dump interface (init_dump, set_dump, finalize_dump): return codes, and files of kernels."""
 
 import json
 import re
@@ -16,7 +16,8 @@ from ascend_dump.selftest.program import ask_each
 from ascend_dump.selftest.programs.kernel_dumps import KernelDumps
 
 torch_npu: Any = import_module("torch_npu")
-#: Operators on a square matrix by the API in their files, and its kernel on 910B (sources: op-plugin and ops).
+#: Operators on a square matrix. The key is "API.kernel", as expected in their files on 910B (from the sources of
+#: torch_npu's op-plugin and of CANN's operators).
 OPERATORS: dict[str, Callable[[Any], Any]] = {
     "aclnnAbs.AbsAiCore": torch.abs,
     "aclnnAdd.AddAiCore": lambda x: x.add_(x),
@@ -51,7 +52,7 @@ CODE = re.compile(r"error code is (\d{6})\b")
 
 
 def code_of(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Return 0, acl's code, or the message of an error without a code."""
+    """Call a function, and return 0. If it raises an error, return acl's code in the message, else the first line."""
     try:
         call(*arguments)
     except (RuntimeError, AssertionError) as error:
@@ -61,6 +62,7 @@ def code_of(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def ask(directory: Path) -> dict[str, Any]:
+    """Return all facts. Those of calls in a fixed order come first; `probes_interface.py` explains each of them."""
     facts: dict[str, Any] = {}
     torch_npu.npu.init_dump()
     facts["waiting_interface"] = not torch_npu.npu.is_initialized()
@@ -95,7 +97,7 @@ def ask(directory: Path) -> dict[str, Any]:
 
 
 def empty_operator(interface: KernelDumps) -> dict[str, bool]:
-    """Return True for the files of a kernel without an element, and of a kernel with one element."""
+    """Return True if a kernel wrote files: "empty" on a tensor without elements, "other" on one with one element."""
     return {
         name: bool(interface.files_of(f"of_{name}", launch=partial(add_one, size)))
         for name, size in (("empty", 0), ("other", 1))
@@ -108,32 +110,32 @@ def add_one(size: int) -> None:
 
 
 def sides_of_modes(interface: KernelDumps) -> dict[str, list[str]]:
-    """Return by mode the sides of the tensors of each file."""
-    found = {}
+    """Return the sides that the files have ("input", "output", "input+output"), by the mode of the dump."""
+    sides_by_mode = {}
     for mode in ("input", "output"):
         headers = [read_header(path) for path in interface.files_of(f"mode_{mode}", dump_mode=mode)]
-        found[mode] = sorted({"+".join(sorted({tensor.io for tensor in header.tensors})) for header in headers})
-    return found
+        sides_by_mode[mode] = sorted({"+".join(sorted({tensor.io for tensor in header.tensors})) for header in headers})
+    return sides_by_mode
 
 
 def generated_names(interface: KernelDumps) -> list[str]:
-    """Return the files of an operator whose API has no source in CANN's operator repositories."""
+    """Return the file names of an operator whose API CANN's build generates: it has no source in the repositories."""
     x = torch.ones(4).npu()
     files = interface.files_of("generated", launch=lambda: torch._foreach_abs([x])[0].cpu())
     return [path.name for path in files]
 
 
 def called_apis(interface: KernelDumps) -> dict[str, dict[str, list[str]]]:
-    """Return the APIs and the kernels in the files of each operator."""
-    found = {}
+    """Return the names of APIs and of kernels in the files of each operator, by the key of `OPERATORS`."""
+    written_names = {}
     for name, operator in OPERATORS.items():
         x = torch.rand(64, 64).npu()
         files = interface.files_of(name, launch=partial(operator, x))
         parsed = [eager_name(each) for path in files if (each := parse_name(path.name)) is not None]
         names = [each for each in parsed if each is not None]
         kernels = {each.kernel for each in names if each.kernel is not None}
-        found[name] = {"api": sorted({each.api for each in names}), "kernel": sorted(kernels)}
-    return found
+        written_names[name] = {"api": sorted({each.api for each in names}), "kernel": sorted(kernels)}
+    return written_names
 
 
 if __name__ == "__main__":

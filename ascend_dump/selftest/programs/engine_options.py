@@ -1,6 +1,7 @@
-"""Session options of GE that torchair does not set; they are added to those that it sets.
+"""Facts about session options of GE that torchair itself does not set. They are added to those that torchair sets.
 
-Each question opens GE anew. After a refusal GE is tried with valid options: it might refuse all from then on.
+Each question opens GE anew. After GE refused options, it is opened with valid ones: GE might refuse all options once
+it has refused some, and then the question has no answer.
 """
 
 import json
@@ -21,20 +22,20 @@ from ascend_dump.selftest.program import ask_each
 from ascend_dump.selftest.programs.graph_engine import GraphEngine, files, some_files
 
 engine = GraphEngine()
-#: Dump steps that a device would read although GE's own check refuses them.
+#: Texts of `dump_step` that a device would accept although GE's own check refuses them.
 LOOSE = ("3-1", "1||3", " 2 ")
 RUNS = 5
 
 
 class Eightfold(torch.nn.Module):  # type: ignore[misc, unused-ignore]  # where torch is not installed
-    """One operator; it overflows if its input is near the largest float32."""
+    """A model with one operator, which overflows if its input is near the largest float32."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * 8
 
 
 class Reduced(torch.nn.Module):  # type: ignore[misc, unused-ignore]  # as above
-    """A product, read by a collective operator of a group of one rank and by a second operator."""
+    """A model with a product that two operators read: a collective one, of a group of one rank, and a Relu."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = x * 8
@@ -50,7 +51,11 @@ def run(
     config: str = "",
     dynamic: bool = False,
 ) -> None:
-    """Open GE with these options, and run a graph. config: a dump JSON that torchair passes to acl."""
+    """Open GE with these options, and run a graph.
+
+    value: all elements of its input, of shape (2, 8). model: makes the module. times: number of runs. config: path of a
+    dump JSON that torchair passes to acl, "" for none. dynamic: compile with symbolic shapes.
+    """
     engine.forget()
     compiler_config = engine.torchair.CompilerConfig()
     if config:
@@ -60,7 +65,7 @@ def run(
 
 
 def dump_into(root: Path) -> dict[str, str]:
-    """Return the options of a dump."""
+    """Return GE's options for a dump to the directory `root`."""
     return {keys.ENABLE_DUMP: "1", keys.DUMP_PATH: str(root)}
 
 
@@ -71,7 +76,7 @@ def new_directory(parent: Path, name: str) -> Path:
 
 
 def accepted(directory: Path, name: str, options: Mapping[str, str], value: float = 1.0) -> bool:
-    """Return True if GE accepts these options. Raises LookupError if it refuses valid options after them."""
+    """Return True if GE accepts these options. Raises LookupError if it then refuses valid options too."""
     try:
         run(options, value)
     except RuntimeError:
@@ -84,7 +89,7 @@ def accepted(directory: Path, name: str, options: Mapping[str, str], value: floa
 
 
 def data_unchecked(directory: Path) -> list[str]:
-    """Return the suffixes of files of a misspelt kind of data; none if GE refuses it."""
+    """Return the suffixes of the dump files ("csv" or "") for a misspelt kind of data; none if GE refuses it."""
     root = new_directory(directory, "data")
     if not accepted(directory, "data", {**dump_into(root), keys.DUMP_DATA: "statistics"}):
         return []
@@ -92,7 +97,7 @@ def data_unchecked(directory: Path) -> list[str]:
 
 
 def detected(directory: Path) -> dict[str, int]:
-    """Return the number of records of an overflow by mode of detection, "" for none; -1 if GE refuses the mode."""
+    """Return the number of overflow records by mode of detection; -1 if GE refuses the mode. "" means no mode."""
     records = {}
     for mode in ("all", "", "aicore_overflow", "atomic_overflow"):
         name = f"overflow_{mode}"
@@ -106,14 +111,14 @@ def detected(directory: Path) -> dict[str, int]:
 
 
 class Halved(torch.nn.Module):  # type: ignore[misc, unused-ignore]  # as above
-    """A conversion to float16."""
+    """A model with one operator, a conversion to float16."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.half()
 
 
 def conversion_status(directory: Path) -> list[int]:
-    """Return the status words in the records of an overflow of a conversion to float16."""
+    """Return the status words that are not 0 in the overflow records of a conversion to float16."""
     root = new_directory(directory, "conversion")
     run({keys.ENABLE_DEBUG: "1", keys.DEBUG_MODE: "all", keys.DUMP_PATH: str(root)}, 1e30, model=Halved)
     headers = [read_header(file.path) for file in files(root) if file.parsed.overflow]
@@ -122,7 +127,7 @@ def conversion_status(directory: Path) -> list[int]:
 
 
 def soc() -> str:
-    """Return the name of the device."""
+    """Return the name of the device's chip, such as "Ascend910B1"."""
     if engine.simulated:
         from ascend_dump.fakes import installed_device
 
@@ -131,7 +136,7 @@ def soc() -> str:
 
 
 def config_of(directory: Path, name: str, **settings: Any) -> tuple[Path, str]:
-    """Return a new directory, and a dump JSON for it."""
+    """Return a new directory, and the path of a dump JSON that dumps to it."""
     root = new_directory(directory, name)
     file = directory / f"{name}.json"
     file.write_text(json.dumps({"dump": {"dump_path": str(root), **settings}}))
@@ -139,7 +144,7 @@ def config_of(directory: Path, name: str, **settings: Any) -> tuple[Path, str]:
 
 
 def acl_outranks_options(directory: Path) -> dict[str, bool]:
-    """Return by directory, of the dump JSON and of the options: True if it has files."""
+    """Return True for each directory with files: the one that a dump JSON names, and the one that the options name."""
     by_acl, config = config_of(directory, "by_acl", dump_mode="all", dump_list=[{}])
     by_options = new_directory(directory, "by_options")
     run(dump_into(by_options), config=config)
@@ -150,7 +155,7 @@ def acl_outranks_options(directory: Path) -> dict[str, bool]:
 
 
 def watch_static(directory: Path) -> dict[str, bool]:
-    """Return by kind of shapes: True if the watcher wrote files."""
+    """Return True if the watcher wrote files, for a graph with static shapes and for one with dynamic shapes."""
     name = operator_name(directory)
     wrote = {}
     for kind in ("static", "dynamic"):
@@ -164,7 +169,7 @@ def watch_static(directory: Path) -> dict[str, bool]:
 
 
 def operator_name(directory: Path) -> str:
-    """Return the name of the product in a dump of the graph. Raises LookupError if there is not exactly one."""
+    """Return the name that the operator of `Eightfold` has in a dump. Raises LookupError if it is not unique."""
     root = new_directory(directory, "operator")
     run(dump_into(root))
     names = {file.parsed.op_name for file in some_files(root) if "Mul" in file.parsed.op_type}
@@ -174,7 +179,10 @@ def operator_name(directory: Path) -> str:
 
 
 def watch_collective(directory: Path) -> dict[str, list[str]]:
-    """Return the operators after which the watcher wrote the output of a product: collective operators and others."""
+    """Return the names of the operators after which the watcher wrote the output of the product of `Reduced`.
+
+    "collective" and "others" list collective and other operators.
+    """
     distributed.init_process_group(
         "gloo" if engine.simulated else "hccl", store=distributed.HashStore(), rank=0, world_size=1
     )
@@ -197,7 +205,7 @@ def watch_collective(directory: Path) -> dict[str, list[str]]:
 
 
 def symlink(directory: Path) -> dict[str, bool]:
-    """Return by path, of a directory and a link to it: True if GE accepts it."""
+    """Return True for each dump path that GE accepts: a directory, and a symbolic link to it."""
     root = new_directory(directory, "directory")
     link = directory / "link"
     link.symlink_to(root)
@@ -205,13 +213,16 @@ def symlink(directory: Path) -> dict[str, bool]:
 
 
 def step_range(directory: Path) -> dict[str, bool]:
-    """Return by range: True if GE accepts it."""
+    """Return True for each range of steps that GE accepts: one of two steps, and one of one step."""
     options = dump_into(new_directory(directory, "ranges"))
     return {text: accepted(directory, text, {**options, keys.DUMP_STEP: text}) for text in ("4-5", "5-5")}
 
 
 def steps_on_the_device(directory: Path) -> dict[str, list[str]]:
-    """Return the dumped steps by accepted text. Raises LookupError if GE refuses all texts."""
+    """Return the dumped steps of `RUNS` runs, for each text of `LOOSE` that GE accepts.
+
+    Raises LookupError if GE refuses all of them.
+    """
     steps = {}
     for number, text in enumerate(LOOSE):
         name = f"loose_{number}"
@@ -221,7 +232,7 @@ def steps_on_the_device(directory: Path) -> dict[str, list[str]]:
             run(options, times=RUNS)
             steps[text] = sorted({file.levels[-1] for file in files(root)})
     if not steps:
-        raise LookupError("GE itself refuses every such text, so that no device gets one")
+        raise LookupError("GE itself refuses all of these texts, so no device reads one")
     return steps
 
 

@@ -1,4 +1,8 @@
-"""Exception dumps of a failing kernel. The failure ends the device for a process, so each question is a process."""
+"""Facts about the exception dump of a failing kernel.
+
+After the failure, the process can no longer use the device. So each question has a process of its own. Its answers
+are paths relative to the directory of the dump.
+"""
 
 import json
 import os
@@ -13,9 +17,9 @@ import torch
 from ascend_dump.selftest.processes import INTERFACE
 from ascend_dump.selftest.program import ask_each
 
-#: Far outside of a table of eight rows.
+#: An index far outside of a table of eight rows.
 FAR = 1 << 28
-#: Other variables that name a directory for exception dumps.
+#: Variables that change the exception dump. They are removed before a question sets its own.
 VARIABLES = (
     *("ASCEND_DUMP_SCENE", "ASCEND_DUMP_PATH", "ASCEND_WORK_PATH", "NPU_COLLECT_PATH"),
     "TORCH_ACL_INIT_CONFIG_PATH",
@@ -23,9 +27,9 @@ VARIABLES = (
 
 
 def fail(before: Any = lambda torch_npu: None) -> Any:
-    """Import torch_npu, and let a kernel read beyond a tensor. before: called with torch_npu first.
+    """Import torch_npu, let a kernel read beyond the end of a tensor, and return the result of `before`.
 
-    Raises LookupError if the kernel did not fail.
+    before: called with the module torch_npu before the kernel runs. Raises LookupError if the kernel did not fail.
     """
     torch_npu: Any = import_module("torch_npu")
     result = before(torch_npu)
@@ -44,19 +48,24 @@ def new_directory(parent: Path, name: str) -> Path:
 
 
 def dump_files(root: Path) -> list[str]:
-    """Return the files of an exception dump below a directory, without those of the kernel itself."""
+    """Return the files of an exception dump below `root`, without the binaries of the kernel (`.o`)."""
     files = (path for path in (root / "extra-info").rglob("*") if path.is_file() and path.suffix != ".o")
     return sorted(str(path.relative_to(root)) for path in files)
 
 
 def initial(directory: Path) -> list[str]:
-    """Return the files in the working directory without any setting."""
+    """Return the files in the working directory, with torch_npu's default configuration."""
     fail()
     return dump_files(Path())
 
 
 def later(directory: Path) -> dict[str, Any]:
-    """Set a second exception dump: return its error, the files in the working directory and in its own."""
+    """Set a second exception dump, after the one of aclInit.
+
+    refused  first line of the error of set_dump, "" if there is none
+    first    files of the first dump, in the working directory
+    later    files in the directory of the second dump
+    """
     root = new_directory(directory, "set")
     config = directory / "later.json"
     config.write_text(json.dumps({"dump": {"dump_scene": "aic_err_norm_dump", "dump_path": str(root)}}))
@@ -74,7 +83,11 @@ def later(directory: Path) -> dict[str, Any]:
 
 
 def by_variables(directory: Path, **variables: str) -> dict[str, list[str]]:
-    """Return the files in a new directory, and in the working directory. variables: `{}` is the new directory."""
+    """Set environment variables, and return the files of the dump.
+
+    variables: values, in which `{}` stands for a new directory. named: files in this directory. working: files in the
+    working directory.
+    """
     named = new_directory(directory, "named")
     os.environ.update({name: value.format(named) for name, value in variables.items()})
     fail()
@@ -90,7 +103,7 @@ def scene(directory: Path) -> dict[str, list[str]]:
 
 
 def chosen(directory: Path) -> dict[str, list[str]]:
-    """Set another file for aclInit."""
+    """Let aclInit read another configuration, which requests a norm dump."""
     config = directory / "initial.json"
     settings = {"dump_scene": "aic_err_norm_dump", "dump_path": str(directory / "named")}
     config.write_text(json.dumps({"dump": settings, "defaultDevice": {"default_device": "0"}}))
@@ -98,16 +111,17 @@ def chosen(directory: Path) -> dict[str, list[str]]:
 
 
 def norm_early(directory: Path) -> list[str]:
-    """Set a norm exception dump before the first operator, where aclInit sets none."""
+    """Return the files of a norm exception dump that is set before the first operator. aclInit sets no dump."""
     return by_set_dump(directory, operators=0)
 
 
 def norm_late(directory: Path) -> list[str]:
-    """Set it after the first operator."""
+    """Return the files of a norm exception dump that is set after the first operator."""
     return by_set_dump(directory, operators=1)
 
 
 def by_set_dump(directory: Path, *, operators: int) -> list[str]:
+    """Return the files of an exception dump by set_dump. operators: number of operators that run before set_dump."""
     root, initial, config = new_directory(directory, "set"), directory / "initial.json", directory / "norm.json"
     initial.write_text(json.dumps({"defaultDevice": {"default_device": "0"}}))
     config.write_text(json.dumps({"dump": {"dump_scene": "aic_err_norm_dump", "dump_path": str(root)}}))

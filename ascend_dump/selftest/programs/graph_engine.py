@@ -1,4 +1,4 @@
-"""The graph engine of torchair for programs of the self-test, opened anew for each question."""
+"""GE, the graph engine of torchair, for programs of the self-test. Each question opens it anew."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ascend_dump.selftest.evidence import DeviceFile, device_files
 
 __all__ = ["GraphEngine", "files", "some_files"]
 
-#: The global of torchair with the dump JSON of the process, and the function that writes it.
+#: Names in torchair: the global with the content of the dump JSON, and the function that writes the JSON.
 _HEADER, _WRITER = "g_cached_dump_root", "_set_dump_options_json"
 
 
 class GraphEngine:
-    """The modules of torchair, and operations on them. simulated: the device, or all of it, is a stand-in."""
+    """The modules of torchair, and operations on them. simulated: torchair or the device below it is a fake."""
 
     def __init__(self) -> None:
         self.simulated = not sys.modules.keys().isdisjoint({"torchair", "torchair.core._torchair"})
@@ -32,14 +32,14 @@ class GraphEngine:
         self.device = "cpu" if self.simulated else "npu"
 
     def forget(self, header: Any = None) -> None:
-        """Close GE, and let torchair forget its options. header: the dump JSON of the process from then on."""
+        """Close GE, and reset torchair's options. header: content of the dump JSON that graphs extend, or None."""
         torch._dynamo.reset()
         self.backend.finalize_graph_engine()
         self.backend._GLOBAL_COMPILE_OPTION = None
         setattr(self.converter, _HEADER, header)
 
     def needs_json(self) -> None:
-        """Raise LookupError if torchair writes no dump JSON, as in its older versions."""
+        """Raise LookupError if torchair writes no dump JSON. Older versions do not."""
         if not hasattr(self.converter, _WRITER):
             raise LookupError("this torchair writes no dump JSON")
 
@@ -73,7 +73,11 @@ class GraphEngine:
     def run(
         self, model: Any, root: Path, x: torch.Tensor, *, times: int = 1, graphs: bool = False, **options: Any
     ) -> None:
-        """Compile a model with a dump into this directory, and run it."""
+        """Compile a model, and run it with a dump to the directory `root`.
+
+        times: number of runs. graphs: let torchair also write its graph as Python text. options: further options of
+        `dump_config`.
+        """
         root.mkdir(exist_ok=True)
         config = self.torchair.CompilerConfig()
         for name, value in {"enable_dump": True, "dump_path": str(root), "dump_mode": "all", **options}.items():
@@ -84,7 +88,7 @@ class GraphEngine:
         self.call(self.compile(model, config), x, times=times)
 
     def call(self, compiled: Any, x: torch.Tensor, *, times: int = 1) -> None:
-        """Run a model, and wait for the device."""
+        """Run a compiled model `times` times, and wait for the device."""
         with torch.no_grad():
             for _ in range(times):
                 compiled(x.to(self.device))

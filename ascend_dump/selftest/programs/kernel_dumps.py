@@ -1,4 +1,4 @@
-"""Dumps of eager kernels through torch_npu's dump interface, each into a directory of its own."""
+"""Dumps of eager kernels by torch_npu's dump interface. Each dump has its own directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _one_kernel() -> None:
 
 
 class KernelDumps:
-    """The dump interface that raises errors, and the directories of dumps of kernels."""
+    """Dumps of kernels below one directory. They use `torch_npu.npu.utils`, whose functions raise errors."""
 
     def __init__(self, torch_npu: Any, directory: Path) -> None:
         self.directory = directory
@@ -24,7 +24,10 @@ class KernelDumps:
         self.utils: Any = torch_npu.npu.utils
 
     def config(self, name: str, **settings: Any) -> str:
-        """Write a dump JSON for kernels, with a directory of its own, and return its path."""
+        """Write a dump JSON `{name}.json` that dumps kernels to the directory `name`, and return its path.
+
+        settings: further keys; None removes a default key.
+        """
         root = self.directory / name
         root.mkdir(exist_ok=True)
         keys = {"dump_path": str(root), "dump_mode": "all", "dump_op_switch": "on", "dump_list": [], **settings}
@@ -43,7 +46,7 @@ class KernelDumps:
         return bool(self.files(name))
 
     def dump(self, *configs: str, launch: Callable[[], Any] = _one_kernel) -> None:
-        """Set these files one after the other, launch kernels, and end the dump."""
+        """Call set_dump with each of these files, launch kernels, and end the dump. launch: runs the kernels."""
         self.utils.init_dump()
         try:
             for config in configs:
@@ -54,6 +57,6 @@ class KernelDumps:
             self.utils.finalize_dump()
 
     def files_of(self, name: str, *, launch: Callable[[], Any] = _one_kernel, **settings: Any) -> list[Path]:
-        """Return the files of a dump of kernels with these settings."""
+        """Dump kernels with these settings to the directory `name`, and return the files."""
         self.dump(self.config(name, **settings), launch=launch)
         return self.files(name)

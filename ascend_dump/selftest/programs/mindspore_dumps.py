@@ -1,4 +1,8 @@
-"""Dump JSONs of MindSpore on Ascend. It reads one per process, so each question is a process."""
+"""Facts about dumps of MindSpore on Ascend.
+
+A process of MindSpore reads one dump JSON. So each question has a process of its own, except the questions of
+`ask_of_samples`, which share one configuration.
+"""
 
 import json
 import os
@@ -17,22 +21,24 @@ from ascend_dump.selftest.processes import INTERFACE
 from ascend_dump.selftest.program import ask_each
 from ascend_dump.storage.files import read_small
 
-#: Elements of a sample, and iterations during a dump.
+#: Number of elements in a sample of a tensor, and number of iterations that are dumped.
 SAMPLE, ITERATIONS = 8, 2
-#: The first version in that jit_level O2 dumps nothing.
+#: The first version of MindSpore in which jit_level O2 dumps nothing.
 NEWER = (2, 6)
-#: Bytes of a table of statistics.
+#: Maximum number of bytes that are read of a table of statistics.
 LONGEST_TABLE = 1 << 20
-#: An iteration that no setting selects.
+#: The number of an iteration that no dump JSON selects.
 FAR = 1000
 X = np.linspace(1, 2, 32, dtype="f4").reshape(4, 8)
 
 
 class Dumped:
-    """A process with a dump JSON, and its dump.
+    """The dump of this process: it writes the dump JSON, imports MindSpore, and runs a network.
 
-    mode: `op_debug_mode`. e2e: further keys of `e2e_dump_settings`, None for no such block. common: further keys of
-    `common_dump_settings`.
+    e2e     further keys of `e2e_dump_settings`; None leaves the whole block out
+    mode    the value of `op_debug_mode`
+    level   MindSpore's jit_level
+    common  further keys of `common_dump_settings`
     """
 
     def __init__(
@@ -53,7 +59,10 @@ class Dumped:
         self.mindspore.set_device("Ascend")
 
     def run(self, x: np.ndarray, *, times: int = 1) -> None:
-        """Multiply by 2, in float32 and in bfloat16, and continue with the products; each is one iteration."""
+        """Run the network `times` times; each run is one iteration.
+
+        The network multiplies `x` by 2 in float32, applies Relu, and multiplies by 2 again in bfloat16.
+        """
         ms = self.mindspore
         cell: Any = ms.nn.Cell
 
@@ -80,18 +89,23 @@ class Dumped:
         return {path: name for path, name in names.items() if name is not None}
 
     def some_tensors(self) -> dict[Path, NpyName]:
-        """Return the dumped tensors. Raises LookupError if there are none: the question has no answer."""
+        """Return the dumped tensors: the parsed file name by path. Raises LookupError if there are none."""
         tensors = self.tensors()
         if not tensors:
             raise LookupError("MindSpore dumped no tensor")
         return tensors
 
 
-# One process with samples of tensors.
+# Questions that share one process, which dumps samples of tensors.
 
 
 def tree(dumped: Dumped) -> dict[str, Any]:
-    """Return the directories of the rank, the directories of tensors, and the number of parameters."""
+    """Return the layout of the dump.
+
+    rank        names in the directory `rank_0`
+    tensors     directories with tensors
+    parameters  number of dumped parameters
+    """
     dumped.run(X, times=ITERATIONS)
     tensors = dumped.some_tensors()
     directories = {path.relative_to(dumped.root).parts[:-1] for path in tensors}
@@ -103,7 +117,7 @@ def tree(dumped: Dumped) -> dict[str, Any]:
 
 
 def stored_types(dumped: Dumped) -> dict[str, list[str]]:
-    """Return the array types by the type in the file name."""
+    """Return the types of the arrays in the files, by the type in the file name."""
     types_by_name: dict[str, set[str]] = {}
     for path, name in dumped.some_tensors().items():
         try:
@@ -115,7 +129,10 @@ def stored_types(dumped: Dumped) -> dict[str, list[str]]:
 
 
 def sampled(dumped: Dumped) -> dict[str, Any]:
-    """Return the longest shape of a float32, and True if an array is the first elements of the network's input."""
+    """Return the shape of the dumped float32 arrays, and True if one has the first elements of the network's input.
+
+    If the arrays have several shapes, it is the one with the most dimensions.
+    """
     tensors = dumped.some_tensors().items()
     arrays = [np.load(path, allow_pickle=False) for path, name in tensors if str(name.dtype).lower() == "float32"]
     first = X.ravel()[:SAMPLE]
@@ -124,7 +141,10 @@ def sampled(dumped: Dumped) -> dict[str, Any]:
 
 
 def paused(dumped: Dumped) -> bool:
-    """Return True if an iteration that is not selected wrote no tensor, between selected ones that did."""
+    """Return True if an iteration that is not selected, between two selected ones, wrote no tensor.
+
+    Raises LookupError if the second selected iteration wrote nothing.
+    """
     native = import_module("mindspore._c_expression")
     counts = [len(dumped.some_tensors())]
     for iteration in (FAR, 0):
@@ -144,11 +164,14 @@ def ask_of_samples(directory: Path) -> dict[str, Any]:
     return ask_each(directory, {question.__name__: partial(question, dumped) for question in questions})
 
 
-# Processes of one question.
+# Questions that have a process of their own.
 
 
 def overflowed(directory: Path) -> list[str]:
-    """Return the types of dumped operators; the first product overflows, and others propagate it."""
+    """Return the types of the operators that overflow detection dumps.
+
+    The first product overflows, and later operators propagate its Inf.
+    """
     dumped = Dumped(directory, mode=3, e2e={})
     dumped.run(np.full_like(X, 3e38))
     return sorted({name.op_type for name in dumped.some_tensors().values()})
@@ -169,7 +192,7 @@ def graph_engine(directory: Path) -> bool:
 
 
 def device_statistics(directory: Path) -> dict[str, bool]:
-    """Return by requested category: True if the statistics of the device have a column for it."""
+    """Return True for each requested category that has a column in the statistics that the device computes."""
     categories = ["max", "md5", "l2norm", "nan count"]
     dumped = Dumped(
         directory,
@@ -187,7 +210,10 @@ def device_statistics(directory: Path) -> dict[str, bool]:
 
 
 def older_layout(directory: Path) -> list[str]:
-    """Return the directories of a dump with jit_level O2. Raises LookupError if the version has no such dump."""
+    """Return the directories with dump files under jit_level O2.
+
+    Raises LookupError for MindSpore 2.6 and newer, which dump nothing under O2.
+    """
     dumped = Dumped(directory, level="O2", e2e={})
     version = str(dumped.mindspore.__version__)
     if (parse_version(version) or NEWER) >= NEWER:

@@ -1,4 +1,7 @@
-"""Dumps of offline models with various settings, one at a time, and their files for the probes."""
+"""Facts about dumps of offline models: the model is dumped with one setting after the other.
+
+The answer to most questions is a dict: `code`, the return code of set_dump, and `files`, a dict for each dump file.
+"""
 
 import json
 import sys
@@ -37,7 +40,7 @@ PLAIN = (
 
 
 class OfflineDumps:
-    """Dumps of one model after the other, below `directory`."""
+    """Dumps below `directory`, each to a directory of its own. The models are built there too."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -55,12 +58,15 @@ class OfflineDumps:
         return str(file)
 
     def dump(self, name: str, *, value: float = 1.0, **settings: Any) -> dict[str, Any]:
-        """Return the code and the files of a dump of the plain model with these settings."""
+        """Dump one run of the model `PLAIN` to the directory `name`, and return the code and the files.
+
+        value: all elements of the input. settings: further keys of the dump JSON; None removes a default key.
+        """
         root = self.directory / name
         return {"code": run_dumped(acl, self.config(root, **settings), self.plain(), value), "files": dump_files(root)}
 
     def fused(self) -> str:
-        """Return a name of an operator before fusion. Raises LookupError if none was fused."""
+        """Return the name of an operator of `PLAIN` that was fused into another one. Raises LookupError if none was."""
         files = dump_files(self.directory / "whole")
         origins = {(origin["name"], file["operator"]) for file in files for origin in file["origins"]}
         names = {node.name for node in PLAIN}
@@ -70,17 +76,20 @@ class OfflineDumps:
         return fused[0]
 
     def fused_layer(self) -> dict[str, Any]:
-        """Dump a layer by a name from before fusion."""
+        """Dump with a layer that is the name of a fused operator."""
         name = self.fused()
         return {"layer": name, **self.dump("fused_layer", dump_list=[{"layer": [name]}])}
 
     def fused_watched(self) -> dict[str, Any]:
-        """Dump with a watcher on a name from before fusion."""
+        """Dump with a watcher on the name of a fused operator."""
         watched = [{"layer": ["second"], "watcher_nodes": [self.fused()]}]
         return self.dump("fused_watched", dump_scene="watcher", dump_mode="output", dump_list=watched)
 
     def renamed(self, model: str, name: str) -> dict[str, Any]:
-        """Return the code and the files of a dump of a model. model: its name. name: that of its second operator."""
+        """Return the code and the files of a dump of another model.
+
+        model: name of the model. name: name of its second operator.
+        """
         nodes = (
             OnnxNode("first", "MatMul", ("x", "w1")),
             OnnxNode(name, "Relu", ("first",)),
@@ -91,8 +100,11 @@ class OfflineDumps:
         return {"code": run_dumped(acl, self.config(root), om), "files": dump_files(root)}
 
     def loaded(self) -> list[int]:
-        """Return the number of files after runs of a model loaded before set_dump, of a model loaded after it, and of
-        this model after finalize_dump."""
+        """Return the number of files after each of three runs.
+
+        The model of the first run is loaded before set_dump. It is unloaded, and loaded again for the second run. The
+        third run follows finalize_dump.
+        """
         root = self.directory / "loaded"
         network = OfflineNetwork(acl, self.plain())
         network.load()
@@ -113,7 +125,7 @@ class OfflineDumps:
 
 
 def dump_files(root: Path) -> list[dict[str, Any]]:
-    """Return the files below a dump path, without payloads."""
+    """Return a dict for each file below a dump path, except mapping files. Tensors are described by size only."""
     return [_described(path, root) for path in sorted(root.rglob("*")) if path.is_file() and path.name != MAPPING]
 
 
@@ -174,7 +186,7 @@ def ask(directory: Path) -> dict[str, Any]:
     questions["loaded"] = dumps.loaded
     questions["odd_names"] = partial(dumps.renamed, "dotted.net", ODD)
     questions["long_names"] = partial(dumps.renamed, "long", LONG)
-    # The last one: a device may wait for an address that does not exist.
+    # The last question, because a device may wait long for an address that does not answer.
     questions["address"] = dumps.address
     return ask_each(directory, questions)
 

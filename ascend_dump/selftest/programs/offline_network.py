@@ -1,4 +1,7 @@
-"""Offline models of a few operators: built with `atc` of CANN's toolkit on a device, run with pyACL."""
+"""Offline models of a few operators, run with pyACL.
+
+For a device, `atc` of CANN's toolkit builds the model. For the simulated device, a stand-in of the file is written.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ HOST_TO_DEVICE, DEVICE_TO_HOST, HUGE_FIRST = 1, 2, 0
 
 
 def take(result: Any, call: str) -> Any:
-    """Return the value of a call without its return code. Raises AdapterError if the code is not 0."""
+    """Return the value that a function of acl returned, None if it returned only a code.
+
+    result: the code, or a pair of value and code. call: name of the function. Raises AdapterError if the code is not 0.
+    """
     value, code = result if isinstance(result, tuple) else (None, result)
     if code:
         raise AdapterError(f"{call} returned {code}")
@@ -28,7 +34,10 @@ def take(result: Any, call: str) -> Any:
 
 
 def start_device(acl: Any, device: int, config: Optional[str] = None) -> None:
-    """Initialise acl, with the dump JSON `config` if any. Exits the program if there is no device."""
+    """Initialise acl and select the device. Exits the program with `NO_DEVICE` if there is none.
+
+    config: path of a JSON file for acl.init(), None for none.
+    """
     code = acl.init() if config is None else acl.init(config)
     if code == 0:
         code = acl.rt.set_device(device)
@@ -45,9 +54,10 @@ def build_offline(
     *,
     fused: Mapping[str, str] = {},
 ) -> Path:
-    """Return a model of (ROWS, IN) to (ROWS, OUT) as a file: the input is `x`, the output the last node's.
+    """Build an offline model as the file `om`, unless it exists, and return its path.
 
-    fused: pairs of operators that the simulated device fuses; the second one computes nothing
+    The input is `x`, of shape (ROWS, IN); the output is that of the last node, of shape (ROWS, OUT). fused: pairs of
+    operators that the simulated device fuses into the first one; the second one must change nothing.
     """
     if om.exists():
         return om
@@ -68,19 +78,19 @@ def _save_stand_in(
 ) -> None:
     from ascend_dump.fakes.device.offline_model import OfflineModel, OfflineNode, TensorSpec, save
 
-    into = {name: by for by, name in fused.items()}
+    fused_into = {second: first for first, second in fused.items()}
     offline_nodes = [OfflineNode(name, "Const", const=array) for name, array in constants.items()]
     for node in nodes:
-        if node.name not in into:
+        if node.name not in fused_into:
             originals = (node.name, fused[node.name]) if node.name in fused else ()
-            inputs = tuple(f"{into.get(name, name)}:0" for name in node.inputs)
+            inputs = tuple(f"{fused_into.get(name, name)}:0" for name in node.inputs)
             offline_nodes.append(OfflineNode(node.name, node.type, inputs, original_names=originals))
     spec = TensorSpec("x", (ROWS, IN), "float32")
     save(OfflineModel(om.stem, (spec,), tuple(offline_nodes), (f"{nodes[-1].name}:0",), True), om)
 
 
 class OfflineNetwork:
-    """A model, loaded in the first step: acl reads the settings of a dump when a model is loaded."""
+    """An offline model that is loaded in its first run, because acl reads the settings of a dump at that time."""
 
     def __init__(self, acl: Any, om: Path) -> None:
         self.acl = acl
@@ -88,7 +98,7 @@ class OfflineNetwork:
         self.model: Optional[int] = None
 
     def load(self) -> int:
-        """Load the model, once, and return its id."""
+        """Load the model if it is not loaded, and return its id."""
         if self.model is None:
             self.model = int(take(self.acl.mdl.load_from_file(str(self.om)), "acl.mdl.load_from_file"))
         return self.model
@@ -112,7 +122,10 @@ class OfflineNetwork:
         return y
 
     def _dataset(self, size: int) -> tuple[Any, int]:
-        """Create a data set with one buffer on the device, and return it with the buffer's address. Not freed."""
+        """Create a data set with one buffer on the device, and return it with the buffer's address.
+
+        size: bytes of the buffer. Neither is freed before the process ends.
+        """
         address = int(take(self.acl.rt.malloc(size, HUGE_FIRST), "acl.rt.malloc"))
         dataset = self.acl.mdl.create_dataset()
         self.acl.mdl.add_dataset_buffer(dataset, self.acl.create_data_buffer(address, size))
@@ -120,8 +133,10 @@ class OfflineNetwork:
 
 
 def run_dumped(acl: Any, config: str, om: Path, value: float = 1.0) -> int:
-    """Return the code of set_dump for this dump JSON. The model is then loaded, run once on an input of `value`, and
-    unloaded."""
+    """Call set_dump with this dump JSON, load the model, run it once, unload it, and return the code of set_dump.
+
+    value: all elements of the input.
+    """
     take(acl.mdl.init_dump(), "acl.mdl.init_dump")
     try:
         code = int(acl.mdl.set_dump(config))

@@ -1,4 +1,7 @@
-"""Overflow detection of eager operators. Its switch is read once, so each question is a process."""
+"""Facts about overflow detection of eager operators.
+
+A process reads the switch of the detection once. So each question has a process of its own.
+"""
 
 import os
 import sys
@@ -16,24 +19,24 @@ from ascend_dump.selftest.processes import INTERFACE
 from ascend_dump.selftest.program import ask_each
 from ascend_dump.selftest.programs.kernel_dumps import KernelDumps
 
-#: The settings of the detection.
+#: Keys of the dump JSON that switch the detection on; None removes a key that `KernelDumps` sets by default.
 DEBUG: dict[str, Any] = {"dump_debug": "on", "dump_mode": None, "dump_op_switch": None, "dump_list": None}
 SATURATION = "INF_NAN_MODE_FORCE_DISABLE"
 
 
 class Detection:
-    """A process with the detection, in which no operator has run."""
+    """Overflow detection in this process. When it is created, no operator has run."""
 
     def __init__(self, directory: Path) -> None:
         torch_npu: Any = import_module("torch_npu")
-        #: The copy initialises the NPU, and is no operator.
+        #: Copying a tensor to the NPU initialises the NPU, but runs no operator.
         self.x = torch.full((64,), 6e4, dtype=torch.float16).npu()
         self.dumps = KernelDumps(torch_npu, directory)
         self.npu = torch_npu.npu
         self.result = ""
 
     def overflow(self) -> None:
-        """Run an operator that overflows, and two that pass the result on."""
+        """Run an operator that overflows, and two that pass its result on; note the final result as text."""
         self.result = str(float((self.x * 2).abs().max().cpu()))
 
     def files(self, name: str) -> list[Path]:
@@ -52,7 +55,7 @@ class Detection:
 
 
 def described(path: Path) -> dict[str, Any]:
-    """Return name, level, sides and largest output of a file."""
+    """Return name, level, sides and largest absolute output value of a file."""
     header, name = read_header(path), parse_name(path.name)
     eager = None if name is None else eager_name(name)
     outputs = [decode(header, tensor) for tensor in header.outputs if not tensor.error]
@@ -65,7 +68,12 @@ def described(path: Path) -> dict[str, Any]:
 
 
 def early(directory: Path) -> dict[str, Any]:
-    """Detect before the first operator, end it, and detect again; then in a graph."""
+    """Switch the detection on before the first operator, and return what it writes.
+
+    files     files of the first detection
+    again     number of files when it is ended and switched on again
+    captured  number of files for a kernel in a graph (NPUGraph)
+    """
     detection = Detection(directory)
     noted = detection.notes()
     detection.overflow()
@@ -75,14 +83,14 @@ def early(directory: Path) -> dict[str, Any]:
 
 
 def late(directory: Path) -> int:
-    """Return the number of files of a detection after the first operator."""
+    """Return the number of files of a detection that is switched on after the first operator."""
     detection = Detection(directory)
     detection.overflow()
     return len(detection.files("late"))
 
 
 def saturated(directory: Path) -> dict[str, Any]:
-    """Detect in saturation mode."""
+    """Switch the detection on before the first operator, in saturation mode, and return what it writes."""
     os.environ[SATURATION] = "1"
     return Detection(directory).notes()
 

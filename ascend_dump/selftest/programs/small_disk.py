@@ -1,4 +1,7 @@
-"""Dumps on a file system that is nearly full: it is in memory, and visible to this process only."""
+"""Facts about a dump to a file system that is nearly full.
+
+The program mounts two small file systems in memory. Only this process sees them.
+"""
 
 import ctypes
 import json
@@ -20,12 +23,12 @@ acl: Any = import_module("acl")
 DEVICE = 0
 #: Constants of Linux' sched.h and mount.h.
 CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 0x40000
-#: Sizes of file systems, and used bytes in each; a page of memory is not larger.
+#: Sizes of the file systems, and the bytes that a file takes in each: at least one page of memory.
 SIZES, TAKEN = {"tight": "1m", "roomy": "64m"}, 64 << 10
 
 
 def mount_small(directory: Path) -> dict[str, Path]:
-    """Mount file systems of these sizes. Raises OSError if the process may not mount."""
+    """Mount a file system for each entry of `SIZES`, and return the paths. Raises OSError if mounting is denied."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     def call(name: str, *arguments: Any) -> None:
@@ -44,7 +47,7 @@ def mount_small(directory: Path) -> dict[str, Path]:
 
 
 def dumped(root: Path, directory: Path) -> list[int]:
-    """Return the sizes of the files of a dump into a directory."""
+    """Dump one run of a model to `root`, and return the sizes of the dump files in bytes."""
     om = build_offline(
         acl, directory / "net.om", (OnnxNode("only", "MatMul", ("x", "w")),), {"w": np.ones((IN, OUT), "f4")}
     )
@@ -55,8 +58,11 @@ def dumped(root: Path, directory: Path) -> list[int]:
 
 
 def disk_reserve(directory: Path) -> dict[str, int]:
-    """Return the number of files on the small and on the large file system, and the bytes on the latter."""
-    # Before acl starts: its threads write the files, and inherit the mounts of the thread that starts them.
+    """Return the number of dump files on the small ("tight") and the large ("roomy") file system.
+
+    bytes: size of all files on the large one.
+    """
+    # Mount before acl starts. Its threads write the files, and they see the mounts of the thread that starts them.
     mounts = mount_small(directory)
     start_device(acl, DEVICE)
     tight, roomy = (dumped(mounts[name], directory) for name in SIZES)

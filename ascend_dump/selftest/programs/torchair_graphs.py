@@ -1,4 +1,7 @@
-"""Dumps of torchair's graphs with various options. Each dump starts with GE closed, in its own directory."""
+"""Facts about dumps of graphs that torchair compiles.
+
+Each question closes GE before its dump (`engine.forget`), and dumps to a directory of its own.
+"""
 
 import sys
 import warnings
@@ -19,7 +22,7 @@ engine = GraphEngine()
 
 
 class Products(torch.nn.Module):  # type: ignore[misc, unused-ignore]  # where torch is not installed
-    """Two matrix products; the second one can be in a scope of `data_dump`."""
+    """A model with two matrix products. scoped: the second one is in a scope of `data_dump`."""
 
     def __init__(self, *, scoped: bool = False) -> None:
         super().__init__()
@@ -36,8 +39,10 @@ class Products(torch.nn.Module):  # type: ignore[misc, unused-ignore]  # where t
 
 
 def first_graph(directory: Path) -> list[str]:
-    """Return the dumped steps of a second graph that requests another step than the first. Torchair's own check of that
-    is disabled."""
+    """Return the dumped steps of a second graph, which requests another step than the first graph.
+
+    torchair itself refuses different options of a second graph. This check is disabled here.
+    """
     root, x = directory / "first_graph", torch.ones(2, 8)
     engine.forget()
 
@@ -53,7 +58,7 @@ def first_graph(directory: Path) -> list[str]:
 
 
 def json_and_options(directory: Path) -> list[str]:
-    """Return the dumped sides (input, output) if the options request outputs and the JSON requests inputs."""
+    """Return the dumped sides (input, output) if the options request outputs and the dump JSON requests inputs."""
     engine.needs_json()
     root = directory / "json_and_options"
     (root / "worldsize1_global_rank0").mkdir(parents=True)
@@ -63,7 +68,7 @@ def json_and_options(directory: Path) -> list[str]:
 
 
 def refusal_dropped(directory: Path) -> str:
-    """Return the error of the program if acl refuses the JSON; "" if there is none."""
+    """Return the first line of the error that the program gets if acl refuses the dump JSON; "" if it gets none."""
     engine.needs_json()
     root = directory / "refusal_dropped"
     engine.forget({"dump": {"dump_path": str(root), "dump_mode": "everything", "dump_list": []}})
@@ -75,7 +80,7 @@ def refusal_dropped(directory: Path) -> str:
 
 
 def scope_selects(directory: Path) -> dict[str, list[str]]:
-    """Return types and names of the dumped products, if the second of two is in the scope."""
+    """Return the types and the names of the dumped products of a graph of two, of which the second is in the scope."""
     engine.needs_json()
     root = directory / "scope"
     engine.forget()
@@ -88,7 +93,7 @@ def scope_selects(directory: Path) -> dict[str, list[str]]:
 
 
 def renamed(directory: Path) -> list[str]:
-    """Return the operators in the dump that are not in torchair's graph."""
+    """Return the names of dumped operators that are not in the graph that torchair writes as text."""
     root = directory / "names"
     engine.forget()
     engine.run(Products(), root, torch.ones(2, 8), graphs=True)
@@ -100,7 +105,7 @@ def renamed(directory: Path) -> list[str]:
 
 
 def batch_statistics(directory: Path) -> dict[str, bool]:
-    """Return by name: True if outputs 1 and 2 of BatchNormV3 are mean and variance of the batch."""
+    """Return True under "mean" if output 1 of BatchNormV3 is the batch's mean; the same for "variance" and output 2."""
     root = directory / "batch_norm"
     x = torch.randn(4, 3, 5, 5, generator=torch.Generator().manual_seed(0)) * 3 + 7
     engine.forget()
@@ -121,7 +126,7 @@ def batch_statistics(directory: Path) -> dict[str, bool]:
 
 
 def max_pool_mask(directory: Path) -> dict[str, Any]:
-    """Return the type of output 1 of MaxPoolWithArgmaxV1, and True if it equals PyTorch's indices."""
+    """Return the type of output 1 of MaxPoolWithArgmaxV1, and True if its values are PyTorch's indices."""
     root = directory / "max_pool"
     x = torch.randn(1, 16, 8, 8, generator=torch.Generator().manual_seed(0))
     engine.forget()
@@ -139,7 +144,7 @@ def max_pool_mask(directory: Path) -> dict[str, Any]:
 
 
 def saved_names(directory: Path) -> dict[str, Any]:
-    """Return the files of two graphs in the mode reduce-overhead, of two runs each."""
+    """Return the names of the files that two graphs save in the mode reduce-overhead, with two runs of each."""
     root = directory / "aclgraph"
     root.mkdir()
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""A tiny offline model with pyACL."""
+"""Run the scenarios of the self-test with a tiny offline model in pyACL."""
 
 import atexit
 import sys
@@ -25,15 +25,16 @@ NODES = (
     OnnxNode("relu", "Relu", ("first",)),
     OnnxNode("second", "MatMul", ("relu", "w2")),
 )
-begun: list[Path] = []
+#: The directory of the process, once acl is initialised; empty before.
+initialised_in: list[Path] = []
 
 
 def make() -> OfflineNetwork:
-    if not begun:
-        begun.append(Path(sys.argv[3]))
+    if not initialised_in:
+        initialised_in.append(Path(sys.argv[3]))
         start_device(acl, DEVICE)
         atexit.register(acl.finalize)
-    return OfflineNetwork(acl, build_offline(acl, begun[0] / "net.om", NODES, WEIGHTS))
+    return OfflineNetwork(acl, build_offline(acl, initialised_in[0] / "net.om", NODES, WEIGHTS))
 
 
 def step(model: OfflineNetwork, number: int, overflow: bool) -> StepSeen:

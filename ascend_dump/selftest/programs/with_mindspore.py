@@ -1,4 +1,4 @@
-"""A tiny MindSpore network in graph mode, on the CPU or on an NPU."""
+"""Run the scenarios of the self-test with a tiny MindSpore network in graph mode, on the CPU or on an NPU."""
 
 import sys
 from importlib import import_module
@@ -9,14 +9,14 @@ import numpy as np
 from ascend_dump.selftest.program import Network, StepSeen, main
 from ascend_dump.selftest.tiny_network import HIDDEN, IN, OUT, run_step, weights
 
-#: Imported by name, so that type checkers need no MindSpore.
+#: Imported by `import_module`, so that type checkers do not need MindSpore.
 ms: Any = import_module("mindspore")
 nn: Any = import_module("mindspore.nn")
 ON_NPU = sys.argv[1] == "mindspore-ascend"
 
 
 class CellNetwork(nn.Cell):  # type: ignore[misc]  # a class of the imported module
-    """A network; its first operator overflows for inputs near the largest float32."""
+    """A network whose first operator overflows for inputs near the largest float32."""
 
     def __init__(self) -> None:
         super().__init__()

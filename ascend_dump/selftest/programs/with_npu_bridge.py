@@ -1,4 +1,7 @@
-"""A tiny network in sessions of TensorFlow 1, or of 2 with its old interface, on an NPU through npu_bridge."""
+"""Run the scenarios of the self-test with a tiny network in TensorFlow sessions, on an NPU through npu_bridge.
+
+TensorFlow is version 1, or version 2 with `tf.compat.v1`.
+"""
 
 import sys
 from importlib import import_module
@@ -21,7 +24,10 @@ if tf is not tensorflow:
 
 
 class SessionNetwork:
-    """A configuration, and a session created in the first step: the bridge then reads the configuration."""
+    """A network with its session configuration.
+
+    The session is created in the first step, because npu_bridge reads the configuration at that time.
+    """
 
     def __init__(self) -> None:
         self.config = npu_init.npu_config_proto(tf.ConfigProto())

@@ -1,4 +1,4 @@
-"""A tiny function of TensorFlow 2 on an NPU through npu_device."""
+"""Run the scenarios of the self-test with a tiny function of TensorFlow 2, on an NPU through npu_device."""
 
 import sys
 from importlib import import_module
@@ -18,7 +18,10 @@ except (ImportError, OSError) as error:
 
 
 class DeviceNetwork:
-    """A function; the device is opened in the first step, and then reads the options of the process."""
+    """A network as a TensorFlow function.
+
+    The device is opened in the first step, because npu_device reads the options of the process at that time.
+    """
 
     def __init__(self) -> None:
         first, second = map(tf.constant, weights())

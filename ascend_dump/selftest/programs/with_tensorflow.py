@@ -1,4 +1,4 @@
-"""A tiny network of eager TensorFlow 2, on the CPU."""
+"""Run the scenarios of the self-test with a tiny network of eager TensorFlow 2, on the CPU."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from ascend_dump.selftest.tiny_network import run_step, weights
 
 
 def make() -> list[Any]:
-    """Return the weights of two layers."""
+    """Return the weights of the two layers as constants."""
     return [tf.constant(array) for array in weights()]
 
 

@@ -1,4 +1,4 @@
-"""A tiny PyTorch network, on the host or on an NPU."""
+"""Run the scenarios of the self-test with a tiny PyTorch network, on the host or on an NPU."""
 
 import sys
 from importlib import import_module
@@ -10,7 +10,7 @@ import torch
 from ascend_dump.selftest.program import Network, StepSeen, main
 
 ON_NPU = sys.argv[1] == "torch_npu"
-#: None on the host. Without a device the program exits with 4.
+#: The module torch_npu, None on the host. If there is no device, the program exits with code 4.
 torch_npu: Any = None
 if ON_NPU:
     try:
@@ -21,12 +21,12 @@ if ON_NPU:
     if not torch_npu.npu.is_available():
         print("torch_npu sees no device")
         sys.exit(4)
-#: Matrix products in one step: x @ w + b, twice.
+#: Number of matrix products in one step: x @ w + b, twice.
 PRODUCTS = 2
 
 
 class Gain(torch.nn.Module):  # type: ignore[misc, unused-ignore]  # where torch is not installed
-    """The first operator; it overflows for inputs near the largest float32."""
+    """The first layer, with one operator. It overflows for inputs near the largest float32."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * 8

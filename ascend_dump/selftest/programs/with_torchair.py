@@ -1,4 +1,4 @@
-"""A tiny network that torchair compiles: graphs on an NPU."""
+"""Run the scenarios of the self-test with a tiny network that torchair compiles to graphs for an NPU."""
 
 import sys
 from importlib import import_module
@@ -25,7 +25,7 @@ DEVICE = "cpu" if torch_npu is None else "npu"
 
 
 class CompiledNetwork(NamedTuple):
-    """A config, read by torchair when it builds the first graph, and the model compiled with it."""
+    """A model compiled with torchair, and the config that torchair reads when it builds the model's first graph."""
 
     config: Any
     model: Any
@@ -48,7 +48,10 @@ def step(net: CompiledNetwork, number: int, overflow: bool) -> StepSeen:
 
 
 def facts(directory: Path) -> dict[str, Any]:
-    """Return facts of a second capture in this process: torchair keeps the first settings until GE is closed."""
+    """Return facts about a second capture in this process, and about the device.
+
+    torchair keeps the settings of the first capture until GE is closed. The option `reset` lets the capture close it.
+    """
     import ascend_dump
 
     network = make()

@@ -191,7 +191,7 @@ def test_two_fakes_of_one_module_are_refused(registered, monkeypatch):
     other = ModuleType("fake_of_other")
     other.modules = lambda npu: {"nopu.rt": ModuleType("nopu.rt")}
     monkeypatch.setitem(sys.modules, "fake_of_other", other)
-    with pytest.raises(ConfigError, match="stand in for nopu"), fakes.install("nopu", "other", npu=NPU):
+    with pytest.raises(ConfigError, match="replace the module nopu"), fakes.install("nopu", "other", npu=NPU):
         pass
 
 

@@ -83,8 +83,8 @@ def _document(**node):
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        ([], "no object"),
-        ({"inputs": [], "nodes": [], "outputs": []}, "no text 'model'"),
+        ([], "not a JSON object"),
+        ({"inputs": [], "nodes": [], "outputs": []}, "no text under the key 'model'"),
         ({"model": "m", "nodes": [], "outputs": []}, "'inputs' is missing"),
         ({"model": "m", "inputs": [], "nodes": [], "outputs": []}, "no outputs"),
         ({**_document(), "outputs": ["d:0"]}, "no node has that name"),
@@ -94,8 +94,8 @@ def _document(**node):
         ({**_document(), "inputs": [{"name": "x", "shape": [1], "dtype": "int5"}]}, "'int5'"),
         ({**_document(), "inputs": [{"name": "c", "shape": [1], "dtype": "int8"}]}, "are called 'c'"),
         (_document(inputs=["later:0"]), "no earlier node"),
-        (_document(type=""), "no text 'type'"),
-        (_document(const=None), "no object"),
+        (_document(type=""), "no text under the key 'type'"),
+        (_document(const=None), "not a JSON object"),
         (_document(const={"dtype": "int8", "shape": [2], "values": [1]}), "1 numbers"),
         (_document(const={"dtype": "int8", "shape": [2], "data": "AA=="}), "1 bytes"),
         (_document(const={"dtype": "int8", "shape": [2], "data": "*"}), "base64"),
@@ -193,7 +193,7 @@ def test_output_specs_are_found_without_data():
 
 @pytest.mark.parametrize(
     ("feeds", "words"),
-    [({}, "nothing is fed to the input 'x'"), ({"x": X[:1]}, "fed is float32"), ({"x": X, "y": X}, "no input 'y'")],
+    [({}, "nothing is fed to the input 'x'"), ({"x": X[:1]}, "but float32"), ({"x": X, "y": X}, "no input 'y'")],
 )
 def test_feeds_that_do_not_fit_are_told(feeds, words):
     with pytest.raises(ConfigError, match=words):

@@ -257,7 +257,7 @@ def test_quantized_products(ops: Any) -> None:
     integers = ops.npu_quant_matmul(values, columns.t(), torch.full((1,), 1e-3).npu())
     exact = values.cpu().int() @ columns.cpu().int().t()
     assert torch.equal(integers.cpu(), (exact * 1e-3).round().clamp(-128, 127).to(torch.int8))
-    with pytest.raises(NotSupported, match="without group_sizes"):
+    with pytest.raises(NotSupported, match="without the argument group_sizes"):
         ops.npu_quant_matmul(values, columns.t(), weight_scale, group_sizes=[1, 1, 32])
 
 
@@ -417,7 +417,7 @@ def test_other_operators_name_what_is_missing(ops: Any) -> None:
     with pytest.raises(NotSupported, match=r"has no torch_npu\.npu_batch_nms"):
         ops.npu_batch_nms(torch.ones(1).npu())
     x = torch.ones(1, HEADS, 6, SIZE).npu()
-    with pytest.raises(NotSupported, match="without prefix"):
+    with pytest.raises(NotSupported, match="without the argument prefix"):
         ops.npu_fusion_attention(x, x, x, HEADS, "BNSD", prefix=[1])
     with pytest.raises(NotImplementedError, match="npu::npu_swiglu"):
         ops.npu_swiglu(torch.ones(2, 2))

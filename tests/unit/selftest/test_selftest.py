@@ -16,7 +16,7 @@ from preloaded import write_python
 
 from ascend_dump.cli import main
 from ascend_dump.selftest.checks import check_runs
-from ascend_dump.selftest.processes import SUBJECTS, Ran
+from ascend_dump.selftest.processes import SUBJECTS, ProcessResult
 from ascend_dump.selftest.report import Private, private_names, write_report
 from ascend_dump.selftest.run import SelfTest, run_selftest
 
@@ -66,41 +66,41 @@ def test_a_device_confirms(tested: SelfTest) -> None:
 # What the checks find. Each spoils one process of a run on the host.
 
 
-def files(ran: Ran, pattern: str) -> list[Path]:
+def files(ran: ProcessResult, pattern: str) -> list[Path]:
     return [path for path in ran.dumps.rglob(pattern) if path.is_file()]
 
 
-def without_a_step(ran: Ran) -> Ran:
+def without_a_step(ran: ProcessResult) -> ProcessResult:
     shutil.rmtree(next(path for path in ran.dumps.rglob("3") if path.is_dir()))
     return ran
 
 
-def with_other_values(ran: Ran) -> Ran:
+def with_other_values(ran: ProcessResult) -> ProcessResult:
     return dataclasses.replace(ran, arrays={name: array + np.float32(1) for name, array in ran.arrays.items()})
 
 
-def with_broken_files(ran: Ran) -> Ran:
+def with_broken_files(ran: ProcessResult) -> ProcessResult:
     for path in files(ran, "*.safetensors"):
         path.chmod(0o600)
         path.write_bytes(path.read_bytes()[:100])
     return ran
 
 
-def failed(ran: Ran) -> Ran:
+def failed(ran: ProcessResult) -> ProcessResult:
     return dataclasses.replace(ran, code=1, output="Traceback\nRuntimeError: no")
 
 
-def with_truth(**noted: Any) -> Callable[[Ran], Ran]:
+def with_truth(**noted: Any) -> Callable[[ProcessResult], ProcessResult]:
     return lambda ran: dataclasses.replace(ran, truth={**ran.truth, **noted})
 
 
-def emptied(ran: Ran) -> Ran:
+def emptied(ran: ProcessResult) -> ProcessResult:
     shutil.rmtree(ran.dumps)
     ran.dumps.mkdir()
     return ran
 
 
-def with_a_file(ran: Ran) -> Ran:
+def with_a_file(ran: ProcessResult) -> ProcessResult:
     ran.dumps.mkdir(exist_ok=True)
     (ran.dumps / "manifest.json").write_text("{}")
     return ran
