@@ -35,7 +35,7 @@ def emptied(tmp_path: Path) -> tuple[Path, str]:
     for pattern in ("index.jsonl", "*.safetensors"):
         for file in path.rglob(pattern):
             file.unlink()
-    return path, f"0 of the {count} records that were written are there: files are missing or cut off"
+    return path, f"only 0 of the {count} written records are left: files are missing or cut off"
 
 
 @pytest.mark.parametrize("verb", ["ls", "show", "stats", "replay"])

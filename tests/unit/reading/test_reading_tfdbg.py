@@ -181,7 +181,7 @@ def test_a_shape_that_does_not_fit_is_an_error(copied: Callable[[str], Path]) ->
     assert data.count(b"\x12\x02\x08\x04\x12\x02\x08\x06") == 1
     file.write_bytes(data.replace(b"\x12\x02\x08\x04\x12\x02\x08\x06", b"\x12\x02\x08\x04\x12\x02\x08\x07"))
     [record] = ascend_dump.open(file)
-    assert "takes 112 bytes, it holds 96" in str(record.error)
+    assert "takes 112 bytes, but it has 96" in str(record.error)
 
 
 @given(data=st.binary(max_size=300), at=st.integers(0, 300))
