@@ -34,9 +34,9 @@ class FlowTensor(NamedTuple):
 
 @dataclass(frozen=True)
 class FlowEnd(Generic[_Root]):
-    """The roots of a step, which are the operators that produced NaN or Inf, in the order in which they ran.
+    """The roots of a step, in the order of running. Roots are the operators that produced NaN or Inf.
 
-    left   the roots whose NaN or Inf still exists at the end of the step
+    left   the roots with NaN or Inf that still exists at the end of the step
     ended  all other roots: operators with finite results consumed their NaN or Inf
     """
 
@@ -55,7 +55,7 @@ class _Result(Generic[_Root]):
 
 
 class Flow(Generic[_Root]):
-    """Follows NaN and Inf through a step. It has to get all operators in the order in which they ran.
+    """Follows NaN and Inf through a step. It has to get all operators in the order of running.
 
     NaN and Inf end if all operators that read them have finite results, such as `nan_to_num` and `where`. NaN and Inf
     that no operator has read are left at the end of the step: they may be in a parameter, or in a number that the
@@ -75,10 +75,10 @@ class Flow(Generic[_Root]):
     def look_at(
         self, op_type: str, inputs: Sequence[FlowTensor], outputs: Sequence[FlowTensor], root: Optional[_Root]
     ) -> frozenset[_Root]:
-        """Add an operator, and return the roots from which the NaN or Inf in its results come.
+        """Add an operator, and return the roots of the NaN and Inf in its results.
 
         root  identifies the operator; it becomes a root if its outputs have NaN or Inf and its inputs have none. None
-              for an operator that creates a mask, which is no root
+              for an operator that creates a mask: it never becomes a root
         """
         read = [result for tensor in inputs if tensor.nonfinite for result in self._overlapping(tensor)]
         made = [tensor for tensor in outputs if tensor.nonfinite]

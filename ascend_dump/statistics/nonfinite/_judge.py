@@ -1,4 +1,4 @@
-"""Judge for each operator, in the order in which they ran, if it produced NaN or Inf by error. Masks are no error."""
+"""Judge operators one after the other: an operator with NaN or Inf in its outputs is wrong, unless they are a mask."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Wrong(NamedTuple):
 
 
 class Judge:
-    """A judge of operators. `look_at` has to be called in the order in which the operators ran.
+    """A judge of operators. `look_at` has to be called in the order of running.
 
     NaN in an output is always a fault. Inf is no fault if a rule about masks applies (see `masks`), if the tensor has
     only 0 and -Inf, if the Inf comes from inputs that are masks, or if it is the logarithm of 0.

@@ -473,7 +473,7 @@ def test_all_records_of_a_rank_are_lost(tmp_path: Path, capsys: pytest.CaptureFi
     next(actual.glob(f"worldsize{RANKS}_global_rank1/**/{INDEX}")).unlink()
     code, out, err = verb(capsys, actual, reference)
     assert (code, out.partition(":")[0]) == (1, "structure")
-    assert f"0 of the {2 * OPERATORS} records that were written are there" in err
+    assert f"only 0 of the {2 * OPERATORS} written records are left" in err
     [lost] = compare_indexes(actual, reference).lost
     assert (lost.found, lost.written) == (0, 2 * OPERATORS)
 

@@ -125,4 +125,4 @@ def test_a_limit_that_ends_the_reading_looks_for_no_lost_records(
     left = len(lines) - 2
     for limit, code in ((1, Exit.OK), (left, Exit.UNREADABLE), (0, Exit.UNREADABLE)):
         assert main(["show", str(whole), "--limit", str(limit)]) == code
-        assert (f"{left} of the {len(lines)} records" in capsys.readouterr().err) is (code is not Exit.OK)
+        assert (f"{left} of the {len(lines)} written records" in capsys.readouterr().err) is (code is not Exit.OK)

@@ -120,7 +120,7 @@ def refusal(
     passes: Example,
     code: str = "AD110",
 ) -> Callable[[Callable[[Any], Iterable[Hit]]], Callable[[Any], Iterable[Hit]]]:
-    """Return a decorator that adds a function to a table of adump's rules. A rule with another code than AD110 warns."""
+    """Return a decorator that adds a rule to a table of adump's rules. With a code other than AD110 the rule warns."""
     severity = "error" if code == "AD110" else "warning"
     where = f"dump.{where}" if where else "dump"
     return table.rule(f"adump-{id}", code, about, _SOURCE, severity=severity, where=where, trips=trips, passes=passes)

@@ -32,7 +32,7 @@ def is_ip_path(path: str) -> bool:
 
 
 def has_plain_characters(path: str) -> bool:
-    """Return True if a path has only characters that GE accepts; adump accepts the same ones in a path after an address."""
+    """Return True if a path has only characters that GE accepts. adump requires them in a path after an address."""
     return _WHITELIST.fullmatch(encode(path)) is not None
 
 
