@@ -1,1 +1,1 @@
-"""Common parts: paths, logging, units, ranks, suggestions."""
+"""Helpers that all packages use: paths, logging, ranks, name patterns, and numbers as text."""

@@ -1,4 +1,4 @@
-"""The counters of a capture."""
+"""The counters that a capture reports when it ends."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["Tally"]
 class Tally(NamedTuple):
     """The counters of a capture.
 
-    steps, operators, records  on disk; a step counts when it has records
+    steps, operators, records  numbers on disk; only steps with records are counted
     seen      bytes of the tensors of all records, including records that `keep=` removed. Fewer bytes are on disk,
-              since each distinct tensor is stored once
-    begun     recorded steps, on disk or removed
-    took      seconds of these steps, recording included; None: not measured
+              because each distinct tensor is stored once
+    begun     number of recorded steps, including removed steps and steps without records
+    took      duration of these steps in seconds, including the recording; None: not measured
     cost      seconds of recording in these steps; None: not measured
     limit     the default limit of bytes on disk; None: the user has set a limit, or bytes are not counted
     cut       True if the capture stopped before an optimizer ended the last step (`options={"step": "optimizer"}`)
@@ -35,7 +35,9 @@ class Tally(NamedTuple):
 
     @classmethod
     def of_all(cls, tallies: Iterable[Tally]) -> Tally:
-        """Return the sums; seconds are None if one of them is None.
+        """Return the sums of several counters. A sum of seconds is None if one of its terms is None.
+
+        `limit` is that of the first one.
 
         >>> Tally.of_all([Tally(1, 4, 9, 100, 1), Tally(2, 5, 12, 50, 2)])
         Tally(steps=3, operators=9, records=21, seen=150, begun=3, took=None, cost=None, limit=None, cut=False, held=0)

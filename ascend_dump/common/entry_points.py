@@ -1,4 +1,4 @@
-"""Entry points of installed packages, by group."""
+"""Find the entry points of installed packages."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ __all__ = ["distribution_of", "entry_points_of"]
 
 
 def entry_points_of(group: str) -> dict[str, Any]:
-    """Return the entry points of a group by name, not loaded, including those of packages installed just now."""
+    """Return the entry points of a group by name. None is loaded. Packages installed a moment ago are included."""
     state = tuple((directory, _modified(directory)) for directory in sys.path)
     return {entry.name: entry for entry in _registered_in(group, state)}
 
 
 @functools.lru_cache(maxsize=4)
 def _registered_in(group: str, directories: tuple[tuple[str, int], ...]) -> Sequence[Any]:
-    """Return the entry points of the packages in `sys.path`: cached, since reading takes milliseconds."""
+    """Return the entry points of a group. The result is cached, because reading takes milliseconds.
+
+    directories: the directories of `sys.path` with their times of modification, so that an installation is noticed
+    """
     from importlib.metadata import entry_points
 
     if sys.version_info >= (3, 10):
@@ -28,7 +31,7 @@ def _registered_in(group: str, directories: tuple[tuple[str, int], ...]) -> Sequ
 
 
 def _modified(directory: str) -> int:
-    """Return the time of the last installation into a directory, in nanoseconds."""
+    """Return the time of the last change of a directory (such as an installation), in nanoseconds; 0 without one."""
     try:
         return os.stat(directory or os.curdir).st_mtime_ns
     except (OSError, ValueError):
@@ -36,7 +39,7 @@ def _modified(directory: str) -> int:
 
 
 def distribution_of(entry: Any) -> Any:
-    """Return the distribution that registers this entry point, None when it cannot be found."""
+    """Return the distribution (installed package) that registers an entry point; None if it cannot be found."""
     distribution = getattr(entry, "dist", None)
     if distribution is not None or sys.version_info >= (3, 10):
         return distribution

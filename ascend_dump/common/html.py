@@ -1,4 +1,4 @@
-"""Small static HTML tables for notebooks: escaped, no script, nothing fetched."""
+"""Create small static HTML tables for notebooks. All text is escaped; there are no scripts and no links."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 __all__ = ["ROWS", "html_table"]
 
-#: More rows than this are not shown in a notebook.
+#: Maximum number of rows that callers show.
 ROWS = 50
 
 
 def html_table(caption: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a table of these rows; None is an empty cell."""
+    """Return an HTML table. A cell that is None becomes empty."""
     head = "".join(f"<th>{escape(name)}</th>" for name in header)
     body = "".join(
         "<tr>" + "".join(f"<td>{'' if cell is None else escape(_text(cell))}</td>" for cell in row) + "</tr>"

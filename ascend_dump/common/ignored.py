@@ -1,4 +1,4 @@
-"""Operators whose NaN and Inf are known: named by operator, module or line, as the option `--ignore` has them."""
+"""Select the operators whose NaN and Inf the user wants to ignore (`--ignore`), by operator, module or line."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _LINE = re.compile(r".+:[0-9]+$")
 
 
 class IgnoredOperators:
-    """Operators that are selected by globs of their name or type, by a module with all below it, or by FILE:LINE.
+    """The ignored operators, given by patterns.
 
-    used    the patterns that have selected something so far; unused: the others
+    A pattern is a glob of the operator's name or type, the path of a module (which selects all operators below it), or
+    FILE:LINE. used: the patterns that have selected an operator so far; unused: the other patterns.
     """
 
     def __init__(self, patterns: Iterable[str]) -> None:
@@ -38,7 +39,7 @@ class IgnoredOperators:
     def selects(
         self, *, op_name: str = "", op_type: str = "", module: Optional[str] = "", source: Optional[str] = ""
     ) -> bool:
-        """Return True if a pattern selects this operator. source: its line, `/path/to/train.py:14`"""
+        """Return True if a pattern selects this operator. source: its line of the program, `/path/to/train.py:14`."""
         for pattern, matches in self._matchers.items():
             names = (op_name, op_type, op_type.rpartition("::")[2])
             is_below = bool(module) and (module == pattern or str(module).startswith(f"{pattern}."))
@@ -48,11 +49,14 @@ class IgnoredOperators:
         return False
 
     def selects_line(self, source: Optional[str], pattern: Optional[str] = None) -> bool:
-        """Return True if a pattern of the form FILE:LINE selects a line; FILE may leave out directories before it."""
+        """Return True if a pattern FILE:LINE selects a line of the program. FILE may lack its leading directories.
+
+        pattern: the only pattern to test; None for all patterns
+        """
         if not source:
             return False
-        for one in self._patterns if pattern is None else (pattern,):
-            if _LINE.match(one) and (source == one or source.endswith(f"/{one}")):
-                self._used.add(one)
+        for tested in self._patterns if pattern is None else (pattern,):
+            if _LINE.match(tested) and (source == tested or source.endswith(f"/{tested}")):
+                self._used.add(tested)
                 return True
         return False

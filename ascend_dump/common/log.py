@@ -1,6 +1,6 @@
-"""The default handling of our messages, for programs that do not configure logging.
+"""The default output of our log messages, for programs that do not configure logging.
 
-ASCEND_DUMP_LOG=debug: all messages, with module and line in our code and with tracebacks.
+ASCEND_DUMP_LOG=debug prints all messages, with module and line in our code, and with tracebacks.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from ascend_dump.common.rank import current_rank
 __all__ = ["debugging", "give_messages_a_name", "log_everything", "of_this_rank", "print_line", "spoken"]
 
 log = logging.getLogger("ascend_dump")
-#: The logger of messages about a run without problems.
+#: The logger of summaries: messages that are shown although they are no warnings.
 _SPOKEN = "ascend_dump.summary"
 
 
 def debugging() -> bool:
-    """Return True if the environment asks for every message."""
+    """Return True if ASCEND_DUMP_LOG is "debug"."""
     return os.environ.get("ASCEND_DUMP_LOG", "").lower() == "debug"
 
 
 def log_everything() -> None:
-    """Write every message to stderr, unless the program has a handler for ours."""
+    """Write all our messages to stderr, unless the program has added a handler to our logger."""
     log.setLevel(logging.DEBUG)
     if all(isinstance(handler, _Named) for handler in log.handlers):
         log.handlers.clear()
@@ -36,7 +36,7 @@ def log_everything() -> None:
 
 
 def spoken() -> logging.Logger:
-    """Return the logger of summaries: shown as warnings are, unless the program has set a level for our loggers."""
+    """Return the logger of summaries. They are shown like warnings, unless the program has set a level for ours."""
     give_messages_a_name()
     logger = logging.getLogger(_SPOKEN)
     if logger.level == logging.NOTSET and log.level == logging.NOTSET:
@@ -45,13 +45,13 @@ def spoken() -> logging.Logger:
 
 
 def of_this_rank(text: str) -> str:
-    """Return the message with the rank before it, where there are several ranks."""
+    """Return the message with a prefix `rank N: ` if the program has several ranks."""
     rank = current_rank()
     return f"rank {rank.rank}: {text}" if rank.world > 1 else text
 
 
 def give_messages_a_name() -> None:
-    """Prefix our messages with "ascend-dump:", absent from Python's handler of last resort, and with the rank."""
+    """Prefix our messages with "ascend-dump:" and with the rank. Without it Python prints the bare text."""
     log.addFilter(_add_rank)
     if debugging():
         log_everything()
@@ -60,14 +60,15 @@ def give_messages_a_name() -> None:
 
 
 def print_line(text: str) -> None:
-    """Write a line to stderr. Never raises: where that is closed or full, or there is none, the line is lost."""
+    """Write a line to stderr. Never raises: if stderr is missing, closed or full, the line is lost."""
     stream: Any = sys.stderr
     with contextlib.suppress(Exception):
         line = f"{text}\n"
         stream.flush()
         original: Any = sys.__stderr__
         if stream is original:
-            # Data left in the buffer of a stream, since its file is full, makes the interpreter exit with code 120.
+            # Written without the stream's buffer: if the disk is full, data that stays in the buffer makes the
+            # interpreter exit with code 120.
             os.write(stream.fileno(), line.encode(errors="backslashreplace"))
         else:
             stream.write(line)
@@ -75,13 +76,13 @@ def print_line(text: str) -> None:
 
 
 def _add_rank(record: logging.LogRecord) -> bool:
-    # A message with marks for its arguments keeps them, since a rank has none.
+    # Placeholders (%s) in the message stay valid, because the prefix has no percent sign.
     record.msg = of_this_rank(str(record.msg))
     return True
 
 
 class _Named(logging.Handler):
-    """A handler that prints warnings where the program has no handler; else it does nothing."""
+    """A handler that prints warnings and summaries. It does nothing if the program has a handler."""
 
     def __init__(self) -> None:
         super().__init__()

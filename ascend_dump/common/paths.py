@@ -1,4 +1,8 @@
-"""Directories and files of a dump are private to their owner, as CANN makes them."""
+"""Create, open and remove the directories and files of a dump. They are private to their owner, as CANN's are.
+
+Another user may try to redirect what we write or remove, by links or by replaced directories. So links are never
+followed, and directories of this process are recognised by device and inode.
+"""
 
 from __future__ import annotations
 
@@ -46,19 +50,19 @@ __all__ = [
 
 PRIVATE_DIRECTORY = 0o700
 PRIVATE_FILE = 0o600
-#: In the directory of a run: the request, and the state of the run.
+#: The file in a run's directory with the request and the state of the run.
 MANIFEST = "manifest.json"
-#: In the directory of one call of a decorated function: its number.
+#: The file in the directory of one call of a decorated function with the number of the call.
 CALL = "call.json"
-#: In a large dump: its catalog, not part of the dump. The name of an unfinished catalog has a suffix.
+#: The directory inside a large dump with its catalog. The name of an unfinished catalog has a suffix.
 CATALOG = ".ascend-dump-catalog"
-#: Prefix of the directory of a step while it is removed; not part of the dump.
+#: Prefix of the directory of a step that is being removed.
 REMOVED_DIRECTORY = ".ascend-dump-removed-"
-#: Prefix of the list of uploaded files with their hashes; not part of the dump.
+#: Prefix of the file that lists the uploaded files with their hashes.
 PUSHED = ".ascend-dump-pushed-"
-#: Prefixes of names that are not part of a dump.
+#: Prefixes of the names above, which do not belong to the dump and are skipped by readers.
 NO_PART = (CATALOG, PUSHED, REMOVED_DIRECTORY)
-#: Errors of a path that is wrong, rather than of the disk.
+#: Errors that mean that the path is wrong, and not that the disk failed.
 _WRONG_PATH = frozenset(
     (
         *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
@@ -71,23 +75,23 @@ _own: dict[str, tuple[int, int]] = {}
 
 
 def user_cache() -> Path:
-    """Return this user's directory for data that can be computed again. It need not exist."""
+    """Return this user's cache directory of ascend_dump. It may not exist yet."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(cache, "ascend-dump")
 
 
 def is_private(status: os.stat_result) -> bool:
-    """Return True if it belongs to this user, and nobody else may write it."""
+    """Return True if a file belongs to this user, and no other user may write to it."""
     is_own = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
     return is_own and not status.st_mode & 0o022
 
 
 def make_private_directory(path: Path, setting: str = "path=") -> None:
-    """Create `path` and its missing parents readable by their owner only.
+    """Create a directory and its missing parents, readable by their owner only.
 
-    setting: where the user gave the path, for messages
+    setting: the setting in which the user gave the path, for messages
 
-    Raises WriteError when that fails or the directory cannot be written.
+    Raises WriteError if a directory cannot be created, or if files cannot be created in `path`.
     """
     missing = []
     ancestor = path
@@ -117,10 +121,11 @@ def make_private_directory(path: Path, setting: str = "path=") -> None:
 class RunDirectory(NamedTuple):
     """The directory of one run of one rank, `{path}/worldsizeN_global_rankR/{YYYYmmddHHMMSS}`, absolute.
 
-    It is planned before the check of a capture and created once the check has passed.
-    launched: ASCEND_DUMP began the capture, not the program itself
-    model: the name of the dump where there is no target, "" for none
-    part: the name of a directory inside the run: of one call of a decorated function, or of all calls
+    It is planned before the check of a capture, and created after the check.
+    launched: True if the capture was started by ASCEND_DUMP and not by the program itself
+    model: for a capture without a target, the name of the model in the dump; "" for none
+    part: the name of the directory inside the run, if `path` is such a directory: that of one call of a decorated
+    function, or of all its calls
     """
 
     path: Path
@@ -136,14 +141,17 @@ class RunDirectory(NamedTuple):
         return cls(Path(level, _free_time_level(level, time.time())), rank, launched, model)
 
     def beside(self, name: str) -> Path:
-        """Return the path of a file of this run beside its directory: `acl.json` is `acl-20260101010101.json`."""
+        """Return the path of a file next to the run's directory, with the run in its name: `acl-20260101010101.json`.
+
+        name: the file name without the run, `acl.json`
+        """
         stem, suffix = os.path.splitext(name)
         if self.part:
             return self.path.parent.with_name(f"{stem}-{self.path.parent.name}-{self.part}{suffix}")
         return self.path.with_name(f"{stem}-{self.path.name}{suffix}")
 
     def of_call(self, number: int) -> RunDirectory:
-        """Return the part of this run for one call of a decorated function; see `mark_call`."""
+        """Return the directory inside this run for one call of a decorated function. `mark_call` creates it."""
         return self.within(f"call_{number}")
 
     def within(self, part: str) -> RunDirectory:
@@ -151,14 +159,14 @@ class RunDirectory(NamedTuple):
         return self._replace(path=self.path / part, part=part)
 
     def make(self) -> RunDirectory:
-        """Create the directory, with a later time in its name if another run has taken this name meanwhile.
+        """Create the directory and return it. If another run has taken its name meanwhile, the name gets a later time.
 
-        Raises WriteError when it cannot be created, with code AD310 when another user could write to it: the directory
-        of the rank is a link, or belongs to another user.
+        Raises WriteError if it cannot be created; with code AD310 if another user could change it, because the
+        directory of the rank is a link or belongs to another user.
         """
         level = self.path.parent
         make_private_directory(level.parent)
-        _own.pop(os.fspath(level), None)  # it may have been removed since another run
+        _own.pop(os.fspath(level), None)  # an earlier run's directory of this path may have been removed
         with contextlib.suppress(FileExistsError):
             _add(level)
         opened = _open_level(level)
@@ -166,10 +174,11 @@ class RunDirectory(NamedTuple):
             run, owner = self._make_in(opened)
             status = os.fstat(opened)
             levels = status.st_uid
-            # Compared with our new directory: network file systems may report another owner than the process.
+            # The owner is compared with that of our new directory, and not with the user of the process, because
+            # network file systems may report another owner.
             if levels not in (owner, 0):
                 os.rmdir(run.path.name, dir_fd=opened)
-                raise _unsafe(f"{level} belongs to another user ({levels}, and what this process makes to {owner})")
+                raise _unsafe(f"{level} belongs to user {levels}, but new directories of this process to user {owner}")
             _own[os.fspath(level)] = (status.st_dev, status.st_ino)
             return run
         finally:
@@ -204,10 +213,10 @@ def _time_level(second: float) -> str:
 
 
 def _free_time_level(level: Union[str, Path], second: float) -> str:
-    """Return the name of the first free run directory from a second on.
+    """Return the name of the first free run directory. second: the earliest time, in seconds since the epoch.
 
-    Runs that began within one second take the names of the following seconds. The first free second is searched in
-    steps that double, then by bisection.
+    Runs that begin in the same second get the names of the following seconds. A free second is searched in steps that
+    double, then by bisection.
     """
 
     def is_taken(after: int) -> bool:
@@ -238,7 +247,7 @@ def _open_level(level: Path) -> int:
         return os.open(level, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            raise _unsafe(f"{level} is a link or a file where the directory of this rank is needed") from error
+            raise _unsafe(f"{level} is a link or a file, expected the directory of this rank") from error
         raise _cannot_be_created(level, error) from error
 
 
@@ -254,12 +263,15 @@ def _cannot_be_created(directory: Path, error: OSError) -> WriteError:
     )
 
 
-#: The reason to refuse a directory of this process with a path that leads elsewhere now.
+#: The reason why a directory of this process is refused if its path leads to something else now.
 _REPLACED = "this directory was moved, and a link or another directory has its path"
 
 
 class ForeignFile(OSError):
-    """Another file or directory than ours: a link, a file that others reach by another name, or a replacement."""
+    """An error for a path where we expect our own file or directory, but find another one.
+
+    It is a link, no regular file, a file with other hard links, or a directory that replaced ours.
+    """
 
     def __init__(
         self,
@@ -270,10 +282,10 @@ class ForeignFile(OSError):
 
 
 def add_private_directory(path: Path) -> None:
-    """Create one directory (0700 under any umask). Raises OSError, FileExistsError when it exists."""
+    """Create one directory with mode 0700, whatever the umask is. Raises OSError; FileExistsError if it exists."""
     with located(path) as (name, directory):
         os.mkdir(name, PRIVATE_DIRECTORY, dir_fd=directory)
-    is_own = _own.pop(os.fspath(path), None) is not None  # one that was removed meanwhile
+    is_own = _own.pop(os.fspath(path), None) is not None  # True if our directory of this path was removed
     fd = open_directory(path)
     try:
         status = os.fstat(fd)
@@ -291,9 +303,9 @@ def _make_private(fd: int, status: os.stat_result, mode: int) -> None:
 
 
 def open_directory(path: Path) -> int:
-    """Return a descriptor of a directory; it stays valid when the directory is moved.
+    """Return a descriptor of a directory. It stays valid if the directory is moved.
 
-    Raises OSError, ForeignFile for a link, and as `located`.
+    Raises OSError; ForeignFile for a link, and in the same cases as `located`.
     """
     with located(path) as (name, directory):
         try:
@@ -319,10 +331,11 @@ def _is_link(name: str, directory: Optional[int]) -> bool:
 
 @contextlib.contextmanager
 def located(path: Union[str, Path]) -> Iterator[tuple[str, Optional[int]]]:
-    """Yield a path as a name and the descriptor that it is relative to, for functions with `dir_fd`; outside of the
-    runs of this process the path itself and None.
+    """Yield (name, descriptor) for functions with `dir_fd`: the descriptor is that of the run's directory above `path`,
+    and the name is relative to it. Outside of the runs of this process, yield (path, None).
 
-    A user with write access to a directory above a run can replace it by a link. Raises ForeignFile then.
+    A user with write access to a directory above a run can replace the run's directory by a link. Raises ForeignFile
+    then.
     """
     name = os.fspath(path)
     run = next((above for above in map(os.fspath, Path(name).parents) if above in _own), None)
@@ -347,10 +360,10 @@ def _refuse_replaced(path: str, opened: int) -> None:
 
 
 def open_private(path: Union[str, Path], flags: int, *, directory: Optional[int] = None) -> int:
-    """Return a file descriptor of a new or own file (0600 under any umask), never through a link.
+    """Open a file for writing, create it if it is missing, and return its descriptor. Its mode becomes 0600.
 
-    directory: a descriptor that `path` is relative to. Raises OSError, ForeignFile for a link, a pipe or a device, and
-    a file that has other names; and as `located`.
+    directory: a descriptor that `path` is relative to. Raises OSError; ForeignFile for a link, a pipe, a device, or a
+    file with several hard links, and in the same cases as `located`.
     """
     if directory is None:
         with located(path) as (name, above):
@@ -381,9 +394,10 @@ def _open_private(path: Union[str, Path], flags: int, directory: Optional[int]) 
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a private file atomically: its content is the old or the new. Raises OSError, as `open_private`."""
+    """Replace a private file atomically: readers see its old or its new content. Raises OSError, as `open_private`."""
     with located(path) as (name, directory):
-        draft = os.path.join(os.path.dirname(name), f".{path.name}.{secrets.token_hex(8)}")  # no name to prepare for
+        # The name is random, so that nobody can create a link with this name in advance.
+        draft = os.path.join(os.path.dirname(name), f".{path.name}.{secrets.token_hex(8)}")
         try:
             with os.fdopen(_open_private(draft, os.O_WRONLY | os.O_EXCL, directory), "wb") as file:
                 file.write(data)
@@ -395,25 +409,25 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def move(old: Path, new: Path) -> None:
-    """Rename a file, link or directory, over a file or link of the new name. Raises OSError, and as `located`."""
+    """Rename a file, link or directory; a file or link with the new name is replaced. Raises OSError, as `located`."""
     with located(old) as (old_name, old_above), located(new) as (new_name, new_above):
         os.replace(old_name, new_name, src_dir_fd=old_above, dst_dir_fd=new_above)
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file or link. Raises OSError, and as `located`."""
+    """Remove a file or link. Raises OSError, in the same cases as `located` too."""
     with located(path) as (name, directory):
         os.unlink(name, dir_fd=directory)
 
 
 def remove_directory(path: Union[str, Path]) -> None:
-    """Remove a directory, if it is empty and can be removed."""
+    """Remove an empty directory. Do nothing if that is impossible."""
     with contextlib.suppress(OSError), located(path) as (name, directory):
         os.rmdir(name, dir_fd=directory)
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory and its contents, as much as can be removed; links are removed, never followed."""
+    """Remove a directory and its contents, as far as possible. Links are removed, never followed."""
     with contextlib.suppress(OSError), located(path) as (top, above):
         for _, directories, files, opened in os.fwalk(top, topdown=False, dir_fd=above):
             for name in (*files, *directories):
@@ -431,12 +445,12 @@ def is_disk_failure(error: OSError) -> bool:
 
 
 def holds_files(root: Path) -> bool:
-    """Return True if a dump was written: any file but our own marks."""
+    """Return True if a directory contains any file except MANIFEST and CALL, so that a dump was written."""
     return any(name not in (MANIFEST, CALL) for _, _, names in os.walk(root) for name in names)
 
 
 def mark_call(call_directory: Path, number: int) -> None:
-    """Create the directory of one call of a decorated function; its number becomes the step of its records.
+    """Create the directory of one call of a decorated function. Readers use `number` as the step of its records.
 
     Raises WriteError.
     """

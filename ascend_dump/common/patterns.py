@@ -1,4 +1,4 @@
-"""The pattern language for names: a shell glob, or a regular expression after `re:`."""
+"""Patterns for names: a shell glob, or a regular expression after `re:`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ __all__ = ["text_matcher"]
 
 
 def text_matcher(pattern: str) -> Callable[[str], bool]:
-    """Return a test for names: a shell glob (case kept), or a regular expression after `re:`.
+    """Return a function that tests names against a pattern: a case-sensitive shell glob, or `re:` and an expression.
 
-    A regular expression is searched, a glob must match the whole name.
-    Raises ConfigError for a regular expression that does not compile, and for a glob with a
-    backward range such as [z-a] where fnmatch cannot read it (before Python 3.10.6; since then
-    such a range is empty).
+    A glob has to match the whole name, a regular expression any part of it.
+    Raises ConfigError for an invalid regular expression. Before Python 3.10.6 it is also raised for a glob with a
+    backward range such as [z-a]; later versions treat such a range as empty.
     """
     if pattern.startswith("re:"):
         hint = "drop the `re:` prefix to use a glob such as *conv1*"

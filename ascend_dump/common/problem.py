@@ -1,4 +1,4 @@
-"""Findings of the check before a run."""
+"""The problems that the check before a run finds."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ SEVERITIES = ("error", "silent", "warning")
 class Problem(NamedTuple):
     """A setting that a framework would refuse, silently ignore, or apply in an unexpected way.
 
+    code: our code of the problem, such as `AD103`, which has a help page.
     severity: "error" = the framework refuses it; "silent" = it is accepted and has no effect or
     another effect; "warning" = it works, with a side effect.
-    where: the key path or object of the finding, e.g. `dump.dump_list[0].layer[1]`.
-    native: the framework's own code for it, e.g. `EP0001`, where it has one.
+    where: the key or object that has the problem, e.g. `dump.dump_list[0].layer[1]`.
+    native: the framework's own error code, e.g. `EP0001`; "" if it has none.
     """
 
     code: str

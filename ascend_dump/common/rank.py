@@ -1,4 +1,4 @@
-"""The rank of this process, without importing a framework."""
+"""Find the rank of this process without importing a framework."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["Rank", "current_rank", "is_selected", "is_spokesman", "ranks_of_this
 
 log = logging.getLogger("ascend_dump")
 
-#: Variables of torchrun, of Ascend's rank tables and msrun, of Open MPI, of srun: the rank, then the world size by any
-#: name. SLURM_NTASKS is also set in a batch script, where one process runs.
+#: Environment variables of launchers: the rank, and the possible names of the world size. In order: torchrun; Ascend's
+#: rank tables and msrun; Open MPI; srun. SLURM_NTASKS is not used, because a batch script with one process has it too.
 _VARIABLES = (
     ("RANK", ("WORLD_SIZE",)),
     ("RANK_ID", ("RANK_SIZE", "MS_WORKER_NUM")),
@@ -22,7 +22,7 @@ _VARIABLES = (
     ("SLURM_PROCID", ("SLURM_STEP_NUM_TASKS",)),
 )
 
-#: Of torchrun and Open MPI: the rank on this host, and how many ranks it has.
+#: Environment variables of torchrun and Open MPI: the rank within this machine, and the number of its ranks.
 _LOCAL_VARIABLES = (
     ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
@@ -30,6 +30,8 @@ _LOCAL_VARIABLES = (
 
 
 class Rank(NamedTuple):
+    """The global rank of a process, and the number of ranks."""
+
     rank: int
     world: int
 
@@ -40,7 +42,10 @@ class Rank(NamedTuple):
 
 
 def current_rank() -> Rank:
-    """Return the rank in torch's initialised process group, else that in the launcher's variables."""
+    """Return the rank in torch's process group if that is initialised, else the rank in the launcher's variables.
+
+    Without both, the process is rank 0 of 1. If the world size is unknown, it is the rank + 1.
+    """
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return Rank(distributed.get_rank(), distributed.get_world_size())
@@ -57,7 +62,7 @@ def current_rank() -> Rank:
 
 
 def ranks_of_this_host(rank: Rank) -> range:
-    """Return the ranks on this machine; all ranks where the launcher sets no local rank."""
+    """Return the ranks on this machine; all ranks if the launcher sets no variables for the local rank."""
     for local, number in _LOCAL_VARIABLES:
         with contextlib.suppress(KeyError, ValueError):
             first = rank.rank - int(os.environ[local])
@@ -67,19 +72,22 @@ def ranks_of_this_host(rank: Rank) -> range:
 
 
 def is_spokesman(rank: Rank, ranks: Container[int]) -> bool:
-    """Return True if this process reports for its machine: it is the first selected rank there."""
+    """Return True if this process prints messages for its machine: the first of the machine's ranks that is in `ranks`.
+
+    If none of them is in `ranks`, every process does.
+    """
     return rank.rank == next((number for number in ranks_of_this_host(rank) if number in ranks), rank.rank)
 
 
 def is_selected(rank: Rank, ranks: Container[int]) -> bool:
-    """Return True if `ranks=` selects this process; rank 0 warns when it selects no rank of the run."""
+    """Return True if `ranks=` selects this process. Rank 0 warns if it selects no rank of the run."""
     if rank.rank in ranks:
         return True
     if rank.rank or any(number in ranks for number in range(rank.world)):
         log.info("rank %d is not among ranks=%s: nothing is captured here", rank.rank, ranks)
     else:
         log.warning(
-            "nothing is captured: ranks=%s selects none of the %d of this run [AD303]\n"
+            "nothing is captured: ranks=%s selects no rank of this run, whose world size is %d [AD303]\n"
             "Hint: ranks count from 0; start the capture after the process group, or by a launcher that sets RANK",
             ranks,
             rank.world,

@@ -1,8 +1,8 @@
-"""The manifest of a capture: facts that the framework's own files do not contain.
+"""The manifest of a capture whose framework writes the dump itself: facts that the framework's files do not contain.
 
-A recorder notes which steps it removed and why it ended. A run with scene="overflow" in which nothing overflowed writes
-no file, so an empty directory could as well be a dump that never began. The host adapters write the same facts into a
-larger manifest of their own.
+It says which steps were removed, and why the recording ended. It also tells an overflow dump without overflows, which
+has no files, from a dump that never began. Adapters that write the dump format have a larger manifest of their own,
+with the same facts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SCHEMA = "ascend-dump/capture/1"
 
 
 class Mark:
-    """The manifest of one run. A failure to write it is logged and has no further effect."""
+    """The manifest of one run. A failure to write it is only logged."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Mark:
         until: Optional[str],
         label: Optional[str] = None,
     ) -> None:
-        """Write the manifest, if the request makes one necessary and the framework has written none."""
+        """Write the manifest if the request has a scene "overflow", `keep=`, `until=` or `label=`, and none exists."""
         self._path = root / MANIFEST
         self._fields: Optional[dict[str, Any]] = None
         noted = scene == "overflow" or keep is not None or until is not None or label is not None
@@ -57,7 +57,10 @@ class Mark:
         self._write()
 
     def end(self, failure: Optional[BaseException] = None, step_fields: Optional[Mapping[str, Any]] = None) -> None:
-        """Note the end of the capture, and the failure that ended it early. step_fields: `StepRecorder.kept`."""
+        """Write the end of the capture into the manifest. failure: the error that ended it early.
+
+        step_fields: the fields of `StepRecorder.kept`, about removed steps and the end of the recording
+        """
         if self._fields is None:
             return
         self._fields.update(step_fields or {}, end=time.time(), state="complete")

@@ -1,4 +1,4 @@
-"""Numbers and names as words for people."""
+"""Format numbers and names for messages."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ __all__ = ["counted", "duration", "named", "size"]
 
 
 def counted(count: int, noun: str) -> str:
-    """Return `1 record`, `2 records`."""
+    """Return a number with its noun: `1 record`, `2 records`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def named(op_name: str, op_type: str) -> str:
-    """Return `fc/addmm_0 (aten::addmm)`; modules have no type, and some records no name."""
+    """Return an operator's name and type: `fc/addmm_0 (aten::addmm)`. One of both may be empty."""
     return f"{op_name or op_type} ({op_type})" if op_type else op_name
 
 
 def size(count: int) -> str:
-    """Return bytes for people: `1.2 MB`."""
+    """Return a number of bytes with a unit: `1.2 MB`."""
     value = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:
@@ -26,7 +26,7 @@ def size(count: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return `35 ms`, `2.4 s`, `1 h 12 min`."""
+    """Return a duration with a unit: `35 ms`, `2.4 s`, `1 h 12 min`."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 120:

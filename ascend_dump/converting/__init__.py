@@ -1,1 +1,1 @@
-"""Dump files as arrays that every tool reads: npy, npz, bin, txt and csv."""
+"""Convert dumps to files that other tools read: npy, npz, bin, txt, csv, pt and safetensors. Also upload dumps."""

@@ -1,4 +1,4 @@
-"""Convert one dump file: all convertible tensors, with reasons for the others."""
+"""Convert one dump file of CANN: all tensors that can be converted, with the reasons for the others."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 
 __all__ = ["ConversionFailure", "Options", "Result", "cast", "convert_file", "find_dtype"]
 
-#: numpy types that hold every value of the ml_dtypes types, which `.npy` has no name for.
+#: Types of numpy to which integer types of ml_dtypes are widened in files. Other types of ml_dtypes become float32.
 _WIDER = {"int4": "int8", "int2": "int8", "uint2": "uint8"}
 
 
 class Options(NamedTuple):
-    """The conversion of each tensor.
+    """The options of a conversion.
 
-    type             npy, npz, bin, txt or csv
-    format           a layout of `cann.formats`, None for the one on the device
-    dtype            a numpy type to convert values to
-    io, indices      only inputs or outputs; only these positions
-    shape            the shape in the model, in place of the one in the header (with format)
-    original_format  the model's layout, if the header does not have it
-    names            "msaccucmp", or "ours" with type, shape and layout in the name
+    type             type of the written files, such as npy, npz, bin, txt or csv
+    format           the layout to convert to, see `cann.formats`; None: the layout on the device
+    dtype            the type to which values are converted; None: unchanged as far as the file type allows
+    io, indices      convert only inputs or only outputs, and only these positions; None: all
+    shape            with `format`: the shape in the model, which replaces the one in the header
+    original_format  the layout of the model, which replaces the one in the header
+    names            form of file names: "msaccucmp", or "ours" with dtype, shape and layout
     """
 
     type: str = "npy"
@@ -63,7 +63,7 @@ class Options(NamedTuple):
 
 
 class ConversionFailure(NamedTuple):
-    """A tensor that was not converted: `what` is "input 0", or "" for the whole file."""
+    """A tensor that could not be converted. what: such as "input 0"; "" for the whole file."""
 
     source: Path
     what: str
@@ -71,10 +71,14 @@ class ConversionFailure(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The result for one file, or for the records of one run of an operator.
+    """The result of converting one dump file, or records that belong into one output file.
 
-    skipped  it is no dump file, and does not claim to be one; or a record without values
-    records  how many records were taken together
+    source    the dump file
+    written   the written files; size: their bytes
+    failures  the tensors that could not be converted
+    problems  sentences about irregularities
+    skipped   True for a file that is not named like a dump file and is none, and for a record without values
+    records   number of records that were converted together
     """
 
     source: Path
@@ -87,7 +91,7 @@ class Result(NamedTuple):
 
 
 class _Writer:
-    """The files written for one dump file."""
+    """The state of converting one dump file: the files written so far, the failures and the tensors for an npz file."""
 
     def __init__(self, dump: DumpFile, out: Path, options: Options, name: str) -> None:
         self.dump = dump
@@ -101,7 +105,7 @@ class _Writer:
         self.size = 0
 
     def path(self, suffix: str) -> Path:
-        """Return the path of the output with this part after the dump file's name."""
+        """Return the path of an output file. suffix: the part of its name after the dump file's name."""
         if not self.written:
             make_output_directory(self.out)
         name = self.name + suffix
@@ -113,18 +117,18 @@ class _Writer:
 
 
 def convert_file(source: Path, out: Path, options: Options, name: str = "") -> Result:
-    """Convert the dump file `source` into the directory `out`, created when it is needed.
+    """Convert the dump file `source`, and write the files into the directory `out`, which is created if necessary.
 
-    name: the name the file stands for, where it is a hash on disk.
+    name: the original name of the file, if its name on disk is a hash.
 
-    Raises ReadError when `source` is no dump file, and WriteError when `out` cannot be written;
-    faults of single tensors are in the result.
+    Raises ReadError if `source` is not a dump file; WriteError if `out` cannot be written. Errors of single tensors
+    are in the result.
     """
     dump = read_header(source)
     writer = _Writer(dump, out, options, name or source.name)
     try:
         opened = os.fdopen(open_descriptor(source), "rb")
-    except OSError as error:  # it was one when its header was read
+    except OSError as error:  # the file was changed after its header was read
         raise ReadError(f"cannot be opened any more: {error.strerror}", path=source) from None
     with opened as file:
         entries: tuple[Entry, ...] = (*dump.tensors, *dump.buffers, *dump.spaces)
@@ -155,8 +159,7 @@ def _write(writer: _Writer, entry: Entry, descriptor: int) -> None:
 
 
 def _is_overflow(file_name: str) -> bool:
-    """Return True if it is an overflow record: no tensor, so written as JSON. CANN's documents spell its name in two
-    ways."""
+    """Return True for the name of a file with an overflow record, which is no tensor and is written as JSON."""
     name = parse_name(file_name)
     return name is not None and name.overflow
 
@@ -190,7 +193,7 @@ def _write_tensor(writer: _Writer, tensor: Tensor, descriptor: int) -> None:
             path = writer.path(_suffix(options, tensor, tensor.shape, _type_of_bytes(cann_type)))
             writer.add(path, write_bytes(path, raw))
             return
-        if options.type == "npy" and _stands_as_is(tensor, cann_type):
+        if options.type == "npy" and _can_be_copied(tensor, cann_type):
             path = writer.path(_suffix(options, tensor, tensor.shape, cann_type.numpy))
             size = math.prod(tensor.shape) * cann_type.bits // 8
             writer.add(path, copy_as_npy(path, descriptor, tensor.offset, size, _dtype_str(cann_type), tensor.shape))
@@ -216,12 +219,12 @@ def _write_tensor(writer: _Writer, tensor: Tensor, descriptor: int) -> None:
 
 
 def _type_of_bytes(cann_type: DataType) -> str:
-    """Return the type in the name of a bin file: CANN's own where numpy has none with the same bytes."""
+    """Return the type for the name of a bin file: numpy's, or CANN's if numpy has no type with the same bytes."""
     return cann_type.numpy if cann_type.storage == "plain" else cann_type.name.lower()
 
 
-def _stands_as_is(tensor: Tensor, cann_type: DataType) -> bool:
-    """Return True if the payload's first bytes are the array: numpy has the type, and there are enough."""
+def _can_be_copied(tensor: Tensor, cann_type: DataType) -> bool:
+    """Return True if bytes of the payload can be copied into an npy file: numpy has the type, and none are missing."""
     if tensor.error or not cann_type.bits or cann_type.value == 11:
         return False
     import numpy as np
@@ -256,7 +259,7 @@ def _arranged(dump: DumpFile, tensor: Tensor, options: Options) -> Arranged:
 
 
 def _in_numpy_type(array: _Array, options: Options, what: str, problems: list[str]) -> _Array:
-    """Return the array in the type to write; types of ml_dtypes are widened if files cannot name them."""
+    """Return the array in the type to write. Types of ml_dtypes are widened, unless the file is bin."""
     kind = array.dtype.name
     if options.dtype is None:
         if array.dtype.isbuiltin == 1 or options.type == "bin":
@@ -269,16 +272,18 @@ def _in_numpy_type(array: _Array, options: Options, what: str, problems: list[st
 
 
 def cast(array: _Array, dtype: str) -> tuple[_Array, str]:
-    """Return the array in another type, and a sentence about values outside of this type, "" if there are none.
+    """Return the array in another type, and a sentence about values that this type cannot represent, or "".
 
-    Raises NotSupported for complex numbers that would lose a part.
+    Raises NotSupported for complex numbers if the type is not complex.
     """
     import numpy as np
 
     target = find_dtype(dtype)
-    assert target is not None, "it was checked before the first file"
+    assert target is not None, "callers have checked that the type exists"
     if array.dtype.kind == "c" and target.kind != "c":
-        raise NotSupported(f"{array.dtype.name} has no value in {dtype}", hint="leave --dtype out, or give complex64")
+        raise NotSupported(
+            f"{array.dtype.name} cannot be converted to {dtype}", hint="leave --dtype out, or give complex64"
+        )
     with np.errstate(invalid="ignore", over="ignore"):
         converted = array.astype(target, copy=False)
     lost = _lost(array, converted)
@@ -289,26 +294,26 @@ def cast(array: _Array, dtype: str) -> tuple[_Array, str]:
 
 
 def _lost(array: _Array, converted: _Array) -> int:
-    """Return the number of values that another type cannot represent. Rounding is intended, of integers to zero."""
+    """Return the number of values that a type cannot represent: NaN, Inf, or out of its range. Rounding is no loss."""
     import ml_dtypes
     import numpy as np
 
     try:
         limits = ml_dtypes.iinfo(converted.dtype)  # type: ignore[no-untyped-call]  # it has no annotations
-    except ValueError:  # no integers: NaN stays NaN, Inf stays Inf, and what is finite stays finite
+    except ValueError:  # a type of floats: count elements that became NaN or Inf, or are no longer NaN or Inf
         return int(
             np.count_nonzero((np.isnan(array) != np.isnan(converted)) | (np.isinf(array) != np.isinf(converted)))
         )
     if array.dtype.kind in "biu":
         in_range = (array >= limits.min) & (array <= limits.max)
-    else:  # limits.max may have no float64, the next integer is a power of two
+    else:  # limits.max + 1 is a power of two and exact in float64; limits.max itself may not be
         whole = np.trunc(array.astype(np.float64))
         in_range = (whole >= limits.min) & (whole < float(limits.max + 1))
     return int(in_range.size - np.count_nonzero(in_range))
 
 
 def find_dtype(name: str) -> Optional[np.dtype[Any]]:
-    """Return the numpy or ml_dtypes type of this name, None where there is none."""
+    """Return the type of numpy or ml_dtypes with a name; None if there is none."""
     import ml_dtypes
     import numpy as np
 
@@ -319,7 +324,7 @@ def find_dtype(name: str) -> Optional[np.dtype[Any]]:
 
 
 def _suffix(options: Options, tensor: Tensor, shape: tuple[int, ...], dtype: str, layout: str = "") -> str:
-    """Return the part of an output's name after the dump file's."""
+    """Return the part of an output file's name after the dump file's name. dtype: the type for the name."""
     head = f".{tensor.io}.{tensor.index}"
     layout = layout or format_name(tensor.format)
     if options.names == "ours":

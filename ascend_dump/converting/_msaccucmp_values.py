@@ -1,7 +1,7 @@
-"""Values as msaccucmp 26 makes them, its mistakes included: for comparing with old results.
+"""Decode and convert values like msaccucmp 26, including its mistakes, for comparisons with old results.
 
-Memory layout is part of it: what it saves is a view, and a view that is contiguous in Fortran's
-order makes a `.npy` that says so. Hence the transpositions here are not tidied up.
+The memory layout of arrays is the same too. msaccucmp saves views, and a view that is contiguous in Fortran's order
+becomes an `.npy` file in this order. So the transpositions here must not be simplified.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMATS", "TYPES", "convert_layout", "decode_as_msaccucmp", "slice_to"]
 
-#: Number -> numpy type; what is missing makes the whole file fail.
+#: numpy's types by the numbers of CANN's types. A tensor of a type that is missing here makes the whole file fail.
 TYPES = {
     0: "int8",
     1: "float32",
@@ -66,10 +66,10 @@ def _format_names() -> dict[int, str]:
 
 
 class _Formats:
-    """The layouts it has names for."""
+    """The layouts for which msaccucmp has names."""
 
     def name(self, number: int) -> str:
-        """Raises NotSupported for a layout it does not know."""
+        """Return msaccucmp's name of a layout. Raises NotSupported if it has none."""
         name = _format_names().get(number)
         if name is None:
             raise NotSupported(f"msaccucmp has no name for format {number} (its error 22)", hint=_HINT)
@@ -84,9 +84,9 @@ _HINT = "leave --msaccucmp-compat out"
 
 
 def decode_as_msaccucmp(data: _Array, data_type: int, shape: Sequence[int]) -> _Array:
-    """Return a flat array, or one of `shape` where a dimension is 0.
+    """Return the elements of a payload as a flat array; if a dimension is 0, as an empty array of `shape`.
 
-    Raises NotSupported for a type it cannot read, CorruptDump where it would stop.
+    Raises NotSupported for a type that msaccucmp cannot read, CorruptDump for data with which it stops.
     """
     import numpy as np
 
@@ -110,7 +110,7 @@ def decode_as_msaccucmp(data: _Array, data_type: int, shape: Sequence[int]) -> _
         dtype = np.dtype(name)
     data = data[: dtype.itemsize * count]
     if data.size % dtype.itemsize:
-        raise CorruptDump(f"{data.size} bytes are no whole number of {name}, where msaccucmp stops")
+        raise CorruptDump(f"{data.size} bytes are not a whole number of {name} elements: msaccucmp stops")
     array: _Array = data.view(dtype)
     if data_type == 29:
         return np.unpackbits(data)
@@ -133,11 +133,11 @@ def _float8_values(data_type: int) -> _Array:
     elif data_type == 34:
         values = codes.view(ml_dtypes.float8_e5m2).astype(np.float64)
         values[0xFC] = np.inf
-        values[np.isnan(values)] = np.nan  # all with the same bits
+        values[np.isnan(values)] = np.nan  # gives all NaN the same bits
     else:
         values = hifloat8_values().astype(np.float64)
         for code in range(0x08, 0x20):
-            # The bits of the dot field are read as mantissa and as the exponent's sign.
+            # msaccucmp reads bits of the dot field as mantissa bits and as the sign of the exponent.
             width, exponent = (5, 0) if code < 0x10 else (4, -1)
             values[code] = 2.0**exponent * (1 + (code & ((1 << width) - 1)) / (1 << width))
             values[code | 0x80] = -values[code]
@@ -149,15 +149,15 @@ def _float8_values(data_type: int) -> _Array:
 def convert_layout(
     array: _Array, source: str, target: str, shape: Sequence[int], to: Sequence[int], group: int
 ) -> _Array:
-    """Return the flat array in another layout. `to` is taken for a shape in the target layout.
+    """Return a flat array in another layout. to: the original shape, which msaccucmp uses as if in the target layout.
 
-    Raises NotSupported for a pair it has no converter for, CorruptDump where its converter fails.
+    Raises NotSupported for layouts between which msaccucmp has no conversion, CorruptDump if its conversion fails.
     """
     converter = _CONVERTERS.get((source, target))
     if converter is None:
         raise NotSupported(f"msaccucmp has no conversion from {source} to {target} (its error 22)", hint=_HINT)
     if group >= 2 and target != "FRACTAL_Z":
-        # Its converters other than those take no group, and fail when they are given one.
+        # msaccucmp's other conversions fail if there is more than one group.
         raise NotSupported(f"msaccucmp cannot convert {source} with {group} groups (its error 26)", hint=_HINT)
     try:
         converted: _Array = converter(array, list(shape), list(to), max(group, 1))
@@ -167,9 +167,9 @@ def convert_layout(
 
 
 def slice_to(array: _Array, shape: Sequence[int]) -> _Array:
-    """Cut an array to the original shape read in the target layout, as it does after converting.
+    """Return the array cut to the original shape, used as if in the target layout, like msaccucmp after a conversion.
 
-    Raises CorruptDump where it would keep the array whole instead.
+    Raises CorruptDump if msaccucmp would not cut the array.
     """
     lengths = list(array.shape)
     if len(lengths) < len(shape):
@@ -194,7 +194,10 @@ def slice_to(array: _Array, shape: Sequence[int]) -> _Array:
 
 
 def _cut(padded: int, length: int) -> Any:
-    """Return the end of a slice; it cuts from the back, so a length beyond the padding cuts wrongly."""
+    """Return the end of the slice that cuts `padded` elements to `length`, counted from the back like in msaccucmp.
+
+    So the result is wrong if `length` exceeds `padded`.
+    """
     return None if padded == length else length - padded
 
 
@@ -208,7 +211,7 @@ def _from_nz(array: _Array, shape: list[int], to: list[int], _: int) -> Any:
 
 
 def _from_channels(order: tuple[int, ...]) -> Callable[..., Any]:
-    """NC1HWC0 with its axes in this order; C1 and C0 become one."""
+    """Return a converter of NC1HWC0: its axes are put into this order, then C1 and C0 are merged."""
 
     def convert(array: _Array, shape: list[int], _to: list[int], _: int) -> Any:
         blocks = array.reshape(shape[:5]).transpose(order)
@@ -259,7 +262,8 @@ def _to_weight(layout: str) -> Callable[..., Any]:
         for number in range(group):
             to_c = (number % merged) * c + np.arange(c)
             to_n = (number % merged) * n + np.arange(n)
-            # The stride of a block of groups is missing: groups after the first block land on others.
+            # msaccucmp's mistake: the offset of a block of groups is too small, so groups after the first block
+            # overwrite others.
             first = (number // merged + 1) * (to_c // _BLOCK)[:, None, None] * h * w + cells
             rows, columns = to_n[:, None, None, None], to_c[:, None, None]
             out[first, rows // _BLOCK, rows % _BLOCK, columns % _BLOCK] = plain[number * n : (number + 1) * n]

@@ -1,4 +1,4 @@
-"""Write converted tensors: whole files or none, private to their owner."""
+"""Write converted tensors into files that are private to their owner. A file appears only when it is complete."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ __all__ = [
     "write_torch",
 ]
 
-#: msaccucmp renames names from this many characters on; file systems allow this many bytes.
+#: Maximum length of a file name in bytes in file systems. msaccucmp replaces names from this number of characters on.
 _LONGEST_NAME = 255
-#: A payload up to this size costs less to read than to ask the kernel to copy it (measured).
+#: Maximum size in bytes of a payload that is read and written; larger ones are copied by the kernel (measured).
 _SMALL = 1 << 16
-#: Prefix of a file that is not complete. It is locked as long as its process runs.
+#: Prefix of the name of an incomplete file. The file is locked as long as its process runs.
 _DRAFT = ".convert-"
-#: A younger one may not be locked yet, in seconds.
+#: Age in seconds up to which an incomplete file may not be locked yet.
 _SECONDS_TO_LOCK = 10
 _PART = 1 << 24
-#: How a kernel, a file system or a sandbox says that it does not copy.
+#: Errors of a kernel, a file system or a sandbox that does not support copying by the kernel.
 _NO_KERNEL_COPY = (errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 
 _mapping_lock = threading.Lock()
 
 
 def make_output_directory(path: Path) -> None:
-    """Create a directory for what is converted, and remove from it what a killed `convert` left there.
+    """Create a directory for converted files, and remove incomplete files that a killed `convert` left in it.
 
-    Raises WriteError, which names the option of `convert`.
+    Raises WriteError, whose message names the option --out.
     """
     make_private_directory(path, "--out=")
     _remove_drafts(path)
@@ -66,28 +66,28 @@ def _remove_drafts(directory: Path) -> None:
         for path in [entry.path for entry in entries if entry.name.startswith(_DRAFT)]:
             with suppress(OSError), open_regular(path, follow_links=False) as draft:
                 if os.fstat(draft.fileno()).st_mtime < time.time() - _SECONDS_TO_LOCK:
-                    fcntl.flock(draft, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises where its process runs
+                    fcntl.flock(draft, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises OSError if its process still runs
                     os.unlink(path)
 
 
 @contextmanager
 def _replaced(path: Path) -> Iterator[BinaryIO]:
-    """A file that becomes `path` when it is complete, and never appears when it is not."""
+    """Return a context with a file to write, which is renamed to `path` at the end. After an error it is removed."""
     temporary = ""
     try:
-        # Short, whatever the length of the name it becomes; private; and not one that a killed process left.
+        # The temporary name is new and short, even if the name of `path` has the maximum length.
         descriptor, temporary = tempfile.mkstemp(prefix=_DRAFT, dir=path.parent)
         with open(descriptor, "wb", buffering=0) as file:
             with suppress(OSError):  # a file system without locks
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield file  # unbuffered: every write here is one large one
+            yield file  # unbuffered, because callers write large blocks
         os.replace(temporary, path)
     except OSError as error:
         raise WriteError(
             f"{os.fspath(path)} cannot be written: {error.strerror or error}", hint="check the directory and the space"
         ) from error
     finally:
-        # Gone when it was renamed.
+        # The temporary file still exists only if it was not renamed.
         if os.path.lexists(temporary):
             os.unlink(temporary)
 
@@ -109,12 +109,15 @@ def write_npy(path: Path, array: _Array) -> int:
         return write_bytes(path, _npy_head(array.dtype.str, array.shape, False), array)
     if array.flags.f_contiguous:
         return write_bytes(path, _npy_head(array.dtype.str, array.shape, True), array.T)
-    # numpy.save would write this element by element.
+    # The array is copied first, because numpy.save would write it element by element.
     return write_bytes(path, _npy_head(array.dtype.str, array.shape, False), np.ascontiguousarray(array))
 
 
 def copy_as_npy(path: Path, descriptor: int, offset: int, length: int, dtype: str, shape: tuple[int, ...]) -> int:
-    """Make a `.npy` of bytes that stand in another file; the kernel copies what is not small."""
+    """Write an `.npy` file with bytes of another file as its elements; return the size. The kernel copies large ones.
+
+    descriptor, offset, length: the other file, and the byte range in it
+    """
     head = _npy_head(dtype, shape, False)
     with _replaced(path) as file:
         if length <= _SMALL:
@@ -166,10 +169,13 @@ def write_torch(path: Path, tensor: Any) -> int:
 
 
 def write_text(path: Path, array: _Array, separator: str, head: str) -> int:
-    """Write one line per row of the last dimension; floats read back to the same value."""
+    """Write an array as text; return the size. A row along the last dimension is a line.
+
+    Floats have as many digits as are needed to read back the same values. head: text before the first line.
+    """
     rows = array.reshape(-1, array.shape[-1] if array.ndim and array.size else 1)
     kind = array.dtype.kind
-    # The shortest digits that give the value back in its own precision.
+    # Numbers of digits that are enough to read back the same value of the type.
     digits = {"float16": 5, "float32": 9, "complex64": 9}.get(array.dtype.name, 17)
     with _replaced(path) as file:
         size = _write_all(file, head.encode())
@@ -188,9 +194,9 @@ def write_text(path: Path, array: _Array, separator: str, head: str) -> int:
 
 
 def fit_name(directory: Path, name: str, suffix: str) -> str:
-    """Return the name, or a hash where it is too long, which is then noted in `mapping.csv` (`hash,name`).
+    """Return a file name, or a hash and the suffix if the name is too long. `mapping.csv` gets a line `hash,name` then.
 
-    Hash and limit are msaccucmp's: uuid3 of the name from 255 characters on.
+    The hash (uuid3 of the name) and the limit (from 255 characters on) are those of msaccucmp.
     """
     if len(name) < _LONGEST_NAME and len(os.fsencode(name)) <= _LONGEST_NAME:
         return name
@@ -229,7 +235,7 @@ def _raw(array: _Array) -> memoryview:
 def _write_all(file: BinaryIO, data: Any) -> int:
     view = memoryview(data)
     done = 0
-    # One write moves at most 2 GiB.
+    # A loop, because one write transfers at most 2 GiB.
     while done < view.nbytes:
         done += file.write(view[done:])
     return done
@@ -237,7 +243,7 @@ def _write_all(file: BinaryIO, data: Any) -> int:
 
 def _copy(source: int, offset: int, length: int, file: BinaryIO) -> None:
     end = offset + length
-    # Some builds of Python have no copy_file_range.
+    # Some builds of Python lack copy_file_range.
     in_kernel = hasattr(os, "copy_file_range")
     while offset < end:
         if in_kernel:

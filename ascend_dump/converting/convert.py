@@ -1,4 +1,4 @@
-"""Convert dump files to arrays that every tool reads: one file, many, or whole trees."""
+"""Convert dump files of CANN: find the dump files among files and directories, and convert them on several threads."""
 
 from __future__ import annotations
 
@@ -21,24 +21,27 @@ if TYPE_CHECKING:
 __all__ = ["TYPES", "ConversionFailure", "Options", "Result", "Task", "check_options", "convert_all", "find_tasks"]
 
 TYPES = ("npy", "npz", "bin", "txt", "csv")
-#: Other files in dump directories, and our own files.
+#: Suffixes of files in dump directories that are no dump files: files of other tools, and converted files.
 _OTHER_SUFFIXES = (".npy", ".npz", ".csv", ".txt", ".json", ".bin", ".pt", ".pbtxt", ".log", ".core", ".o")
-#: More threads than this only wait for the disk.
+#: Maximum number of threads; more would only wait for the disk.
 _MOST_JOBS = 16
-#: Below this, two threads took twice the processor time of one (measured), at 3 MB the same.
+#: Maximum size of a file in bytes that is converted on the calling thread. Two threads took twice the processor time of
+#: one thread for smaller files, and the same time for files of 3 MB (measured).
 _SMALL_FILE = 1 << 20
-#: Digits of a 64-bit hash; fewer are some other number.
+#: Minimum number of digits of a name that may be a 64-bit hash.
 _SHORTEST_HASH = 10
 
 Select = Callable[[str], bool]
 
 
 class Task(NamedTuple):
-    """One file to convert.
+    """A file to convert.
 
-    named    its name is a dump file's, so that being none is a failure
-    name     the name it stands for, where it is a hash on disk
-    problem  why that name is not known
+    source   the file
+    out      the directory for its output files
+    named    True if it is named like a dump file: if it is none, that is a failure
+    name     its original name, if its name on disk is a hash
+    problem  the reason why the original name is unknown
     """
 
     source: Path
@@ -49,7 +52,7 @@ class Task(NamedTuple):
 
 
 def check_options(options: Options) -> None:
-    """Raise ConfigError for options that no file could be converted with."""
+    """Raise ConfigError for options that are invalid for every dump file of CANN."""
     from ascend_dump.native.cann.formats import TARGETS
 
     if options.type not in TYPES:
@@ -78,15 +81,17 @@ def _check_dtype(name: str, type: str) -> None:
     if dtype is None or dtype.kind in "OSUMm" or dtype.name == "void":
         raise ConfigError(f"dtype={name!r} is no type of numpy or ml_dtypes", hint="such as float32 or float16")
     if not hasattr(np, name) and type != "bin":
-        raise ConfigError(f"a {type} file cannot say dtype={name!r}", hint="use dtype='float32', or type='bin'")
+        raise ConfigError(
+            f"dtype={name!r} cannot be written to a {type} file", hint="use dtype='float32', or type='bin'"
+        )
 
 
 def find_tasks(sources: Sequence[Path], out: Path, select: Optional[Select] = None) -> Iterator[Task]:
-    """Yield the dump files among `sources`: files as they are, directories with all below them.
+    """Yield the files to convert: all files among `sources`, and the dump files below directories among `sources`.
 
-    A directory's outputs keep their place below it. `select` is a test of the operator's name as the
-    file name has it. Raises DumpNotFound for a source that does not exist, ConfigError for two files of
-    the same name.
+    The outputs of files below a directory get the same relative directories below `out`. select: a function from the
+    operator's name in the file name to True if the file is converted. Raises DumpNotFound for a source that does not
+    exist, ConfigError for two files of the same name.
     """
     files: dict[str, Path] = {}
     for source in sources:
@@ -109,7 +114,7 @@ def find_tasks(sources: Sequence[Path], out: Path, select: Optional[Select] = No
 
 
 def _prefixes(directories: list[Path]) -> dict[Path, str]:
-    """Keep several trees apart by their names; one tree stands directly in the output."""
+    """Return for each directory the name of its directory below the output: unique names; "" for a single directory."""
     if len(directories) < 2:
         return dict.fromkeys(directories, "")
     prefixes: dict[Path, str] = {}
@@ -129,7 +134,7 @@ def _find_below(root: Path, out: Path, select: Optional[Select]) -> Iterator[Tas
             yield from _tasks_in(directory, sorted(name for name in files if name != MAPPING), target, select)
         return
     stack = [(os.fspath(root), out)]
-    # Converting into a directory of the source must not convert the results again.
+    # The output directory may be inside the source. It is left out, so that outputs are not converted again.
     results = os.path.realpath(out)
     while stack:
         path, target = stack.pop()
@@ -160,12 +165,12 @@ def _tasks_in(directory: Path, names: list[str], out: Path, select: Optional[Sel
 
 
 def _is_hash(name: str) -> bool:
-    """Return True if a name that was too long may be on disk under this one."""
+    """Return True if a name on disk may be the hash of a longer name."""
     return name.isdecimal() and len(name) >= _SHORTEST_HASH
 
 
 def _long_names(directory: Path, names: Sequence[str]) -> tuple[dict[str, str], str]:
-    """Return the names that hashes among `names` stand for, and why none is known."""
+    """Return the original names by the hashes among `names`, and the reason why they are unknown, or ""."""
     if not any(map(_is_hash, names)):
         return {}, ""
     try:
@@ -182,11 +187,11 @@ def _selected(name: str, full: str, select: Select) -> bool:
 def convert_all(tasks: Iterable[Task], options: Options, *, jobs: int = 0, compat: bool = False) -> Iterator[Result]:
     """Convert files, several at a time, and yield the result of each.
 
-    jobs    threads, 0 for one per processor. They take the large files, where the copying is done
-            without Python's lock; small ones would only wait for it
-    compat  write the output of msaccucmp, wrong decodings included (`_msaccucmp`)
+    jobs    number of threads, 0 for one per processor. They convert the large files, because these are copied
+            without Python's lock. Small files would only wait for that lock
+    compat  write the output of msaccucmp, including its wrong decodings (`msaccucmp`)
 
-    Raises ConfigError, and WriteError when nothing more can be written.
+    Raises ConfigError; WriteError if no further file can be written.
     """
     check_options(options)
     if compat:
@@ -211,7 +216,7 @@ def convert_all(tasks: Iterable[Task], options: Options, *, jobs: int = 0, compa
                     waiting.append(_convert_task(task, options, work))
                 else:
                     waiting.append(pool.submit(_convert_task, task, options, work))
-                # A tree has up to millions of files: look only so far ahead.
+                # The queue is limited, because a directory may have millions of files.
                 while waiting and (len(waiting) > 4 * jobs or isinstance(waiting[0], Result)):
                     yield _result(waiting.popleft())
             while waiting:

@@ -1,14 +1,14 @@
-"""Convert a dump file as msaccucmp 26 does: same names, same bytes, also where they are wrong.
+"""Convert a dump file like msaccucmp 26: with the same names and the same bytes, even if they are wrong.
 
-Differences from `_file` (measured, and read in its dump_parse and conversion):
+msaccucmp differs from our own conversion in `_file` (measured, and read in its dump_parse and conversion):
 
-- one tensor of a type it does not read makes the whole file fail;
-- the values that `cann.dtypes` lists, and bfloat16 as float32, float8 as float64;
-- payloads stand where the header says, so a file with null addresses fails;
-- `bin` names hold the flattened length; those of bfloat16 hold float32;
-- after a conversion the result is cut to the original shape, taken for one in the target layout;
-  where that does not fit, the result stays whole;
-- an original layout with a rank other than its shape's counts as ND.
+- a tensor of a type that it cannot read makes the whole file fail;
+- some values differ (`cann.dtypes` lists them), bfloat16 becomes float32, and float8 becomes float64;
+- payloads are read one after the other with the sizes in the header, so a file with null addresses fails;
+- names of `bin` files have the number of elements instead of the shape; names for bfloat16 say float32;
+- after a conversion the result is cut to the original shape, as if this were in the target layout. If that is
+  impossible, the result is not cut;
+- a tensor whose number of axes differs from that of its layout is treated as ND.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FAILED_LIST", "check_compat", "convert_file_compat", "write_failed_list"]
 
-#: msaccucmp knows this spelling only.
+#: Prefix of the names of overflow files; msaccucmp recognises only this spelling.
 _OVERFLOW = "Opdebug.Node_OpDebug."
 
 FAILED_LIST = "convert_failed_file_list.txt"
@@ -42,7 +42,7 @@ _FFTS_SLICES = {"input": "input_tensor_slice", "output": "output_tensor_slice"}
 
 
 def check_compat(options: Options) -> None:
-    """Raise ConfigError for options without a counterpart in msaccucmp."""
+    """Raise ConfigError for options that msaccucmp does not have."""
     if options.type not in ("npy", "bin"):
         raise ConfigError(f"msaccucmp does not write {options.type}", hint="type: npy or bin")
     if options.dtype or options.original_format or options.names != "msaccucmp":
@@ -59,9 +59,9 @@ class _Part(NamedTuple):
 
 
 def convert_file_compat(source: Path, out: Path, options: Options, name: str = "") -> Result:
-    """Convert one file. Raises as `convert_file`, and NotSupported where the whole file fails.
+    """Convert one file. Raises as `convert_file`, and NotSupported if msaccucmp fails for the whole file.
 
-    name: not used, because msaccucmp keeps the hash on disk in the names of its outputs.
+    name: unused, because msaccucmp's output files are named by the dump file's name on disk, even if that is a hash.
     """
     dump = _placed(read_header(source))
     attrs = _ffts(dump)
@@ -90,7 +90,10 @@ def convert_file_compat(source: Path, out: Path, options: Options, name: str = "
 
 
 def write_failed_list(out: Path, failures: Iterable[ConversionFailure], *, formats: bool) -> None:
-    """Append the files that failed, as it does for directories. Raises WriteError."""
+    """Append the failed files to `FAILED_LIST`, like msaccucmp when it converts directories. Raises WriteError.
+
+    formats: a layout was converted; then the failed tensors of each file are listed too
+    """
     lines: dict[str, str] = {}
     for source, what, _ in failures:
         name = os.path.realpath(source)
@@ -108,7 +111,7 @@ def write_failed_list(out: Path, failures: Iterable[ConversionFailure], *, forma
 
 
 def _placed(dump: DumpFile) -> DumpFile:
-    """Its payloads stand one after the other with the sizes in the header, whatever the addresses."""
+    """Return the dump with payloads one after the other, with the sizes in the header, even for null addresses."""
     entries: list[Entry] = [*dump.tensors, *dump.buffers, *dump.spaces]
     if not entries:
         return dump
@@ -135,12 +138,12 @@ def _placed(dump: DumpFile) -> DumpFile:
 
 
 def _shape_read(dump: DumpFile, tensor: Tensor) -> Sequence[int]:
-    """Bytes without a type are as many as there are; that is not so in its reader of nano files."""
+    """Return the shape with which msaccucmp reads a tensor: flat bytes for UNDEFINED, except in nano files."""
     return (tensor.size,) if tensor.data_type == 0 and tensor.size and not dump.nano else tensor.shape
 
 
 def _ffts(dump: DumpFile) -> dict[str, Any]:
-    """Return the first attribute, used as FFTS+ slicing in any file."""
+    """Return the first attribute of a file, decoded. msaccucmp always uses it as the slicing of FFTS+."""
     if not dump.attrs:
         return {}
     try:
@@ -156,7 +159,10 @@ def _ffts(dump: DumpFile) -> dict[str, Any]:
 
 
 def _ffts_shapes(source: Path, parts: list[_Part], attrs: dict[str, Any]) -> dict[tuple[str, int], list[int]]:
-    """Return the shapes of this thread's slices. Raises CorruptDump where they do not fit the file."""
+    """Return the shapes of the slices of the thread in the file's name, by io and index.
+
+    Raises CorruptDump if the file has other numbers of tensors.
+    """
     shapes = {}
     try:
         thread = int(os.fspath(source).split(".")[-2])
@@ -170,12 +176,12 @@ def _ffts_shapes(source: Path, parts: list[_Part], attrs: dict[str, Any]) -> dic
     except (ValueError, KeyError, IndexError, TypeError) as error:
         if isinstance(error, CorruptDump):
             raise
-        raise CorruptDump("its FFTS+ slicing is broken, where msaccucmp stops", path=source) from None
+        raise CorruptDump("its FFTS+ slicing is invalid: msaccucmp stops", path=source) from None
     return shapes
 
 
 class _Saver:
-    """The outputs of one dump file."""
+    """The state of converting one dump file: the files written so far, and the failures."""
 
     def __init__(self, dump: DumpFile, out: Path, options: Options) -> None:
         self.dump = dump
@@ -186,7 +192,7 @@ class _Saver:
         self.size = 0
 
     def attempt(self, entry: Entry, save: Any, *arguments: Any) -> None:
-        """Save one entry; a fault in it does not stop the others."""
+        """Call `save` for one entry, unless the options exclude it. An error is stored as a failure."""
         io = entry.io if isinstance(entry, Tensor) else entry.kind
         if not self.options.wants(io, entry.index):
             return
@@ -221,7 +227,7 @@ def _save_overflow(saver: _Saver, part: _Part) -> None:
 def _save_memory(saver: _Saver, memory: Union[Buffer, Space]) -> None:
     kind = memory.kind
     if isinstance(memory, Buffer) and memory.type:
-        kind = "Nonebuffer"  # it knows one type of buffer and prints the other ones' name
+        kind = "Nonebuffer"  # msaccucmp knows only one type of buffers, and has None as the name of others
     saver.save(f".{kind}.{memory.index}.bin", payload(saver.dump, memory).tobytes())
 
 
@@ -239,7 +245,7 @@ def _save_part(saver: _Saver, part: _Part, shapes: dict[tuple[str, int], list[in
 
 def _bin_dtype(tensor: Tensor) -> str:
     if tensor.data_type in (33, 34, 35) or tensor.data_type not in TYPES:
-        # float8 is read, but numpy has no such name unless something else has loaded ml_dtypes.
+        # msaccucmp looks up the type in numpy, which has no float8 unless another module has loaded ml_dtypes.
         raise NotSupported(
             f"msaccucmp stops at data type {tensor.data_type} in bin files", hint="leave --msaccucmp-compat out"
         )
@@ -286,7 +292,7 @@ def _convert_part(saver: _Saver, part: _Part) -> None:
 
 
 def _check_nz(to: list[int], shape: list[int]) -> None:
-    """Its check that the original shape lies within a block of the padded one."""
+    """Raise CorruptDump unless the original shape is at most a block smaller than the padded one, as msaccucmp does."""
     padded = [*shape[:-4], shape[-2] * shape[-3], shape[-1] * shape[-4]] if len(shape) >= 4 else []
     fits = (
         len(to) == len(padded) >= 2

@@ -1,8 +1,8 @@
-"""Upload the finished and missing files of a dump to an object store, each verified by its hash.
+"""Upload a dump to an object store: all finished files that the store lacks. Each file is verified by its hash.
 
-{url}/…                                   the files, as they lie in the dump
-{url}/.ascend-dump-pushed-{host}.json     size, hash (xxh3-128) and the store's stamp of each file of one machine;
-                                          readers skip it
+{url}/…                                   the files, with their paths in the dump
+{url}/.ascend-dump-pushed-{hash}.json     size, hash (xxh3-128) and the store's stamp of each uploaded file. The hash in
+                                          the name is of the machine and the dump's path. Readers skip this file
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ __all__ = ["Pushed", "PushedFile", "push"]
 _SCHEMA = "ascend-dump/pushed/1"
 _MOST_OF_A_LIST = 1 << 30
 _BLOCK = 8 << 20
-#: The list of uploaded files is written after so many files, so that a killed push can resume.
+#: Number of files after which the list of uploaded files is written again, so that a killed push can resume.
 _NOTE_AFTER = 500
 _STEP = re.compile(r"(call_|step_?|iter)?\d{1,18}", re.ASCII)
 _MD5 = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _ORDER = {INDEX: 1, MANIFEST: 2}
-#: Seconds after which a step of a capture on another machine counts as finished.
+#: Number of seconds without a write after which a step of a capture on another machine counts as finished.
 _LATELY = 600
 
 
 class PushedFile(NamedTuple):
-    """One file that was checked.
+    """A file that was checked.
 
     name      its path below the dump
     uploaded  True if this call uploaded it; False if it was in the store before
-    verified  how: "hash of the store" or "read back"; "noted" if an earlier push had verified it
+    verified  the way of verification: "hash of the store" or "read back"; "noted" if an earlier push had verified it
     """
 
     name: str
@@ -59,8 +59,8 @@ class Pushed(NamedTuple):
     """The result of a push.
 
     uploaded, nbytes  number of uploaded files, and their bytes
-    present           number of files that were there before, with the same content
-    unfinished        directories of steps that a running capture may still write to; nothing of them was uploaded
+    present           number of files that were in the store before, with the same content
+    unfinished        directories of steps into which a running capture may still write; their files were not uploaded
     changed           files that changed while they were read; the next push uploads them
     """
 
@@ -80,19 +80,19 @@ _Watch = Callable[[Iterable[PushedFile]], Iterable[PushedFile]]
 
 
 def push(dump: Union[str, os.PathLike[str]], url: str, *, jobs: int = 4, watch: Optional[_Watch] = None) -> Pushed:
-    """Upload the finished files of a local dump to an object store, as far as they are not there yet.
+    """Upload those finished files of a local dump to an object store that the store does not have yet.
 
     dump   a directory that `open` accepts
-    url    the address to upload to, such as s3://bucket/run7, of a store that fsspec knows
+    url    the address to upload to, such as s3://bucket/run7, in a store that fsspec supports
     jobs   number of parallel uploads
     watch  a function from an iterator of `PushedFile` to the same iterator, for a progress display
 
-    Each file is verified after its upload: by the store's hash where that is an MD5, as for objects that S3 gets in one
-    piece, else by reading it back. The newest step of a running capture is left for a later call. Tensors are uploaded
-    before the index that names them.
+    Each file is verified after its upload: by the store's hash if that is an MD5, as for files that S3 gets in one
+    piece, else by reading the file back. The newest step of a running capture is not uploaded. Tensors are uploaded
+    before the index that refers to them.
 
-    Raises what `open` raises, ConfigError for an invalid address, NotSupported if the package for the store is missing,
-    and StorageError if the store refuses something or holds other bytes than were sent.
+    Raises the errors of `open`, ConfigError for an invalid address, NotSupported if the package for the store is
+    missing, and StorageError if the store refuses a request, or has other bytes than were sent.
 
     >>> ascend_dump.push("dumps", "s3://bucket/run7").uploaded   # doctest: +SKIP
     """
@@ -144,9 +144,10 @@ def _is_left_out(directory: Path, root: Path) -> bool:
 
 
 def _unfinished(root: Path, running: Mapping[Path, RunState]) -> Iterator[Path]:
-    """Yield for each directory of steps in a running capture its newest step.
+    """Yield the newest step of each directory of steps in the captures `running`: it may be unfinished.
 
-    It is unknown if a capture on another machine still runs: its newest step counts only if it was written to lately.
+    For a capture on another machine it is unknown if it still runs. Its newest step is yielded only if a file in it
+    changed in the last `_LATELY` seconds.
     """
     steps: dict[Path, list[tuple[float, Path]]] = {}
     for directory, names in walked(root) if running else ():
@@ -155,7 +156,7 @@ def _unfinished(root: Path, running: Mapping[Path, RunState]) -> Iterator[Path]:
             for above in (directory, *directory.parents)
             if _STEP.fullmatch(above.name) and any(run in above.parents for run in running)
         ]
-        # `{device}/{model}/{model_id}/{step}`: the lowest number is that of the step.
+        # The levels are `{device}/{model}/{model_id}/{step}`, so the innermost number is the step.
         if numbered and names:
             times = [_modified(directory / name) for name in names]
             steps.setdefault(numbered[0].parent, []).append((max(times), numbered[0]))
@@ -174,7 +175,7 @@ def _modified(path: Path) -> float:
 
 
 class _Noted(NamedTuple):
-    """The entry of an earlier push for a file: its local size and time, its hash, and the stamp of the store."""
+    """A file in the list of uploaded files: its local size and time of change, its hash, and the store's stamp."""
 
     size: int
     modified: int
@@ -183,7 +184,7 @@ class _Noted(NamedTuple):
 
 
 class _Upload:
-    """One push: the files in the store, and the entries of earlier pushes."""
+    """The state of one push: the files in the store, and the list of files that earlier pushes have verified."""
 
     def __init__(self, root: Path, url: str) -> None:
         self._root = root
@@ -212,12 +213,12 @@ class _Upload:
         path = self._root / name
         try:
             before = path.lstat()
-        except FileNotFoundError:  # a step that `keep=` removed meanwhile
+        except FileNotFoundError:  # `keep=` has removed the step meanwhile
             return None
         stored = self._there.get(name)
         noted = self._known.get(name)
         if stored is not None and stored.size == before.st_size:
-            # Without a stamp a change in the store could not be detected.
+            # A file without a stamp is always verified, because a change in the store could not be detected.
             now = (before.st_size, before.st_mtime_ns, stored.stamp)
             if stored.stamp and noted is not None and (noted.size, noted.modified, noted.stamp) == now:
                 return PushedFile(name, before.st_size, False, "noted")
@@ -241,7 +242,7 @@ class _Upload:
             raise StorageError(
                 "the store holds other bytes than were sent",
                 path=f"{self._url}/{name}",
-                hint="push again; if it stays so, somebody else writes there, or the store is damaged",
+                hint="push again; if the error remains, another program writes there, or the store is damaged",
             )
         self._remember(name, _Noted(before.st_size, before.st_mtime_ns, hashes.xxh3, stamp))
         return PushedFile(name, before.st_size, True, how)
@@ -255,23 +256,23 @@ class _Upload:
                 file.write(block)
 
     def _stamp(self, name: str, size: int) -> str:
-        """Return the stamp of the store for a file just written. Raises StorageError for another size."""
+        """Return the store's stamp of a file that was just uploaded. Raises StorageError if its size differs."""
         from ascend_dump.storage import status_anew
 
         status = status_anew(f"{self._url}/{name}")
         if status is None or status.size != size:
             raise StorageError(
-                f"the store holds {'a directory' if status is None else status.size}, {size} bytes were sent",
+                f"the store has {'a directory' if status is None else f'{status.size} bytes'}, {size} bytes were sent",
                 path=f"{self._url}/{name}",
                 hint="push again",
             )
         return status.stamp
 
     def _is_stored(self, name: str, stamp: str, hashes: _Hashes) -> str:
-        """Return the way of verification if the store has these bytes, else ""."""
+        """Verify that the store has the bytes with these hashes. Return the means of it; "" if the store has others."""
         if _MD5.fullmatch(stamp.strip('"').lower()) and stamp.strip('"').lower() == hashes.md5:
             return "hash of the store"
-        # With some kinds of encryption, and of what came in parts, the store's hash is not that of the bytes.
+        # The store's hash is not that of the bytes for files uploaded in parts, and with some kinds of encryption.
         again = _Hashes()
         for start in range(0, hashes.size, _BLOCK):
             again.update(read_range(f"{self._url}/{name}", start, min(start + _BLOCK, hashes.size)))
@@ -286,7 +287,7 @@ class _Upload:
         self.note()
 
     def note(self) -> None:
-        """Write the list of stored files. Without it the push still succeeds, and the next one checks more files."""
+        """Write the list of uploaded files. If that fails, the push succeeds, but the next one verifies more files."""
         with self._lock:
             if not self._unnoted:
                 return
@@ -297,11 +298,11 @@ class _Upload:
             text = json.dumps({"schema": _SCHEMA, "files": files}, ensure_ascii=True).encode()
             tried(lambda: fs.pipe_file(path, text), self._list)
         except (OSError, ReadError) as error:
-            log.warning("%s: the list of what was uploaded cannot be written: %s", self._url, error)
+            log.warning("%s: the list of uploaded files cannot be written: %s", self._url, error)
 
 
 class _Hashes:
-    """Two hashes of the bytes of one file: the store's kind, and ours."""
+    """Two hashes of the bytes of a file: MD5, which stores have, and xxh3, which our list has."""
 
     def __init__(self) -> None:
         self.begin()
@@ -341,7 +342,7 @@ def _xxh3(text: bytes) -> str:
 
 
 def _read_list(url: str, size: int) -> dict[str, _Noted]:
-    """Return the list of an earlier push; empty if it is damaged."""
+    """Return the list that an earlier push wrote; empty if it is damaged."""
     try:
         document = json.loads(read_range(url, 0, min(size, _MOST_OF_A_LIST)))
         if document["schema"] != _SCHEMA:

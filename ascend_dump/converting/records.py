@@ -51,7 +51,7 @@ def is_file_of_host_dump(path: Path) -> bool:
 
 
 def check_record_options(options: Options) -> None:
-    """Raise ConfigError for options that no record could be converted with."""
+    """Raise ConfigError for options that are invalid for all records of dumps other than CANN's."""
     if options.type not in RECORD_TYPES:
         raise ConfigError(f"type={options.type!r} is not a file type", hint=f"types: {', '.join(RECORD_TYPES)}")
     for name in ("format", "shape", "original_format"):
@@ -72,8 +72,8 @@ def convert_records(
     """Write `{out}/rank{R}/{step}/{operator}.{io}.{index}.{type}`, and yield one `Result` per file.
 
     Types that numpy lacks become float32 in npy, npz, txt and csv; pt and safetensors keep them. npz and safetensors
-    contain all tensors of an operator as `input.0`, `output.0`. as_torch makes tensors of PyTorch. Records without
-    values are reported as skipped. Raises WriteError when nothing more can be written.
+    contain all tensors of an operator under names such as `input.0`. as_torch: a function from an array to a tensor of
+    PyTorch. Records without values are reported as skipped. Raises WriteError if nothing more can be written.
     """
     check_record_options(options)
     files = _FilesOfRecords(out)
@@ -88,12 +88,15 @@ def convert_records(
 def _convert(
     members: list[Record], files: _FilesOfRecords, options: Options, as_torch: Callable[[_Array], Any]
 ) -> Iterator[Result]:
-    """Write one file; begin another when a tensor has the io and index of an earlier one: names in it are unique."""
+    """Write the records `members` into one file, and yield its result.
+
+    Another file is begun if a tensor has the same io and index as an earlier one, because names in a file are unique.
+    """
     pending = _PendingFile()
     for record in members:
         try:
             array = record.numpy()
-        except NotSupported:  # it has no values
+        except NotSupported:  # the record has no values
             yield Result(record.path, skipped=True)
             continue
         except AscendDumpError as error:
@@ -175,9 +178,10 @@ def _to_numpy_dtype(array: _Array) -> _Array:
 
 
 class _FilesOfRecords:
-    """The files of records.
+    """The paths of the files that are written for records.
 
-    An operator may run several times in a step under one name: files of its second and later runs end in `-2`, `-3`, ….
+    An operator may run several times in a step under one name. The files of its second and later runs get the suffix
+    `-2`, `-3`, … after the operator's name.
     """
 
     def __init__(self, out: Path) -> None:

@@ -1,4 +1,7 @@
-"""The dump format on disk, shared by its writer and its reader."""
+"""The dump format: our own format of dumps on disk, shared by its writer and its reader.
+
+A step is a directory with `index.jsonl`, a line of JSON per record, and shards, the files with the tensors.
+"""
 
 from __future__ import annotations
 

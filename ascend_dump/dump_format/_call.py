@@ -1,10 +1,10 @@
-"""The arguments of an operator as JSON in an index line: plain values, and references to records of tensors.
+"""The arguments of an operator as JSON in a line of an index. A tensor is a reference to its record.
 
     {"op": "aten.sum.dim_IntList", "args": {"self": {"input": 0}, "dim": [1], "keepdim": false}}
     {"op": "aten.bernoulli_.float", "args": {"self": {"input": 0}, "p": 0.5}, "generator": {"device": "cpu", ...}}
     {"op": "aten.relu.default", "args": {"self": {"input": 0}}, "stack": ["m.py:7 in forward", "train.py:31 in main"]}
 
-Some values do not exist in JSON; they are objects with one name, or two where a value is cut:
+Values that do not exist in JSON are objects with one key, or with two keys for a shortened value:
 
     {"input": 3}, {"output": 0}            the tensor of that record of the same operator
     {"inputs": [3, 4]}                     a list of tensors: 4 of them from input 3 on ("outputs" likewise)
@@ -12,7 +12,7 @@ Some values do not exist in JSON; they are objects with one name, or two where a
     {"float": "nan"}                       also "inf" and "-inf"
     {"int": "18446744073709551616"}        an integer beyond 64 bits
     {"complex": [0.0, 1.0]}
-    {"cut": [0, 1, 2], "length": 100000}   the beginning of a list or a text that is too long to be kept
+    {"cut": [0, 1, 2], "length": 100000}   the beginning of a list or a text that is too long to be stored
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ __all__ = [
     "text_of",
 ]
 
-#: Values of a list, and characters of a text, that are kept.
+#: Maximum number of values of a list, and of characters of a text; longer ones are cut.
 MOST_KEPT = 4096
 #: The values of `Named.kind`.
 KINDS_OF_VALUES = ("dtype", "device", "layout", "memory_format", "generator", "object")
-#: Tensors in the lists of one call.
+#: Maximum number of tensors in the lists of one call.
 _MOST_TENSORS = 1 << 16
-#: Lists in lists; deeper ones come from no operator.
+#: Maximum number of levels of nested lists; arguments of operators have fewer.
 _DEEPEST = 8
 
 
@@ -64,7 +64,7 @@ class TensorOf(NamedTuple):
 
 
 class Named(NamedTuple):
-    """A value that its framework has a name for: `Named("dtype", "bfloat16")`. kind: of `KINDS_OF_VALUES`."""
+    """A value that is recorded by its name, such as `Named("dtype", "bfloat16")`. kind: one of `KINDS_OF_VALUES`."""
 
     kind: str
     name: str
@@ -74,7 +74,7 @@ class Named(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """The beginning of a list or a text, and how long it was."""
+    """The beginning of a list or a text that was too long to be stored, and its original length."""
 
     values: Union[list[Any], str]
     length: int
@@ -84,10 +84,12 @@ class Cut(NamedTuple):
 
 
 class GeneratorState(NamedTuple):
-    """The state of a generator of random numbers before the operator.
+    """The state of a generator of random numbers before an operator.
 
-    device  of the generator; hash: xxh3-128 of its state, empty if it cannot be read
-    seed    its last seed; offset: numbers drawn since, if it counts them (CUDA)
+    device  the generator's device
+    hash    xxh3-128 of the state; "" if it could not be read
+    seed    the last seed
+    offset  count of numbers drawn since the seed was set; only generators of CUDA have one
     """
 
     device: str
@@ -99,10 +101,11 @@ class GeneratorState(NamedTuple):
 class Arguments(NamedTuple):
     """The arguments of a call of an operator.
 
-    operator   with its overload: "aten.addmm.default"
-    values     by the names of the operator's schema, those left to their defaults too unless these are None:
-               None, bool, int, float, complex, str, lists of these, `TensorOf`, `Named` and `Cut`
-    generator  of operators that draw random numbers, else None
+    operator   name with overload, such as "aten.addmm.default"
+    values     the arguments by their names in the operator's schema. Arguments that the call left out have their
+               default values; those with the default None are missing. A value is None, bool, int, float, complex,
+               str, `TensorOf`, `Named`, `Cut`, or a list of these
+    generator  for operators that draw random numbers, else None
     """
 
     operator: str
@@ -110,7 +113,7 @@ class Arguments(NamedTuple):
     generator: Optional[GeneratorState] = None
 
     def name_of(self, io: str, index: int) -> Optional[str]:
-        """Return the argument of a tensor, such as `weight` or `tensors[3]`; None if no argument refers to it.
+        """Return the name of the argument that refers to a tensor's record, such as `weight` or `tensors[3]`, or None.
 
         >>> tensors = {"self": TensorOf("input", 0), "mat2": TensorOf("input", 1)}
         >>> Arguments("aten.mm.default", tensors).name_of("input", 1)
@@ -138,7 +141,7 @@ class Arguments(NamedTuple):
 
 
 def plain_text(value: Any) -> str:
-    """Return a value of `Arguments` for people: `[1, -1]`, `input 0`, `inputs 1-4`, `float32`."""
+    """Return a value of `Arguments` as readable text: `[1, -1]`, `input 0`, `inputs 1-4`, `float32`."""
     if isinstance(value, (TensorOf, Named, Cut)):
         return str(value)
     if isinstance(value, list):
@@ -166,11 +169,11 @@ def _str_text(value: str) -> str:
 
 
 def cut_text(beginning: str, length: int) -> str:
-    """Return the JSON of a value cut to its beginning. beginning: as JSON."""
+    """Return the JSON of a shortened value. beginning: its beginning as JSON; length: its original length."""
     return f'{{"cut":{beginning},"length":{length}}}'
 
 
-#: The JSON of a value by its type.
+#: By type: a function from a value to its JSON.
 SCALARS: dict[type, Callable[[Any], str]] = {
     type(None): lambda value: "null",
     bool: lambda value: "true" if value else "false",
@@ -184,7 +187,7 @@ SCALARS: dict[type, Callable[[Any], str]] = {
 
 
 def text_of(value: Any) -> str:
-    """Return the JSON of a value of `Arguments`; for other types `{"object": ...}` with the name of the type."""
+    """Return the JSON of a value of `Arguments`. A value of another type becomes `{"object": name of its type}`."""
     make = SCALARS.get(type(value))
     if make is not None:
         return make(value)
@@ -198,9 +201,9 @@ def text_of(value: Any) -> str:
 
 @functools.lru_cache(64)
 def read_call(text: bytes) -> Arguments:
-    """Return the content of `Line.call`. Raises ValueError if it is no call of an operator.
+    """Parse the text of `Line.call`. Raises ValueError if it is no call of an operator.
 
-    All records of a call get the same object; do not change it.
+    The result is cached and shared by all records of a call; do not change it.
     """
     try:
         document: Any = msgspec.json.decode(text)
@@ -219,7 +222,7 @@ def read_call(text: bytes) -> Arguments:
 
 
 def read_stack(text: bytes) -> tuple[str, ...]:
-    """Return the functions that led to the call, the innermost first, as `file:line in function`; () where it has none.
+    """Return the call stack in the text of `Line.call`, innermost first, as `file:line in function`; () without one.
 
     Raises ValueError if it is no call of an operator.
     """
@@ -231,7 +234,7 @@ def read_stack(text: bytes) -> tuple[str, ...]:
         raise ValueError(f"not JSON: {error}") from None
     stack = document.get("stack", ()) if isinstance(document, dict) else None
     if not isinstance(stack, (list, tuple)) or not all(isinstance(function, str) for function in stack):
-        raise ValueError("its call stack is no list of texts")
+        raise ValueError("its call stack is not a list of strings")
     return tuple(stack)
 
 
@@ -246,10 +249,10 @@ def _generator(document: Any) -> GeneratorState:
 
 
 class _CallValues:
-    """Reads the values of one call."""
+    """A converter of the JSON values of one call to values of `Arguments`."""
 
     def __init__(self) -> None:
-        #: A short text may stand for many tensors.
+        #: Number of tensors that may still be created: a short text such as {"inputs": [0, 1000000]} can mean many.
         self._tensors = _MOST_TENSORS
 
     def read(self, item: Any, depth: int = 0) -> Any:
@@ -283,7 +286,7 @@ class _CallValues:
 
     def _row(self, io: str, start: Any, count: Any) -> list[TensorOf]:
         if not _is_count(start) or not _is_count(count):
-            raise ValueError(f"tensors are numbered {json.dumps([start, count])[:100]}")
+            raise ValueError(f"a list of tensors is {json.dumps([start, count])[:100]}, expected [first index, count]")
         self._tensors -= count
         if self._tensors < 0:
             raise ValueError(f"it has more than {_MOST_TENSORS} tensors")

@@ -1,4 +1,4 @@
-"""The byte range that the hash of a record covers, and the bytes of its tensor in it."""
+"""Find the byte range that the hash of a record covers, and the position of its tensor in that range."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["StoredView", "content_of", "view_of"]
 class StoredView(NamedTuple):
     """The position and layout of a tensor in the byte range that the hash of its record covers.
 
-    Other records of the same bytes may be other parts of them, so two tensors are known to be equal only if the hash,
-    the type, the shape, `blob_offset` and `stored_stride` are equal.
+    Several records may share the hash and the range, but have different parts of it. So two tensors are known to be
+    equal only if hash, type, shape, `blob_offset` and `stored_stride` are equal.
 
-    blob, blob_nbytes  the range in the shard; None if the bytes are not stored: then the hash covers the tensor's own
-                       range of memory
+    blob, blob_nbytes  start and size of the range in the shard, in bytes. None if the tensor is not stored: the hash
+                       covers the tensor's own range of memory then
     blob_offset        bytes from the start of the range to element 0
-    stored_stride      in elements
+    stored_stride      strides of the stored tensor, in elements
     """
 
     blob: Optional[int]
@@ -37,7 +37,7 @@ def view_of(line: Line) -> StoredView:
 
 
 def content_of(line: Line) -> Optional[tuple[Hashable, ...]]:
-    """Return `Record.content` for a line."""
+    """Return the value of `Record.content` for a line."""
     if not line.hash or line.skipped:
         return None
     view = view_of(line)

@@ -1,4 +1,4 @@
-"""Names of element types in host dumps, and numpy's type for each."""
+"""The names of element types in the dump format, and the type of numpy or ml_dtypes for each name."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ _ML_DTYPES = (
     "float4_e2m1fn",
     "complex32",
 )
-#: Quantised types read as the integers they store.
+#: Quantised types are read as the integers that they store.
 _QUANTISED = {"qint8": "int8", "quint8": "uint8", "qint32": "int32"}
-#: Frameworks only move these about: several values to a byte, or none that is defined. Read as they are stored.
+#: Types without numbers as elements: several values are packed into one element, or its meaning is undefined. They are
+#: read as unsigned integers of the same size.
 _RAW = {
     **dict.fromkeys(("quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8", "float4_e2m1fn_x2"), "uint8"),
     **dict.fromkeys((f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)), "uint8"),
@@ -50,12 +51,13 @@ def has_values(name: str) -> bool:
 
 @functools.cache
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return the numpy or ml_dtypes type for a name. Raises NotSupported for an unknown one.
+    """Return the type of numpy or ml_dtypes for a name. Raises NotSupported for an unknown name.
 
-    Only these names: numpy would take others for pointers, dates or structures. Without ml_dtypes' complex32 (from 0.6
-    on) an element of it is a pair of float16: arrays have one axis more, of length 2.
+    Only the names above are accepted, because numpy would interpret others as pointers, dates or structures. ml_dtypes
+    has complex32 from 0.6 on. With older versions an element is a pair of float16, so arrays have an additional last
+    axis of length 2.
     """
-    import numpy as np  # to list records needs no numpy
+    import numpy as np  # imported here, because listing records does not need numpy
 
     name = _QUANTISED.get(name) or _RAW.get(name) or name
     if name in _NUMPY:
@@ -78,7 +80,10 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 def memory_of(
     address: int, dtype: str, shape: Sequence[int], stride: Sequence[int], storage_offset: int
 ) -> Optional[tuple[int, int, int]]:
-    """Return the address of a tensor's storage, and the range of bytes that the tensor covers there; None: unknown."""
+    """Return (address of the storage, first byte, end) of the memory that a tensor covers; None if it is unknown.
+
+    First byte and end are counted from the address.
+    """
     if not address:
         return None
     try:

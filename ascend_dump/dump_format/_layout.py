@@ -1,14 +1,15 @@
-"""The dump format on disk, defined once for its writer and its reader.
+"""The files and lines of the dump format on disk, defined once for its writer and its reader.
 
     {path}/worldsize{N}_global_rank{R}/{time}/manifest.json
     {path}/worldsize{N}_global_rank{R}/{time}/{device}/{model}/{model_id}/{step}/
-        tensors-00000.safetensors   each distinct tensor of the run once
-        index.jsonl                 one Line per record, in the order the operators ran
-        statistic.csv               if statistics were requested
-        removed.jsonl               instead of index.jsonl: the step was removed (`keep=`), and only the shards that a
-                                    newer step reads from are still there
+        tensors-00000.safetensors   a shard: tensors of the step. A tensor that an earlier step has stored with the same
+                                    bytes is not stored again
+        index.jsonl                 one Line per record, in the order in which the operators ran
+        statistic.csv               only if statistics were requested
+        removed.jsonl               instead of index.jsonl, if the step was removed (`keep=`). Then only those shards
+                                    are left that lines of newer steps refer to
 
-A line is complete once its newline is written, and is written after the bytes that it refers to.
+A line is written after the bytes that it refers to, and is complete once its newline is written.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ __all__ = [
 
 INDEX = "index.jsonl"
 STATISTIC = "statistic.csv"
-#: Records whose type begins with this are no operators: tensors with NaN or Inf that the user sees, such as the loss.
+#: Prefix of the type of records that belong to no operator: tensors with NaN or Inf that the user sees, as the loss.
 SYMPTOM = "ascend_dump::"
-#: The name of the index of a removed step; renaming is atomic.
+#: The index of a removed step. The index is renamed to this name, because renaming is atomic.
 REMOVED = "removed.jsonl"
-#: A shard as lines name it, relative to the directory of the steps.
+#: The path of a shard in a line, relative to the directory of the steps: step and file name.
 SHARD = re.compile(r"(\d{1,18})/(tensors-\d{5,18}\.safetensors)", re.ASCII)
-#: Entries of a shard that fill the gaps between tensors begin with this.
+#: Prefix of the names of entries in a shard that fill gaps between tensors.
 PADDING = "__padding__"
 
 
@@ -61,7 +62,7 @@ class Native(NamedTuple):
     itemsize: int
 
 
-#: By the names of numpy and ml_dtypes; other types are stored as U8.
+#: Types of safetensors by the names of numpy and ml_dtypes. Tensors of other types are stored as U8.
 SAFETENSORS = {
     "bool": Native("BOOL", 1),
     "uint8": Native("U8", 1),
@@ -83,7 +84,7 @@ SAFETENSORS = {
 _CSV_COLUMNS = "Op Type,Op Name,Phase,Timestamp,IO,Slot,Data Size,Data Type,Shape,Count"
 
 Number = Union[int, float, str, None]
-# Whatever a line claims beyond these is refused as it is decoded.
+# Decoding refuses lines with numbers outside of these limits.
 _Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 _Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 #: The last microsecond of the year 9999; no calendar goes further.
@@ -94,30 +95,31 @@ _Strides = Annotated[tuple[_Int, ...], Meta(max_length=64)]
 
 
 class Line(msgspec.Struct, omit_defaults=True, gc=False):
-    """One record. `offset` is the file position of element 0; strides are in elements.
+    """A record. Strides are in elements; empty fields are left out of the JSON.
 
     seq        position of the operator in the step
     time       microseconds since the epoch
     storage, address, storage_nbytes, storage_offset, stride, version
-               the tensor in memory as the framework saw it: the storage (numbered per step), its
-               address and size, and the view on it
-    blob       [file offset, bytes] of the stored bytes this record reads from; `hash` is theirs
-               (xxh3-128)
-    stored_stride  strides in the file, when they differ from `stride`
-    stats      values of `Statistics` in its order, see `stored_statistics`; NaN and Inf as text
-    unmeasured why there are no statistics where they were asked for
-    skipped    why nothing is stored
-    origin     the operator turned finite inputs into this non-finite output
-    argument   of an output: its name in the schema of the operator, `indices`, or the argument that was written to, of
-               an output that is not returned: `exp_avgs[3]`
-    parameter  of an operator outside of all modules: the parameter `fc.weight`, its gradient `fc.weight.grad`, or a
-               state of the optimizer, `exp_avg of fc.weight`; of a module: the parameter, in its first record of a
-               step; of the update of a parameter, `fc/update_0`: these, and `change of fc.weight`
-    requires_grad  of an input: a parameter, that is a leaf of autograd's graph with a gradient
-    call       the arguments of the operator as JSON (`dump_format.read_call`): in its first line, and in the first
-               line of its outputs if these come later
-    collective of an operator that ranks run together: its group and number
-    placement  of a tensor that is divided over ranks: the part of this rank
+               the tensor in the program's memory: number of its storage in the step, address and size of the storage,
+               the view of the storage, and the framework's version counter of the tensor
+    shard, offset  the file with the tensor, and the byte position of element 0 in it; "" if the tensor is not stored
+    blob       [position in the shard, size] of the byte range that `hash` (xxh3-128) covers; the tensor is in it
+    stored_stride  strides in the shard, if they differ from `stride`
+    stats      values of `Statistics` in its order, see `stored_statistics`; NaN and Inf are texts
+    unmeasured the reason why there are no statistics although they were requested
+    skipped    the reason why the tensor is not stored
+    origin     True for a non-finite output whose operator had finite inputs
+    argument   for an output: its name in the operator's schema (`indices`). For an output that is not returned: the
+               argument that the operator wrote to (`exp_avgs[3]`)
+    parameter  as `Record.parameter`. For an operator outside of all modules: the parameter `fc.weight`, its gradient
+               `fc.weight.grad`, or a state of the optimizer `exp_avg of fc.weight`. For an operator of a module: the
+               parameter, only in its first record of a step. For the update of a parameter (`fc/update_0`): the same
+               names, and `change of fc.weight`
+    requires_grad  for an input: True for a parameter, that is a leaf of autograd's graph that requires a gradient
+    call       the arguments of the operator as JSON (`dump_format.read_call`). Only the operator's first line has
+               them, and the first line of its outputs if that is written later
+    collective for an operator that several ranks run together: its group and number
+    placement  for a tensor that is divided over ranks: the part that this rank has
     """
 
     seq: _Size
@@ -158,9 +160,9 @@ class Line(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 def stored_statistics(names: Collection[str]) -> tuple[Statistic, ...]:
-    """Return the statistics with a place in `Line.stats` after the count if these are requested.
+    """Return the statistics that `Line.stats` contains after the count, in order, if `names` are requested.
 
-    Those that are recorded by default have one, and the optional ones up to the last that is requested.
+    These are all statistics that are recorded by default, and the optional ones up to the last requested one.
     """
     last = max((TABLE.index(entry) for entry in TABLE if entry.name in names), default=0)
     return TABLE[: max(len(STATISTIC_NAMES), last + 1)]
@@ -176,5 +178,5 @@ def shard_name(step: int, number: int) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return the text without characters that JSON lacks: names of files may have undecodable bytes."""
+    """Return the text with escapes instead of characters that UTF-8 lacks: file names may have undecodable bytes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,9 +1,9 @@
-"""The outline of a run: for each step a few numbers of its losses, gradients and results of top-level calls.
+"""The outline of a run: for each step a few numbers about its losses, its gradients and the results of the model.
 
     {directory}/{rank}-{process}.jsonl      one OutlineLine per line: the first has `schema`, the last one `over`
 
-It costs little, so that it can cover all steps of a long training: it shows the first step with NaN or Inf, and the
-first step in which two runs differ.
+An outline costs little, so it can cover all steps of a long training. It shows the first step with NaN or Inf, and the
+first step in which two runs differ. A top-level call is a call of a module by the program itself, such as `model(x)`.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ __all__ = [
 ]
 
 OUTLINE_SCHEMA = "ascend-dump/outline/1"
-#: The begin of `OutlineLine.wrong` where a gradient scaler leaves out optimizer steps and does not recover.
+#: The beginning of `OutlineLine.wrong` if a gradient scaler skips optimizer steps and does not recover.
 SKIPPED = "gradients that the gradient scaler refuses"
-#: The longest line that is read, in characters.
+#: Maximum length of a line in characters.
 _LONGEST = 1 << 16
 _MOST_FILES = 1 << 16
-#: The last line of an outline is no longer, in bytes.
+#: Maximum length of the last line in bytes: only so much is read from the end of a file.
 _LONGEST_END = 1 << 12
 _Step = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
 
 
 class Over:
-    """Why an outline ended before the process did, or with it."""
+    """The reasons for the end of an outline."""
 
-    #: A step gave NaN or Inf.
+    #: A step had NaN or Inf that the user sees.
     WRONG = "wrong"
-    #: The last of the selected steps is recorded.
+    #: The last selected step was recorded.
     RECORDED = "recorded"
     #: The process ended.
     ENDED = "ended"
@@ -54,27 +54,28 @@ class Over:
 
 
 class OutlineLine(msgspec.Struct, omit_defaults=True):
-    """One line.
+    """A line of an outline.
 
-    schema  of the file, in its first line
+    schema  the schema of the file, in its first line
     step    the step; -1 in the first and the last line
-    update  the number of optimizer steps before it; passes: of backward passes
-    updated_at  the time of the optimizer step in it, in microseconds since the epoch; 0 if there was none
-    values  extremes of losses and of results of top-level calls, norms of gradients and parameters; None: not finite
+    update, passes  number of optimizer steps, and of backward passes, before the step
+    updated_at  time of the optimizer step in this step, in microseconds since the epoch; 0 without an optimizer step
+    values  largest and smallest values of losses and of results of top-level calls, norms of gradients and parameters;
+            None: not finite
     wrong   the tensor with NaN or Inf that the user sees in the step
     masked  a result of a call with NaN or Inf that may be harmless, such as a mask
-    read    a number that is NaN or Inf, read by the program
-    over    the end of the outline, one of `Over`; reason: the same in words
-    looked  the number of looks by their kind: "output", "loss", "gradient", "parameter", "read", "skip"
-    updates True if steps are those of optimizers, because no module with parameters was called
+    read    a number that the program read from a tensor and that is NaN or Inf
+    over, reason  in the last line: the reason for the end, one of `Over`, and a sentence about it
+    looked  in the last line: number of checks by their kind: "output", "loss", "gradient", "parameter", "read", "skip"
+    updates in the last line: True if a step is an optimizer step, because no module with parameters was called
     losses  the losses of the step, in their order
-    norm    the largest norm of a gradient, as the optimizer reads it
-    change  the change of a sample of the parameters by the optimizer, relative to their size
-    settings  numbers among the settings of the optimizer, such as `lr`, where they differ from those before
-    settings_at  the line of the optimizer step that reads them
-    parameters  in the last line, by their kind ("frozen", "without gradient", "without optimizer", "of all optimizers")
-                the number of parameters as text, and the names of the first ones
-    optimizers  in the last line, the number of optimizers
+    norm    the largest norm of a gradient when the optimizer reads it
+    change  the optimizer's change of a sample of the parameters, relative to their size
+    settings  settings of the optimizer that are numbers, such as `lr`; only if they changed since the previous step
+    settings_at  the line of the program with the optimizer step that uses these settings
+    parameters  in the last line: by kind ("frozen", "without gradient", "without optimizer", "of all optimizers") the
+                number of parameters as text, and the names of the first ones
+    optimizers  in the last line: number of optimizers
     """
 
     schema: str = ""
@@ -101,18 +102,19 @@ class OutlineLine(msgspec.Struct, omit_defaults=True):
 
 @dataclass
 class Outline:
-    """The outline of one process.
+    """The outline of one process, collected from its lines. "By step" means a dictionary with steps as keys.
 
-    steps   the values of each step
-    before  the number of optimizer steps and of backward passes before each step, and the time of its optimizer step
-    wrong   the first step with NaN or Inf that the user sees, and its tensor
-    masked  the first step with NaN or Inf that may be harmless, and its tensor
-    read    the first step in which the program reads NaN, else Inf, and where
-    over    one of `Over`; "" while the process runs, or where it was killed
-    last    the last step, -1 where there is none
+    name    the name of the file without its suffix: rank and process
+    steps   by step: `OutlineLine.values`
+    before  by step: `update`, `passes` and `updated_at` of `OutlineLine`
+    wrong   the first step with NaN or Inf that the user sees, and the tensor
+    masked  the first step with NaN or Inf that may be harmless, and the tensor
+    read    the first step in which the program reads a NaN, and `OutlineLine.read`; if it reads none, the first Inf
+    over    one of `Over`; "" if the process still runs or was killed
+    last    the last step; -1 if there is none
     looked, updates, parameters, optimizers  as in `OutlineLine`
-    losses, norms, changes  the series of `OutlineLine.losses`, `norm` and `change` by step
-    settings  of the optimizer from each step on in which they change, with the line of the optimizer step
+    losses, norms, changes  by step: `losses`, `norm` and `change` of `OutlineLine`
+    settings  (step, settings, line of the optimizer step) for each change of the optimizer's settings
     """
 
     name: str
@@ -165,7 +167,7 @@ def outline_name(rank: int, process: int) -> str:
 
 
 def read_outlines(directory: Path) -> list[Outline]:
-    """Return the outlines in a directory, in the order of ranks. Incomplete and foreign lines are left out."""
+    """Return the outlines in a directory, in the order of ranks. Incomplete and invalid lines are left out."""
     try:
         files = sorted(directory.glob("*.jsonl"), key=_order)[:_MOST_FILES]
     except OSError:
@@ -174,7 +176,7 @@ def read_outlines(directory: Path) -> list[Outline]:
 
 
 def why_over(directory: Path) -> list[str]:
-    """Return the reason of the end of each outline in a directory, "" if it has none; reads only the ends of files."""
+    """Return `OutlineLine.over` of each outline in a directory; "" if it has not ended. Reads only ends of files."""
     try:
         files = list(directory.glob("*.jsonl"))[:_MOST_FILES]
     except OSError:

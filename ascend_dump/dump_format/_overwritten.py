@@ -1,6 +1,6 @@
-"""PyTorch's operators that overwrite their first argument without reading it: its earlier content has no meaning.
+"""Operators that overwrite their first argument without reading it: NaN in it before the call is harmless.
 
-From the schemas of PyTorch 2.13 (`native_functions.yaml`, `c10d/Ops.cpp`).
+Source: the schemas of PyTorch 2.13 (`native_functions.yaml`, `c10d/Ops.cpp`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OVERWRITES_FIRST = frozenset(
         "aten::set_",
         "aten::uniform_",
         "aten::zero_",
-        # The APIs on an NPU that these call; their kernels do not read it either.
+        # The NPU APIs that these operators call. Their kernels do not read the argument either.
         "aclnnInplaceBernoulli",
         "aclnnInplaceBernoulliTensor",
         "aclnnInplaceCopy",

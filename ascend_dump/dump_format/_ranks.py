@@ -1,12 +1,12 @@
-"""Other ranks in index lines: the group of a collective, and the layout of a tensor over a mesh of ranks.
+"""The fields of index lines about other ranks: the group of a collective, and the division of a tensor over ranks.
 
     "collective": {"kind": "all_reduce", "group": "0", "ranks": "0-3", "nth": 2, "reduce": "sum"}
     "collective": {"kind": "send", "group": "0", "ranks": "0-3", "nth": 0, "peer": 1, "tag": 7}
     "placement": {"ranks": "0-3", "mesh": [2, 2], "names": ["dp", "tp"], "axes": ["replicate", "shard 0"],
                   "shape": [64, 32]}
 
-All ranks are global ones. Ranks of a group are written as ranges in their order: `0-3`, `1-13:4` (every fourth from 1
-to 13), `3|1`.
+All ranks are global ranks. A list of ranks is written as ranges in the order of the list: `0-3`, `1-13:4` (every fourth
+from 1 to 13), `3|1`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from msgspec import Meta
 
 __all__ = ["CollectiveCall", "Placement", "ranks_of", "ranks_text"]
 
-#: Ranks of a group; more are refused.
+#: Maximum number of ranks of a group.
 _MOST_RANKS = 1 << 17
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 _SHARD = re.compile(r"shard (\d{1,2})", re.ASCII)
@@ -32,17 +32,18 @@ _Text = Annotated[str, Meta(max_length=1 << 16)]
 
 
 class CollectiveCall(msgspec.Struct, omit_defaults=True, frozen=True):
-    """The identity of a collective operator among those of other ranks.
+    """The fields that identify a call of a collective, so that the calls of all its ranks can be matched.
 
     kind    "all_reduce", "all_gather", "broadcast", "reduce", "reduce_scatter", "gather", "scatter", "all_to_all",
-            "barrier", "send" or "recv"; else the name that the framework has for it
-    group   the name of the process group; ranks: its global ranks in their order
-    nth     how many of this kind the rank has called before in this step, on this group, and of send and recv with
-            this peer and tag
+            "barrier", "send" or "recv"; for others the framework's name
+    group   the name of the process group
+    ranks   the global ranks of the group in their order
+    nth     number of earlier calls of this rank with the same kind and group in this step; for send and recv also with
+            the same peer and tag
     reduce  "sum", "avg", "max", "min", "product", ... ; "" if the framework does not report it
-    root    the rank that sends or receives all, of kinds that have one
-    peer    of send and recv the other rank; None where any rank may send
-    tag     of send and recv
+    root    for kinds with a root: the rank that sends to all others, or receives from them
+    peer    for send and recv: the other rank; None if any rank may send
+    tag     for send and recv: the tag of the message
     """
 
     kind: _Text
@@ -56,16 +57,18 @@ class CollectiveCall(msgspec.Struct, omit_defaults=True, frozen=True):
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The ranks of the group, in order. Raises ValueError if the text has no ranks."""
+        """The ranks of the group, in order. Raises ValueError if `ranks` is not a list of ranks."""
         return ranks_of(self.ranks)
 
 
 class Placement(msgspec.Struct, omit_defaults=True, frozen=True):
-    """The layout of a tensor over a mesh of ranks; a record has the part of one rank.
+    """The division of a tensor over a mesh, which is an array of ranks. A record has the part of one rank.
 
-    ranks  of the mesh in row-major order; mesh: its sizes; names: of its dimensions, empty where they have none
-    axes   for each dimension of the mesh "replicate", "shard AXIS", "partial OPERATION", or its name in the framework
-    shape  of the whole tensor
+    ranks  the ranks of the mesh in row-major order
+    mesh   the size of each dimension of the mesh
+    names  the names of these dimensions; empty if they have none
+    axes   for each dimension of the mesh: "replicate", "shard AXIS", "partial OPERATION", or the framework's own text
+    shape  the shape of the whole tensor
     """
 
     ranks: _Text
@@ -76,7 +79,7 @@ class Placement(msgspec.Struct, omit_defaults=True, frozen=True):
 
     @classmethod
     def of(cls, attrs: Mapping[str, Any]) -> Optional[Placement]:
-        """Return the placement in the attributes of a record; None if there is none."""
+        """Return the placement in the attributes of a record; None if they have no valid one."""
         placement = attrs.get("placement")
         if placement is None:
             return None
@@ -86,7 +89,7 @@ class Placement(msgspec.Struct, omit_defaults=True, frozen=True):
             return None
 
     def coordinates(self, rank: int) -> Optional[tuple[int, ...]]:
-        """Return the coordinates of a rank on the mesh, None if it is not on it.
+        """Return the coordinates of a rank on the mesh; None if the mesh lacks the rank, or is inconsistent.
 
         >>> Placement("0-3", (2, 2), ("replicate", "shard 0")).coordinates(2)
         (1, 0)
@@ -104,9 +107,9 @@ class Placement(msgspec.Struct, omit_defaults=True, frozen=True):
         return tuple(reversed(coordinates))
 
     def region(self, rank: int) -> Optional[tuple[slice, ...]]:
-        """Return the part of the whole tensor on a rank; None where that is no part, such as a term of a sum.
+        """Return the slices of the whole tensor that a rank has; None if it has no slice but, say, a term of a sum.
 
-        An axis is cut into parts as `torch.chunk` cuts it: the last ones may be smaller, or empty.
+        Axes are divided as by `torch.chunk`: the last parts may be smaller, or empty.
 
         >>> Placement("0-3", (4,), ("shard 1",), shape=(8, 10)).region(3)
         (slice(0, 8, None), slice(9, 10, None))
@@ -127,7 +130,7 @@ class Placement(msgspec.Struct, omit_defaults=True, frozen=True):
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """Return ranks in their order as ranges.
+    """Return a list of ranks as text with ranges, in the order of the list.
 
     >>> ranks_text([0, 1, 2, 3]), ranks_text([1, 5, 9, 13]), ranks_text([3, 1])
     ('0-3', '1-13:4', '3|1')
@@ -150,7 +153,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 @functools.lru_cache(64)
 def ranks_of(text: str) -> tuple[int, ...]:
-    """Return the ranks that `ranks_text` wrote. Raises ValueError for anything else.
+    """Parse a text of `ranks_text`. Raises ValueError for anything else.
 
     >>> ranks_of("0-3"), ranks_of("1-13:4"), ranks_of("3|1")
     ((0, 1, 2, 3), (1, 5, 9, 13), (3, 1))
@@ -163,6 +166,6 @@ def ranks_of(text: str) -> tuple[int, ...]:
         first, last, step = match.groups()
         row = range(int(first), int(last or first) + 1, int(step or 1) or 1)
         if len(ranks) + len(row) > _MOST_RANKS:
-            raise ValueError(f"{text[:80]!r} are more than {_MOST_RANKS} ranks")
+            raise ValueError(f"{text[:80]!r} has more than {_MOST_RANKS} ranks")
         ranks += row
     return tuple(ranks)

@@ -1,4 +1,4 @@
-"""Reasons why a record of a host dump has no values."""
+"""The reasons why a record in the dump format has no values (`Line.skipped`)."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ FREED = "memory that is freed, or packed"
 META = "meta tensor"
 ZERO = "zero tensor without memory"
 
-#: The tensor had no values that could be wrong, or has them in another record.
+#: The reasons for which nothing is lost: the tensor had no valid values then, or another record has them.
 NO_VALUES = (UNINITIALISED, UNWAITED, FREED, META, ZERO)

@@ -1,4 +1,4 @@
-"""Formats that CANN and the frameworks define: names, files, graphs and configuration.
+"""The formats that CANN and the frameworks define: names, files, graphs and configuration.
 
-Pure functions: no process state, no import of a framework.
+All functions are pure: they use no state of the process and import no framework.
 """

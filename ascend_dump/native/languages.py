@@ -1,8 +1,8 @@
 """The languages of dump configurations, for `check --against` and `config --for`.
 
-A language is an object. The languages of this package are in the tuples `LANGUAGES` of
-`native/<framework>/config/language.py`; other distributions register theirs in the entry point group
-`ascend_dump.languages`.
+A language is a form of configuration of one framework, such as CANN's dump JSON. The languages of this package are in
+the tuples `LANGUAGES` of `native/<framework>/config/language.py`. Other packages register theirs in the entry point
+group `ascend_dump.languages`.
 """
 
 from __future__ import annotations
@@ -38,14 +38,19 @@ __all__ = [
 ]
 
 GROUP = "ascend_dump.languages"
-#: Certainty that a content is in a language: shared keys; shared keys with typical values; keys of its own.
+#: Levels of certainty that a content is in a language. POSSIBLE: it has keys that other languages have too. LIKELY: it
+#: has such keys with typical values. CERTAIN: it has keys that only this language has.
 POSSIBLE, LIKELY, CERTAIN = 1, 2, 3
 
 log = logging.getLogger("ascend_dump")
 
 
 class Surroundings(NamedTuple):
-    """Facts about the use of a file. on: a runtime of the language. graph: the file of the model's graph."""
+    """Facts about the use of a configuration file.
+
+    on     the runtime with which it is used, one of `ConfigLanguage.runtimes`; None: unknown
+    graph  the file with the model's graph
+    """
 
     situation: Situation
     on: Optional[str] = None
@@ -55,53 +60,59 @@ class Surroundings(NamedTuple):
 class ConfigLanguage(ABC):
     """A language of dump configurations."""
 
-    #: Its name for `--for` and `--against`.
+    #: The name of the language, for `--for` and `--against`.
     name: str = ""
-    #: The suffix of its files, if the framework requires one.
+    #: The suffix of files in this language; "" if any suffix is allowed.
     suffix: str = ""
-    #: True if a file also has settings of other subjects; they are preserved when the dump is written into it.
+    #: True if a file may also have settings that do not concern dumps. They are preserved when the file is changed.
     shared: bool = False
-    #: True if it can select the ranks that dump, and the amount of data.
+    #: True if the language can limit the ranks that dump, and the amount of data.
     selects_ranks: bool = False
-    #: Names of the runtimes of the framework, for `--on`.
+    #: Names of the runtimes of the framework, for `--on`; empty if there is only one.
     runtimes: Sequence[str] = ()
-    #: Styles of Python programs with the settings, for `--style`; empty if there are none.
+    #: Names of the styles of Python programs in which the settings can be written, for `--style`; empty if none.
     styles: Sequence[str] = ()
-    #: A Python file that reads the settings if ascend_dump cannot be imported.
+    #: A Python file that can be copied into a program and reads the settings without ascend_dump.
     standalone: Optional[Path] = None
 
     @abstractmethod
     def recognise(self, value: Any, suffix: str) -> int:
         """Return the certainty that a content is in this language: 0, POSSIBLE, LIKELY or CERTAIN.
 
-        value: the decoded content, None if it is no JSON. suffix: of the file, empty for standard input.
+        value: the decoded content; None if it is no JSON. suffix: the suffix of the file; "" for standard input.
         """
 
     @abstractmethod
     def check(self, source: Union[Path, bytes], around: Surroundings) -> list[Problem]:
-        """Return the settings that are refused, or accepted without effect; errors first."""
+        """Return problems: settings that the framework refuses, or accepts without effect; errors first."""
 
     @abstractmethod
     def build(self, request: DumpRequest, names: Optional[Iterable[str]] = None) -> Mapping[str, Any]:
-        """Return the content of a file for this request. Raises ConfigError and NotSupported."""
+        """Return the content of a file for a request. Raises ConfigError and NotSupported.
+
+        names: the names of the graph's operators, to which patterns are expanded; None: unknown
+        """
 
     def python(self, built: Mapping[str, Any], style: str, ranks: Steps) -> str:
-        """Return the result of `build` as lines of a program in one of `styles`, on these ranks only."""
-        raise NotImplementedError(f"{self.name} has styles and does not write them")
+        """Return lines of Python with the settings of `built`, a result of `build`.
+
+        style: one of `styles`. ranks: the ranks on which the lines turn the dump on
+        """
+        raise NotImplementedError(f"the language {self.name} has styles, but does not define python()")
 
     def left_out(self, request: DumpRequest) -> list[Problem]:
-        """Return the settings of the request that the file does not contain, without those that `build` refuses."""
+        """Return problems: settings of the request that `build` accepts but cannot write into the file."""
         return []
 
     def usage(self, built: Mapping[str, Any], file: str) -> str:
-        """Return how to pass the result of `build` to the framework, in one sentence; "" if there is only one way.
+        """Return a sentence that says how to pass the settings to the framework; "" if none is needed.
 
-        file: the written file, or "".
+        built: the result of `build`. file: the written file, or ""
         """
         return ""
 
     def operators(self, graph: Path) -> list[Node]:
-        """Return the operators of the graph of the model. Raises ReadError."""
+        """Return the operators in a graph file of this framework. Raises ReadError."""
         from ascend_dump.native.cann.graph import read_graph
 
         return list(read_graph(graph))
@@ -120,7 +131,7 @@ def languages() -> dict[str, ConfigLanguage]:
     for name, entry in entry_points_of(GROUP).items():
         try:
             language = entry.load()
-        except Exception as error:  # the import of a foreign module may raise any error
+        except Exception as error:  # importing a module of another package may raise anything
             log.warning("the configuration language %s cannot be loaded: %s", name, error)
             continue
         by_name.setdefault(language.name, language)
@@ -128,14 +139,14 @@ def languages() -> dict[str, ConfigLanguage]:
 
 
 def recognise(candidates: Iterable[ConfigLanguage], value: Any, suffix: str = "") -> list[ConfigLanguage]:
-    """Return the possible languages of a content, the likeliest first; only one if it is certain."""
+    """Return the possible languages of a content, the likeliest first. If one is certain, return only that one."""
     scores = [(language.recognise(value, suffix), language) for language in candidates]
     likely = sorted((score for score in scores if score[0]), key=lambda score: -score[0])
     return [language for _, language in likely[: 1 if likely and likely[0][0] == CERTAIN else None]]
 
 
 def refuse_runtime(language: ConfigLanguage, on: Optional[str]) -> None:
-    """Raise ConfigError when `--on` is no runtime of this language."""
+    """Raise ConfigError if the value of `--on` is not a runtime of a language."""
     if on is None or on.lower() in map(str.lower, language.runtimes):
         return
     if language.runtimes:

@@ -1,7 +1,7 @@
-"""The header of an npy file, read without numpy's reader.
+"""Read the headers of npy and npz files without numpy.
 
-MindSpore writes bfloat16 as two bytes with the type `<E2`, and numpy refuses it. Files are untrusted input: their
-objects and malformed headers must not reach numpy.
+MindSpore writes bfloat16 elements with the type `<E2`, which numpy refuses. Files may be malicious: numpy must not load
+objects from them, or get a malformed header.
 """
 
 from __future__ import annotations
@@ -22,17 +22,22 @@ from ascend_dump.storage.files import NotRegularFile, open_regular, size_of
 __all__ = ["NpyHeader", "read_npy_header", "read_npz_headers"]
 
 _MAGIC = b"\x93NUMPY"
-#: numpy pads to 64 or 128 bytes; a shape of many dimensions still fits.
+#: Maximum size of a header in bytes. numpy's have 64 or 128; those of shapes with many dimensions are larger.
 _LONGEST = 16 * 1024
 _DTYPE = re.compile(r"([<>|=]?)(b1|[iu][1248]|f[248]|c8|c16)")
-#: Maximum number of members of an npz file; bytes of a member's header before its name.
+#: Maximum number of members of an npz file, and the size in bytes of a member's zip header without its name.
 _MOST_MEMBERS, _LOCAL_HEADER = 4096, 30
 _BFLOAT16 = ("<E2", "E2")
 _MOST = 2**63 - 1
 
 
 class NpyHeader(NamedTuple):
-    """dtype: a numpy type text, or "bfloat16". offset, nbytes: the byte range of the elements."""
+    """The header of an npy file.
+
+    dtype           a type string of numpy such as "<f4", or "bfloat16"
+    fortran         True if the elements are in column-major order
+    offset, nbytes  the byte range of the elements
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -42,19 +47,19 @@ class NpyHeader(NamedTuple):
 
 
 def read_npy_header(path: Path, *, bfloat16: bool = False, any_type: bool = False) -> NpyHeader:
-    """Read the header, and check it by the size of the file. bfloat16: read raw two-byte elements as bfloat16.
+    """Read the header of an npy file. Raises CorruptDump if it is invalid, or if the file is too short for the shape.
 
-    any_type: also accept elements of types that tensors do not have (text, objects), with the dtype of the file.
-    Raises CorruptDump.
+    bfloat16: treat raw two-byte elements (V2) as bfloat16. any_type: also accept types that tensors do not have (text,
+    objects); `dtype` is the type in the file then.
     """
     with _opened(path) as file:
         return _header_at(file, path, 0, size_of(file), bfloat16, any_type)
 
 
 def read_npz_headers(path: Path) -> dict[str, NpyHeader]:
-    """Return the headers of the members of an npz file that is not compressed, by the names of the members.
+    """Return the headers in an npz file by the names of its members. Offsets count from the beginning of the file.
 
-    Their offsets count from the beginning of the file. Raises CorruptDump.
+    Raises CorruptDump, also for a compressed file.
     """
     with _opened(path) as file:
         size = size_of(file)
@@ -63,7 +68,7 @@ def read_npz_headers(path: Path) -> dict[str, NpyHeader]:
         except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
             raise CorruptDump(f"it is no npz file: {error}", path=path) from None
         if len(members) > _MOST_MEMBERS or any(member.compress_type != zipfile.ZIP_STORED for member in members):
-            raise CorruptDump("it is compressed, or has more members than an operator has tensors", path=path)
+            raise CorruptDump(f"it is compressed, or has more than {_MOST_MEMBERS} members", path=path)
         headers = {}
         for member in members:
             if not 0 <= member.header_offset <= size - _LOCAL_HEADER:
@@ -79,7 +84,7 @@ def read_npz_headers(path: Path) -> dict[str, NpyHeader]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file. Errors of the system are raised as CorruptDump."""
+    """Open a file for reading. OSError becomes CorruptDump, also inside the block."""
     try:
         with open_regular(path, follow_links=False) as file:
             yield file
@@ -88,7 +93,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     except StorageError:
         raise
     except OSError as error:
-        hint = "the files belong to the user who ran the program, and only that user may read them"
+        hint = "check its permissions: only the user who ran the program may read its dump"
         raise CorruptDump(f"cannot be read: {error.strerror}", path=path, hint=hint) from None
 
 
@@ -97,7 +102,7 @@ def _header_at(file: BinaryIO, path: Path, start: int, end: int, bfloat16: bool,
     head = file.read(12)
     major = head[6] if len(head) > 6 else 0
     if head[:6] != _MAGIC or major not in (1, 2, 3):
-        raise CorruptDump("it does not begin as an npy file", path=path, offset=start)
+        raise CorruptDump("it does not begin like an npy file", path=path, offset=start)
     skip, length = (10, int.from_bytes(head[8:10], "little"))
     if major > 1:
         skip, length = (12, int.from_bytes(head[8:12], "little"))
@@ -120,8 +125,11 @@ def _header_at(file: BinaryIO, path: Path, start: int, end: int, bfloat16: bool,
 
 @lru_cache(maxsize=1024)
 def _literal(text: bytes) -> tuple[object, object, object]:
-    """Parse the header. Most headers of a dump are equal, and parsing one takes longer than opening its file."""
-    # It evaluates literals only: nothing in a header is executed.
+    """Return (descr, shape, fortran_order) of a header's text. Raises ValueError, KeyError and others.
+
+    Cached, because most headers of a dump are equal, and parsing a header takes longer than opening its file.
+    """
+    # literal_eval accepts only literals: nothing in a header is executed.
     header = ast.literal_eval(text.decode("utf-8").strip())
     return header["descr"], header["shape"], header["fortran_order"]
 
@@ -134,11 +142,13 @@ def _fields(text: bytes, path: Path, bfloat16: bool, any_type: bool) -> tuple[st
     try:
         descr, shape, fortran = _literal(text)
     except (ValueError, SyntaxError, KeyError, TypeError, RecursionError, MemoryError):
-        raise CorruptDump("its header is not that of an npy file", path=path, offset=10) from None
+        raise CorruptDump("its header is not valid for an npy file", path=path, offset=10) from None
     if not isinstance(shape, tuple) or not all(type(size) is int and 0 <= size <= _MOST for size in shape):
-        raise CorruptDump("its shape is no shape", path=path, offset=10)
+        raise CorruptDump(f"its shape is {str(shape)[:80]}, expected a tuple of lengths", path=path, offset=10)
     if descr in _BFLOAT16 or (bfloat16 and descr in ("|V2", "<V2")):
         return "bfloat16", shape, bool(fortran)
     if not isinstance(descr, str) or not (any_type or _DTYPE.fullmatch(descr)):
-        raise CorruptDump(f"its elements have the type {str(descr)[:40]!r}, which no dump has", path=path, offset=10)
+        raise CorruptDump(
+            f"its elements have the type {str(descr)[:40]!r}, expected numbers or bool", path=path, offset=10
+        )
     return descr, shape, bool(fortran)

@@ -1,7 +1,8 @@
-"""Rules for configurations that a framework refuses, or accepts and ignores, each with two test cases.
+"""Define rules for configurations that a framework refuses, or accepts and ignores. Each rule has two test cases.
 
-All configuration languages use this module. A table converts a configuration to the subject of its rules; each rule is
-a function that yields its hits, with a decorator for its description and test cases:
+All configuration languages use this module. A table has rules for the same kind of subject, which is a configuration
+with the facts that the rules need. A rule is a function that yields its findings, called hits. A decorator adds its
+description and its test cases:
 
     RULES = RuleTable(read_subject)
 
@@ -13,7 +14,7 @@ a function that yields its hits, with a decorator for its description and test c
     )
     def _step_too_large(subject: Subject) -> Iterator[Hit]: ...
 
-A rule cannot be defined without its cases, and one test runs the cases of all tables.
+A rule has to have its test cases, and one test runs the cases of all tables.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ _DIRECTORY = "$DIR"
 
 
 class Hit(NamedTuple):
-    """A path in a configuration, and the message of a rule about it. Severity and codes override the rule's.
+    """A finding of a rule.
 
-    arguments: the arguments of the framework's own message, by name.
+    where      the path in the configuration
+    severity, code, native  if not empty, these replace the rule's
+    arguments  the arguments of the framework's own message, by name
     """
 
     where: str
@@ -51,19 +54,19 @@ class Hit(NamedTuple):
 class Example(NamedTuple):
     """A test case of a rule.
 
-    config: the decoded configuration, or its text. facts: facts about the environment, named as the arguments of the
-    language. "$DIR" in either stands for an existing writable directory.
+    config: the decoded configuration, or its text. facts: facts about the environment, by the names of fields of the
+    table's subject. "$DIR" in both is replaced by an existing writable directory.
     """
 
     config: Any
     facts: Mapping[str, Any] = _NO_FACTS
 
     def given(self, **facts: Any) -> Example:
-        """Return the same configuration with these facts."""
+        """Return the example with additional facts."""
         return self._replace(facts={**self.facts, **facts})
 
     def inside(self, directory: Union[str, os.PathLike[str]]) -> Example:
-        """Return the same with "$DIR" replaced by a directory."""
+        """Return the example with a directory in place of "$DIR"."""
         escaped = json.dumps(os.fspath(directory))[1:-1]
         if isinstance(self.config, str):
             config = self.config.replace(_DIRECTORY, escaped)
@@ -75,8 +78,12 @@ class Example(NamedTuple):
 class Rule(NamedTuple):
     """A mistake in a configuration that the framework refuses or ignores.
 
-    about: its effect, in one sentence. source: the file or document that defines it. where: the path that is
-    reported for the case `trips`. native: the code of the framework itself, if any.
+    about   a sentence about the mistake and its effect
+    source  the file or document in which the framework's behaviour is defined
+    find    a function from a subject to the hits of the rule
+    trips, passes  an example with the mistake, and one without it
+    where   the path of the hit in the example `trips`
+    native  the framework's own error code; "" if it has none
     """
 
     id: str
@@ -91,7 +98,7 @@ class Rule(NamedTuple):
     native: str = ""
 
     def hits(self, subject: Any) -> Iterator[Hit]:
-        """Yield the hits of the rule in a subject, with severity and codes."""
+        """Yield the hits of the rule in a subject, with the rule's severity and codes unless a hit has its own."""
         for hit in self.find(subject):
             yield hit._replace(
                 severity=hit.severity or self.severity, code=hit.code or self.code, native=hit.native or self.native
@@ -104,9 +111,9 @@ class Rule(NamedTuple):
 
 
 class RuleTable(Mapping[str, Rule], Generic[SubjectT]):
-    """Rules by id, in the order of their application; ids are stable.
+    """A mapping from ids to rules, in the order in which they are applied. Ids never change.
 
-    read: converts an example to a subject. parts: tables of the same subject with rules that are applied first.
+    read: a function from an example to a subject. parts: tables for the same kind of subject, whose rules come first.
     """
 
     def __init__(self, read: Callable[[Example], SubjectT], *parts: RuleTable[SubjectT]) -> None:
@@ -138,7 +145,7 @@ class RuleTable(Mapping[str, Rule], Generic[SubjectT]):
         severity: str = "silent",
         native: str = "",
     ) -> Callable[[Callable[[SubjectT], Iterable[Hit]]], Callable[[SubjectT], Iterable[Hit]]]:
-        """Return a decorator that adds a function to this table; arguments as the fields of `Rule`."""
+        """Return a decorator that adds a rule with this function to the table. Arguments: as the fields of `Rule`."""
 
         def add(find: Callable[[SubjectT], Iterable[Hit]]) -> Callable[[SubjectT], Iterable[Hit]]:
             self._add(Rule(id, code, severity, about, source, find, where, trips, passes, native))

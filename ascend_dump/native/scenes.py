@@ -1,4 +1,4 @@
-"""Settings of a request that its scene excludes; configurations omit them."""
+"""Rules for settings of a request that have no effect in its scene, so that they are not written to configurations."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Read dumps: `open_dump` finds the records in a directory tree, with one dialect per format.
+"""Read dumps: `open_dump` finds the records in a directory tree, with one dialect (reader) per format of files on disk.
 
 For authors of dialects: `Dialect` is the protocol. Its `scan` gets each `Directory` of the tree and returns an `Entry`
-for each file that it can read. `Entry.records` creates a `Record` for each tensor, and the record's `Loader` reads the
-values. `rank_of` finds the rank in a path; `open_regular` and `read_regular` open untrusted files safely, `read_npy`
-and `read_pt` read a file with one tensor. Raise the errors of `ascend_dump`. Register a dialect under the entry point
-group `ascend_dump.dialects`; if it fails, the error is reported with its name, and other files are still read.
+for each file that the dialect can read. `Entry.records` creates a `Record` for each tensor, and the record's `Loader`
+reads the values. `rank_of` finds the rank in a path; `open_regular` and `read_regular` open untrusted files safely;
+`read_npy` and `read_pt` read a file with one tensor. Raise the errors of `ascend_dump`. Register a dialect under the
+entry point group `ascend_dump.dialects`. If a registered dialect raises an error, the error is reported with the name
+of the dialect, and the other files are still read.
 """
 
 from __future__ import annotations

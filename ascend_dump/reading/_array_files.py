@@ -1,4 +1,4 @@
-"""Read one file that contains one tensor, with the checks that loaders of records make."""
+"""Read a file that contains a single tensor, with the same checks as for a file inside a dump."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ __all__ = ["read_npy", "read_pt"]
 def read_npy(path: Union[str, os.PathLike[str]]) -> np.ndarray:
     """Read a file of `numpy.save` as a read-only array, memory-mapped if it is large.
 
-    The header is checked before numpy reads anything: no object is loaded and no size is believed. Raises CorruptDump.
+    The header is checked before numpy reads anything: objects are never loaded, and a size that exceeds the file is an
+    error. Raises CorruptDump.
     """
     from ascend_dump.native.npy import read_npy_header
     from ascend_dump.reading._npy import read_array

@@ -1,10 +1,10 @@
-"""Store the catalog of a large dump as Parquet, beside the dump or in the user's cache directory.
+"""Store the catalog of a large dump, a table of its records, as Parquet beside the dump or in the user's cache.
 
-    {dump}/.ascend-dump-catalog/catalog.json      a digest of its sources, and the size and hash of each part
+    {dump}/.ascend-dump-catalog/catalog.json      a digest of the dump's files, and the size and hash of each part
                                 part-00000.parquet …
 
-It is used only if all its files are private files of this user, its parts have their hashes, and no file of the dump
-changed since. Otherwise it is written again.
+A stored catalog is used only if all its files are private files of this user, each part has the hash in
+`catalog.json`, and no file of the dump changed since. Otherwise the catalog is created again.
 """
 
 from __future__ import annotations
@@ -48,19 +48,20 @@ __all__ = ["Watch", "Whole", "catalog_of", "is_kept"]
 
 _MANIFEST = "catalog.json"
 _SCHEMA = "ascend-dump/catalog/5"
-#: A catalog of fewer records is made in less time than it takes to keep one.
+#: Minimum number of records of a stored catalog: a smaller catalog is created faster than it is stored.
 _WORTH_KEEPING = 20_000
-#: Rows of a part. Two of them are in memory while a catalog is made: one is written while the next one is read.
+#: Rows of a part. Two parts are in memory while a catalog is created: one is written while the next one is read.
 _PART = 131_072
-#: A catalog that is being made gets a part every few seconds: nobody works on one that got none for so many.
+#: Age in seconds from which an unfinished catalog counts as left by a killed process. A process that creates a catalog
+#: writes a part every few seconds.
 _ABANDONED = 24 * 3600
 _MOST_OF_A_MANIFEST = 10_000_000
 _BLOCK = 1 << 20
 _PART_NAME = re.compile(r"part-\d{5}\.parquet", re.ASCII)
 
-#: The tests of one selection: of texts, and of numbers.
+#: The tests of one `select`, each with the name of its field: tests of texts, and tests of numbers.
 _Query = tuple[Sequence[tuple[str, Callable[[str], bool]]], Sequence[tuple[str, "Steps"]]]
-#: Receives the parts of a catalog as they are made and passes them on, to show progress.
+#: A function that gets the parts of a catalog as they are created and yields the same parts, to show progress.
 Watch = Optional[Callable[[Iterable["polars.DataFrame"]], Iterable["polars.DataFrame"]]]
 
 
@@ -80,11 +81,11 @@ def is_kept(root: Path) -> bool:
 def catalog_of(
     whole: Whole, selected: list[Entry], queries: Sequence[_Query], *, make: bool = True, watch: Watch = None
 ) -> Optional[polars.LazyFrame]:
-    """Return the catalog of the entries `selected`, of which the queries keep some records, with the columns ENTRY and
-    PLACE.
+    """Return the catalog rows of those records of the entries `selected` that match all queries.
 
-    make: create a catalog if none is stored that fits; if False, return None then.
-    watch: receives the parts as they are made and passes them on.
+    The rows have the additional columns ENTRY (index in `whole.entries`) and PLACE (position in that entry).
+    make: if no stored catalog fits the dump, create one; False: return None instead.
+    watch: gets the parts as they are created and yields the same parts.
     """
     from ascend_dump.reading.catalog import ENTRY, frames, narrowed, polars_or_refuse, schema
 
@@ -96,7 +97,7 @@ def catalog_of(
     selected_ids = set(map(id, selected))
     numbers = [number for number, entry in enumerate(whole.entries) if id(entry) in selected_ids]
     if frame is None and len(selected) < len(whole.entries):
-        # Few files are read sooner than a catalog of all is made.
+        # Reading the selected files takes less time than creating a catalog of all files.
         parts = frames(((number, whole.entries[number]) for number in numbers), _complete(whole))
         chunks = list(parts if watch is None else watch(parts))
         frame = pl.concat(chunks).lazy() if chunks else pl.DataFrame(schema=schema()).lazy()
@@ -123,7 +124,7 @@ def _complete(whole: Whole) -> Optional[Callable[[Record], None]]:
 
 
 def _make(whole: Whole, made_of: str, watch: Watch) -> polars.LazyFrame:
-    """Read the dump; what is large goes to disk part by part."""
+    """Create the catalog by reading the whole dump. A large catalog is stored on disk part by part."""
     import polars as pl
 
     from ascend_dump.reading.catalog import frames, schema
@@ -152,7 +153,7 @@ def _make(whole: Whole, made_of: str, watch: Watch) -> polars.LazyFrame:
 
 
 def _remove_abandoned(directory: Path) -> None:
-    """Remove what processes that were killed left of catalogs that they were making."""
+    """Remove the unfinished catalogs of processes that were killed."""
     for draft in directory.glob(f"{CATALOG}.*"):
         with suppress(OSError):
             if time.time() - draft.lstat().st_mtime > _ABANDONED:
@@ -160,7 +161,7 @@ def _remove_abandoned(directory: Path) -> None:
 
 
 class _WrittenPart(NamedTuple):
-    """A part in a file; inside: its paths begin below the root of the dump."""
+    """A part that was written into a file. inside: all paths in it are below the root of the dump."""
 
     name: str
     bytes: int
@@ -186,7 +187,10 @@ class _Store:
 
     @classmethod
     def of(cls, root: Path, stack: ExitStack) -> Optional[_Store]:
-        """Return a store in the first writable directory; None if there is none. stack: ends its thread."""
+        """Return a store in the first writable directory; None if no directory is writable.
+
+        stack: when it exits, the store's thread is stopped and its temporary directory is removed.
+        """
         for destination in _possible_paths(root):
             try:
                 destination.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIRECTORY)
@@ -226,7 +230,7 @@ class _Store:
     def _write(self, name: str, frame: polars.DataFrame) -> _WrittenPart:
         import polars as pl
 
-        # Paths lead out of a dump that was opened in the middle of a run: they stay as this process spells them.
+        # If a subdirectory of a run was opened, some files are outside of the opened root. Their paths stay unchanged.
         inside = bool(frame.select(pl.col("path").str.starts_with(self._prefix).all()).item())
         if inside:
             frame = frame.with_columns(pl.col("path").str.strip_prefix(self._prefix))
@@ -236,7 +240,10 @@ class _Store:
         return _WrittenPart(name, path.stat().st_size, _digest(path), inside)
 
     def finish(self, whole: Whole, made_of: str) -> polars.LazyFrame:
-        """Put it into its place, unless files changed while they were read."""
+        """Return the catalog, and move it to its final path.
+
+        It stays temporary if a part could not be written or has paths outside of the dump, or if the dump changed.
+        """
         import polars as pl
 
         self._wait()
@@ -249,8 +256,8 @@ class _Store:
                 ) as file:
                     json.dump(manifest, file)
                 self._move_into_place()
-            except OSError as error:  # a full disk, another process was faster, or somebody else's file stands there
-                log.debug("the catalog cannot be put in its place %s: %s", self._destination, error)
+            except OSError as error:  # a full disk, another process was faster, or another user's file has this path
+                log.debug("the catalog cannot be moved to %s: %s", self._destination, error)
             else:
                 return _scan(self._destination, self._parts, self._prefix)
         written = [_scan(self._temporary, self._parts, self._prefix).collect()] if self._parts else []
@@ -265,7 +272,7 @@ class _Store:
 
 
 def _load(whole: Whole, made_of: str) -> Optional[polars.LazyFrame]:
-    """Return the stored catalog; None if there is none, or it does not fit the dump."""
+    """Return the stored catalog; None if there is none, or if the dump changed since."""
     for path in _possible_paths(whole.root) if made_of else []:
         try:
             directory = os.lstat(path)
@@ -307,8 +314,10 @@ def _scan(directory: Path, parts: Sequence[Mapping[str, Any]], prefix: str) -> p
 
 
 def _possible_paths(root: Path) -> list[Path]:
-    """Return the paths of a catalog: beside the dump, unless it is stored elsewhere or others can write there, and in
-    the user's cache."""
+    """Return the possible paths of a catalog: inside the dump, and in the user's cache.
+
+    The path inside the dump is left out for a dump in an object store, and if other users can write to its directory.
+    """
     import xxhash
 
     name = xxhash.xxh3_128_hexdigest(os.fsencode(root.resolve()))
@@ -318,14 +327,16 @@ def _possible_paths(root: Path) -> list[Path]:
 
 
 def _prefix(root: Path) -> str:
-    """Return the beginning of the paths of records."""
+    """Return the common prefix of the paths of files below the root; "" for the current directory."""
     text = str(root)
     return "" if text == "." else text.rstrip(os.sep) + os.sep
 
 
 def _made_of(whole: Whole) -> str:
-    """Return a digest of what a catalog is made of: the files of the dump, their sizes and times, and who reads
-    them."""
+    """Return a digest of all that determines a catalog; "" if a change of the files could not be detected.
+
+    These are the files of the dump with their sizes and times, the registered dialects, and the version of ascend_dump.
+    """
     import xxhash
 
     from ascend_dump.reading._registry import registered_dialects

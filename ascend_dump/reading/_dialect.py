@@ -1,6 +1,6 @@
-"""The interface of dialects, which recognise the files of a directory and return entries for them.
+"""The interface of dialects. A dialect reads one format: it recognises the files of a directory by their names.
 
-A dump is opened by one walk over the tree. Each directory is passed to the dialects in order; a
+A dump is opened by one walk over the tree. Each directory is passed to the dialects in order. A
 dialect claims the file names that it knows and returns an Entry for each, without opening a file.
 An entry opens its file when its records are requested.
 """
@@ -19,13 +19,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "Dialect", "Directory", "Entry", "WrappedEntry", "rank_of"]
 
-#: The cost of opening a file and reading its header, in lines of an index.
+#: The cost of opening a file and reading its header: as much as reading this many lines of an index.
 _LINES_OF_A_FILE = 10
 _RANK_LEVEL = re.compile(r"worldsize(\d+)_global_rank(\d+)")
 
 
 class Directory(NamedTuple):
-    """One directory of the walk: its path, and the part of it below the opened root."""
+    """One directory of the walk.
+
+    parts  the levels of its absolute path, from the file system's root down
+    names  the names of its files that no earlier dialect has claimed
+    """
 
     path: Path
     parts: tuple[str, ...]
@@ -54,15 +58,18 @@ class Batch:
         return iter(self._records)
 
     def identities(self) -> Iterable[Optional[Hashable]]:
-        """Return a value for each record that is equal in two dumps only for the same tensor of the same operator, with
-        equal bytes or without a value for the same reason; None if it cannot be determined cheaply."""
+        """Return one value per record, to recognise equal records of two dumps without creating them.
+
+        Two values are equal only if both records are the same tensor of the same operator, with equal bytes or without
+        values for the same reason. None: not known without reading files.
+        """
         return [None] * len(self)
 
 
 class Entry:
-    """One file (or index) of a dump, with the fields in its name and directory.
+    """One file of a dump, with the fields that are in its name and its directory's path.
 
-    None means "not known before opening". `records()` reads the file; for a broken file it does
+    None means "not known before opening". `records()` reads the file. For a broken file it does
     not raise, but yields a Record with `error` set, so that the rest of the dump stays readable.
     """
 
@@ -93,32 +100,32 @@ class Entry:
 
     @property
     def written_name(self) -> Optional[str]:
-        """The op name as CANN writes it into file names, if `op_name` is not known before opening."""
+        """The operator's name as it is in the file name (such as `_` for each slash); None if `op_name` is known."""
         return None
 
     @property
     def framework_step(self) -> Optional[int]:
-        """The step counted by the framework, if `step` is the number of a call of a decorated function."""
+        """The framework's step. It differs from `step` only if `step` is the number of a decorated function's call."""
         return self.step
 
     @property
     def scene_is_beside(self) -> bool:
-        """Return True if the scene is in `Record.attrs` only, because this format has no overflow files."""
+        """True if the scene (such as "overflow") is in `Record.attrs`, because this format has no overflow files."""
         return False
 
     @property
     def is_api_call(self) -> bool:
-        """Return True for an API call on an NPU that has its kernels in other files."""
+        """True for a file of an API call on an NPU (`aclnnAdd`), if the kernels it started have files of their own."""
         return False
 
     @property
     def path_text(self) -> str:
-        """The path as text, for sorting."""
+        """The path as text, for sorting. Subclasses that create `path` on access return it without a Path object."""
         return str(self.path)
 
     @property
     def tensors_below(self) -> Optional[Path]:
-        """The directory with the tensors of its records, if these are in other files than `path`."""
+        """The directory of the files with the tensors; None if the tensors are in the file `path` itself."""
         return None
 
     def records(self) -> Iterable[Record]:
@@ -129,9 +136,10 @@ class Entry:
         return None
 
     def records_at(self, positions: Collection[int]) -> Iterable[Record]:
-        """Yield the records at these positions, in order: -1 is the first one of `records()`, -2 the second.
+        """Yield the records at these positions, in the order of `records()`.
 
-        Other numbers are positions returned by `frames` of the same class.
+        Negative numbers count the records of `records()`: -1 is the first one, -2 the second. Other numbers are those
+        that `frames` of the same class returned in its column PLACE.
         """
         for number, record in enumerate(self.records(), 1):
             if -number in positions:
@@ -139,7 +147,7 @@ class Entry:
 
     @property
     def work(self) -> int:
-        """The approximate cost of reading its records, in lines of an index. Opens no file."""
+        """The approximate cost of reading the records; the unit is the cost of one line of an index. Opens no file."""
         return _LINES_OF_A_FILE
 
     def batches(self) -> Optional[Iterable[Batch]]:
@@ -148,7 +156,7 @@ class Entry:
 
 
 class WrappedEntry(Entry):
-    """An entry that delegates to another one; a subclass changes some of it."""
+    """An entry with the fields and records of another entry. Subclasses replace some of its properties or methods."""
 
     __slots__ = ("_inner",)
 
@@ -197,8 +205,9 @@ class WrappedEntry(Entry):
 class Dialect(Protocol):
     """A format of dumps on disk.
 
-    Other packages register objects with this interface under the entry point group `ascend_dump.dialects`. They are
-    used after the dialects of this package, in order of their names. `ascend_dump.reading` exports all they need.
+    Other packages register objects with this interface under the entry point group `ascend_dump.dialects`. Those are
+    used after the dialects of this package, in order of their names. `ascend_dump.reading` exports all names that they
+    need.
     """
 
     #: Its name in messages.
@@ -207,7 +216,7 @@ class Dialect(Protocol):
     def scan(self, directory: Directory) -> tuple[list[Entry], set[str]]:
         """Return the entries of this directory, and the names in it that the dialect claims. Opens no file.
 
-        Claimed names are not passed to other dialects; names without an entry, such as that of a log, may be claimed.
+        Claimed names are not passed to later dialects. A dialect may also claim files without records, such as a log.
         """
 
 

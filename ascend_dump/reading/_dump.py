@@ -36,35 +36,35 @@ if TYPE_CHECKING:
 __all__ = ["Dump"]
 
 
-#: The arguments of `select`.
+#: The arguments of `select`, for the message about an unknown one.
 _OF_SELECT = ("op", "op_type", "step", "rank", "io", "index", "model", "device", "phase", "module", "run", "label")
-#: The texts that a record may have where not every one is possible, those that people ask for first.
+#: Fields with a fixed set of values, and these values. The most frequent ones are first: messages list them in order.
 _VALUES = {"io": ("input", "output", "buffer", "space"), "phase": ("forward", "backward", "other")}
 
 
 class _Ahead(NamedTuple):
-    """Records that `len` has read, and when. They are reused only for a short time, since files may change."""
+    """Records that `len` has read, and the time. An iteration soon after reuses them; later, files may have changed."""
 
     records: list[Record]
     at: float
 
 
-#: `len` keeps at most this many records (some 50 MB), for this many seconds.
+#: `len` stores at most `_MOST_AHEAD` records (some 50 MB), for `_SOON` seconds.
 _MOST_AHEAD = 50_000
 _SOON = 0.1
-#: The cost of reading, in lines of an index, from which a dump is large: about half a second. Importing polars and
-#: checking a catalog takes half of that.
+#: From this cost of reading on (in lines of an index, see `Entry.work`) a dump is large: about half a second.
+#: Importing polars and checking a stored catalog takes half of that.
 _LARGE = 50_000
-#: `repr` reads as much: some 50 ms.
+#: Up to this cost `repr` reads the records to count them: some 50 ms.
 _QUICK = 5_000
 
 
 class Dump:
-    """The records of a dump in the order they ran, read lazily.
+    """The records of a dump in the order in which their operators ran, read lazily.
 
     Iterating opens files one by one; `select` opens none. A record that cannot be read is still listed: its `error`
-    has the reason, and reading its values raises it. `len()` and `bool()` open files, and `repr()` those of a
-    small dump; `root` and `known_values()` do not. A Dump is equal only to itself.
+    has the reason, and reading its values raises it. `len()` and `bool()` open files. `repr()` opens the files of a
+    small dump only; `root` and `known_values()` open none. A Dump is equal only to itself.
 
     >>> for record in ascend_dump.open("dumps").select(op="*conv1*", io="output"):   # doctest: +SKIP
     ...     print(record, record.statistics().max)
@@ -94,7 +94,7 @@ class Dump:
         self._rows = rows
         self._provenance = provenance
         self._ahead: Optional[_Ahead] = None
-        #: Identifies this opening of the dump in other processes; None before it is needed.
+        #: A random text by which other processes open this dump only once, see `recipe`; None before its first use.
         self._token: Optional[str] = None
 
     def __iter__(self) -> Iterator[Record]:
@@ -119,9 +119,10 @@ class Dump:
                 yield record
 
     def _positions(self) -> Iterator[tuple[Entry, Optional[Collection[int]]]]:
-        """Yield the entries to read with positions in them; None: all positions.
+        """Yield each entry to read, with the positions of its selected records (see `Entry.records_at`); None: all.
 
-        They are taken from an existing catalog; none is created for a `select`, because that would take longer.
+        The positions are taken from the catalog. For a `select` only a stored catalog is used: creating one would
+        take longer than reading the files. Without a catalog all positions of all entries are read.
         """
         from ascend_dump.reading._catalog_cache import is_kept
 
@@ -137,7 +138,7 @@ class Dump:
 
         rows = frame.select(ENTRY, PLACE).collect().partition_by(ENTRY, maintain_order=True)
         for group in rows:
-            # A dict, because places are ordered and looked up.
+            # A dict is a set that keeps its order.
             yield self._all[group[ENTRY][0]], dict.fromkeys(group[PLACE].to_list())
 
     def _takes_all_of(self, entry: Entry) -> bool:
@@ -147,7 +148,7 @@ class Dump:
     def is_large(self) -> bool:
         """Return True if iterating over all records would be slower than using the columns of a catalog.
 
-        Judged by file sizes: from about 50,000 records on. Always False without polars.
+        Estimated from file sizes: True from about 50,000 records on. Always False without polars.
         """
         from importlib.util import find_spec
 
@@ -166,8 +167,8 @@ class Dump:
     def where(self, *predicates: polars.Expr) -> Dump:
         """Narrow the dump to rows of its catalog. Needs the extra `analyze` (polars).
 
-        Columns of statistics are null where the dump recorded none, as by default. Reading raises NotSupported where
-        nothing is left because of that.
+        Columns of statistics are null if the dump has no recorded statistics, which is the default. If no row is left
+        for this reason, reading raises NotSupported.
 
         >>> dump.where(polars.col("nan") > 0)   # of a dump with data="full"   # doctest: +SKIP
         """
@@ -213,9 +214,9 @@ class Dump:
         return self._narrowed(entries=self._entries[start.entries :]), start.operators
 
     def batches(self) -> Iterator[Batch]:
-        """Yield the same records in the same order, in batches of one step and rank that create records on access.
+        """Yield the records in order, in batches of one step and rank. A `Batch` may create its records on access.
 
-        For passes over large dumps that look at few records, see `Batch`.
+        Faster than iterating for code that needs only a few records of a large dump.
         """
         as_they_are = not self._marks and self._sources is None
         for entry, positions in self._positions():
@@ -229,11 +230,11 @@ class Dump:
                 yield Batch(list(records), rank, step)
 
     def state(self) -> str:
-        """Return a digest that changes when the files of the dump do: of their names, sizes and times, or of the hashes
-        of a store.
+        """Return a digest that changes when a file of the dump or the selection changes.
 
-        If tensors are in other files than their records, all files in the directories of those count, also of steps
-        that are not selected: tensors may be shared by steps.
+        It is computed from file names, sizes and times; for an object store from its hashes. If tensors are in other
+        files than their records, all files in the directories of the tensors count, also of steps that are not
+        selected, because several steps may share a tensor.
         """
         import xxhash
 
@@ -258,15 +259,15 @@ class Dump:
 
     @property
     def selection_text(self) -> str:
-        """`selections` in words for messages: `step='7', rank='0'`; "" for a whole dump."""
+        """The text of `selections` for messages, such as `step='7', rank='0'`; "" for a whole dump."""
         return ", ".join(f"{name}={value!r}" for selection in self.selections for name, value in selection.items())
 
     def lost_records(self) -> list[LostRecords]:
-        """Return the runs that have fewer records than they wrote, because files were lost, and files of tensors that
-        are missing or cut off. Reads indexes, and of tensors the sizes of their files.
+        """Return the losses of each run: records that it wrote but that are missing, and missing or short tensor files.
 
-        Runs without a known number of records are left out: all of them after a `select`, runs opened in part,
-        incomplete runs, and runs without the number in their manifest.
+        Reads indexes, and the sizes of the tensor files. The list is empty after a `select`. Runs with an unknown
+        number of records are left out: runs of which only a part was opened, incomplete runs, and runs without the
+        number in their manifest.
         """
         root = self.root.absolute()
         runs = [] if self._queries else [run for run in self.runs() if root in (run.path, *run.path.parents)]
@@ -274,7 +275,10 @@ class Dump:
         return [lost for run in runs for lost in find_lost_records(run, read_indexes)]
 
     def _indexes_of_catalog(self) -> Optional[Callable[[Path], Indexed]]:
-        """Return a function for the content of indexes, from the stored catalog; None if there is none."""
+        """Return a function from a run's directory to the content of its indexes, read from the stored catalog.
+
+        None if there is no stored catalog, or polars is not installed.
+        """
         from ascend_dump.dump_format import INDEX
         from ascend_dump.reading._catalog_cache import is_kept
         from ascend_dump.reading.catalog import ENTRY, shards_of
@@ -297,26 +301,26 @@ class Dump:
         return below
 
     def recipe(self) -> tuple[Any, ...]:
-        """The arguments for opening the same selection in another process: root, token of this opening, query."""
+        """Return the arguments of `_opened_again`, to open the same selection in another process."""
         if self._token is None:
             self._token = token_hex(8)
         return self.root.absolute(), self._token, self.selections, dict(self._marks), self._rows
 
     def marked(self, marks: Mapping[str, Mapping[str, Any]]) -> Dump:
-        """Return the same records, with additional `attrs` for those of the named models."""
+        """Return the same records with additional attributes. marks: by model name, the entries to add to `attrs`."""
         if not marks:
             return self
         return self._narrowed(marks=marks)
 
     def __len__(self) -> int:
         if self._ahead is not None and monotonic() - self._ahead.at < _SOON:
-            return len(self._ahead.records)  # list() of Python 3.9 asks twice
+            return len(self._ahead.records)  # list() of Python 3.9 calls len() twice
         count = 0
         records: list[Record] = []
         for count, record in enumerate(self._read(), 1):
             if count <= _MOST_AHEAD:
                 records.append(record)
-        # list() asks for the length and iterates at once: it need not read everything again.
+        # list() calls len() and then iterates at once: the stored records spare it a second pass over the files.
         self._ahead = _Ahead(records, monotonic()) if count <= _MOST_AHEAD else None
         return count
 
@@ -342,10 +346,10 @@ class Dump:
     ) -> Dump:
         """Narrow the dump. Texts are globs or `re:` patterns, numbers use the step language.
 
-        label: of the captures, as in `capture(label=...)`; "" selects those without one
+        label: the label of a capture, as in `capture(label=...)`; "" selects the captures without a label
 
-        Raises ConfigError for an invalid pattern or range, and for an `io` or a `phase` that no record can have. Names
-        that this dump merely lacks select nothing.
+        Raises ConfigError for an invalid pattern or range, and for an `io` or a `phase` that no record can have. A name
+        that is possible but not in this dump selects nothing.
 
         >>> dump.select(op="*conv1*", step="0|3-5", io="output")   # doctest: +SKIP
         """
@@ -357,7 +361,7 @@ class Dump:
         texts.update(module=module, run=run)
         for name, values in _VALUES.items():
             text = texts[name]
-            # Broken records have empty texts.
+            # "" is a possible value too: records that cannot be read have empty texts.
             if text is not None and not any(map(text_matcher(text), (*values, ""))):
                 guess = did_you_mean(text, values)
                 choices = " or ".join(map(repr, values))
@@ -374,17 +378,17 @@ class Dump:
         return self._narrowed(entries=entries, queries=(*self._queries, query))
 
     def made_of(self, record: Record) -> MadeOf:
-        """Return the original operators in the program of an operator of a compiled graph.
+        """Return the operators of the program from which the compiler made the operator of a record.
 
-        Known if GE's or torchair's text of that graph is in the dump or beside it (`ge_proto_*_Build.txt`,
-        `dynamo_*_graph_*.py`).
+        They are known only if a text file of the compiled graph is in the dump or beside it: `ge_proto_*_Build.txt` of
+        GE, or `dynamo_*_graph_*.py` of torchair. Otherwise the result is empty.
         """
         from ascend_dump.reading._provenance import MadeOf
 
         return MadeOf() if self._provenance is None else self._provenance.of(record)
 
     def torchair_graph(self, record: Record) -> Optional[Path]:
-        """torchair's text of the graph of a record's operator (`dynamo_*_graph_*.py`), in the dump or beside it."""
+        """Return the path of torchair's graph file (`dynamo_*_graph_*.py`) with the operator of a record, or None."""
         return None if self._sources is None else self._sources.graph_of(record)
 
     def unselected(self) -> Dump:
@@ -392,10 +396,10 @@ class Dump:
         return self._narrowed(entries=self._all, queries=(), rows=())
 
     def known_values(self, field: str) -> set[Any]:
-        """Return the values of a field in names of files and directories, without opening a file.
+        """Return the values of a field that are known from the names of files and directories. Opens no file.
 
-        field: of a record, such as "rank" or "step". Values that are in no name, such as those of "module", are
-        None.
+        field: a field of records, such as "rank" or "step". The set contains None if some file's name lacks the value;
+        it contains nothing else for fields that are in no name, such as "module".
         """
         if field not in FIELDS and not hasattr(Entry, field):
             raise ConfigError(f"a record has no field {field!r}", hint=f"give one of {', '.join(FIELDS)}")
@@ -403,12 +407,12 @@ class Dump:
 
     @property
     def steps(self) -> list[int]:
-        """The steps of the records. Opens files only if their names do not tell."""
+        """The steps of the records. Opens files only if a file's name lacks its step, or some records are selected."""
         return self._values("step")
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks of the records, as `steps`; empty if the dump names none."""
+        """The ranks of the records; empty if the dump has no ranks. Opens files in the same cases as `steps`."""
         return self._values("rank")
 
     @property
@@ -420,8 +424,8 @@ class Dump:
     def labels(self) -> list[str]:
         """The labels of the captures, as in `capture(label=...)`, in the order of their runs. Reads manifests.
 
-        "" stands for records without a label; a dump without labels has [""]. `Record.label` is something else: the
-        name of a tensor.
+        "" stands for captures without a label; a dump without labels returns [""]. `Record.label` is unrelated: it is
+        the name of a tensor.
         """
         return list(dict.fromkeys(labels_of(self._entries, self._runs)))
 
@@ -443,9 +447,9 @@ class Dump:
         return [record for record in self if record.error is not None]
 
     def runs(self) -> list[Run]:
-        """Return the capture runs in this dump, with their scene and whether they are complete.
+        """Return the capture runs in this dump, each with its scene and its state (complete or not).
 
-        After a `select` those of the files that may match. Dumps of other tools have no runs.
+        After a `select`, only runs with a file that may match. Dumps of other tools have no runs.
         """
         runs = self._runs
         if runs and self._queries:
@@ -463,7 +467,7 @@ class Dump:
     @overload
     def __getitem__(self, index: slice) -> list[Record]: ...
     def __getitem__(self, index: Union[int, slice]) -> Union[Record, list[Record]]:
-        """Return the record at an index, or the list of those in a slice, as for a list; files are opened up to there.
+        """Return the record at an index, or a list of the records of a slice. Opens the files up to the last of them.
 
         Raises IndexError for an index out of range, TypeError for anything but an integer or a slice.
         """
@@ -484,8 +488,8 @@ class Dump:
 
         Needs the extra `analyze` (NotSupported).
 
-        stats: add the fields of `Statistics`, as recorded, else computed, which reads the tensors; null where a record
-        has no values or cannot be read
+        stats: add a column per field of `Statistics`. Statistics that were not recorded are computed, which reads the
+        tensors. A record without values, or one that cannot be read, has null
         """
         from ascend_dump.reading.catalog import polars_or_refuse
 
@@ -516,9 +520,9 @@ class Dump:
     def catalog(self, *, watch: Watch = None) -> polars.LazyFrame:
         """Return the records as a polars LazyFrame, without reading tensors. Needs the extra `analyze` (NotSupported).
 
-        It has every field, the error, and for host dumps the hash, the place in memory and the recorded statistics. The
-        catalog of a large dump is stored beside it, or in the user's cache directory, readable by its owner only. It is
-        made again when a file of the dump changes.
+        Its columns are all fields and the error; for dumps in the dump format also the hash, the memory address and the
+        recorded statistics. The catalog of a large dump is stored beside the dump or in the user's cache directory,
+        readable by its owner only, and created again when a file of the dump changes.
 
         watch: a function from an iterator of parts (frames) to the same iterator, for a progress display
 
@@ -527,7 +531,7 @@ class Dump:
         from ascend_dump.reading.catalog import COLUMNS
 
         frame = self._catalog(watch=watch)
-        assert frame is not None, "it is made where none is kept"
+        assert frame is not None, "_catalog creates a catalog unless make=False"
         return frame.select(COLUMNS)
 
     def _catalog(self, *, make: bool = True, watch: Watch = None) -> Optional[polars.LazyFrame]:

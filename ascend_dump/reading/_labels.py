@@ -1,4 +1,4 @@
-"""The labels of the files of a dump: each file has that of its run, `capture(label=...)`."""
+"""Find the label of each file of a dump: the `label=` of the capture that wrote the file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["labels_of"]
 
 
 def labels_of(entries: Iterable[Entry], run_paths: Iterable[Path]) -> list[str]:
-    """Return the label of each entry: that of the nearest run above its file; "" if it has none.
+    """Return the label of each entry: the label of the run whose directory contains its file; "" without a label.
 
     run_paths: absolute paths of the directories of runs, whose manifests are read
     """

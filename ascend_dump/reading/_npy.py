@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["dtype_of", "read_array"]
 
-#: Smaller files (in bytes) are read, because mapping them is slower.
+#: Minimum size in bytes of a memory-mapped array: reading a smaller one into memory is faster.
 _MAP_FROM = 1 << 20
 
 

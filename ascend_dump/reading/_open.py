@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["open_dump"]
 
 _AT_STEP = re.compile(r"(.+)@(\d{1,18})", re.ASCII | re.DOTALL)
-#: The most bytes of the file that marks the directory of a call.
+#: Maximum size in bytes of the file that marks the directory of a decorated function's call.
 _MOST_OF_A_MARK = 1000
 
 
@@ -55,7 +55,7 @@ class _BatchOfCall(Batch):
 
 
 class _OfCall(WrappedEntry):
-    """An entry in the directory of a call of a decorated function: the call is the step of its records."""
+    """An entry in the directory of one call of a decorated function. The number of the call replaces the step."""
 
     __slots__ = ()
 
@@ -96,7 +96,7 @@ class _OfCall(WrappedEntry):
 
 
 class _Lost(Entry):
-    """A directory that cannot be listed: one unreadable record, so that it is not silently left out."""
+    """A directory that cannot be listed. It has one unreadable record, so that the user sees that files are missing."""
 
     __slots__ = ("_error",)
 
@@ -113,12 +113,12 @@ class _Lost(Entry):
 def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
     """Open a dump: a directory tree or a single file, in any mix of dialects. No tensor is read.
 
-    path: a local path, or the URL of a dump in an object store that fsspec knows (`s3://bucket/run7`, with the extra
-    `remote`); `PATH@STEP` opens a single step, unless a file has this name
+    path: a local path, or the URL of a dump in an object store that fsspec supports (`s3://bucket/run7`; this needs the
+    extra `remote`). `PATH@STEP` opens a single step, unless a file or directory has exactly this name
 
     Symbolic links and special files inside the tree are skipped; `path` itself may be a link. Raises DumpNotFound if
-    the path does not exist, holds no file or lacks the step, UnknownFormat if no dialect recognises anything in it,
-    StorageError if a store does not answer, and NotSupported if the package for the store is missing.
+    the path does not exist, contains no file or lacks the step; UnknownFormat if no dialect recognises a file in it;
+    StorageError if a store does not answer; and NotSupported if the package for the store is missing.
     """
     whole, step = _step_in(path)
     if step is not None:
@@ -180,7 +180,7 @@ def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
 
 
 def _step_in(path: Union[str, os.PathLike[str]]) -> tuple[str, Optional[int]]:
-    """Split PATH@STEP; the step is None if there is none, or if a file has the whole name."""
+    """Split PATH@STEP into both parts. The step is None if the text has no `@STEP`, or if a file has the whole name."""
     text = os.fspath(path)
     match = _AT_STEP.fullmatch(text)
     if match is None or isinstance(path, StoredPath) or (not is_url(text) and os.path.lexists(text)):
@@ -189,7 +189,7 @@ def _step_in(path: Union[str, os.PathLike[str]]) -> tuple[str, Optional[int]]:
 
 
 def _at_step(dump: Dump, step: int) -> Dump:
-    """Return one step of a dump. Raises DumpNotFound with the steps that are there."""
+    """Return one step of a dump. Raises DumpNotFound, which names the existing steps, if the dump lacks this one."""
     steps = dump.steps
     if step not in steps:
         there = f"its steps are {Steps(steps)}" if steps else "its records are in no step"
@@ -204,7 +204,7 @@ def _opened_again(
     marks: Mapping[str, Mapping[str, Any]],
     rows: tuple[polars.Expr, ...],
 ) -> Dump:
-    """Return the dump that `Dump.recipe` describes."""
+    """Open a dump with the arguments that `Dump.recipe` returned in another process."""
     dump = _open_once(root, token)
     for arguments in chosen:
         dump = dump.select(**arguments)
@@ -213,7 +213,7 @@ def _opened_again(
 
 @lru_cache(maxsize=4)
 def _open_once(root: Path, token: str) -> Dump:
-    """Open a dump once per process for all tasks with the same token."""
+    """Open a dump. The cache opens it only once in this process for all calls with the same token."""
     return open_dump(root)
 
 
@@ -222,8 +222,11 @@ copyreg.pickle(Dump, lambda dump: (_opened_again, dump.recipe()))
 
 
 def _walk(root: Path) -> Iterator[Union[tuple[Directory, Optional[int]], _Lost]]:
-    """Yield the directories, each with the call of a decorated function that it belongs to."""
-    # If a subdirectory is opened, the levels above the root still have rank, run and step.
+    """Yield each directory with files, and the number of the decorated function's call it belongs to, or None.
+
+    A directory that cannot be listed is yielded as `_Lost`.
+    """
+    # The levels above the opened root count too: in them are rank, run and step if a subdirectory is opened.
     base, call = _above(root)
     if root.is_file():
         yield Directory(root.parent, base[:-1], [root.name], root.parent), call
@@ -233,10 +236,11 @@ def _walk(root: Path) -> Iterator[Union[tuple[Directory, Optional[int]], _Lost]]
         path, parts, call = stack.pop()
         if call is None and path.name.startswith("call_"):
             call = _call_of(path)
-            # The level of the call is removed, so that dialects see the usual levels.
+            # Dialects do not know the level `call_N`: without it they see the levels of an ordinary run.
             parts = parts if call is None else parts[:-1]
         try:
-            # Links could lead out of the dump or in circles; opening a pipe would never return.
+            # `children` leaves out links and special files: links could lead out of the dump or in circles, and
+            # opening a pipe would never return.
             directories, files = children(path)
         except FileNotFoundError:
             continue  # a step that was removed since its directory was listed
@@ -250,7 +254,10 @@ def _walk(root: Path) -> Iterator[Union[tuple[Directory, Optional[int]], _Lost]]
 
 
 def _above(root: Path) -> tuple[tuple[str, ...], Optional[int]]:
-    """Return the levels down to `root`, and the call whose directory is above it."""
+    """Return the levels of the absolute path of `root`, and the number of the call that `root` belongs to, or None.
+
+    The level of that call is left out.
+    """
     whole = root.resolve()
     for above in (whole, *whole.parents):
         if above.name.startswith("call_"):
@@ -262,7 +269,7 @@ def _above(root: Path) -> tuple[tuple[str, ...], Optional[int]]:
 
 
 def _call_of(directory: Path) -> Optional[int]:
-    """Return the number of the call whose directory this is; None for other directories."""
+    """Return the number in a directory `call_N` of a decorated function; None for all other directories."""
     try:
         mark = json.loads(read_regular(directory / CALL, _MOST_OF_A_MARK, follow_links=False))
     except (OSError, ValueError, RecursionError):

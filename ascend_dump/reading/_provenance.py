@@ -1,8 +1,8 @@
-"""Find the original operators of a compiled graph's operators, from graph files next to a dump.
+"""Find the operators of the program from which a compiler made an operator, in graph files next to a dump.
 
-GE writes `ge_proto_*_Build.txt`. It has the names of fused operators, for each output the original operator and
-output (`_datadump_origin_name`, `_datadump_origin_output_index`), and the tensor of PyTorch's graph
-(`_fx_tensor_name`). torchair's graph text has the node of PyTorch's graph from which an operator was made.
+GE writes `ge_proto_*_Build.txt`. For an operator it has the names of the operators that were fused into it. For each
+output it has the original operator and output (`_datadump_origin_name`, `_datadump_origin_output_index`) and the
+tensor of PyTorch's FX graph (`_fx_tensor_name`). torchair's graph file has the node of the FX graph for each operator.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _FX = re.compile(r"(.+?)\.OUTPUT\.(\d{1,9})", re.DOTALL)
 
 
 class MadeOf(NamedTuple):
-    """The origin of an operator of a compiled graph.
+    """The operators of the program from which an operator of a compiled graph was made; empty if unknown.
 
-    names    the operators of the original graph, and the nodes of PyTorch's graph, that compute its outputs
-    outputs  by the number of an output: the original operators and outputs, by either of their names
+    names    names of original operators and of nodes of PyTorch's FX graph
+    outputs  pairs (index of an output, its (name, output index) in the original graph and in the FX graph)
     """
 
     names: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class Provenance:
 
     def _read(self, model: str) -> dict[str, MadeOf]:
         if self._paths is None:
-            # Of several files for one name the last one is that of the last run.
+            # Several files may have one graph name. File names are numbered, so the last one is of the last run.
             self._paths = {name: path for path in self._files for name in (_name_of(path),) if name}
         path = self._paths.get(model)
         origins: dict[str, MadeOf] = {}
@@ -69,7 +69,7 @@ class Provenance:
                 for node in read_graph(path):
                     made_of = _of_node(node)
                     if made_of.names:
-                        # For some records only the name in the file name is known.
+                        # Some records have only the name as written in the file name, see `sanitize`.
                         origins.setdefault(sanitize(node.name), made_of)
                         origins[node.name] = made_of
             except ReadError as error:
@@ -78,7 +78,7 @@ class Provenance:
 
 
 def _name_of(path: Path) -> Optional[str]:
-    """Return the name of the dump directory of this graph; None if the file cannot be read."""
+    """Return the name that the dump directory of this graph has; None if the graph file cannot be read."""
     try:
         return sanitize(graph_name(path))
     except ReadError as error:
@@ -93,6 +93,6 @@ def _of_node(node: Node) -> MadeOf:
         origins += [(fx, int(output)) for fx, output in reversed(_FX.findall(origin.fx))]
         if origins:
             outputs.append((number, tuple(origins)))
-    # Of several fused operators, the last one computes the output.
+    # The last one of the fused operators computes the output of the fusion.
     names = [*(name for _, origins in outputs for name, _ in origins), *node.original_names[-1:]]
     return MadeOf(tuple(name for name in dict.fromkeys(names) if name and name != node.name), tuple(outputs))

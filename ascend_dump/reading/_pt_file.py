@@ -1,9 +1,9 @@
 """Read tensors from files of `torch.save`, without torch and without executing the pickle.
 
 The file is an uncompressed zip archive with `{name}/data.pkl`, and the bytes of each storage in `{name}/data/{key}`.
-Only the opcodes for plain tensors, numbers, texts, lists and dictionaries are interpreted: names of functions are
-compared, but no function is called. Source: PyTorch, `torch/serialization.py`, `torch/_utils.py`
-(`_rebuild_tensor_v2`, `_rebuild_tensor_v3`, `_rebuild_parameter`).
+The pickle describes tensors as calls of functions. These functions are recognised by their names and never called.
+Only the opcodes for plain tensors, numbers, strings, lists and dictionaries are interpreted. Source: PyTorch,
+`torch/serialization.py`, `torch/_utils.py` (`_rebuild_tensor_v2`, `_rebuild_tensor_v3`, `_rebuild_parameter`).
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 
 __all__ = ["PtObject", "PtTensor", "describe_pt", "read_pt_array", "read_pt_items"]
 
-#: Limits for a file with one tensor, with a pickle of a few hundred bytes: bytes of the pickle, members of the archive.
+#: Limits for a file with one tensor, whose pickle usually has a few hundred bytes: bytes of the pickle, and number of
+#: members of the archive.
 _LONGEST_PICKLE, _MOST_MEMBERS = 64 * 1024, 64
-#: Limits for a file with many tensors: bytes of the pickle, number of storages.
+#: Limits for a file with many tensors: bytes of the pickle, and number of members of the archive (storages).
 _LONGEST_DOCUMENT, _MOST_STORAGES = 1 << 24, 1 << 16
-#: The most opcodes of a pickle; each takes a few microseconds.
+#: Maximum number of opcodes of a pickle; each takes a few microseconds.
 _MOST_STEPS = 500_000
-#: The most values in a document, and levels of nesting: a short pickle can refer to the same list many times.
+#: Maximum number of values in a file, and of levels of nesting. A short pickle can have very many values, because it
+#: can refer to the same list many times.
 _MOST_ITEMS, _DEEPEST = 100_000, 32
 _STORAGES = {
     "DoubleStorage": "float64",
@@ -49,7 +51,7 @@ _STORAGES = {
     "ComplexDoubleStorage": "complex128",
     "UntypedStorage": "",
 }
-#: Additional types of `_rebuild_tensor_v3`.
+#: All types of tensors: those of `_STORAGES`, and those that only `_rebuild_tensor_v3` has.
 _DTYPES = {
     *_STORAGES.values(),
     *("uint16", "uint32", "uint64", "float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz"),
@@ -60,11 +62,12 @@ _MAX_INT64 = 2**63 - 1
 
 
 class PtTensor(NamedTuple):
-    """A tensor in a file.
+    """The description of a tensor in a file.
 
-    dtype           a name of numpy or ml_dtypes
-    member          the archive member with its storage
-    offset, stride  in elements
+    dtype           a name in numpy or ml_dtypes
+    stride, offset  in elements, as in PyTorch
+    member, size    the archive member with the storage, and its size in bytes
+    little          True if the storage is little-endian
     """
 
     dtype: str
@@ -77,7 +80,7 @@ class PtTensor(NamedTuple):
 
 
 class PtObject(NamedTuple):
-    """An object of another type: the name of its type or function."""
+    """A value that is not interpreted. name: the name of its type, or of the function that would create it."""
 
     name: str
 
@@ -89,7 +92,7 @@ def describe_pt(path: Path) -> PtTensor:
         tensor = archive.tensor(value)
         if tensor is None:
             raise NotSupported(
-                f"{path} holds something other than one plain tensor",
+                f"{path} contains something other than one plain tensor",
                 hint="torch.load(..., weights_only=True) may read it",
             )
         return tensor
@@ -98,7 +101,8 @@ def describe_pt(path: Path) -> PtTensor:
 def read_pt_items(path: Path) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield the values in nested dictionaries and lists, each with its path of keys.
 
-    A value is a PtTensor, a number, a text, None or a PtObject. Raises CorruptDump.
+    A value is a PtTensor, a number, a string, None or a PtObject. Raises CorruptDump; NotSupported if the pickle has
+    opcodes for other objects.
     """
     with _Archive(path, _MOST_STORAGES) as archive:
         root = _evaluated(path, archive.pickle(_LONGEST_DOCUMENT))
@@ -108,7 +112,9 @@ def read_pt_items(path: Path) -> Iterator[tuple[tuple[str, ...], Any]]:
             keys, value = stack.pop()
             count += 1
             if count > _MOST_ITEMS or len(keys) > _DEEPEST:
-                raise CorruptDump("it holds more values than a dump of tensors has", path=path)
+                raise CorruptDump(
+                    f"it contains more than {_MOST_ITEMS} values, or more than {_DEEPEST} levels of nesting", path=path
+                )
             tensor = archive.tensor(value)
             inner = _inner_values(value) if tensor is None else None
             if inner is not None:
@@ -136,7 +142,7 @@ def _plain_value(value: Any) -> Any:
 
 
 def read_pt_array(path: Path, tensor: PtTensor) -> np.ndarray:
-    """Read the values as a read-only array. Raises CorruptDump."""
+    """Read the values of a described tensor as a read-only array. Raises CorruptDump."""
     import numpy as np
 
     with _Archive(path) as archive:
@@ -148,13 +154,13 @@ def read_pt_array(path: Path, tensor: PtTensor) -> np.ndarray:
     if not math.prod(tensor.shape):
         return np.zeros(tensor.shape, dtype)
     steps = [step * dtype.itemsize for step in tensor.stride]
-    # Viewed as a void type, because numpy creates no strided views of types of ml_dtypes.
+    # Viewed as bytes of the same size, because numpy creates no strided views of arrays with a type of ml_dtypes.
     bits = flat.view(f"V{dtype.itemsize}")[tensor.offset :]
     return np.lib.stride_tricks.as_strided(bits, tensor.shape, steps, writeable=False).view(dtype)
 
 
 class _Archive:
-    """The opened zip archive. It may have at most `most` members, and no compressed ones."""
+    """The opened zip archive. An archive with more than `most` members or with a compressed one raises CorruptDump."""
 
     def __init__(self, path: Path, most: int = _MOST_STORAGES) -> None:
         self._path = path
@@ -178,7 +184,10 @@ class _Archive:
         members = self._zip.infolist()
         if len(members) > self._most or any(member.compress_type != zipfile.ZIP_STORED for member in members):
             self._opened.close()
-            raise CorruptDump("it has members that torch.save does not write", path=self._path)
+            raise CorruptDump(
+                f"it has compressed members, or more than {self._most}: torch.save writes no such archive",
+                path=self._path,
+            )
         # The central directory may claim any size, and zipfile allocates that much memory before it reads.
         if any(member.header_offset < 0 or member.header_offset + member.file_size > size for member in members):
             self._opened.close()
@@ -194,11 +203,11 @@ class _Archive:
     def pickle(self, most: int) -> bytes:
         name = f"{self._top}data.pkl"
         if not self._top or self._members[name].file_size > most:
-            raise CorruptDump(f"it holds no data.pkl of at most {most} bytes", path=self._path)
+            raise CorruptDump(f"it has no data.pkl of at most {most} bytes", path=self._path)
         return self.read(name, self._members[name].file_size)
 
     def tensor(self, value: Any) -> Optional[PtTensor]:
-        """Return the tensor that an evaluated pickle describes; None if it is something else. Raises CorruptDump."""
+        """Return the tensor that an evaluated pickle describes; None if it is no plain tensor. Raises CorruptDump."""
         described = _described_tensor(self._path, value)
         if described is None:
             return None
@@ -270,7 +279,7 @@ _DICTIONARIES = ("collections.OrderedDict", "collections.defaultdict", "builtins
 
 
 class _UninterpretedPickleError(Exception):
-    """The pickle is valid, but creates objects that are not interpreted."""
+    """The pickle is valid, but has an opcode that is not interpreted."""
 
 
 def _evaluated(path: Path, pickle: bytes) -> Any:
@@ -278,7 +287,7 @@ def _evaluated(path: Path, pickle: bytes) -> Any:
         return _evaluate(pickle)
     except _UninterpretedPickleError as error:
         raise NotSupported(
-            f"{path} holds objects other than tensors, numbers, texts, lists and dictionaries ({error})",
+            f"{path} contains objects other than tensors, numbers, strings, lists and dictionaries ({error})",
             hint="torch.load(..., weights_only=True) may read it",
         ) from None
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
@@ -286,7 +295,7 @@ def _evaluated(path: Path, pickle: bytes) -> Any:
 
 
 def _described_tensor(path: Path, value: Any) -> Optional[_Description]:
-    """Return (dtype, storage key, offset, shape, stride) of a described tensor; None if it is not a plain tensor."""
+    """Return (dtype, storage key, offset, shape, stride) of a tensor; None if the value is no plain tensor."""
     try:
         name = _name_of(value)
         if name == "torch._utils._rebuild_parameter":
@@ -306,7 +315,7 @@ def _described_tensor(path: Path, value: Any) -> Optional[_Description]:
             return None
         return dtype, key, offset, tuple(shape), tuple(stride)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
-        raise CorruptDump(f"its pickle is not that of a tensor: {error!r}", path=path) from None
+        raise CorruptDump(f"its pickle describes a tensor in an invalid way: {error!r}", path=path) from None
 
 
 def _name_of(value: Any) -> str:
@@ -316,7 +325,10 @@ def _name_of(value: Any) -> str:
 
 
 def _evaluate(pickle: bytes) -> Any:
-    """Interpret a pickle; functions and their calls are returned as data. Raises ValueError, IndexError."""
+    """Interpret a pickle and return its value, with functions and calls as `_Global` and `_PickledCall`.
+
+    Raises _UninterpretedPickleError for other opcodes; ValueError, TypeError, KeyError or IndexError if it is damaged.
+    """
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[int, Any] = {}
@@ -324,7 +336,7 @@ def _evaluate(pickle: bytes) -> Any:
     for number, (opcode, argument, _) in enumerate(pickletools.genops(pickle)):
         name = opcode.name
         if number > _MOST_STEPS:
-            raise ValueError(f"it takes more than {_MOST_STEPS} steps")
+            raise ValueError(f"it has more than {_MOST_STEPS} opcodes")
         if name in ("PROTO", "FRAME"):
             continue
         if name == "STOP":
@@ -357,7 +369,7 @@ def _evaluate(pickle: bytes) -> Any:
             call = _PickledCall(stack[-2], stack[-1])
             stack[-2:] = [_PickledDict() if _name_of(call) in _DICTIONARIES else call]
         elif name == "BUILD":
-            # The state of an object is ignored; only its name is used.
+            # The state of an object is not needed: only the name of its type is used.
             del stack[-1]
         elif name in _VALUES:
             stack.append(argument)
@@ -365,7 +377,7 @@ def _evaluate(pickle: bytes) -> Any:
             stack.append({"NEWTRUE": True, "NEWFALSE": False}.get(name))
         else:
             raise _UninterpretedPickleError(name)
-    raise ValueError("it has no end")
+    raise ValueError("it has no opcode STOP at its end")
 
 
 _EMPTY = {"EMPTY_TUPLE": tuple, "EMPTY_LIST": list, "EMPTY_DICT": _PickledDict}
@@ -378,7 +390,7 @@ _VALUES = frozenset(
 
 
 def _add(container: Any, values: list[Any]) -> None:
-    """Add values to a list or dictionary, and ignore them for other objects."""
+    """Add values to a list, or keys and values to a dictionary. Other containers are not interpreted: do nothing."""
     if isinstance(container, list):
         container += values
     elif isinstance(container, _PickledDict):

@@ -1,4 +1,4 @@
-"""One selection of the records of a dump."""
+"""The conditions of one `Dump.select`, and their tests on records and files."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from ascend_dump.steps import Steps
 
 __all__ = ["Query"]
 
-#: Fields that all records of a file share, if its name has them.
+#: If one of these fields is in a file's name, all records in the file have the same value.
 _OF_FILES = ("step", "rank", "device")
 
 
 class Query(NamedTuple):
-    """One `select`. Tests on names are applied to entries too, so that files that cannot match stay closed."""
+    """The conditions of one `select`. They are tested on entries too: a file that cannot match is not opened.
+
+    texts    fields with their tests, such as ("op_name", a function from a name to bool)
+    numbers  fields with the selected values
+    written  a weaker test of `Entry.written_name`, for files whose name has the operator's name only in changed form
+    """
 
     texts: tuple[tuple[str, Callable[[str], bool]], ...]
     numbers: tuple[tuple[str, Steps], ...]
@@ -49,7 +54,7 @@ class Query(NamedTuple):
         )
 
     def _may_be(self, broken: Record) -> bool:
-        """Return True if an unreadable record may match: only fields that are known can exclude it."""
+        """Return True if an unreadable record may match. Only fields that are known can exclude it."""
         for name, test in self.texts:
             text = getattr(broken, name)
             if text and not test(text):

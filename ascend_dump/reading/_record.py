@@ -20,16 +20,17 @@ __all__ = ["FIELDS", "Loader", "Record"]
 
 
 class Loader(Protocol):
-    """Reads the payload of a record; implemented by each dialect.
+    """An object that reads the tensor and the recorded statistics of records; each dialect implements one.
 
-    If recorded statistics are rounded, a method `precision(record)` returns their `Precision`.
+    Optional methods: `precision(record)` returns the `Precision` of recorded statistics that are rounded;
+    `content(record)` returns the value of `Record.content`.
     """
 
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
-        """Return the logical tensor, in `format` if given, else in the layout that it had on the device."""
+        """Return the logical tensor, converted to the layout `format`; None: in the layout it had on the device."""
 
     def statistics(self, record: Record) -> Optional[Statistics]:
-        """Return the statistics in the dump; None if there are none."""
+        """Return the recorded statistics; None if the dump has none for this record."""
 
 
 #: The public fields in the order every table and JSON document lists them.
@@ -59,7 +60,7 @@ FIELDS = (
 )
 
 
-#: Attributes of the bytes of a tensor in its file and in memory, which a part of it does not have.
+#: Attributes about the stored bytes and the memory of a whole tensor. They are not valid for a part of the tensor.
 _OF_BYTES = ("hash", "stride", "storage_offset", "storage_nbytes", "address")
 
 
@@ -78,25 +79,27 @@ def _name_of_argument(call: bytes, io: str, index: int) -> Optional[str]:
 class Record:
     """One input or output of an operator: the unit of reading. Fields that a dialect does not know are None.
 
-    Records are equal if all their fields are: they are the same place in the same dump. To compare values, compare
-    `numpy()`. A record that cannot be read has empty names and an empty `io`, unless they are known nevertheless.
+    Records are equal if all their fields are equal, so only records of the same dump are. To compare values, compare
+    `numpy()`. A record that cannot be read has empty names and an empty `io`, unless they are known from the file name.
 
     op_type, op_name   as the framework names them
-    io, index          "input" or "output" (or "buffer", "space"), and its position
+    io, index          "input" or "output" (or "buffer", "space"), and the position among the inputs or outputs
     step               as counted by the framework; None outside any step
     rank, device       global rank and device id
-    model, model_id    the model or graph; run is the time directory (`YYYYmmddHHMMSS`)
-    task_id, stream_id of the device's execution
+    model, model_id    name and number of the model or graph
+    run                the name of the time directory (`YYYYmmddHHMMSS`)
+    task_id, stream_id of the operator's execution on the device
     timestamp          microseconds since the epoch
     dtype, shape       numpy or ml_dtypes name, tuple of ints
     format             CANN's name of the layout (`ND`, `NC1HWC0`, …)
     nbytes             bytes of the logical tensor
     phase              "forward", "backward" or "other"
     module, source     path of the module, and `file:line` of the user's code
-    kernel             the kernel of an API call on an NPU (`AddAiCore` of `aclnnAdd`); None for the call, and elsewhere
-    attrs              fields of this dialect only (hash, stride, storage, …)
-    error              why this record cannot be read; reading its values raises this error
-    loader, key        for authors of dialects: the reader of the payload, and the key that it finds the payload by
+    kernel             a kernel that an API call on an NPU started (`AddAiCore` for `aclnnAdd`); None for the call
+                       itself and for other dumps
+    attrs              additional fields of its dialect (hash, stride, storage, …)
+    error              the reason why this record cannot be read; reading its values raises this error
+    loader, key        for authors of dialects: the object that reads the values, and its argument for this record
 
     >>> record = ascend_dump.open("dumps")[0]                    # doctest: +SKIP
     >>> record.op_name, record.shape, record.statistics().max    # doctest: +SKIP
@@ -162,10 +165,12 @@ class Record:
         nth: Optional[int] = None,
         call: bytes = b"",
     ) -> None:
-        """attrs may be a function of `key` that makes them when they are needed.
+        """Create a record.
 
-        nth: the number of this run of the operator, if its inputs and outputs have different timestamps or tasks. call:
-        the arguments of the operator, for `ascend_dump.dump_format.read_call`.
+        attrs: a dictionary, or a function from `key` to a dictionary, called when the attributes are first used
+        nth: the number of this execution among those of the operator. Needed only if timestamps and tasks cannot tell
+        the executions apart, because they differ between the inputs and outputs of one execution
+        call: the arguments of the operator, for `ascend_dump.dump_format.read_call`
         """
         # No loop over the names, because it would dominate the time of listing a large dump.
         self.loader = loader
@@ -208,8 +213,8 @@ class Record:
     def arguments(self) -> Optional[Arguments]:
         """The arguments of the operator, with tensors as references to records; None if the dump does not record them.
 
-        Host dumps of PyTorch do: `record.arguments.values["eps"]`. All records of a call have the same. Raises
-        CorruptDump for damaged text.
+        Dumps of PyTorch in the dump format record them: `record.arguments.values["eps"]`. All records of one call
+        return the same arguments. Raises CorruptDump for damaged text.
         """
         if not self._call:
             return None
@@ -225,7 +230,7 @@ class Record:
             ) from None
 
     def as_argument(self, op_type: str, index: int, call: bytes) -> Record:
-        """Return the same tensor as an input or output of another operator. call: as for `Record`."""
+        """Return a copy of this record with another `op_type` and `index`. call: as for `Record`."""
         import copy
 
         record = copy.copy(self)
@@ -233,7 +238,10 @@ class Record:
         return record
 
     def as_part(self, loader: Loader, shape: tuple[int, ...]) -> Record:
-        """Return a part of this tensor, which the loader reads; it has no hash and no place in memory of its own."""
+        """Return a record for a part of this tensor. loader: reads the part.
+
+        The part has no hash and no memory address, because those in `attrs` belong to the whole tensor.
+        """
         import copy
 
         part = copy.copy(self)
@@ -245,7 +253,10 @@ class Record:
         return part
 
     def as_eager(self, api: str, op_name: str, kernel: Optional[str], nth: int) -> Record:
-        """Return this record as one of an API call or of its kernel, whose inputs and outputs are in several files."""
+        """Change this record to a record of one API call on an NPU, or of a kernel that the call started.
+
+        CANN writes the inputs and the outputs of such an execution into several files, so that only `nth` joins them.
+        """
         self.op_type, self.op_name, self.kernel, self._nth = api, op_name, kernel, nth
         return self
 
@@ -253,8 +264,8 @@ class Record:
     def stack(self) -> tuple[str, ...]:
         """The call stack that led to the operator, innermost function first: `model.py:7 in forward`.
 
-        () if the dump does not record it. Host dumps of PyTorch do with `options={"stack": True}`, MindSpore's if the
-        dump has its graphs. Raises CorruptDump for damaged text.
+        () if the dump does not record it. PyTorch's is recorded with `options={"stack": True}`; MindSpore's is known if
+        the dump has its graphs. Raises CorruptDump for damaged text.
         """
         recorded = self.attrs.get("stack")
         if recorded is not None or not self._call:
@@ -274,8 +285,8 @@ class Record:
     def argument(self) -> Optional[str]:
         """The name of this tensor in the schema of its operator: `weight`, `exp_avgs[3]`.
 
-        None if the dump does not record it, and for outputs without a name. Host dumps of PyTorch name inputs, outputs
-        that have a name in the schema, and arguments that the operator writes into.
+        None if the dump does not record it, and for outputs without a name. Dumps of PyTorch in the dump format name
+        inputs, outputs that have a name in the schema, and arguments that the operator writes into.
         """
         name: Optional[str] = self.attrs.get("argument")
         if name is not None or self.io not in ("input", "output"):
@@ -292,34 +303,36 @@ class Record:
 
     @property
     def parameter(self) -> Optional[str]:
-        """The parameter of a tensor of an optimizer: the parameter itself (`fc.weight`), its gradient
-        (`fc.weight.grad`), or a state of it (`exp_avg of fc.weight`).
+        """The model's parameter that this tensor is or belongs to; None for other tensors.
 
-        None elsewhere. Host dumps of PyTorch have it for operators outside of all modules, and for the first record of
-        a parameter in each step. States have a name from the second step on. Statistics of level="module" have it for
-        the norms of a parameter, of its gradient and of its change (`change of fc.weight`).
+        `fc.weight` is the parameter itself, `fc.weight.grad` its gradient, `exp_avg of fc.weight` a state that the
+        optimizer keeps for it. Dumps of PyTorch in the dump format have it for operators outside of all modules, and
+        for the first record of a parameter in each step. Optimizer states have a name from the second step on. The
+        statistics of level="module" have it for the norms of a parameter, its gradient and its change (`change of
+        fc.weight`).
         """
         name: Optional[str] = self.attrs.get("parameter")
         return name
 
     @property
     def content(self) -> Optional[tuple[Hashable, ...]]:
-        """Equal for equal tensors of any two dumps, without reading them; None if the dump has no hash.
+        """A value that is equal for equal tensors of any two dumps, and needs no tensor; None if the dump has no hash.
 
-        The first item is the hash of the stored bytes; the others describe their selection and order.
+        The first item is the hash of the stored bytes. The other items say which of these bytes are the tensor's
+        elements, and in which order.
         """
         find = getattr(self.loader, "content", None)
         return None if find is None or self.error is not None else find(self)
 
     def numpy(self, *, format: Optional[str] = None) -> np.ndarray:
-        """Read the logical tensor; bfloat16 and float8 have ml_dtypes types.
+        """Read the logical tensor. bfloat16 and float8 arrays have types of ml_dtypes.
 
-        format: another layout to convert to, such as "NCHW", if the dialect can.
+        format: the layout to convert to, such as "NCHW"; NotSupported if the dialect cannot convert to it.
 
         An array of more than 4096 bytes may be a read-only view of the mapped file: if that file is truncated while the
         array is in use, the system ends the process (SIGBUS). Copy arrays that have to outlive changes of the dump.
 
-        Raises ReadError, and NotSupported for a record that holds statistics only.
+        Raises ReadError, and NotSupported for a record that has statistics only.
         """
         if self.error is not None:
             raise self.error
@@ -331,15 +344,16 @@ class Record:
                 )
             raise NotSupported(
                 f"{self} holds no tensor",
-                hint="its statistics() may be there; dump with data='tensor' to keep values",
+                hint="try its statistics(); dump with data='tensor' to store values",
             )
         return self.loader.tensor(self, format)
 
     def torch(self, *, writable: bool = True) -> Any:
         """Return the logical tensor as a PyTorch tensor on the CPU, with PyTorch's own bfloat16 and float8 types.
 
-        writable: a copy that the program may change. If False, it shares the memory of `numpy()`, which may be a
-        mapped file; as PyTorch has no read-only tensors, an operator that writes to it ends the process (SIGSEGV).
+        writable: return a copy that the program may change. If False, the tensor shares the memory of `numpy()`, which
+        may be a mapped file. PyTorch has no read-only tensors: an operator that writes to this one ends the process
+        (SIGSEGV).
 
         Raises ReadError, NotSupported for records without values and for types that PyTorch lacks, and FrameworkMissing
         if PyTorch is not installed.
@@ -351,7 +365,7 @@ class Record:
         return as_torch(self.numpy(), writable=writable)
 
     def statistics(self) -> Statistics:
-        """Return the recorded statistics, else those computed from the tensor in one pass."""
+        """Return the recorded statistics; if there are none, read the tensor and compute them."""
         recorded = self.recorded_statistics()
         if recorded is not None:
             return recorded
@@ -360,21 +374,21 @@ class Record:
         return statistics(self.numpy())
 
     def recorded_statistics(self) -> Optional[Statistics]:
-        """Return the recorded statistics, None if there are none; no tensor is read."""
+        """Return the recorded statistics; None if there are none. Reads no tensor."""
         if self.error is not None:
             raise self.error
         return None if self.loader is None else self.loader.statistics(self)
 
     @property
     def precision(self) -> Precision:
-        """The rounding of `statistics()`."""
+        """The precision of the values that `statistics()` returns: recorded ones may be rounded."""
         from ascend_dump.statistics import COMPUTED
 
         find: Optional[Callable[[Record], Precision]] = getattr(self.loader, "precision", None)
         return COMPUTED if find is None or self.recorded_statistics() is None else find(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain values, paths as text; attrs and error are included when set."""
+        """Return the fields as a dictionary for JSON, with the path as text; `attrs` and `error` only if set."""
         out: dict[str, Any] = {name: getattr(self, name) for name in FIELDS}
         out["path"] = str(self.path)
         if self.shape is not None:
@@ -387,7 +401,7 @@ class Record:
 
     @property
     def execution(self) -> tuple[Any, ...]:
-        """Identifies one run of an operator: equal for its records, different for those of other runs."""
+        """A key of one execution of an operator. Records of the same execution have equal keys; others do not."""
         operator = (self.run, self.rank, self.device, self.model, self.model_id, self.step, self.op_type, self.op_name)
         if self._nth is not None:
             return (*operator, None, None, None, self._nth)
@@ -395,7 +409,7 @@ class Record:
 
     @property
     def label(self) -> str:
-        """A readable name: `layers.0/addmm_0.output.0`, or the file if even that is unknown."""
+        """A readable name: `layers.0/addmm_0.output.0`; the name of the file if the operator is unknown."""
         name = self.op_name or self.op_type or self.path.name
         return f"{name}.{self.io}.{self.index}" if self.io else name
 

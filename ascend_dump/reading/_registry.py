@@ -19,7 +19,7 @@ log = logging.getLogger("ascend_dump")
 
 
 class DialectInfo(NamedTuple):
-    """A dialect; the distribution is empty for those of this package."""
+    """The name of a dialect, and the installed package that registers it; "" for the dialects of ascend_dump."""
 
     name: str
     distribution: str = ""
@@ -27,7 +27,7 @@ class DialectInfo(NamedTuple):
 
 
 def registered_dialects() -> list[DialectInfo]:
-    """Return all dialects in order of priority, without loading any."""
+    """Return all dialects in order of priority. Imports none of them."""
     infos = [DialectInfo(name) for name in BUILT_IN]
     for name, entry in sorted(entry_points_of(GROUP).items()):
         origin = distribution_of(entry)
@@ -36,11 +36,11 @@ def registered_dialects() -> list[DialectInfo]:
 
 
 def dialects() -> list[Dialect]:
-    """Return all dialects in order of priority. One that cannot be loaded is left out with a warning."""
+    """Import all dialects and return them in order of priority. A dialect that fails is left out with a warning."""
     loaded: list[Dialect] = [import_module(f"ascend_dump.reading.dialects.{name}").DIALECT for name in BUILT_IN]
     for name, entry in sorted(entry_points_of(GROUP).items()):
         try:
             loaded.append(ThirdPartyDialect(name, entry.load()))
-        except (Exception, SystemExit) as error:  # whatever the import of a foreign module raises
+        except (Exception, SystemExit) as error:  # importing a module of another package may raise anything
             log.warning("the dialect %s (%s) cannot be loaded, its files are not read: %r", name, entry.value, error)
     return loaded

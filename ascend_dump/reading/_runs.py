@@ -1,4 +1,4 @@
-"""Read the manifests in a dump: the request of each run, and its state."""
+"""Read the manifests in a dump, which have the request and the state of each run, and find lost records."""
 
 from __future__ import annotations
 
@@ -35,46 +35,48 @@ __all__ = [
 
 #: Levels from a file up to the directory of its run: `{time}/{device_id}/{model_name}/{model_id}/{step}/{file}`.
 _LEVELS = 5
-#: The most bytes of a manifest, which has no records.
+#: Maximum size of a manifest in bytes.
 _MOST_BYTES = 10_000_000
+#: Maximum number of characters of a text from a manifest; the rest is cut off.
 _LONGEST_REASON = 1000
-#: Versions, variables and settings of a manifest.
+#: Maximum number of versions, environment variables and settings that are read from a manifest.
 _MOST_SURROUNDINGS = 200
 #: Bytes of an index that are read at a time.
 _PART = 1 << 20
-#: The tensor in a line that ascend_dump wrote, with these fields next to each other. Other lines have their
-#: shards not looked for.
+#: The shard file and byte range of a tensor, in a line of an index as ascend_dump writes it. Lines in another form are
+#: counted, but their shards are not checked.
 _SHARD = b'"shard":"'
 _BLOB = re.compile(_SHARD + rb'(\d{1,18}/tensors-\d{5,18}\.safetensors)","blob":\[(\d{1,18}),(\d{1,18})\]')
 _SCHEMAS = ("ascend-dump/host/", SCHEMA)
 
 
 class RunState(str, Enum):
-    """The state of a run; each member equals its text."""
+    """The state of a run. Each member is equal to its text."""
 
     COMPLETE = "complete"
     RUNNING = "running"  # its process is alive
-    ENDED = "ended"  # its process is gone and did not complete its manifest: killed, or unable to write
-    FAILED = "failed"  # it stopped early
-    UNKNOWN = "unknown"  # it has not ended, and was written by another machine
+    ENDED = "ended"  # its process does not exist any more and left the manifest incomplete: killed, or unable to write
+    FAILED = "failed"  # the capture stopped early
+    UNKNOWN = "unknown"  # the manifest is incomplete, and its process is on another machine, so it cannot be checked
 
     def __str__(self) -> str:
         return self.value
 
 
 class Run(NamedTuple):
-    """One run of a capture, read from its manifest. Dumps of other tools have none.
+    """One run of a capture, read from its manifest. Dumps of other tools have no manifest.
 
     path    the directory of the run
-    reason  a sentence: why it is not complete
+    reason  a sentence that says why the run is not complete; "" if it is
     scene   the requested scene, as in `capture(scene=...)`
-    notes   sentences of the recorder about its steps: how many were removed, and what ended the recording
+    notes   sentences about its steps: the number of removed steps, and the reason why the recording ended early
     made    (name, text) pairs: the request, the command, the versions of packages
-    records how many records it left on disk; None if its manifest does not tell, or it is not complete
+    records number of records that it wrote and did not remove; None if the run is not complete, or if its manifest
+            lacks the number
     ranks   the requested ranks, as in `capture(ranks=...)`; "" if all of them were requested
-    steps   how many steps it recorded, also those that left nothing; None as for `records`
+    steps   number of recorded steps, including steps without records; None as for `records`
     surroundings  (name, text) pairs: versions, environment variables, settings of the framework, the git commit
-    label   the label of the capture, as in `capture(label=...)`; "" without one
+    label   the label of the capture, as in `capture(label=...)`; "" without a label
     is_whole  True if all operators of its steps were requested, with inputs and outputs
     """
 
@@ -93,11 +95,12 @@ class Run(NamedTuple):
 
 
 class LostRecords(NamedTuple):
-    """A run that has fewer records than it wrote, or a file of tensors that is missing or cut off.
+    """A loss in a run: its indexes lack records that it wrote, or a shard (file of tensors) is missing or cut off.
 
-    found, written  records of the run; of a shard: those whose tensors are there, and all that refer to it
-    shard           the file of tensors below the run; "" where records themselves are lost
-    size, needs     bytes that the shard has, None if it is missing, and up to where its last tensor goes
+    shard           path of the shard below the run's directory; "" if the indexes lack records
+    found, written  number of records in the indexes, and number of records that the run wrote; for a shard: number of
+                    records with a tensor that can be read, and number of records with a tensor in the shard
+    size, needs     for a shard: its size in bytes (None if it is missing), and the end of its last tensor in bytes
     """
 
     run: Path
@@ -109,21 +112,19 @@ class LostRecords(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """A sentence about it."""
+        """A sentence that describes the loss."""
         if not self.shard:
-            return (
-                f"{self.found} of the {self.written} records that were written are there: files are missing or cut off"
-            )
+            return f"only {self.found} of the {self.written} written records are left: files are missing or cut off"
         what = "is missing" if self.size is None else f"is cut off: it has {self.size} of at least {self.needs} bytes"
         return f"{self.shard} {what}; the tensors of {counted(self.written - self.found, 'record')} are lost"
 
 
 class ShardUse(NamedTuple):
-    """The use of a shard by the records of an index.
+    """The use of a shard (file of tensors) by the records of indexes.
 
-    records  that have tensors in it
-    end      of the last tensor
-    behind   number of records that end after `offset`
+    records  number of records with a tensor in the shard
+    end      end of the last of these tensors, in bytes
+    behind   a function from a file size to the number of records with a tensor that ends behind it
     """
 
     records: int
@@ -132,24 +133,24 @@ class ShardUse(NamedTuple):
 
 
 class Indexed(NamedTuple):
-    """The content of the indexes of a run: the number of records, and the shards that they refer to."""
+    """The content of the indexes of a run: the number of records, and the use of each shard by its absolute path."""
 
     records: int
     shards: Mapping[Path, ShardUse]
 
 
 def find_lost_records(run: Run, read_indexes: Optional[Callable[[Path], Indexed]] = None) -> list[LostRecords]:
-    """Return the lost records of a run; empty if there are none, or their number is unknown. A line is a record.
+    """Return the losses of a run; an empty list if nothing is lost, or if the number of written records is unknown.
 
-    No tensor is read: a shard must be as long as its last tensor needs.
+    Each line of an index counts as a record. No tensor is read: a shard is cut off if it ends before its last tensor.
 
-    read_indexes: returns the content of the indexes below a directory; by default they are read
+    read_indexes: a function from a run's directory to the content of its indexes; by default the files are read
     """
     if run.records is None:
         return []
     try:
         indexed = (read_indexes or _read_indexes)(run.path)
-    except OSError:  # a file that cannot be opened is an unreadable record already
+    except OSError:  # not counted as a loss, because an index that cannot be opened is listed as an unreadable record
         return []
     lost = [LostRecords(run.path, indexed.records, run.records)] if indexed.records < run.records else []
     for path, use in sorted(indexed.shards.items()):
@@ -157,7 +158,7 @@ def find_lost_records(run: Run, read_indexes: Optional[Callable[[Path], Indexed]
             size: Optional[int] = regular_status(path, follow_links=False).st_size
         except FileNotFoundError:
             size = None
-        except OSError:  # as above
+        except OSError:  # neither is a shard that cannot be accessed
             continue
         if size is None or size < use.end:
             readable = 0 if size is None else use.records - use.behind(size)
@@ -174,7 +175,7 @@ def _read_indexes(root: Path) -> Indexed:
 
     records = 0
     ends: dict[Path, array[int]] = {}
-    # The files are listed here, after the manifest was read: of a complete run all of them are written.
+    # The manifest was read before the files are listed here: if it says that the run is complete, all files exist.
     for directory, names in walked(root):
         if INDEX in names:
             of_step: dict[bytes, array[int]] = {}
@@ -189,11 +190,11 @@ def _read_indexes(root: Path) -> Indexed:
 
 
 def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield parts of a file that end with a line, then the unfinished last line."""
+    """Yield parts of a file that end with a whole line, then the unfinished last line. Stop at a zero byte."""
     unfinished = b""
     for part in iter(lambda: file.read(_PART), b""):
         if b"\0" in part:
-            # A hole, as of a disk that lost what was written last: no text goes on behind it.
+            # A hole, as a disk leaves it that lost the latest writes. The text after it is not read.
             yield (unfinished + part[: part.index(0)]).rpartition(b"\n")[0] + b"\n"
             return
         head, newline, tail = part.rpartition(b"\n")
@@ -201,7 +202,7 @@ def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
             yield unfinished + head + newline
             unfinished = tail
         else:
-            # A line longer than a part is no record, and may be a hole of any size.
+            # A line that is longer than a part is no record. It is shortened, so that it does not fill the memory.
             unfinished = (unfinished + tail)[:_PART]
     yield unfinished
 
@@ -211,12 +212,12 @@ def _use_of(ends: array[int]) -> ShardUse:
 
 
 def runs_above(directory: Path) -> Iterable[Path]:
-    """Return the parents of an opened directory that may be the directory of its run."""
+    """Return the nearest parents of a directory or file: one of them may be the directory of its run."""
     return list(directory.absolute().parents)[:_LEVELS]
 
 
 def is_of_complete_run(path: Path) -> bool:
-    """Return True if a file belongs to a run that is complete. False without a manifest."""
+    """Return True if a file belongs to a complete run; False also if no manifest is found."""
     runs = map(read_run, runs_above(path))
     return any(run is not None and run.state is RunState.COMPLETE for run in runs)
 
@@ -297,7 +298,7 @@ def _notes(manifest: dict[str, Any]) -> Iterator[str]:
         yield f"the recording ended{where}: {str(ended.get('reason'))[:_LONGEST_REASON]}"
     elif until == "nonfinite" and manifest.get("state") in ("complete", "incomplete"):
         unknown = manifest.get("unknown")
-        besides = f"; {unknown} tensors could not be looked at" if type(unknown) is int and unknown else ""
+        besides = f"; {unknown} tensors could not be checked" if type(unknown) is int and unknown else ""
         yield f"no step produced NaN or Inf, as far as it was recorded{besides}"
 
 
@@ -325,13 +326,13 @@ def _read_run(root: Path, manifest: dict[str, Any]) -> Optional[Run]:
         return Run(
             root,
             RunState.UNKNOWN,
-            "the capture had not ended: it runs on another machine, or ended early there",
+            "its manifest is incomplete: the capture still runs on another machine, or ended early there",
             scene,
         )
     if _is_alive(pid):
-        return Run(root, RunState.RUNNING, f"the capture has not ended: process {pid} is there", scene)
+        return Run(root, RunState.RUNNING, f"the capture has not ended: process {pid} still runs", scene)
     reason = f"process {pid} is gone and did not complete its manifest: it was killed, or could not write"
-    return Run(root, RunState.ENDED, f"{reason}; what it completed can be read", scene)
+    return Run(root, RunState.ENDED, f"{reason}; the files that it completed can be read", scene)
 
 
 def _manifest(root: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Dialects of other packages: an error in one of them is reported with its name, and other files are still read."""
+"""Wrap the dialects of other packages: an error in such a dialect is reported with its name, and reading continues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger("ascend_dump")
 
 _T = TypeVar("_T")
 
-#: The fields by which records are sorted, with their types.
+#: The fields by which entries are sorted, with their types: a wrong type would make sorting fail.
 _FIELDS = {
     "run": (str, type(None)),
     "rank": (int, type(None)),
@@ -34,7 +34,7 @@ _FIELDS = {
 
 
 class ThirdPartyDialect:
-    """Wraps a `Dialect` of another package, for one opening of a dump."""
+    """A `Dialect` of another package. An exception in its `scan` becomes a warning, once per opening of a dump."""
 
     def __init__(self, name: str, inner: Any) -> None:
         if isinstance(inner, type) or not callable(getattr(inner, "scan", None)):
@@ -51,12 +51,14 @@ class ThirdPartyDialect:
             if not self._reported:
                 self._reported = True
                 log.warning(
-                    "the dialect %s failed in %s, its files there are not read: %r", self.name, directory.path, error
+                    "the dialect %s failed in %s, so its files in it are not read: %r", self.name, directory.path, error
                 )
             return [], set()
 
 
 class _ThirdPartyEntry(WrappedEntry):
+    """An entry of such a dialect: an exception in its `records` becomes a record with that error."""
+
     __slots__ = ("_dialect",)
 
     def __init__(self, inner: Entry, dialect: str) -> None:
@@ -89,6 +91,8 @@ class _ThirdPartyEntry(WrappedEntry):
 
 
 class _ThirdPartyLoader:
+    """A loader of such a dialect: exceptions other than those of ascend_dump become a ReadError."""
+
     def __init__(self, inner: Loader, dialect: str) -> None:
         self._inner, self._dialect = inner, dialect
 
@@ -119,7 +123,7 @@ def _failure(dialect: str, error: Exception, path: Any) -> ReadError:
     if isinstance(error, ReadError):
         return error
     return ReadError(
-        f"the dialect {dialect} could not read it: {error!r}",
+        f"the dialect {dialect} could not read this file: {error!r}",
         path=path,
         hint="report this to the authors of the package that registers the dialect; `ascend-dump doctor` names it",
     )

@@ -1,7 +1,7 @@
-"""The records of a dump as columns, made in one pass and without reading a tensor. Polars is the engine.
+"""Create the catalog of a dump: a polars table with a row per record. No tensor is read.
 
 Every field of Record is a column. After them come the columns that a comparison needs before it reads a tensor:
-`error`, the hash and the byte range of the tensor in the hashed bytes, the memory, and the recorded statistics.
+`error`, the hash, the byte range of the tensor in the hashed bytes, its memory address, and the recorded statistics.
 `_catalog_cache` stores large catalogs as Parquet.
 """
 
@@ -44,7 +44,8 @@ __all__ = [
 _TEXTS = ("op_type", "op_name", "io", "model", "run", "dtype", "format", "phase", "module", "source", "kernel", "path")
 _LISTS = ("shape", "stride", "stored_stride")
 _FLOATS = tuple(name for name in Statistics._fields if name not in COUNTS)
-#: The memory of a tensor, and the reasons for missing values, in host dumps.
+#: Attributes of records in the dump format that are columns, with their types: the hash and memory of a tensor, the
+#: reasons for missing values (`skipped`, `unmeasured`), and others.
 _OF_ATTRS = {
     "seq": "Int64",
     "hash": "String",
@@ -59,25 +60,24 @@ _OF_ATTRS = {
     "origin": "Boolean",
     "argument": "String",
 }
-#: `attrs` has the fields of a single dialect, as JSON; `placed_on` is the framework's name of the device of a host
-#: tensor;
-#: `nth` tells the runs of an operator apart where timestamps do not.
+#: The columns of a catalog. `attrs` has the remaining attributes as JSON. `placed_on` is the framework's name of the
+#: tensor's device, in the dump format only. `nth` numbers the executions of an operator if timestamps cannot.
 COLUMNS = (*FIELDS, "error", *_OF_ATTRS, "placed_on", *StoredView._fields, *Statistics._fields, "attrs", "nth")
-#: The path, which comes last of the fields, is a text in a catalog.
+#: All fields but the last one, the path, which a catalog has as text.
 _fields = attrgetter(*FIELDS[:-1])
 _NO_VIEW = (None,) * len(StoredView._fields)
 _NO_HOST = (None,) * (len(_OF_ATTRS) + 1) + _NO_VIEW
 _NO_STATISTICS = (None,) * len(Statistics._fields)
-#: The number of the file among those of the dump: a selection by names of files is one by these numbers.
+#: The column with the index of the record's file (entry) in the dump.
 ENTRY = "entry"
-#: Where in its file a record is, for `Entry.records_at`.
+#: The column with the record's position in its file, for `Entry.records_at`.
 PLACE = "place"
-#: Records that are turned into columns together.
+#: Number of records that are converted to columns at a time.
 ROWS = 8_192
 
 
 def polars_or_refuse(what: str) -> ModuleType:
-    """Return polars. Raises NotSupported with the package to install if it is missing."""
+    """Return the module polars. Raises NotSupported if it is not installed. what: the feature, for the message."""
     try:
         import polars
     except ImportError:
@@ -111,8 +111,10 @@ def schema() -> dict[str, Any]:
 
 
 def of_columns(columns: Mapping[str, Any], height: int) -> polars.DataFrame:
-    """Return a part of a catalog from the values of each column: a list or a Series, or one value for all rows; None:
-    null."""
+    """Return `height` rows of a catalog.
+
+    columns: by name a list or a Series, or one value for all rows. None and missing columns become null.
+    """
     import polars as pl
 
     types = schema()
@@ -136,12 +138,12 @@ def _series(name: str, values: list[Any], kind: Any) -> polars.Series:
 
     try:
         return pl.Series(name, values, dtype=kind, strict=True)
-    except UnicodeEncodeError:  # names of files may come with undecodable bytes in them
+    except UnicodeEncodeError:  # names of files may contain bytes that are not UTF-8
         from ascend_dump.dump_format import encodable
 
         return pl.Series(name, [None if value is None else encodable(value) for value in values], dtype=kind)
     except (TypeError, OverflowError, ValueError, pl.exceptions.PolarsError):
-        # A number that no column can hold is null in it; the record still has it.
+        # A number outside the range of its column's type becomes null. The record still has the number.
         return pl.Series(name, [_fitting(value, kind == pl.Float64) for value in values], dtype=kind, strict=False)
 
 
@@ -157,9 +159,9 @@ def _fitting(value: Any, real: bool) -> Any:
 
 
 def lists(name: str, distinct: Sequence[Optional[Sequence[int]]], where: Sequence[int]) -> polars.Series:
-    """Return a column of repeating lists of numbers; each distinct list is converted once.
+    """Return a column of lists of numbers, such as shapes, converting each distinct list only once.
 
-    where: for each row the index of its list
+    where: for each row the index of its list in `distinct`
     """
     import polars as pl
 
@@ -179,9 +181,10 @@ def _lists(name: str, values: list[Any]) -> polars.Series:
 def frames(
     entries: Iterable[tuple[int, Entry]], complete: Optional[Callable[[Record], None]] = None
 ) -> Iterator[polars.DataFrame]:
-    """Yield the records of numbered entries as columns, some thousand rows at a time.
+    """Yield the catalog of numbered entries in parts of a few thousand rows.
 
-    complete: called for each record before its row is made; then all entries are read by records.
+    complete: changes each record before its row is created. With it, `Entry.frames` is not used, because that creates
+    no records.
     """
     waiting: list[tuple[Any, ...]] = []
     for number, entry in entries:
@@ -208,19 +211,19 @@ def frames(
 
 
 def of_records(records: Sequence[Record], positions: Sequence[int]) -> polars.DataFrame:
-    """Some records of one file and their places in it as columns, without the number of that file."""
+    """Return catalog rows for records of one file, with their positions in PLACE. ENTRY is 0 and has to be replaced."""
     return _frame([_row(record, 0, position) for record, position in zip(records, positions)])
 
 
 def _frame(rows: Sequence[tuple[Any, ...]]) -> polars.DataFrame:
-    """Rows of `_row` as columns; a column without a value costs nothing more."""
+    """Convert rows of `_row` to columns. Columns without any value are not converted."""
     columns = zip((*COLUMNS, ENTRY, PLACE), zip(*rows))
     nothing = (None,) * len(rows)
     return of_columns({name: None if values == nothing else list(values) for name, values in columns}, len(rows))
 
 
 def _row(record: Record, number: int, position: int) -> tuple[Any, ...]:
-    """Return the values of COLUMNS, the number of the file, and the position in it."""
+    """Return the values of COLUMNS, ENTRY and PLACE for a record."""
     attrs = record.attrs
     host: tuple[Any, ...] = _NO_HOST
     if "storage" in attrs and "hash" in attrs:
@@ -241,7 +244,7 @@ def _row(record: Record, number: int, position: int) -> tuple[Any, ...]:
 
 
 def _statistics(record: Record) -> Optional[Statistics]:
-    """Return the recorded statistics; none are computed."""
+    """Return the recorded statistics of a record; None if it has none. Statistics are never computed here."""
     try:
         return record.recorded_statistics()
     except AscendDumpError:
@@ -253,7 +256,7 @@ def narrowed(
     texts: Sequence[tuple[str, Callable[[str], bool]]],
     numbers: Sequence[tuple[str, Steps]],
 ) -> polars.LazyFrame:
-    """Return the rows of a selection. A broken record stays unless its known fields exclude it."""
+    """Return the rows that match all tests of a `select`. Unreadable records stay unless a known field excludes it."""
     import polars as pl
 
     broken = pl.col("error").is_not_null()
@@ -274,8 +277,8 @@ def narrowed(
 def filtered(frame: polars.LazyFrame, rows: Sequence[polars.Expr]) -> polars.LazyFrame:
     """Return the rows for which all expressions are true.
 
-    Raises NotSupported if no row is left because a column of statistics is null in all rows, although there are
-    elements to count: nothing was computed, and an empty result would look like an answer.
+    Raises NotSupported if the result is empty because the dump recorded no statistics: an expression uses a column of
+    statistics that is null in all rows, although some tensor has elements. An empty result would look like an answer.
     """
     import polars as pl
 
@@ -284,7 +287,7 @@ def filtered(frame: polars.LazyFrame, rows: Sequence[polars.Expr]) -> polars.Laz
     used = [name for name in Statistics._fields if name in named]
     if not used or selected.head(1).collect().height:
         return selected
-    # Where all elements are NaN there is no largest one; of no elements nothing is known.
+    # Tensors that could have a value in these columns. If all elements are NaN, or there is none, all are null.
     countable = pl.col("error").is_null() & (pl.col("count").is_null() | (pl.col("count") > pl.col("nan").fill_null(0)))
     count, *counts = frame.select(countable.sum(), *(pl.col(name).count() for name in used)).collect().row(0)
     missing = [name for name, number in zip(used, counts) if not number]
@@ -298,7 +301,7 @@ def filtered(frame: polars.LazyFrame, rows: Sequence[polars.Expr]) -> polars.Laz
 
 
 def shards_of(frame: polars.LazyFrame) -> Iterator[tuple[str, ShardUse]]:
-    """Yield the paths of shards that records refer to, and the use of each."""
+    """Yield the path of each shard (file of tensors) that records refer to, and its use."""
     import polars as pl
 
     end = (pl.col("blob") + pl.col("blob_nbytes")).alias("end")

@@ -1,4 +1,4 @@
-"""Find the source lines of operators in graph files of torchair next to a dump."""
+"""Find an operator's line of the program and its node of PyTorch's graph, in torchair's graph files next to a dump."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MODEL = re.compile(r"graph_(\d{1,9})", re.ASCII)
 
 
 class _GraphNames(NamedTuple):
-    """Lines of the program and nodes of PyTorch's graph, by names of operators."""
+    """The content of a graph file, by the names of operators: lines of the program, and nodes of PyTorch's graph."""
 
     lines: dict[str, str]
     nodes: dict[str, str]
@@ -34,7 +34,7 @@ class Sources:
 
     def __init__(self, files: Iterable[Path]) -> None:
         named = [(parsed, path) for path in files for parsed in (parse_graph_file(path.name),) if parsed is not None]
-        # Later entries replace earlier ones: optimized graphs after original ones, the last run last.
+        # Later files of the same graph replace earlier ones below: the optimized graph of the last run is used.
         named.sort(key=lambda pair: (pair[0].kind == "optimized", pair[0].time))
         self._files = {(parsed.id, parsed.rank): path for parsed, path in named}
         self._known: dict[Path, _GraphNames] = {}
@@ -43,12 +43,15 @@ class Sources:
         return bool(self._files)
 
     def find(self, record: Record) -> Optional[str]:
-        """`file:line` of the program for the record's operator, by its name in GE or in PyTorch's graph."""
+        """Return `file:line` of the program for the operator of a record; None if it is unknown.
+
+        The operator's name may be the one in GE's graph or the one in PyTorch's graph.
+        """
         names = self._names_of(record)
         return None if names is None else names.lines.get(record.op_name)
 
     def node_of(self, record: Record) -> Optional[str]:
-        """Return the node of PyTorch's graph from which the record's operator was made."""
+        """Return the node of PyTorch's graph from which the operator of a record was made; None if it is unknown."""
         names = self._names_of(record)
         return None if names is None else names.nodes.get(record.op_name)
 
@@ -61,14 +64,14 @@ class Sources:
         return self._known[path]
 
     def graph_of(self, record: Record) -> Optional[Path]:
-        """Return the graph file to which the record's operator belongs."""
+        """Return the file of the graph with the operator of a record; None if it is unknown."""
         rank = record.rank or 0
         model = _MODEL.fullmatch(record.model or "")
         if model is not None:
             return self._files.get((int(model[1]), rank))
         if record.model is not None:
             return None
-        # Without the name of a model the answer is certain only if there is a single graph.
+        # If the record has no model, the graph is certain only if the rank has a single one.
         paths = [path for (_, of_rank), path in self._files.items() if of_rank == rank]
         return paths[0] if len(paths) == 1 else None
 
@@ -85,7 +88,7 @@ def _read(path: Path) -> _GraphNames:
                 last[operator.fx] = operator.node.name
     except ReadError as error:
         log.debug("%s", error)
-    # Of several operators made from a node, the last one computes its value.
+    # If several operators were made from a node, the last one computes its value.
     names.nodes.update((name, node) for node, name in last.items())
     return names
 
@@ -96,8 +99,10 @@ def is_graph_file(name: str) -> bool:
 
 
 def graphs_beside(root: Path) -> list[Path]:
-    """Return the graph files in the parent directory of `root`: torchair and GE write to the working directory by
-    default."""
+    """Return the graph files of torchair and GE in the parent directory of `root`.
+
+    By default they write graphs to the working directory, which is often the parent of the dump.
+    """
     try:
         above = root.absolute().parent
         return [above / name for name in children(above)[1] if is_graph_file(name) or is_ge_graph(name)]

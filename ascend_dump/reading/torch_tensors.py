@@ -1,4 +1,4 @@
-"""Recorded values as tensors of PyTorch."""
+"""Convert recorded values to tensors of PyTorch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 __all__ = ["as_torch"]
 
-#: Integers of the same size, through which PyTorch gets the bytes of types that numpy does not have.
+#: Integer types by their size in bytes. Types that numpy lacks are passed to PyTorch as integers of the same size.
 _WORDS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
 
 def as_torch(array: np.ndarray[Any, Any], *, writable: bool) -> Any:
-    """Return the same values as a tensor; a copy if `writable`, else it shares the memory of the array.
+    """Return a tensor of PyTorch with the values of an array: a copy if `writable`, else it shares the array's memory.
 
     Raises FrameworkMissing without PyTorch, NotSupported for a type that PyTorch lacks.
     """
@@ -34,14 +34,14 @@ def as_torch(array: np.ndarray[Any, Any], *, writable: bool) -> Any:
         array = np.array(array)
     name = array.dtype.name
     torch_dtype = None
-    if array.dtype.isbuiltin != 1:  # a type of ml_dtypes; numpy calls some of them floats
+    if array.dtype.isbuiltin != 1:  # a type of ml_dtypes; `dtype.kind` cannot tell, because numpy calls some floats
         torch_dtype = getattr(torch, name, None)
         if torch_dtype is None or array.dtype.itemsize not in _WORDS or not isinstance(torch_dtype, torch.dtype):
             raise NotSupported(f"PyTorch has no type {name}", hint="use numpy(), and convert the values")
         array = array.view(_WORDS[array.dtype.itemsize])
     try:
         with warnings.catch_warnings():
-            # PyTorch has no read-only tensors.
+            # PyTorch has no read-only tensors and warns about read-only arrays.
             warnings.filterwarnings("ignore", message="The given NumPy array is not writ", category=UserWarning)
             tensor = torch.from_numpy(array)
     except TypeError:

@@ -1,4 +1,4 @@
-"""Statistics of tensors: the value type, and functions that compute it."""
+"""Statistics of tensors: the value type `Statistics`, and the functions that compute it."""
 
 from __future__ import annotations
 

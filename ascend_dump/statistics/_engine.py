@@ -1,4 +1,4 @@
-"""Compute statistics: choose the engine, split the array into blocks, and run them on threads."""
+"""Compute statistics: choose numba or numpy, split the array into blocks, and process them on several threads."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ log = logging.getLogger("ascend_dump")
 
 _Result = TypeVar("_Result")
 
-#: A few threads use the full memory bandwidth; the other processors are left to the program.
+#: Maximum number of threads. A few of them use the full memory bandwidth; other processors are left to the program.
 _MOST_THREADS = 4
-#: Smaller parts are not worth a thread.
+#: Minimum size of a part in bytes, so that starting a thread pays off.
 _PART_BYTES = 8 << 20
-#: More parts than threads, so that a busy processor does not delay the result.
+#: Parts per thread. There are more parts than threads, so that one slow processor does not delay the result.
 _PARTS_PER_THREAD = 4
-#: Parts begin at multiples of this, so that they have complete blocks and complex elements.
+#: The number of words in a part is a multiple of this, so that parts have complete blocks and complex elements.
 _PART_STEP = 1 << 11
 
-#: The most common types in training.
+#: The types that are most common in training.
 _COMMON = ("float32", "bfloat16", "float16", "float64", "int64", "int32", "bool")
 
 _numba_tried = False
-#: None before it is loaded, and if it cannot be used.
+#: The engine of numba; None before it is loaded, and if it cannot be used.
 _numba: Optional[Engine] = None
 _numba_error: Optional[Exception] = None
 
@@ -53,12 +53,12 @@ def statistics(
 ) -> Statistics:
     """Compute the statistics of an array of any shape, memory order, alignment and byte order, without copying it.
 
-    engine: "numba", "numpy", or None: numba if it is available and there are enough elements to be worth loading it.
-    Counts and extremes of both are the same; mean and l2norm agree to about 1e-12 of the mean magnitude and of the
-    norm.
-    threads: the most threads for a large array, including the calling one; None for up to four.
-    optional: names of statistics that are computed on request only ("variance", "skewness", "kurtosis"), in a second
-    pass; those that they need are computed too.
+    engine: "numba", "numpy", or None: numba if it is available, and if the array is large enough to be worth loading
+    it. Both return the same counts, maximum and minimum. Their means agree to about 1e-12 of the mean magnitude, their
+    l2norms to about 1e-12.
+    threads: maximum number of threads for a large array, including the calling thread; None: four.
+    optional: names of statistics that are computed only on request, in a second pass ("variance", "skewness",
+    "kurtosis"). Optional statistics that these are computed from are included.
 
     dtypes: float16/32/64, integers of 8 to 64 bits, bool, complex64/128, and from ml_dtypes bfloat16, the floats of
     8, 6 and 4 bits, the integers of 1, 2 and 4 bits, and complex32 and bcomplex32.
@@ -113,18 +113,21 @@ def statistics(
 def _with_optional(
     computed: Statistics, array: np.ndarray, layout: Layout, engine: Engine, added: tuple[Statistic, ...]
 ) -> Statistics:
-    """Add statistics that are computed from sums over the deviations from the mean."""
+    """Return `computed` with the optional statistics `added`, which are sums over deviations from the mean.
+
+    They are NaN if an element is not finite.
+    """
     highest, lowest, mean = computed.max, computed.min, computed.mean
     values: dict[str, Any] = {entry.name: math.nan for entry in added}
     if highest is None or lowest is None or mean is None or not all(map(math.isfinite, (highest, lowest, mean))):
         return computed._replace(**values)
-    # Fourth powers of larger types can exceed float64.
+    # Fourth powers of float64 elements can exceed float64, so their elements are scaled by a power of two.
     is_wide = layout.kind in ("float", "complex") and layout.word.itemsize == 8
     exponent = math.frexp(max(abs(highest), abs(lowest)))[1] if is_wide else 0
     center = math.ldexp(mean, -exponent)
     sums = [engine.sum_of(entry) for entry in added]
     totals: list[list[float]] = []
-    # Of equal elements there is nothing to add; rounding of the mean would make deviations.
+    # If all elements are equal, the sums are 0. Computing them would add the rounding error of the mean.
     with np.errstate(all="ignore"):
         for words in chunks(array, layout) if highest > lowest else ():
             chunk = widen(layout, words, -exponent)
@@ -136,11 +139,11 @@ def _with_optional(
 
 
 def warm_up(dtypes: Iterable[Union[str, np.dtype[Any], type]] = _COMMON, optional: Iterable[str] = ()) -> str:
-    """Load numba, and compile the kernels for these dtypes and optional statistics or load them from numba's cache.
+    """Load numba, and compile the kernels for these dtypes and optional statistics, or load them from numba's cache.
 
-    Otherwise this happens in the first call for a dtype: about a second per dtype the first time on a machine, some
-    hundredths later. Returns the engine that `statistics` will use, "numba" or "numpy". Raises ConfigError (AD101) for
-    dtypes that have no statistics; a failure of numba is only logged, as a warning.
+    Without this, the first `statistics` of a dtype does it: it takes about a second per dtype the first time on a
+    machine, and some hundredths of a second later. Returns the engine that `statistics` will use, "numba" or "numpy".
+    Raises ConfigError (AD101) for dtypes that have no statistics. A failure of numba is only logged, as a warning.
     """
     layouts = [layout_of(dtype_named(each)) for each in dtypes]
     engine = _choose(None)
@@ -156,7 +159,7 @@ def warm_up(dtypes: Iterable[Union[str, np.dtype[Any], type]] = _COMMON, optiona
 
 
 def is_ready(dtype: np.dtype[Any], optional: Iterable[str] = ()) -> bool:
-    """Return True if `statistics` of a dtype compiles nothing: numba has compiled its kernels, or cannot be used.
+    """Return True if `statistics` of a dtype does not have to compile: its kernels are compiled, or numba is unusable.
 
     Raises ConfigError (AD101) for a dtype that has no statistics.
     """
@@ -165,7 +168,7 @@ def is_ready(dtype: np.dtype[Any], optional: Iterable[str] = ()) -> bool:
 
 
 def compiled(layout: Layout) -> Optional[Callable[[np.ndarray], Any]]:
-    """Return the kernel for a layout, if numba has compiled it; else None. Compiles nothing."""
+    """Return numba's kernel for a layout if it is compiled already; else None."""
     return _numba.scanner(layout) if _numba is not None and _numba.is_ready(layout, ()) else None
 
 
@@ -202,7 +205,7 @@ def _load() -> None:
             _numba = NUMBA
         except Exception as error:  # a broken installation raises anything
             _numba_error = error
-            # No warning if it is not installed: it is an extra.
+            # There is no warning if numba is not installed, because it is an optional dependency.
             if not (isinstance(error, ModuleNotFoundError) and error.name in ("numba", "llvmlite")):
                 _warn(error)
         finally:
@@ -223,7 +226,7 @@ def _give_up(error: Exception, engine: Optional[str]) -> None:
 
 def _warn(error: Exception) -> None:
     log.warning(
-        "numba cannot compute statistics (%s: %s); numpy does, with the same results but several times slower. "
+        "numba cannot compute statistics (%s: %s): numpy is used instead, which is several times slower. "
         "Repair or uninstall numba, or set NUMBA_CACHE_DIR to a directory that can be written.",
         type(error).__name__,
         str(error).strip().splitlines()[0] if str(error).strip() else "no message",
@@ -231,12 +234,12 @@ def _warn(error: Exception) -> None:
 
 
 def _scan(array: np.ndarray, layout: Layout, engine: Engine, most: int) -> list[Any]:
-    """Return the result of the engine for each block."""
+    """Return the engine's result for each block of the array. most: the maximum number of threads."""
     scan = engine.scanner(layout)
     block = engine.block
     if scan is None:
         scan, block = NUMPY.scanner(layout), NUMPY.block
-    assert scan is not None, "numpy scans everything"
+    assert scan is not None, "numpy has a scanner for every layout"
     flat = flatten(array, layout)
     if flat is None:
         return [scan(words) for words in chunks(array, layout)]
@@ -250,10 +253,10 @@ def _scan(array: np.ndarray, layout: Layout, engine: Engine, most: int) -> list[
 
 
 def _over_parts(task: Callable[[np.ndarray], _Result], flat: np.ndarray, most: int) -> list[_Result]:
-    """Run a task that releases the GIL on the parts of an array, on `most` threads including this one.
+    """Call `task`, which has to release the GIL, for each part of an array on up to `most` threads including this one.
 
-    The threads end with the call, because a thread pool could hang in a forked process. Each thread takes the next part
-    when it has finished one. The results are in any order.
+    Each thread takes the next part when it has finished one, so the results are in any order. The threads end with the
+    call: a pool of threads could hang in a forked process.
     """
     threads = min(most, _cpus(), flat.nbytes // _PART_BYTES)
     if threads < 2:
@@ -272,13 +275,13 @@ def _over_parts(task: Callable[[np.ndarray], _Result], flat: np.ndarray, most: i
                 except IndexError:
                     return  # no parts are left
                 results.append(task(part))
-        except BaseException as error:  # raised by the calling thread when all threads have ended
+        except BaseException as error:  # the calling thread raises it again after all threads have ended
             failures.append(error)
             parts.clear()
 
     helpers = [threading.Thread(target=work, name="ascend_dump-statistics") for _ in range(threads - 1)]
     started = []
-    # No thread can be started while the interpreter exits.
+    # Starting a thread raises RuntimeError while the interpreter exits; then this thread processes all parts.
     with contextlib.suppress(RuntimeError):
         for helper in helpers:
             helper.start()

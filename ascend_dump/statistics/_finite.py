@@ -10,7 +10,8 @@ from ascend_dump.statistics._layout import CHUNK
 
 __all__ = ["surely_finite"]
 
-#: Bits of the exponent: all are set in NaN and Inf only.
+#: By dtype: the word as which elements are read, and the mask of its exponent. Only in NaN and Inf all bits of it are
+#: set.
 _EXPONENTS = {
     "float16": ("u2", 0x7C00),
     "bfloat16": ("u2", 0x7F80),
@@ -22,8 +23,11 @@ _EXPONENTS = {
 
 
 def surely_finite(array: np.ndarray[Any, Any]) -> bool:
-    """Return True if certainly no element is NaN or Inf. False for other types of floats and arrays that are not
-    contiguous, which are not checked."""
+    """Return True if no element is NaN or Inf.
+
+    Arrays that are not contiguous or not of native byte order, and types without an entry in `_EXPONENTS`, are not
+    checked: the result is False.
+    """
     if array.dtype.kind in "biu":
         return True
     bits = _EXPONENTS.get(array.dtype.name)

@@ -1,12 +1,14 @@
 """Compiled statistics of floats and integers: one pass over memory, in blocks that fit the first-level cache.
 
-IEEE floats are ordered as their bits: as signed integers the largest pattern is the largest positive number; as
-unsigned integers the largest is the most negative number, and the smallest is the positive number closest to zero, or
-the negative one if there is no positive number. So three integer reductions and two counts of zeros find the extremes
-without widening, and only a block with NaN or Inf is read again. Sums are widened to float64 in registers.
+The maximum and minimum are found without converting the elements, because the bits of IEEE floats are ordered: read as
+signed integers, the largest pattern is the largest positive number. Read as unsigned integers, the largest pattern is
+the most negative number, and the smallest is the positive number closest to zero (if there is no positive number, the
+negative number closest to zero). So three integer reductions and two counts of zeros are enough, and only a block with
+NaN or Inf is read again. Sums are computed in float64.
 
-Every kernel takes the words of one contiguous non-empty array, releases the GIL and runs on the calling thread only:
-numba's own threads abort the process if two threads start them at once.
+A word is an element read as an unsigned integer. Every kernel takes the words of one contiguous non-empty array,
+releases the GIL and runs on the calling thread only: numba's own threads abort the process if two threads start them at
+the same time.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ def _add_block(values: Any) -> Any:
     return total, squares
 
 
-# Inlined, because a shift by a constant takes half the time of a shift by a variable.
+# Inlined, so that `shift` becomes a constant: shifting by a constant takes half the time of shifting by a variable.
 @inner(inline=True)
 def _widen_block(words: Any, wide: Any, shift: Any, mask: Any) -> None:
     for i in range(words.size):
@@ -76,7 +78,7 @@ def _reduce_block(words: Any, lowest: Any, sign: Any) -> Any:
 
 @inner()
 def _reduce_nonfinite(words: Any, lowest: Any, sign: Any, infinity: Any) -> Any:
-    """Return the results of `_reduce_block` without NaN, and the number of NaN, +Inf and -Inf."""
+    """Return the three extremes of `_reduce_block` over the words except NaN, and the number of NaN, +Inf and -Inf."""
     magnitude = like(sign - like(1, sign), sign)
     top = lowest
     high = like(0, sign)
@@ -100,8 +102,13 @@ def _reduce_nonfinite(words: Any, lowest: Any, sign: Any, infinity: Any) -> Any:
 def _scan_floats(
     words: Any, values: Any, lowest: Any, sign: Any, infinity: Any, shift: Any, mask: Any, scale: float
 ) -> Any:
-    """Scan the words of the floats `values`; if `values` is empty, words are the upper part of float32."""
-    # Widening in memory in the first-level cache is faster than in registers.
+    """Return the fields of `Partial` for an array of floats.
+
+    words: the elements as unsigned integers. values: the same elements as floats of 32 or 64 bits; empty for 16-bit
+    types, which are converted to float32: the word is shifted left by `shift` and masked by `mask`, and the result is
+    multiplied by `scale`. lowest, sign, infinity: the smallest signed word, the sign bit, and the pattern of +Inf
+    """
+    # Converting a block into a buffer in the first-level cache is faster than converting in registers.
     wide = np.empty(0 if values.size else BLOCK, dtype=np.int32)
     top = lowest
     high = like(0, sign)
@@ -161,7 +168,8 @@ def _extreme(word: Any, sign: Any, infinity: Any, shift: Any, mask: Any, scale: 
 
 @kernel
 def scan_float16(words: Any) -> Any:
-    # As float32 times 2**-112: exact for subnormals too. NaN and Inf become finite, but they are counted.
+    # The bits are moved to those of a float32, which is then 2**-112 times the value; this is exact for subnormals
+    # too. NaN and Inf become finite in the sums, but they are counted, so the sums are not used.
     return _scan_floats(
         words,
         np.empty(0, dtype=np.float32),
@@ -240,7 +248,7 @@ def _integer_block(words: Any) -> Any:
 
 @inner()
 def _add_halves(words: Any) -> Any:
-    """Sum the high and the low 32 bits separately, so that neither sum exceeds 64 bits."""
+    """Return the sums of the high and of the low 32 bits. They are separate, so that neither sum exceeds 64 bits."""
     high = 0
     low = 0
     for i in range(words.size):
@@ -273,7 +281,7 @@ def scan_integers(words: Any) -> Any:
 
 @kernel
 def count_bytes(words: Any) -> Any:
-    # Four histograms, because in one equal neighbours would wait for each other's store.
+    # Four histograms: with a single one, equal neighbouring bytes would have to wait for each other's store.
     counts = np.zeros((4, 256), dtype=np.uint32)
     whole = words.size - words.size % 4
     for i in range(0, whole, 4):

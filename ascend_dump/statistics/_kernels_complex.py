@@ -1,6 +1,6 @@
-"""Compiled statistics of complex64: those of the magnitude, with NaN and Inf counted per element.
+"""Compiled statistics of complex64. They are computed from magnitudes; NaN and Inf are counted per element.
 
-The kernel takes two words per element; see `_kernels` for the rules of kernels.
+An element is two words, the real and the imaginary part; see `_kernels` for the rules of kernels.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ascend_dump.statistics.numba_primitives import BLOCK, as_float, inner, kern
 __all__ = ["scan_complex64"]
 
 
-# Called without NaN, so that the extremes of squared magnitudes can be vectorised too.
+# Only called for blocks without NaN. The flag `nnan` says so to the compiler, which can then vectorise min and max.
 @inner({"reassoc", "contract", "nnan", "nsz"})
 def _add_complex_block(words: Any) -> Any:
     total = 0.0
@@ -24,7 +24,7 @@ def _add_complex_block(words: Any) -> Any:
     for i in range(0, words.size, 2):
         real = as_float(words[i], np.int32(0), np.int32(-1))
         imaginary = as_float(words[i + 1], np.int32(0), np.int32(-1))
-        # Both products are exact, so fusing them changes nothing.
+        # Both products are exact in float64, so a fused multiply-add gives the same result.
         square = real * real + imaginary * imaginary
         total += np.sqrt(square)
         squares += square

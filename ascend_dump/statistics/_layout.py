@@ -1,4 +1,7 @@
-"""The layout of the elements of each dtype, and iteration over the words of an array without copying it."""
+"""Describe how kernels read each dtype, and iterate over the words of an array without copying it.
+
+A word is an element (or a part of a complex element) read as an unsigned integer.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,17 @@ from ascend_dump.statistics._table import Statistic
 
 __all__ = ["CHUNK", "Engine", "Layout", "Table", "chunks", "flatten", "layout_of"]
 
-#: Elements per chunk of an array that is not one aligned native block; fits the second-level cache.
+#: Elements per chunk (see `chunks`). A chunk fits into the second-level cache.
 CHUNK = 1 << 16
 
 
 class Table(NamedTuple):
-    """The values of the 256 patterns of a one-byte element.
+    """The values of a one-byte type. A pattern is one of the 256 values of the byte.
 
     values      the values of `patterns`: int64 for integers and bool, float64 for floats
-    patterns    the patterns that are not NaN, by increasing value
-    poszero, negzero   the patterns of +0 and -0
-    finite      no pattern is NaN or Inf
+    patterns    the patterns that are not NaN, sorted by value
+    poszero, negzero   the patterns of +0 and of -0
+    finite      True if the type has no NaN and no Inf
     lookup      the values of all patterns, as float64
     """
 
@@ -35,12 +38,12 @@ class Table(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The representation of a dtype in kernels.
+    """The description of a dtype for kernels.
 
     name      "float32", "bfloat16", "int64", "complex64", "bool", …; "table" for every other one-byte dtype
     kind      "float", "integer", "complex" or "table"
-    word      the dtype as which the elements are read; a complex element is two words
-    table     the values of a one-byte dtype; else None
+    word      the dtype of words, which the kernels read; a complex element is two words
+    table     for a one-byte dtype: its values; else None
     """
 
     name: str
@@ -50,14 +53,14 @@ class Layout(NamedTuple):
 
 
 class Engine(NamedTuple):
-    """An implementation of statistics.
+    """An implementation of statistics: numba or numpy.
 
-    block     the most words per call of a scanner
-    scanner   returns the function that reduces a block of words of a layout to a `Partial`, or to 256 counts for
-              one-byte elements; None if this engine has none
-    sum_of    returns the function that sums a chunk for an optional statistic; compiles it
+    block     maximum number of words per call of a scanner
+    scanner   returns the scanner of a layout, or None if the engine has none. A scanner reduces a block of words to a
+              `Partial`, or for one-byte elements to the counts of the 256 patterns
+    sum_of    compiles and returns the function that computes the sum of a chunk for an optional statistic
     prepare   compiles the scanner of a layout
-    is_ready  the scanner, and the sums of optional statistics, are compiled
+    is_ready  returns True if the scanner of a layout and the functions for some optional statistics are compiled
     """
 
     block: int
@@ -75,7 +78,7 @@ _FLOATS = {
 }
 _COMPLEX = {"complex32": "float16", "bcomplex32": "bfloat16", "complex64": "float32", "complex128": "float64"}
 
-#: By scalar class: byte order does not matter here, and all user-defined dtypes have the same kind.
+#: The layouts by scalar class. The class is the same for both byte orders, and it tells types of ml_dtypes apart.
 _known: dict[type, Layout] = {}
 
 
@@ -93,11 +96,11 @@ def layout_of(dtype: np.dtype[Any]) -> Layout:
 def _describe(dtype: np.dtype[Any]) -> Layout:
     name = dtype.type.__name__
     if issubclass(dtype.type, np.bool_):
-        # numpy writes bools as 0 and 1, and reads every other value as True.
+        # numpy stores bools as 0 and 1, and treats every other byte as True.
         return Layout("bool", "table", np.dtype("u1"), table=_tabulate(np.minimum(np.arange(256), 1)))
-    # timedelta64 is a subclass of signed integers, but has another kind.
+    # The kind is tested too, because timedelta64 is a subclass of np.integer.
     if issubclass(dtype.type, np.integer) and dtype.kind in "iu":
-        # "int64" for both classes, long and longlong.
+        # numpy has two classes for int64, long and longlong. Both get the name "int64".
         native = np.dtype(f"{dtype.kind}{dtype.itemsize}")
         if native.itemsize > 1:
             return Layout(native.name, "integer", native)
@@ -134,10 +137,10 @@ def _tabulate(values: np.ndarray) -> Table:
 
 
 def flatten(array: np.ndarray, layout: Layout) -> Optional[np.ndarray]:
-    """Return the words of an array as one block without copying, in any order; None if it is not one block.
+    """Return the words of an array as a one-dimensional view, in memory order; None if its memory has gaps.
 
-    The block is one-dimensional, contiguous, aligned and of native byte order. An array that was transposed, or
-    reversed along all axes, is still one block.
+    None is also returned if the array is not aligned or not of native byte order. Transposed arrays, and arrays
+    reversed along some axes, have no gaps.
     """
     flags = array.flags
     if not (flags.aligned and array.dtype.isnative):
@@ -153,9 +156,9 @@ def flatten(array: np.ndarray, layout: Layout) -> Optional[np.ndarray]:
 
 
 def chunks(array: np.ndarray, layout: Layout) -> Iterator[np.ndarray]:
-    """Yield the words of any array in blocks of at most CHUNK elements, each valid until the next one.
+    """Yield the words of any array in chunks of at most CHUNK elements. A chunk is valid until the next one is yielded.
 
-    A block is a view if possible, else a copy in a small buffer that is reused.
+    A chunk is a view of the array if possible, else a copy in a small buffer that is used again for the next chunk.
     """
     flat = flatten(array, layout)
     if flat is not None:
@@ -163,9 +166,9 @@ def chunks(array: np.ndarray, layout: Layout) -> Iterator[np.ndarray]:
         for start in range(0, flat.size, size):
             yield flat[start : start + size]
         return
-    # For an unaligned array without axes the iterator of numpy 2.0 yields uninitialized memory.
+    # An axis is added, because the iterator of numpy 2.0 yields uninitialized memory for unaligned arrays without axes.
     array = array if array.ndim else array.reshape(1)
-    # Typed loosely because numpy's stubs misspell "contig".
+    # Typed as Any, because numpy's type stubs misspell "contig".
     flags: Any = [["readonly", "nbo", "aligned", "contig"]]
     walk: Any = np.nditer(array, ["external_loop", "buffered"], flags, order="K", buffersize=CHUNK)
     for block in walk:

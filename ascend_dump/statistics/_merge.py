@@ -1,4 +1,4 @@
-"""Combine the results of kernels for each block into the statistics of a tensor."""
+"""Combine the results that kernels return for the blocks of an array into the statistics of the array."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from ascend_dump.statistics._widen import widen
 
 __all__ = ["Partial", "combine", "combine_counts"]
 
-#: Below this, underflow may have changed a float64 sum of squares noticeably.
+#: In a sum of squares below this number, squares that underflowed may be missing: it is computed again, scaled.
 _SMALL_SQUARES = 1e-270
 
 
 class Partial(NamedTuple):
     """The result for one block. Kernels may return a plain tuple in this order.
 
-    maximum, minimum   of the elements that are not NaN; -Inf and +Inf if there are none
-    total, squares     sum of the elements and of their squares; meaningless if there is NaN or Inf
+    maximum, minimum   maximum and minimum of the elements that are not NaN; -Inf and +Inf if all are NaN
+    total, squares     sum of the elements, and sum of their squares; meaningless if an element is NaN or Inf
+    nan, …             number of NaN, +Inf, -Inf, +0 and -0
     """
 
     maximum: float
@@ -39,9 +40,10 @@ class Partial(NamedTuple):
 def combine(
     count: int, layout: Layout, partials: Sequence[Sequence[float]], array: Callable[[], np.ndarray]
 ) -> Statistics:
-    """Combine the results of all blocks of an array of `count` elements.
+    """Return the statistics of an array of `count` elements from the results of its blocks.
 
-    array  returns the array; called only if float64 sums overflowed or underflowed
+    array  a function that returns the array. It is called only if a float64 sum overflowed or underflowed, to compute
+           mean and l2norm again with scaled elements
     """
     if len(partials) == 1:
         maximum, minimum, total, squares, *counted = partials[0]
@@ -74,7 +76,10 @@ def combine(
 
 
 def combine_counts(table: Table, counts: np.ndarray) -> Statistics:
-    """Compute the statistics of one-byte elements from the counts of patterns: exact, rounded once."""
+    """Return the statistics of one-byte elements. Sums are exact, so mean and l2norm are rounded only once.
+
+    counts: how often each of the 256 patterns (values of the byte) occurs
+    """
     weights = counts[table.patterns]
     present = weights.nonzero()[0]
     weights = weights[present]
@@ -88,7 +93,7 @@ def combine_counts(table: Table, counts: np.ndarray) -> Statistics:
     if nan or posinf or neginf:
         mean, norm = _propagate(nan, posinf, neginf)
     else:
-        # Exact, since a product has at most 8 significant bits more than the count; fsum rounds the sum once.
+        # The products are exact: they have at most 8 significant bits more than the counts. fsum rounds the sum once.
         products = weights * values
         add: Callable[[list[float]], float] = sum if values.dtype.kind == "i" else math.fsum
         mean = add(products.tolist()) / count
@@ -109,6 +114,7 @@ def combine_counts(table: Table, counts: np.ndarray) -> Statistics:
 
 
 def _propagate(nan: int, posinf: int, neginf: int) -> tuple[float, float]:
+    """Return mean and l2norm of elements with NaN or Inf, given the number of NaN, +Inf and -Inf."""
     if nan:
         return math.nan, math.nan
     if posinf and neginf:
@@ -122,25 +128,26 @@ def _add(terms: Sequence[float]) -> float:
     try:
         return math.fsum(terms)
     except (OverflowError, ValueError):
-        # Overflow, or Inf of both signs: `combine` uses the counts or reads the array again.
+        # The sum overflowed, or has Inf of both signs. `combine` does not use it: if there are Inf, it returns
+        # the results of `_propagate`, else it reads the array again.
         return math.nan
 
 
-#: How the fields of `Partial` of several blocks become one.
+#: The function for each field of `Partial` that combines the values of several blocks.
 _REDUCTIONS: tuple[Callable[[Sequence[Any]], Any], ...] = (max, min, _add, _add, *[sum] * 5)
 
 
 def _signed(value: float, plus: bool) -> float:
-    """Return the value; a zero gets the given sign, so that the result does not depend on the order of elements."""
+    """Return the value. A zero gets the sign `plus`: which of +0 and -0 a maximum returns depends on their order."""
     if value == 0 and isinstance(value, float):
         return 0.0 if plus else -0.0
     return value
 
 
 def _scaled(array: np.ndarray, layout: Layout, maximum: float, minimum: float) -> tuple[float, float]:
-    """Compute mean and l2norm of finite elements whose sum or squares exceed float64, scaled by a power of two."""
+    """Return mean and l2norm of finite elements. They are scaled by a power of two, so that no sum overflows."""
     largest = max(abs(maximum), abs(minimum))
-    # The magnitude of a finite complex128 can be beyond float64; it is at most sqrt(2) times the largest float.
+    # 1025: the magnitude of a finite complex128 can exceed float64, by at most a factor of sqrt(2).
     exponent = math.frexp(largest)[1] if largest < math.inf else 1025
     totals, squares = [], []
     with np.errstate(all="ignore"):
@@ -150,5 +157,5 @@ def _scaled(array: np.ndarray, layout: Layout, maximum: float, minimum: float) -
             squares.append(float(np.multiply(values, values).sum()))
         mean = float(np.ldexp(math.fsum(totals) / array.size, exponent))
         norm = float(np.ldexp(math.sqrt(math.fsum(squares)), exponent))
-    # Rounding must not move the mean of equal elements beyond them, in particular not to Inf.
+    # Rounding may have moved the mean above the maximum or below the minimum, for equal elements even to Inf.
     return min(max(mean, minimum), maximum), norm

@@ -18,10 +18,10 @@ from ascend_dump.statistics.numba_primitives import kernel as compiled_later
 
 __all__ = ["NUMBA"]
 
-#: The most words per call: sums of this many integers do not overflow.
+#: Maximum number of words per call of a kernel: sums of so many integers do not overflow.
 _BLOCK = 1 << 30
 
-#: The kernel of each layout; other layouts are left to numpy.
+#: The kernels by the names of layouts; statistics of other layouts are computed by numpy.
 _KERNELS: dict[str, Any] = {
     "float16": kernels.scan_float16,
     "bfloat16": kernels.scan_bfloat16,
@@ -34,7 +34,7 @@ _KERNELS: dict[str, Any] = {
 }
 
 _compiled: set[tuple[Any, np.dtype[Any]]] = set()
-#: The compiled sums of optional statistics, by name.
+#: The compiled functions that compute the sums for optional statistics, by the statistic's name.
 _sums: dict[str, Callable[[np.ndarray, float], float]] = {}
 
 
@@ -48,7 +48,7 @@ def _is_ready(layout: Layout, added: tuple[Statistic, ...]) -> bool:
 
 
 def _prepare(layout: Layout) -> None:
-    """Compile the kernel for one word dtype, read-only or not, or load it from the cache."""
+    """Compile the kernel of a layout, or load it from numba's cache."""
     if _is_compiled(layout):
         return
     kernel = _KERNELS[layout.name]
@@ -58,7 +58,7 @@ def _prepare(layout: Layout) -> None:
 
 
 def _sum_of(entry: Statistic) -> Callable[[np.ndarray, float], float]:
-    """Return the compiled sum of an optional statistic."""
+    """Return the compiled function that computes the sum for an optional statistic; compile it if necessary."""
     if entry.name not in _sums:
         assert entry.kernel is not None, "only optional statistics have sums of their own"
         with compiling():
@@ -70,14 +70,15 @@ def _sum_of(entry: Statistic) -> Callable[[np.ndarray, float], float]:
 
 def _compile(kernel: Any, word: np.dtype[Any], *others: Any) -> None:
     announce_compiling(kernel, "statistics")
-    # Otherwise numba compiles a second version for writable arrays, which the one for read-only arrays accepts.
+    # Only a version for read-only arrays is compiled, which accepts writable arrays too. After `disable_compile`
+    # numba does not compile another version for these.
     kernel.disable_compile(False)
     kernel.compile((numba.types.Array(numba.from_dtype(word), 1, "C", readonly=True), *others))
     kernel.disable_compile()
 
 
 def _scanner(layout: Layout) -> Optional[Callable[[np.ndarray], Any]]:
-    """Return the function that reduces a block of words of this layout; None if numba has none."""
+    """Return the function that reduces a block of words of a layout to a `Partial`; None if numba has no kernel."""
     kernel = _KERNELS.get(layout.name)
     if kernel is None:
         return None

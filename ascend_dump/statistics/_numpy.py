@@ -1,4 +1,4 @@
-"""The numpy engine, used without numba, and as the reference in tests of numba."""
+"""The numpy engine. It is used if numba is missing or not loaded, and as the reference in tests of numba."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ascend_dump.statistics._widen import floats, magnitudes, widen
 
 __all__ = ["NUMPY"]
 
-#: Words of one chunk: its float64 values stay in the second-level cache.
+#: Maximum number of words per call: their float64 values fit into the second-level cache.
 _BLOCK = 1 << 15
 
 
 def _scanner(layout: Layout) -> Callable[[np.ndarray], Any]:
-    """Return the function that reduces a chunk of words to a `Partial`, or to 256 counts for one-byte elements."""
+    """Return the function that reduces words to a `Partial`, or for one-byte elements to the counts of 256 patterns."""
     if layout.name == "bool":
         return _count_bools
     if layout.kind == "table":
@@ -43,7 +43,7 @@ def _scan_floats(layout: Layout, words: np.ndarray) -> Partial:
         values = widen(layout, words)
         maximum, minimum = _extremes(values)
         if not (maximum < np.inf and minimum > -np.inf):
-            # NaN propagates to both extremes, so no mask is needed in the common case.
+            # Only reached with NaN or Inf: a NaN would make both extremes NaN.
             missing = np.isnan(values)
             nan = int(np.count_nonzero(missing))
             posinf = int(np.count_nonzero(values == np.inf))
@@ -61,7 +61,7 @@ def _scan_complex(layout: Layout, words: np.ndarray) -> Partial:
         nan = int(np.count_nonzero(missing))
         infinite = (np.isinf(parts[0::2]) | np.isinf(parts[1::2])) & ~missing
         values = magnitudes(layout, parts)
-        # hypot(Inf, NaN) is Inf.
+        # Elements with a NaN part are left out, because hypot(Inf, NaN) is Inf and not NaN.
         maximum, minimum = _extremes(values[~missing] if nan else values)
         # A magnitude may round to zero although its parts are not zero.
         zero = int(np.count_nonzero((parts[0::2] == 0) & (parts[1::2] == 0)))
@@ -74,7 +74,7 @@ def _scan_integers(words: np.ndarray) -> Partial:
 
 
 def _scan_wide_integers(words: np.ndarray) -> Partial:
-    # Halves, so that neither sum exceeds 64 bits.
+    # The high and the low 32 bits are added separately, so that neither sum exceeds 64 bits.
     half = words.dtype.type(32)
     high = int((words >> half).sum(dtype=words.dtype))
     low = int((words & words.dtype.type(0xFFFFFFFF)).sum(dtype=words.dtype))

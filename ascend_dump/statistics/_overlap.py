@@ -1,7 +1,7 @@
-"""Statistics of arrays whose elements share memory: broadcast arrays and sliding windows.
+"""Handle arrays whose elements share memory: broadcast arrays and sliding windows.
 
-A few bytes can represent more elements than could be read one by one, so each address is read once
-and counted as often as it is an element.
+A few bytes can represent more elements than could be read one by one. So each address is read once,
+and counted as often as an element is there.
 """
 
 from __future__ import annotations
@@ -12,13 +12,18 @@ import numpy as np
 
 __all__ = ["distinct"]
 
-#: Smaller arrays, and those with less overlap of windows, are read element by element.
+#: Minimum number of elements, and minimum average number of elements per address, of arrays that are handled this way.
+#: Others are read element by element.
 _SIZE = 1 << 20
 _OVERLAP = 16
 
 
 def distinct(array: np.ndarray) -> list[tuple[np.ndarray, int]]:
-    """Arrays without shared memory, and how often each counts; together they have the elements of `array`."""
+    """Return pairs (array, times) that together have the same elements as `array`.
+
+    Each array counts `times` times. Elements of an array do not share memory, except for small arrays and little
+    overlap.
+    """
     once: list[Any] = []
     times = 1
     if 0 in array.strides:
@@ -36,7 +41,7 @@ def distinct(array: np.ndarray) -> list[tuple[np.ndarray, int]]:
     if addresses * _OVERLAP > array.size:
         return [(array, times)]
     corner = forward[(0,) * forward.ndim + (Ellipsis,)]
-    # As a void type of the same size, because as_strided does not support all dtypes.
+    # The elements are viewed as a void type of the same size, because as_strided does not support all dtypes.
     raw = np.lib.stride_tricks.as_strided(
         corner.view(f"V{array.itemsize}"), (addresses,), (array.itemsize,), writeable=False
     )
@@ -47,13 +52,14 @@ def distinct(array: np.ndarray) -> list[tuple[np.ndarray, int]]:
 
 
 def _count(shape: tuple[int, ...], steps: list[int], addresses: int) -> np.ndarray:
-    """Return the number of elements at each address."""
+    """Return the number of elements at each address. steps: the strides in elements."""
     weights = np.zeros(addresses, dtype=np.int64)
     weights[0] = 1
     reach = 1
     for n, step in zip(shape, steps):
         if n > 1:
-            # The sum of n copies, each shifted by one step, as a difference of two cumulative sums.
+            # Along this axis each element occurs n times, each time shifted by `step` addresses. The sum of these n
+            # shifted copies is computed as the difference of two cumulative sums.
             reach += (n - 1) * step
             table = np.zeros((-(-reach // step), step), dtype=np.int64)
             table.reshape(-1)[:reach] = weights[:reach]

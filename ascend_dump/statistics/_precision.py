@@ -1,4 +1,4 @@
-"""Bounds of the error of recorded statistics."""
+"""The precision of recorded statistics: the roundings that they went through."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["COMPUTED", "PRINTED", "Precision"]
 class Precision(NamedTuple):
     """The roundings between a tensor and its recorded statistics.
 
-    digits    significant digits of printed numbers, at least; None if no number is rounded for printing
-    elements  the type to which elements are converted first; "" if to none
-    sums      the type of mean and l2norm
+    digits    minimum number of significant digits of printed numbers; None if numbers are not rounded for printing
+    elements  the type to which the elements are converted before; "" if they are not converted
+    sums      the type in which mean and l2norm are computed
     """
 
     digits: Optional[int] = None
@@ -20,7 +20,7 @@ class Precision(NamedTuple):
     sums: str = "float64"
 
 
-#: Of `ascend_dump.statistics.statistics`.
+#: The precision of `ascend_dump.statistics.statistics`.
 COMPUTED = Precision()
-#: Of the files of CANN and MindSpore: C++ streams print six digits by default, and devices sum in float32.
+#: The precision of files of CANN and MindSpore: C++ streams print six digits by default, and devices sum in float32.
 PRINTED = Precision(digits=6, sums="float32")

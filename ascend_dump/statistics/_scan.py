@@ -1,4 +1,4 @@
-"""Statistics in two parts: a pass over memory now, and the computation from its result at any time later."""
+"""Statistics in two parts: a pass over the memory of a tensor, and later the computation from the pass's result."""
 
 from __future__ import annotations
 
@@ -13,36 +13,38 @@ from ascend_dump.statistics._value import Statistics
 
 __all__ = ["Scan", "scanner"]
 
-#: Words up to this many bytes have sums and squares within float64, so a second pass is never needed.
+#: Maximum size of a word in bytes. Sums of such elements and of their squares never exceed float64, so that a second
+#: pass with scaled elements is never needed.
 _NARROW = 4
-#: Positions in the result of a pass: the numbers of NaN, +Inf and -Inf are between them.
+#: Positions in the result of a pass: the numbers of NaN, +Inf and -Inf are from `_NAN` to before `_POSZERO`.
 _NAN, _POSZERO = Partial._fields.index("nan"), Partial._fields.index("poszero")
 
 
 class Scan(NamedTuple):
-    """The result of the pass over `count` elements."""
+    """The result of the pass over `count` elements. partial: a `Partial`, or the counts of one-byte patterns."""
 
     layout: Layout
     count: int  # type: ignore[assignment]  # it hides tuple.count on purpose, as in Statistics
     partial: Any
 
     def is_finite(self) -> bool:
-        """Return True if there is surely no NaN or Inf among the elements; False where only `statistics` shows it."""
+        """Return True if no element is NaN or Inf. For one-byte types the result is always False: see `statistics`."""
         if self.layout.kind == "integer":
             return True
         return self.layout.table is None and not any(self.partial[_NAN:_POSZERO])
 
     def statistics(self) -> Statistics:
-        """Return the same as `ascend_dump.statistics.statistics` of these elements; reads no memory."""
+        """Return the same as `ascend_dump.statistics.statistics` of these elements. Reads no elements again."""
         if self.layout.table is not None:
             return combine_counts(self.layout.table, self.partial)
         return combine(self.count, self.layout, [self.partial], _unread)
 
 
 def scanner(dtype: np.dtype[Any]) -> Optional[Callable[[Union[bytes, memoryview]], Scan]]:
-    """Return a function that scans 1 to 2**30 contiguous elements; it raises ValueError for memory that is not aligned.
+    """Return a function that scans the memory of 1 to 2**30 contiguous elements of a dtype.
 
-    None if one pass is not enough, or the kernel is not compiled yet.
+    It raises ValueError for memory that is not aligned. None is returned instead if one pass is not enough for the
+    dtype, or if its kernel is not compiled yet.
     Raises ConfigError (AD101) for a dtype that has no statistics.
     """
     layout = layout_of(dtype)
@@ -65,4 +67,4 @@ def scanner(dtype: np.dtype[Any]) -> Optional[Callable[[Union[bytes, memoryview]
 
 
 def _unread() -> np.ndarray:
-    raise AssertionError("these sums stay within float64")
+    raise AssertionError("sums of types in `_NARROW` stay within float64, so no second pass is needed")

@@ -1,9 +1,9 @@
-"""The table of statistics: each is one entry here and one field of `Statistics`.
+"""The table of statistics: each statistic has one entry here and one field of `Statistics`.
 
-The first ten are computed together in one pass over memory. The optional ones are computed where they are requested by
-name, each from a sum over the elements in a second pass; a new one needs nothing but its entry and its field.
+The first ten are computed together in one pass over memory. The optional ones are computed only if they are requested
+by name, each from a sum over the elements in a second pass. To add an optional statistic, add an entry and a field.
 
-This module imports no numpy, because statistics that were read from files need none.
+This module does not import numpy, because statistics that were read from files do not need it.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ __all__ = [
     "with_needs",
 ]
 
-#: The statistics of non-empty parts of a tensor, each with the number of times that its elements occur.
+#: Pairs of the statistics of a non-empty part of a tensor, and the number of times that the elements of it occur.
 Parts = Sequence[tuple[Statistics, int]]
 
 
 class Statistic(NamedTuple):
-    """One statistic.
+    """The definition of a statistic.
 
     name      its name in `stats=` and in catalogs, and its field of `Statistics`
-    heading   of its column in tables; "" if they do not show it
+    heading   heading of its column in tables; "" if tables do not show it
     csv       heading of its column in statistic.csv
-    merge     computes it from the parts of a tensor and the merged values of `count` and of the entries before it;
-              None if a part does not have it
-    is_count  it is an integer
-    sum_of    of an optional one: sums a chunk of float64 values, given their mean
-    kernel    the same sum, for numba to compile
-    finish    computes it from the sums divided by the number of elements, of 2**-exponent times the values
-    needs     of an optional one: the statistics that `merge` and `finish` use, which are recorded with it
+    merge     a function that computes it for a tensor from the parts of the tensor, and from the tensor's `count` and
+              the statistics of earlier entries; it returns None if a part lacks the statistic
+    is_count  True if it is a number of elements
+    sum_of    for an optional statistic: a function that computes a sum over float64 values, given their mean
+    kernel    the same function as source code for numba
+    finish    a function (averages, exponent) that computes the statistic. averages: by name, the sums divided by the
+              number of elements; the sums were computed from elements multiplied by 2**-exponent
+    needs     for an optional statistic: the statistics that `merge` and `finish` use, which are recorded with it
     """
 
     name: str
@@ -74,7 +75,7 @@ def _add(name: str) -> Callable[[Parts, Mapping[str, Any]], Optional[int]]:
 
 def _extreme(name: str, pick: Callable[..., Any]) -> Callable[[Parts, Mapping[str, Any]], Any]:
     def merge(parts: Parts, whole: Mapping[str, Any]) -> Any:
-        # A part with NaN only has no extremes. The sign of a zero decides between zeros.
+        # Parts with nothing but NaN have no maximum or minimum. -0 counts as smaller than +0.
         values = [getattr(part, name) for part, _ in parts if part.nan != part.count]
         return None if None in values or not values else pick(values, key=_value_and_sign)
 
@@ -94,7 +95,7 @@ def _merge_means(parts: Parts, whole: Mapping[str, Any]) -> Optional[float]:
     nonfinite = [mean for mean in means if not math.isfinite(mean)]
     if nonfinite:
         return float(sum(nonfinite))
-    # Halves, because a sum of the largest floats could overflow by rounding.
+    # Means are halved before they are added: rounding could make a sum of the largest floats overflow.
     mean = 2 * math.fsum(mean / 2 * share for mean, share in zip(means, _shares(parts, whole)))
     lowest, highest = whole["min"], whole["max"]
     return mean if lowest is None or highest is None else float(min(max(mean, lowest), highest))
@@ -119,25 +120,25 @@ _MOMENTS = ("mean", "variance", "skewness", "kurtosis")
 
 
 def _merge_moments(order: int) -> Callable[[Parts, Mapping[str, Any]], Optional[float]]:
-    """Return the merge of the variance (2), the skewness (3) or the kurtosis (4)."""
+    """Return the function `Statistic.merge` for the variance (order 2), skewness (3) or kurtosis (4)."""
 
     def merge(parts: Parts, whole: Mapping[str, Any]) -> Optional[float]:
         columns: list[Any] = [_values(name, parts) for name in _MOMENTS[:order]]
         if None in columns:
             return None
-        # Higher moments than this one are not used.
+        # Moments of a higher order are not used: zeros take their columns.
         columns += [[0.0] * len(parts)] * (4 - order)
         means, variances, skews, tails = columns
         shifts = [mean - whole["mean"] for mean in means]
         deviations = [math.sqrt(variance) if variance >= 0 else math.nan for variance in variances]
         if not all(map(math.isfinite, (*shifts, *deviations))):
             return math.nan
-        # In units of the largest one, since fourth powers could exceed float64.
+        # Shifts and deviations are divided by the largest of them, because fourth powers could exceed float64.
         unit = max(map(abs, (*shifts, *deviations)))
         second, moment = [], []
         for shift, deviation, skew, tail, share in zip(shifts, deviations, skews, tails, _shares(parts, whole)):
             a, s = (shift / unit, deviation / unit) if unit else (0.0, 0.0)
-            # The skewness and the kurtosis of equal elements are NaN.
+            # In a part with equal elements (s = 0) skewness and kurtosis are NaN; its moments are 0.
             third, fourth = (skew * s**3, tail * s**4) if s else (0.0, 0.0)
             second.append(share * (s**2 + a**2))
             if order == 3:
@@ -245,7 +246,7 @@ TABLE: tuple[Statistic, ...] = (
     ),
 )
 
-#: The names that `stats=` takes, and those that are recorded if it names none.
+#: All names that `stats=` accepts, and the names that are recorded if `stats=` is not given.
 ALL_STATISTICS: tuple[str, ...] = tuple(entry.name for entry in TABLE)
 STATISTIC_NAMES: tuple[str, ...] = tuple(entry.name for entry in TABLE if not entry.is_optional)
 #: The fields of `Statistics` that are counts of elements.
@@ -253,11 +254,11 @@ COUNTS: tuple[str, ...] = ("count", *(entry.name for entry in TABLE if entry.is_
 
 
 def merged(parts: Sequence[Statistics], times: Optional[Sequence[int]] = None) -> Statistics:
-    """Return the statistics of a tensor from those of its parts: counts and extremes exactly, others up to rounding.
+    """Return the statistics of a tensor from the statistics of its parts.
 
-    A field that is None in one part is None.
+    Counts, max and min are exact, the others correct up to rounding. A field that is None in a part is None.
 
-    times: how often the elements of each part occur, by default once
+    times: how often the elements of each part occur; by default once
 
     >>> merged([Statistics(2, max=3.0, nan=0), Statistics(4, max=1.0, nan=1)])[:2]
     (6, 3.0)
@@ -270,12 +271,12 @@ def merged(parts: Sequence[Statistics], times: Optional[Sequence[int]] = None) -
 
 
 def with_needs(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names with those of the statistics that they need, in the order of the table."""
+    """Return the names, and the names of the statistics that these need, in the order of the table."""
     needed = {*names, *(need for entry in TABLE if entry.name in names for need in entry.needs)}
     return tuple(name for name in ALL_STATISTICS if name in needed)
 
 
 def optional_statistics(names: Iterable[str]) -> tuple[Statistic, ...]:
-    """Return the optional ones of these statistics and of those that they need."""
+    """Return the entries of all optional statistics among `names` and among the statistics that these need."""
     chosen = with_needs(names)
     return tuple(entry for entry in TABLE if entry.is_optional and entry.name in chosen)

@@ -8,16 +8,16 @@ __all__ = ["Statistics"]
 
 
 class Statistics(NamedTuple):
-    """Statistics of a tensor. A value that the source did not record is None.
+    """Statistics of a tensor. A value that was not recorded is None.
 
     count       number of elements
-    max, min    over the elements that are not NaN (None if there are none); int for integers
-    mean, l2norm  by IEEE rules: NaN or Inf elements make them NaN or Inf
-    nan, posinf, neginf   number of NaN, +Inf, -Inf elements
+    max, min    maximum and minimum of the elements that are not NaN; None if all are NaN; int for integers
+    mean, l2norm  mean and Euclidean norm by IEEE rules: NaN or Inf elements make them NaN or Inf
+    nan, posinf, neginf   number of NaN, +Inf and -Inf
     zero, poszero, negzero   number of zeros, of +0.0 and of -0.0 (integers have only +0)
-    variance, skewness, kurtosis   only if requested: the second central moment, and the third and fourth in units of
-                the standard deviation (kurtosis is 3 for a normal distribution); NaN if an element is NaN or Inf, and
-                the latter two if all elements are equal
+    variance, skewness, kurtosis   computed only if requested: the second central moment, and the third and fourth in
+                units of the standard deviation (kurtosis is 3 for a normal distribution). All three are NaN if an
+                element is NaN or Inf; skewness and kurtosis are NaN if all elements are equal
 
     >>> Statistics(2, max=3.0, min=1.0).mean is None
     True

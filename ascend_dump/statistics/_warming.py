@@ -1,4 +1,4 @@
-"""Compile kernels in the background; meanwhile numpy computes the same statistics."""
+"""Compile kernels in a background thread. Until it has finished, numpy computes the same statistics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _thread: Optional[threading.Thread] = None
 
 
 def warm_up_soon(dtype: np.dtype[Any], optional: tuple[str, ...] = ()) -> None:
-    """Start `warm_up` for a dtype in another thread, and return at once. At its end the program waits for one dtype."""
+    """Start `warm_up` for a dtype in another thread, and return at once.
+
+    When the program ends, it waits for the dtype that is being compiled, and the remaining ones are dropped.
+    """
     global _thread
     with _lock:
         if (dtype, optional) in _requested:
@@ -30,7 +33,7 @@ def warm_up_soon(dtype: np.dtype[Any], optional: tuple[str, ...] = ()) -> None:
         _requested.add((dtype, optional))
         _queue.append((dtype, optional))
         if _thread is None:
-            # Not a daemon thread: these are stopped in the middle of the compiler when the interpreter exits.
+            # Not a daemon thread, because the interpreter would stop it in the middle of the compiler when it exits.
             _thread = threading.Thread(target=_work, name="ascend_dump compiler", daemon=False)
             try:
                 _thread.start()
@@ -47,13 +50,13 @@ def _work() -> None:
                 _thread = None
                 return
             dtype, optional = _queue.pop(0)
-        # `statistics` raises the same error.
+        # The error is ignored here, because `statistics` of this dtype raises the same error.
         with contextlib.suppress(AscendDumpError):
             warm_up([dtype], optional)
 
 
 def _forget_in_child() -> None:
-    """Reset the state in a forked child, where the thread does not exist."""
+    """Reset the state in a forked child, in which the thread does not exist."""
     global _lock, _thread
     _lock = threading.Lock()
     _thread = None

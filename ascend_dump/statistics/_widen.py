@@ -1,4 +1,4 @@
-"""Convert a chunk of words to float64."""
+"""Convert words, elements read as unsigned integers, to float64."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ __all__ = ["floats", "magnitudes", "widen"]
 
 
 def widen(layout: Layout, words: np.ndarray, exponent: int = 0) -> np.ndarray:
-    """Return the float64 values of a chunk times two to the power of `exponent`; for complex elements the
-    magnitudes."""
+    """Return the values of words as float64, multiplied by 2**exponent. For complex elements return magnitudes."""
     if layout.table is not None:
         values: np.ndarray = layout.table.lookup[words]
     elif layout.kind == "integer":
@@ -24,9 +23,10 @@ def widen(layout: Layout, words: np.ndarray, exponent: int = 0) -> np.ndarray:
 
 
 def magnitudes(layout: Layout, parts: np.ndarray, exponent: int = 0) -> np.ndarray:
+    """Return the magnitudes of complex elements, multiplied by 2**exponent. parts: real and imaginary in turn."""
     real, imaginary = parts[0::2], parts[1::2]
     if exponent:
-        # Scaled first, because the magnitude may exceed float64 although its parts do not.
+        # The parts are scaled, and not the magnitude, because that may exceed float64 although the parts do not.
         real, imaginary = np.ldexp(real, exponent), np.ldexp(imaginary, exponent)
     if layout.name == "complex128":
         return np.asarray(np.hypot(real, imaginary))
@@ -35,6 +35,7 @@ def magnitudes(layout: Layout, parts: np.ndarray, exponent: int = 0) -> np.ndarr
 
 
 def floats(layout: Layout, words: np.ndarray) -> np.ndarray:
+    """Return the float64 values of the words of a float or complex layout."""
     if layout.name in ("bfloat16", "bcomplex32"):
         bits = words.astype(np.int32)
         bits <<= 16
@@ -43,7 +44,8 @@ def floats(layout: Layout, words: np.ndarray) -> np.ndarray:
         return words.view(np.float64)
     if layout.word.itemsize == 4:
         return words.view(np.float32).astype(np.float64)
-    # With integers, because numpy's conversion takes up to six times longer. NaN and Inf become finite numbers.
+    # float16 is converted by integer operations, because numpy's conversion takes up to six times longer. NaN and Inf
+    # become finite numbers, which are replaced below.
     bits = words.view(np.int16).astype(np.int32)
     bits <<= 13
     bits &= -0x70002000

@@ -1,5 +1,7 @@
-"""Decide when kernels are compiled: by one thread at a time, announced to the user, and not after a fork that did not
-wait for the compiler."""
+"""Control when numba compiles: by one thread at a time, and not in a process forked in the middle of a compilation.
+
+The first compilation on a machine is announced to the user, because it takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -16,29 +18,34 @@ from ascend_dump.common.log import spoken
 
 __all__ = ["ForkedInCompiler", "announce_compiling", "compile_quietly", "compiling", "is_worth_loading", "loading"]
 
-#: Elements that numpy processes in about the time of loading numba.
+#: Number of elements that numpy processes in about the time that loading numba takes.
 _WORTH_LOADING = 1 << 24
 
-#: The most seconds that a fork waits for a compilation, and for an import.
+#: Maximum number of seconds that a fork waits for a compilation, and for an import of numba.
 _COMPILING_PATIENCE, _LOADING_PATIENCE = 1.0, 60.0
 
-# A child that is forked while another thread compiles has numba's locks, which nobody releases: it must not compile.
+# Held while compiling. If a process is forked while another thread compiles, numba's locks stay locked in the child
+# forever: the child must not compile.
 _busy = threading.RLock()
-# A child that is forked while another thread imports numba cannot import it any more, not for the program either.
+# Held while importing numba. If a process is forked while another thread imports numba, neither we nor the program can
+# import it in the child any more.
 _import = threading.RLock()
 _held: list[threading.RLock] = []
 _forked_in_compiler = False
 
 
-#: Number of elements processed by numpy so far; need not be exact.
+#: Approximate number of elements that numpy has processed so far.
 _left_to_numpy = 0
 
-#: The level of the announcement.
+#: The log level of the announcement.
 _level = logging.INFO
 
 
 def is_worth_loading(elements: int) -> bool:
-    """Return True if numba is loaded, or enough elements were processed that loading it is worth its time."""
+    """Return True if numba is loaded, or if so many elements were processed that loading it saves time.
+
+    elements: the number of elements that are processed now
+    """
     global _left_to_numpy
     if "numba" in sys.modules:
         return True
@@ -47,8 +54,8 @@ def is_worth_loading(elements: int) -> bool:
 
 
 def announce_compiling(kernel: Any, purpose: str) -> None:
-    """Log once that kernels are being compiled, unless numba has this one in its cache."""
-    # Cache files for any machine count; numba checks the machine itself.
+    """Log once per purpose that kernels are being compiled, unless numba has this kernel in its cache."""
+    # A cache file for another machine counts too: checking that is left to numba.
     name = f"{kernel.__module__.rpartition('.')[2]}.{kernel.__name__}-"
     with contextlib.suppress(OSError):
         if any(file.startswith(name) for file in os.listdir(kernel.stats.cache_path)):
@@ -57,9 +64,9 @@ def announce_compiling(kernel: Any, purpose: str) -> None:
 
 
 def compile_quietly() -> None:
-    """Announce no more compiling in this process, unless every message is asked for.
+    """Log announcements of compiling as debug messages from now on, so that they are usually not shown.
 
-    Not for one capture alone: what it needs is compiled in the background, maybe after it has ended.
+    This cannot be limited to a single capture, because its kernels are compiled in the background, possibly after it.
     """
     global _level
     _level = logging.DEBUG
@@ -72,12 +79,12 @@ def _announce(purpose: str) -> None:
 
 
 class ForkedInCompiler(RuntimeError):
-    """This process was forked while another thread compiled, so it cannot compile."""
+    """This process was forked while another thread compiled, so it must not compile."""
 
 
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
-    """The context in which numba may compile: holds a lock. Raises ForkedInCompiler."""
+    """Return a context in which numba may compile. It holds a lock, and raises ForkedInCompiler on entry."""
     if _forked_in_compiler:
         raise ForkedInCompiler("this process was forked while another thread compiled")
     with _busy:
@@ -86,7 +93,7 @@ def compiling() -> Iterator[None]:
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """The context in which numba may be imported, or given up: holds a lock."""
+    """Return a context in which numba may be imported, or marked as unusable. It holds a lock."""
     with _import:
         yield
 

@@ -1,6 +1,7 @@
-"""Decorators that compile numba kernels, and operations for which numba would widen integers to 64 bits.
+"""Decorators that compile numba kernels, and operations that, unlike numba's, do not convert integers to 64 bits.
 
-numba recompiles a cached kernel only if the kernel's own file changes, so touch these files after changing this one.
+numba compiles a cached kernel again only if the kernel's own file changes. After a change of this module, touch the
+files of all kernels.
 """
 
 from __future__ import annotations
@@ -35,25 +36,27 @@ __all__ = [
     "two_sum",
 ]
 
-#: Untyped, because numba defines its attributes at run time.
+#: Typed as Any, because numba defines the attributes of its configuration at run time.
 _config: Any = numba_config
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-#: Words of a block: 16 KiB of float64, and few enough for counters of 16 bits.
+#: Number of words in a block. They take 16 KiB as float64, and counters of 16 bits are large enough for them.
 BLOCK = 2048
-#: Fast-math flags: sums may be reordered and fused for vectorisation; NaN, Inf and signed zeros are respected.
+#: Fast-math flags: the compiler may reorder and fuse sums to vectorise them. NaN, Inf and signed zeros stay correct.
 SUMS = frozenset({"reassoc", "contract"})
 
 
 def inner(fastmath: Any = (), *, inline: bool = False) -> Callable[[_Function], _Function]:
-    """Compile a function that kernels call; with `inline` it is always inlined."""
+    """Return a decorator that compiles a function for calls by kernels. inline: always inline it."""
     return cast("Callable[[_Function], _Function]", numba.njit(fastmath=set(fastmath), forceinline=inline, nogil=True))
 
 
 @functools.cache
 def _directory() -> str:
-    """Return the private directory of compiled kernels, which are executed, so no other user may write to it; "" if it
-    cannot be created."""
+    """Return the directory for compiled kernels; "" if it cannot be created, or if other users can write to it.
+
+    Compiled kernels are executed, so nobody else may replace them.
+    """
     directory = user_cache() / "numba"
     try:
         make_private_directory(directory)
@@ -64,11 +67,11 @@ def _directory() -> str:
 
 
 def kernel(function: _Function, fastmath: Any = ()) -> _Function:
-    """Compile a function that Python calls; it releases the GIL.
+    """Compile a function for calls by Python, which releases the GIL.
 
-    The result is cached in the user's cache directory; if that is not writable, or others may write there,
-    numba chooses another one. Call while
-    nothing else loads or compiles.
+    The compiled code is cached in the user's cache directory. If that is not writable, or if other users can write to
+    it, numba chooses another directory. Only call this while no other thread loads or compiles, because it changes
+    numba's configuration for a moment.
     """
     before = _config.CACHE_DIR
     _config.CACHE_DIR = before or _directory()
@@ -79,13 +82,13 @@ def kernel(function: _Function, fastmath: Any = ()) -> _Function:
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a typed `numba.extending.intrinsic`: the function returns the signature and the code generator."""
+    """Return `numba.extending.intrinsic(function)`. The function returns the signature and the code generator."""
     return cast("Callable[..., Any]", numba.extending.intrinsic(function))
 
 
 @intrinsic
 def as_float(typing: Any, word: Any, shift: Any, mask: Any) -> Any:
-    """Convert the bits of a float to float64; 16 bits are shifted by `shift` and masked by `mask` to float32 first."""
+    """Return the float64 value of a float's bits. 16 bits are first shifted and masked to those of a float32."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         bits, shift, mask = arguments
@@ -110,7 +113,7 @@ def float_bits(typing: Any, value: Any) -> Any:
 
 @intrinsic
 def larger(typing: Any, value: Any, second: Any) -> Any:
-    """Return the larger of two float64 that are not NaN. LLVM vectorises this, unlike numba's `max`."""
+    """Return the larger of two float64 numbers other than NaN. LLVM vectorises this, but not numba's `max`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         flags = ("nnan", "nsz")
@@ -121,7 +124,7 @@ def larger(typing: Any, value: Any, second: Any) -> Any:
 
 @intrinsic
 def high_half(typing: Any, word: Any) -> Any:
-    """Return the high half of 64 bits as int64; 0 for a narrower integer."""
+    """Return the high 32 bits of a 64-bit integer as int64; 0 for a narrower integer."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         if word.bitwidth < 64:
@@ -134,7 +137,7 @@ def high_half(typing: Any, word: Any) -> Any:
 
 @intrinsic
 def low_half(typing: Any, word: Any) -> Any:
-    """Return the low half of 64 bits, unsigned, as int64; a narrower integer as a whole."""
+    """Return the low 32 bits of a 64-bit integer, unsigned, as int64; a narrower integer unchanged as int64."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         if word.bitwidth == 64:
@@ -147,7 +150,7 @@ def low_half(typing: Any, word: Any) -> Any:
 
 @intrinsic
 def like(typing: Any, value: Any, model: Any) -> Any:
-    """Convert an integer or bool to the type of another; numba would widen it to 64 bits and halve the vectors."""
+    """Convert `value` to the type of `model`. Otherwise numba converts to 64 bits, and vectors have fewer elements."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return context.cast(builder, arguments[0], value, model)
@@ -165,7 +168,7 @@ def prefetch(typing: Any, words: Any, index: Any) -> Any:
         element = builder.gep(context.make_array(words)(context, builder, array).data, [position])
         name = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
         function = builder.module.declare_intrinsic("llvm.prefetch", [byte], name)
-        # For reading, in all cache levels, of the data cache.
+        # The numbers mean: for reading, into all cache levels, of the data cache.
         builder.call(function, [builder.bitcast(element, byte), word(0), word(3), word(1)])
         return context.get_dummy_value()
 
@@ -174,7 +177,10 @@ def prefetch(typing: Any, words: Any, index: Any) -> Any:
 
 @inner()
 def two_sum(total: float, lost: float, term: float) -> Any:
-    """Add a term and accumulate the rounding error. Must not be compiled with reordering."""
+    """Return the sum of `total` and `term`, and `lost` plus the rounding error of this sum.
+
+    Must not be compiled with flags that reorder operations.
+    """
     result = total + term
     if abs(total) >= abs(term):
         return result, lost + ((total - result) + term)
@@ -183,6 +189,7 @@ def two_sum(total: float, lost: float, term: float) -> Any:
 
 @inner()
 def largest_exponent(words: Any, exponent: Any) -> Any:
+    """Return the largest exponent of the words. exponent: the mask of its bits; equal to it if there is NaN or Inf."""
     largest = like(0, exponent)
     for i in range(words.size):
         largest = max(largest, like(words[i] & exponent, exponent))

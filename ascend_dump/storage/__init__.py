@@ -1,9 +1,9 @@
-"""Files that lie in an object store or on a server, read by their address through fsspec.
+"""Read files in an object store or on a server by their addresses, through fsspec.
 
-    located("s3://bucket/run7")      a `StoredPath`, which is a Path; anything else is a Path of this machine
+    located("s3://bucket/run7")      a `StoredPath`, which is a Path; for other texts, a Path on this machine
 
-Stored files are listed once, when a dump is opened, and read by byte ranges. For a memory map the file is copied into
-a bounded cache first.
+Stored files are listed once, when a dump is opened, and read in byte ranges. To map a stored file into memory, it is
+first copied into a cache of limited size on this machine.
 """
 
 from ascend_dump.storage._cache import cache_limit, copied_descriptor

@@ -1,4 +1,4 @@
-"""Copies of stored files for memory maps: bounded and private; the least recently used copy is removed first.
+"""Copy stored files into a private cache, to map them into memory. If it is full, the least recently used is removed.
 
 {user cache}/objects/{hash of address, size and stamp}
 """
@@ -20,21 +20,21 @@ from ascend_dump.storage._path import StoredPath
 
 __all__ = ["cache_limit", "copied_descriptor"]
 
-#: Bytes of all copies together.
+#: Default limit of the size of all copies together, in bytes.
 _USUAL_LIMIT = 10 << 30
 _LIMIT = "ASCEND_DUMP_CACHE_BYTES"
 _RANGE = 8 << 20
 
 
 def copied_descriptor(path: StoredPath) -> int:
-    """Return a descriptor of a copy of a stored file; it stays readable when the copy is removed.
+    """Return a descriptor of a copy of a stored file. It stays readable if the copy is removed from the cache.
 
     Raises FileNotFoundError, IsADirectoryError and StorageError, and as `cache_limit`.
     """
     stored = status_of(str(path))
     if stored is None:
         raise IsADirectoryError(21, "a directory", str(path))
-    import tempfile  # loads much that few need
+    import tempfile  # imported here, because it loads many modules and is rarely needed
 
     limit = cache_limit()
     copy = _place(path, stored)
@@ -50,12 +50,12 @@ def copied_descriptor(path: StoredPath) -> int:
     try:
         for start in range(0, stored.size, _RANGE):
             part = memoryview(read_range(str(path), start, min(start + _RANGE, stored.size)))
-            while part:  # a disk that is nearly full takes a part of it
+            while part:  # a write to a disk that is nearly full may write only a part
                 part = part[os.write(descriptor, part) :]
         if stored.stamp and stored.size <= limit:
             _make_room(copy.parent, limit - stored.size)
             os.replace(draft, copy)
-        else:  # who has it open reads on
+        else:  # the copy is not cached; the open descriptor still reads it
             os.unlink(draft)
     except BaseException as error:
         os.close(descriptor)
@@ -78,14 +78,14 @@ def _kept(copy: Path, size: int) -> Optional[int]:
         os.close(descriptor)
         return None
     with contextlib.suppress(OSError):
-        os.utime(descriptor)  # the copy that was used last goes last
+        os.utime(descriptor)  # the time of the last use, for `_make_room`
     return descriptor
 
 
 def _check(directory: Path) -> None:
     status = os.lstat(directory)
     if not stat.S_ISDIR(status.st_mode) or not is_private(status):
-        raise PermissionError(1, "others could write there", str(directory))
+        raise PermissionError(1, "other users can write to the directory", str(directory))
 
 
 def _make_room(directory: Path, most: int) -> None:
@@ -94,7 +94,7 @@ def _make_room(directory: Path, most: int) -> None:
         for item in items:
             with contextlib.suppress(OSError):
                 status = item.stat(follow_symlinks=False)
-                # A draft that no process writes any more.
+                # Incomplete copies are removed only if they are so old that no process writes them any more.
                 if not item.name.startswith(".draft-") or time.time() - status.st_mtime > 24 * 3600:
                     copies.append((status.st_mtime_ns, status.st_size, item.path))
     total = sum(size for _, size, _ in copies)
@@ -115,7 +115,7 @@ def _place(path: StoredPath, stored: StoredObject) -> Path:
 
 
 def cache_limit() -> int:
-    """Return the most bytes of all copies. Raises ConfigError if ASCEND_DUMP_CACHE_BYTES is no number."""
+    """Return the limit of the size of all copies in bytes. Raises ConfigError if ASCEND_DUMP_CACHE_BYTES is invalid."""
     text = os.environ.get(_LIMIT)
     if text is None:
         return _USUAL_LIMIT
@@ -126,7 +126,7 @@ def cache_limit() -> int:
 
 def _not_copied(path: StoredPath, error: OSError) -> StorageError:
     return StorageError(
-        f"it has to be copied to be mapped, and that fails: {error.strerror or error}",
+        f"it has to be copied to this machine, and that fails: {error.strerror or error}",
         path=path,
-        hint="free space in the user's cache directory, or set XDG_CACHE_HOME to one that has some",
+        hint="free space in the user's cache directory, or set XDG_CACHE_HOME to a directory with free space",
     )

@@ -1,4 +1,4 @@
-"""Clients of object stores through fsspec: addresses become file systems, and their exceptions typed errors."""
+"""Access object stores through fsspec: find the client for an address, repeat requests, and translate exceptions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ascend_dump.errors import NotSupported, StorageError
 __all__ = ["ShortAnswer", "filesystem", "translated", "tried"]
 
 _Result = TypeVar("_Result")
-#: Seconds before each further attempt after a broken connection.
+#: Pauses in seconds before a request is repeated after a broken connection.
 _PAUSES = (0.2, 1.0)
-#: Names of exceptions of clients, which are not imported for that.
+#: Names of exceptions of clients for missing credentials. Names, because the clients are not imported here.
 _CREDENTIALS = (
     *("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "ProfileNotFound"),
     *("TokenRetrievalError", "DefaultCredentialsError", "ClientAuthenticationError", "NoAuthTokenError"),
@@ -25,13 +25,15 @@ _CONNECTION = (
     *("ClientConnectorError", "ClientConnectionError", "ServerDisconnectedError", "ClientOSError", "FSTimeoutError"),
     *("ContentLengthError", "ServerTimeoutError", "SocketTimeoutError", "ProxyConnectionError"),
 )
-#: Exceptions of botocore after five attempts with pauses of up to 15 seconds, for any failure of a connection;
-#: and their causes if no connection was ever made.
+#: Names of the exceptions that botocore raises after five attempts of its own, for all failures of connections; and of
+#: their causes if no connection was ever made. Then we do not repeat the request.
 _ENDPOINT = ("EndpointConnectionError", "ConnectTimeoutError")
 _NEVER_THERE = ("ConnectTimeoutError", "ClientConnectorError", "ClientConnectorDNSError", "NewConnectionError")
 
 
 class ShortAnswer(ConnectionError):
+    """A store sent fewer bytes than were requested. count: the number of bytes that it sent."""
+
     def __init__(self, count: int) -> None:
         super().__init__(count)
         self.count = count
@@ -52,15 +54,16 @@ def filesystem(path: str) -> tuple[Any, str]:
         raise NotSupported(
             f"{path}: {str(error)[:300]}", hint="give an address that fsspec knows, such as s3://bucket/run7"
         ) from None
-    except Exception as error:  # what clients raise for their settings has no common class
+    except Exception as error:  # exceptions of clients have no common class
         raise translated(error, path) from error
     return located
 
 
 def tried(work: Callable[[], _Result], path: str, offset: Optional[int] = None, *, missing: str = "") -> _Result:
-    """Call `work`, again if the connection breaks. Raises StorageError, FileNotFoundError.
+    """Call `work` and return its result. The call is repeated if the connection breaks.
 
-    missing: the message of a StorageError to raise instead of FileNotFoundError
+    path, offset: the address and the position, for messages. missing: a message; if it is given, StorageError is raised
+    instead of FileNotFoundError. Raises StorageError, FileNotFoundError.
     """
     for pause in (*_PAUSES, None):
         try:
@@ -69,12 +72,12 @@ def tried(work: Callable[[], _Result], path: str, offset: Optional[int] = None, 
             if missing:
                 raise StorageError(missing, path=path, hint="create it, or check the address") from error
             raise
-        except Exception as error:  # clients of stores have no common class of errors
+        except Exception as error:  # exceptions of clients have no common class
             if pause is None or not _is_connection(error) or _never_answered(error):
                 raise translated(error, path, offset) from error
-            log.debug("%s: %s; it is tried again", path, error)
+            log.debug("%s: %s; the request is repeated", path, error)
             time.sleep(pause)
-    raise AssertionError("the last try returns or raises")
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -101,13 +104,13 @@ def _is_connection(error: BaseException) -> bool:
 
 
 def translated(error: Exception, path: str, offset: Optional[int] = None) -> Exception:
-    """Return the StorageError for an exception of a client."""
+    """Return our error for a client's exception: StorageError, or NotSupported if the client lacks the operation."""
     description = f"{type(error).__name__}: {str(error)[:300]}" if str(error) else type(error).__name__
     if isinstance(error, StorageError):
         return error
     if _has(error, _CREDENTIALS):
         return StorageError(
-            f"there are no credentials for it ({description})",
+            f"there are no credentials for this store ({description})",
             path=path,
             hint="for s3:// set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE; FSSPEC_S3_ANON=true for "
             "a public bucket",
@@ -115,14 +118,14 @@ def translated(error: Exception, path: str, offset: Optional[int] = None) -> Exc
         )
     if isinstance(error, PermissionError):
         return StorageError(
-            f"the store refuses it: {description}",
+            f"the store refuses access: {description}",
             path=path,
             hint="check that these credentials may list and read this bucket",
             code="AD406",
         )
     if isinstance(error, NotImplementedError):
         return NotSupported(
-            f"{path}: the client of this store cannot do that: {description}", hint="give another store"
+            f"{path}: the client of this store lacks the operation: {description}", hint="use another store"
         )
     if isinstance(error, ShortAnswer):
         return StorageError(
@@ -147,5 +150,5 @@ def translated(error: Exception, path: str, offset: Optional[int] = None) -> Exc
             hint="check the address and the network; for another server than Amazon's set FSSPEC_S3_ENDPOINT_URL",
         )
     return StorageError(
-        f"the store cannot be read: {description}", path=path, offset=offset, hint="see what the store says"
+        f"the store cannot be read: {description}", path=path, offset=offset, hint="see the store's message"
     )

@@ -1,4 +1,4 @@
-"""A stored file as a file object: bytes come by ranges that grow while it is read on and on."""
+"""A file object for a stored file. It requests ranges of bytes, which grow as long as the file is read in order."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ascend_dump.storage._path import StoredPath
 
 __all__ = ["StoredFile"]
 
-#: Bytes of the first range, which is all that a header needs, and of the largest.
+#: Sizes in bytes of the first range, which is enough for a header, and of the largest range.
 _FIRST, _LARGEST = 1 << 16, 1 << 23
 
 
 class StoredFile(io.RawIOBase):
-    """A raw file. Constructor and reads raise FileNotFoundError, IsADirectoryError and StorageError: OSErrors."""
+    """A raw file object. The constructor and reads raise FileNotFoundError, IsADirectoryError and StorageError."""
 
     def __init__(self, path: StoredPath) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class StoredFile(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
         if base + offset < 0:
-            raise ValueError(f"a file has no place {base + offset}")
+            raise ValueError(f"the position {base + offset} is before the beginning of the file")
         self._at = base + offset
         return self._at
 

@@ -1,4 +1,4 @@
-"""Listings of the files below an address, and their byte ranges."""
+"""List the stored files below an address, and read byte ranges of them. Listings are cached."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ascend_dump.storage._clients import ShortAnswer, filesystem, tried
 
 __all__ = ["StoredObject", "children", "list_stored", "read_range", "status_anew", "status_of", "stored_files"]
 
-#: Pages of a server could lead in circles.
+#: Maximum number of levels of directories on an HTTP server, whose pages could lead in circles.
 _DEEPEST = 16
-#: Listings that are kept: that of a dump and of its reference, and some that were opened before.
+#: Maximum number of cached listings: that of a dump, that of its reference, and some of dumps opened before.
 _MOST_LISTINGS = 8
-#: As stores name a hash of the content, and where they have none its time.
+#: The names under which clients report a hash of a file's content, then those for its time.
 _STAMPS = (
     *("ETag", "etag", "md5Hash", "content_hash"),
     *("LastModified", "Last-Modified", "last_modified", "mtime", "updated", "created"),
@@ -26,9 +26,9 @@ _STAMPS = (
 
 
 class StoredObject(NamedTuple):
-    """One stored file.
+    """A stored file.
 
-    stamp  the store's hash of the content, else its time; "" where the store reports neither
+    stamp  the store's hash of the content; if it has none, the time of the last change; "" if it reports neither
     """
 
     size: int
@@ -37,7 +37,10 @@ class StoredObject(NamedTuple):
 
 @dataclass
 class _Listing:
-    """The files below one address, and the names in each directory."""
+    """The files below an address, and the names of directories and of files in each directory.
+
+    A file whose size is unknown is None.
+    """
 
     files: dict[str, Optional[StoredObject]] = field(default_factory=dict)
     directories: dict[str, tuple[dict[str, None], dict[str, None]]] = field(default_factory=dict)
@@ -47,12 +50,15 @@ _listings: OrderedDict[str, _Listing] = OrderedDict()
 
 
 def list_stored(root: str) -> None:
-    """List the files below an address anew. Raises StorageError, FileNotFoundError if there are none."""
+    """List the files below an address, even if a listing is cached. Raises StorageError; FileNotFoundError if none.
+
+    Later calls of the other functions use this listing.
+    """
     fs, store_path = filesystem(root)
 
     def find() -> dict[str, dict[str, Any]]:
         fs.invalidate_cache()
-        # Where a store lists all at once, a depth would make it ask directory by directory.
+        # Only for HTTP: with a limit of the depth, clients of object stores would request directory by directory.
         depth = {"maxdepth": _DEEPEST} if "http" in root[:5] else {}
         entries: dict[str, dict[str, Any]] = fs.find(store_path, detail=True, **depth)
         return entries
@@ -84,7 +90,7 @@ def list_stored(root: str) -> None:
     if not listing.files:
         raise FileNotFoundError(2, "nothing is stored there", root)
     for other in [address for address in _listings if address.startswith(f"{root}/")]:
-        del _listings[other]  # of a part of it, and older
+        del _listings[other]  # an older listing of a directory below
     _listings[root] = listing
     _listings.move_to_end(root)
     while len(_listings) > _MOST_LISTINGS:
@@ -92,7 +98,7 @@ def list_stored(root: str) -> None:
 
 
 def stored_files(root: str) -> Iterator[tuple[str, StoredObject]]:
-    """Yield path and status of the files in the last listing of an address."""
+    """Yield (path below the address, size and stamp) for the files in the cached listing of an address."""
     if root not in _listings:
         list_stored(root)
     for name in sorted(_listings[root].files):
@@ -124,7 +130,7 @@ def status_of(path: str) -> Optional[StoredObject]:
     if listing is not None:
         if path in listing.files:
             stored = listing.files[path]
-            if stored is None:  # a server whose pages say no sizes
+            if stored is None:  # an HTTP server whose pages have no sizes
                 stored = listing.files[path] = _asked(path)
             return stored
         if path in listing.directories:
@@ -134,13 +140,13 @@ def status_of(path: str) -> Optional[StoredObject]:
 
 
 def status_anew(path: str) -> Optional[StoredObject]:
-    """Return the status as `status_of`, but always query the store."""
+    """Return the same as `status_of`, but request it from the store, even if a listing is cached."""
     filesystem(path)[0].invalidate_cache()
     return _asked(path)
 
 
 def _asked(path: str) -> Optional[StoredObject]:
-    if not path.partition("://")[2]:  # no store has files above its buckets
+    if not path.partition("://")[2]:  # an address without a bucket is no file
         raise FileNotFoundError(2, "nothing is stored there", path)
     fs, store_path = filesystem(path)
     info = tried(lambda: fs.info(store_path), path)
@@ -148,7 +154,7 @@ def _asked(path: str) -> Optional[StoredObject]:
         return None
     stored = _stored(info)
     if stored is None:
-        raise StorageError("the store does not say how large this is", path=path, hint="copy the dump to this machine")
+        raise StorageError("the store does not report its size", path=path, hint="copy the dump to this machine")
     return stored
 
 
@@ -169,7 +175,7 @@ def _stored(info: dict[str, Any]) -> Optional[StoredObject]:
     for name in _STAMPS:
         stamp = info.get(name)
         if stamp:
-            # One client gives the same time as a date and as seconds.
+            # As seconds, because one client reports the same time sometimes as a date and sometimes as seconds.
             return StoredObject(size, str(stamp.timestamp() if isinstance(stamp, datetime) else stamp))
     return StoredObject(size, "")
 
@@ -188,6 +194,6 @@ def read_range(path: str, start: int, end: int) -> bytes:
 
     data = tried(get, path, start)
     if len(data) > end - start:
-        # A server that ignores the range sends all.
+        # A server that ignores the requested range sends the whole file.
         data = data[start:end]
     return data

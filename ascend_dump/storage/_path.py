@@ -1,4 +1,4 @@
-"""Addresses in object stores, as paths."""
+"""Paths for addresses in object stores."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LOCAL = ("file", "local")
 
 
 def is_url(path: Union[str, os.PathLike[str]]) -> bool:
-    """Return True for an address in a store, False for a path of this machine."""
+    """Return True for an address in a store (also `file://`), False for a path on this machine."""
     return isinstance(path, StoredPath) or (isinstance(path, str) and _URL.match(path) is not None)
 
 
 def located(path: Union[str, os.PathLike[str]]) -> Path:
-    """Return the path of a file or directory; `scheme://...` is an address in a store, `file://` a local file.
+    """Return a Path for a text: a StoredPath for `scheme://...`, a local path for `file://...` and other texts.
 
     Raises ConfigError for an address with `..` in it, and for several addresses chained by `::`.
     """
@@ -41,14 +41,14 @@ def located(path: Union[str, os.PathLike[str]]) -> Path:
         raise ConfigError(f"{text!r} chains several addresses", hint="give one address, such as s3://bucket/run7")
     if ".." in text.split("/") or "\0" in text or not text[match.end() :].strip("/"):
         raise ConfigError(
-            f"{text!r} is no address of a dump",
-            hint="expected scheme://place/name without .., such as s3://bucket/run7",
+            f"{text!r} is not the address of a dump",
+            hint="expected scheme://bucket/name without .., such as s3://bucket/run7",
         )
     return StoredPath(text)
 
 
 def named_beside(path: Path, ending: str) -> Path:
-    """Return the path with a suffix added to its name; for an address, a path in the working directory."""
+    """Return the path with `ending` added to its name. For an address it is a path in the working directory."""
     name = f"{path.name}{ending}"
     return Path(name) if isinstance(path, StoredPath) else path.parent / name
 
@@ -56,14 +56,14 @@ def named_beside(path: Path, ending: str) -> Path:
 class StoredPath(type(Path())):  # type: ignore[misc]  # the class of paths of this system
     """The address of a file or directory in a store, such as s3://bucket/run7/index.jsonl.
 
-    It is a Path: names can be joined to it, and its status comes from the listing of the opened dump. Its content is
-    read by `ascend_dump.storage.files`, and never written.
+    It is a Path: names can be joined to it, and its status is that in the listing of the opened dump. Its content is
+    read by functions in `ascend_dump.storage.files`. It cannot be written.
     """
 
     __slots__ = ()
 
     def __str__(self) -> str:
-        # pathlib makes one slash of several.
+        # pathlib replaces the two slashes after the scheme by one.
         scheme, slash, address = super().__str__().partition(":/")
         return f"{scheme}://{address.lstrip('/')}" if slash else scheme
 
@@ -131,6 +131,6 @@ class StoredPath(type(Path())):  # type: ignore[misc]  # the class of paths of t
 
     def _refused(self) -> NotSupported:
         return NotSupported(
-            f"{self} is no path of this machine, and nothing is written there like a file",
-            hint="write to a directory of this machine, then upload it: `ascend-dump push DIRECTORY URL`",
+            f"{self} is an address in a store and cannot be written like a file",
+            hint="write to a directory on this machine, then upload it: `ascend-dump push DIRECTORY URL`",
         )

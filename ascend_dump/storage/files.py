@@ -1,4 +1,7 @@
-"""The one way to open a file that may be hostile: a regular one, without ever blocking, or one stored elsewhere."""
+"""Open files that may be malicious, on this machine or in a store. All other modules open such files through this one.
+
+Only regular files are opened, so that a program never blocks in a named pipe.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ _Path = Union[str, "os.PathLike[str]"]
 
 
 class NotRegularFile(OSError):
-    """The path is a directory, pipe, device or socket; or a link, where links are not followed."""
+    """The path is a directory, pipe, device or socket; or it is a link, and links are not followed."""
 
     def __init__(self, path: _Path, what: str = "not a regular file") -> None:
         super().__init__(errno.EINVAL, what, os.fspath(path))
@@ -51,13 +54,13 @@ class FileTooLarge(OSError):
 
 
 def open_descriptor(path: _Path, *, follow_links: bool = True) -> int:
-    """Return a descriptor of a regular file; a stored file is copied first.
+    """Return a descriptor of a regular file. A stored file is copied to this machine first.
 
-    Raises OSError, NotRegularFile for anything else.
+    Raises OSError; NotRegularFile if it is no regular file.
     """
     if isinstance(path, StoredPath):
         return copied_descriptor(path)
-    # Without O_NONBLOCK to open a named pipe would wait for its writer.
+    # O_NONBLOCK: otherwise opening a named pipe would wait for a writer.
     flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         descriptor = os.open(path, flags | (0 if follow_links else getattr(os, "O_NOFOLLOW", 0)))
@@ -76,7 +79,7 @@ def open_descriptor(path: _Path, *, follow_links: bool = True) -> int:
 
 
 def open_regular(path: _Path, *, follow_links: bool = True) -> BinaryIO:
-    """Return a regular file as a file object; a stored file is read by ranges. Raises as `open_descriptor`."""
+    """Return a file object for a regular file. A stored file is read in ranges. Raises as `open_descriptor`."""
     if isinstance(path, StoredPath):
         return io.BufferedReader(StoredFile(path))
     return cast(BinaryIO, os.fdopen(open_descriptor(path, follow_links=follow_links), "rb"))
@@ -97,9 +100,9 @@ def read_small(path: _Path, most: int, *, follow_links: bool = True) -> bytes:
 
 
 def text_lines(path: _Path, *, most: int, errors: str = "replace") -> Iterator[str]:
-    """Yield the lines of a text in UTF-8; a line of more than `most` characters comes in pieces.
+    """Yield the lines of a UTF-8 text. A line of more than `most` characters is yielded in pieces.
 
-    A text ends at a NUL: a hole in a file reads as any number of them. Raises OSError.
+    The text ends at a zero byte: a part of a file that was never written to disk reads as zero bytes. Raises OSError.
     """
     with io.TextIOWrapper(open_regular(path), encoding="utf-8", errors=errors, newline="\n") as file:
         for line in iter(lambda: file.readline(most), ""):
@@ -111,7 +114,7 @@ def text_lines(path: _Path, *, most: int, errors: str = "replace") -> Iterator[s
 
 
 def regular_status(path: _Path, *, follow_links: bool = True) -> os.stat_result:
-    """Return `os.stat` of a regular file without opening it. Raises OSError, NotRegularFile for anything else."""
+    """Return `os.stat` of a regular file without opening it. Raises OSError; NotRegularFile for other files."""
     if isinstance(path, StoredPath):
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -127,13 +130,13 @@ def regular_status(path: _Path, *, follow_links: bool = True) -> os.stat_result:
 
 
 def size_of(file: BinaryIO) -> int:
-    """Return the size of a file from `open_regular`."""
+    """Return the size in bytes of a file that `open_regular` opened."""
     raw = getattr(file, "raw", None)
     return raw.size if isinstance(raw, StoredFile) else os.fstat(file.fileno()).st_size
 
 
 def read_part(path: _Path, start: int, size: int) -> bytes:
-    """Return `size` bytes of a regular file from `start` on, fewer at its end. Raises OSError."""
+    """Return `size` bytes of a regular file from `start` on, or fewer at the end of the file. Raises OSError."""
     if isinstance(path, StoredPath):
         return read_range(str(path), start, min(start + size, path.stat().st_size))
     descriptor = open_descriptor(path)
@@ -149,7 +152,7 @@ def is_there(path: Path) -> bool:
 
 
 def children(directory: Path) -> tuple[list[str], list[str]]:
-    """Return the names of directories and of regular files in a directory, without links and special files.
+    """Return (names of directories, names of regular files) in a directory. Links and special files are left out.
 
     Raises OSError.
     """
@@ -167,7 +170,7 @@ def children(directory: Path) -> tuple[list[str], list[str]]:
 
 
 def walked(root: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Yield each directory from `root` down with the names of its files; skip directories that cannot be listed."""
+    """Yield `root` and all directories below it, each with the names of its files. Unreadable ones are left out."""
     stack = [root]
     while stack:
         directory = stack.pop()
@@ -180,7 +183,7 @@ def walked(root: Path) -> Iterator[tuple[Path, list[str]]]:
 
 
 def files_of_dump(top: Path) -> list[Path]:
-    """Return all files of a dump below a directory, sorted, without its catalog and the like."""
+    """Return all files of a dump below a directory, sorted. Files with names of NO_PART are left out."""
     directories = (entry for entry in walked(top) if not entry[0].name.startswith(NO_PART))
     return sorted(
         directory / name for directory, names in directories for name in names if not name.startswith(NO_PART)
@@ -188,7 +191,10 @@ def files_of_dump(top: Path) -> list[Path]:
 
 
 def stamp_of(path: Path) -> str:
-    """Return a text that changes with a file: size and time, or the store's stamp; else a random text."""
+    """Return a text that changes when a file changes: its size and time, or the store's stamp.
+
+    If neither is known, return a random text.
+    """
     try:
         if isinstance(path, StoredPath):
             return path.stamp() or secrets.token_hex(8)

@@ -1,4 +1,4 @@
-"""The versions of CANN, its driver and its firmware on this machine, from the files of their installations."""
+"""Find the versions of CANN, its driver and its firmware on this machine, in the files of their installations."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _LARGEST = 64 << 10
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the versions that are known, by name."""
-    found = {name: next(_versions(paths), None) for name, paths in _VERSION_FILES.items()}
-    return {name: version for name, version in found.items() if version is not None}
+    """Return the versions by the names "CANN", "driver" and "firmware". Unknown ones are left out."""
+    versions = {name: next(_versions(paths), None) for name, paths in _VERSION_FILES.items()}
+    return {name: version for name, version in versions.items() if version is not None}
 
 
 def _versions(paths: tuple[str, ...]) -> Iterator[str]:

@@ -383,7 +383,9 @@ def test_another_rank(launched: Launched, monkeypatch: pytest.MonkeyPatch) -> No
     assert not list(launched.dumps.rglob("*.json*"))
     monkeypatch.setenv("RANK", "0")
     done = launched.run(program, "--ranks", "2")
-    expected = "ascend-dump: rank 0: nothing is captured: ranks=2 selects none of the 2 of this run [AD303]"
+    expected = (
+        "ascend-dump: rank 0: nothing is captured: ranks=2 selects no rank of this run, whose world size is 2 [AD303]"
+    )
     assert done.stderr.startswith(expected)
     monkeypatch.setenv("RANK", "1")
     launched.run(program, "--ranks", "1")

@@ -56,11 +56,11 @@ CASES: dict[str, tuple[list[Callable[[], Any]], list[Callable[[], Any]]]] = {
         [lambda: MASK / 8, lambda: FAR * -2, lambda: -FAR, lambda: 1 - FAR],
         [lambda: (ROOM + MASK) * 2, lambda: -MASK, lambda: MASK * 0],
     ),
-    "keeps the masked places of a row at -Inf": (
+    "keeps the masked elements of a row at -Inf": (
         [lambda: MASK.log_softmax(-1), lambda: torch.full((2, 3), -INF).logsumexp(-1)],
         [lambda: torch.full((2, 3), -INF).log_softmax(-1)],
     ),
-    "begins a recursion over logarithms of probabilities with that of zero": (
+    "begins a recursion over logarithms of probabilities with the logarithm of zero": (
         [lambda: torch.ctc_loss(ctc(), torch.tensor([[1, 2]]), torch.tensor([6]), torch.tensor([2]))],
         [lambda: torch.ctc_loss(ctc()[:1], torch.tensor([[1, 2]]), torch.tensor([1]), torch.tensor([2]))],
     ),

@@ -356,7 +356,7 @@ class TestSelection:
             caplog.clear()
             with ascend_dump.capture(path=dumps, ranks=ranks):
                 torch.ones(1) + 1
-            assert ("ranks=2-7 selects none of the 2 of this run [AD303]" in caplog.text) == told
+            assert ("ranks=2-7 selects no rank of this run, whose world size is 2 [AD303]" in caplog.text) == told
 
     def test_another_rank_writes_nothing(self, dumps: Path) -> None:
         model = net()

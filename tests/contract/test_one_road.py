@@ -224,7 +224,7 @@ def test_a_rank_that_is_not_asked_for_writes_nothing(road: Road, caplog: pytest.
     with caplog.at_level(logging.WARNING, "ascend_dump"), road.capturing(ranks="3") as given:
         road.program.run(given)
     assert runs(road) == []
-    assert caplog.text.count("ranks=3 selects none of the 1 of this run") == 1
+    assert caplog.text.count("ranks=3 selects no rank of this run, whose world size is 1") == 1
 
 
 @on_both_roads

@@ -298,7 +298,7 @@ def test_records_that_were_lost_afterwards_are_told(tmp_path: Path, capsys: pyte
     shutil.rmtree(next(tmp_path.rglob("0/1")))
     left = len(ascend_dump.open(tmp_path))
     assert left < count
-    said = f"{left} of the {count} records that were written are there: files are missing or cut off"
+    said = f"only {left} of the {count} written records are left: files are missing or cut off"
     lost, out = str(tmp_path), str(whole.with_name("out"))
     verbs = ("ls", "ls --records", "ls --by module", "stats", "stats --nonfinite", "overflow", "triage")
     commands = [[*verb.split(), lost] for verb in (*verbs, "show --limit 0")]

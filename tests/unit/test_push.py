@@ -191,7 +191,7 @@ def test_links_and_catalogs_stay_here(store: Any, dump: Path, tmp_path: Path) ->
             "is a local path, not a storage URL.*\n.*s3://.*gs://.*cp -r .*dump elsewhere",
         ),
         ("dump", "file:///some where", ascend_dump.ConfigError, "cp -r .*dump '/some where'"),
-        ("dump", "memory://a/../b", ascend_dump.ConfigError, "no address"),
+        ("dump", "memory://a/../b", ascend_dump.ConfigError, "is not the address"),
         (URL, URL, ascend_dump.ConfigError, "is stored already"),
         ("missing", URL, ascend_dump.DumpNotFound, "no such file"),
         ("dump", "nosuchstore://a/b", ascend_dump.NotSupported, "nosuchstore"),

@@ -1,1 +1,1 @@
-"""Formats of CANN itself: files, names, types, layouts and settings, without a framework."""
+"""The formats of CANN, which all frameworks share: dump files, names, types, layouts and settings."""

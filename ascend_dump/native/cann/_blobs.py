@@ -1,4 +1,4 @@
-"""Find the offsets of the payloads in a dump file, whose header has only their sizes."""
+"""Find the offsets of the payloads in a dump file. The header of the file has only their sizes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Blob", "Placed", "place_blobs"]
 
 
 class Blob(NamedTuple):
-    """A payload: `length` bytes at `offset`. error: why it is incomplete; "" if it is complete."""
+    """A payload: `length` bytes at `offset`. error: the reason why it is incomplete; "" if it is complete."""
 
     offset: int
     length: int
@@ -17,7 +17,7 @@ class Blob(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """The payloads in file order; `end` is the end of the last one, None if it is unknown."""
+    """The payloads in file order. end: the end of the last one according to the header; None if it is unknown."""
 
     blobs: list[Blob]
     end: Optional[int]
@@ -32,7 +32,7 @@ def place_blobs(sizes: Sequence[int], null: Sequence[bool], start: int, file_siz
 
     - it equals the sum of all sizes: all payloads are in the file;
     - it equals the sum of the sizes without the null entries: these have no payload;
-    - neither, and all addresses are null: the writer records no addresses, and the file is cut off or too long;
+    - neither, and all or no addresses are null: all payloads should be there, and the file is cut off or too long;
     - neither, and some addresses are null: payloads before the first null entry can be placed, the others cannot.
 
     (assumption cann.payload_order)
@@ -50,8 +50,8 @@ def place_blobs(sizes: Sequence[int], null: Sequence[bool], start: int, file_siz
     first = next(number for number, absent in enumerate(null) if absent and sizes[number])
     placed = _place(sizes[:first], start, file_size)
     error = (
-        "its position in the file is unknown: entries with a null address may or may not have a payload, and "
-        f"neither gives a file of {file_size} bytes"
+        "its position in the file is unknown: entries with a null address may or may not have a payload, but "
+        f"in neither case the file would have {file_size} bytes"
     )
     lost = Blob(min(start + sum(sizes[:first]), file_size), 0, error)
     return Placed(placed.blobs + [lost] * (len(sizes) - first), None)

@@ -1,7 +1,7 @@
-"""Convert between plain layouts and the device's blocked layouts, by views and block copies.
+"""Convert between plain layouts (NCHW, NHWC, …) and the blocked layouts of the device.
 
-The layouts are those of GE's format transfers (base/formats/format_transfers). C is split into C1 blocks of C0 elements
-and padded with zeros; in FRACTAL_Z also N, into N1 blocks of 16.
+The layouts are those of GE's format transfers (base/formats/format_transfers). Each letter is an axis. C is split into
+C1 blocks of C0 elements; the last block is padded with zeros. In FRACTAL_Z, N is split too, into N1 blocks of 16.
 
     NC1HWC0       N C1 H W C0
     NDC1HWC0      N D C1 H W C0
@@ -31,17 +31,22 @@ __all__ = [
     "unpack_weight",
 ]
 
-#: Rows of a block, for every type (GE kNiSize, kCubeSize).
+#: Number of rows of a block, for all types (GE kNiSize, kCubeSize).
 CUBE = 16
-#: To copy a block of up to this many bytes as one item is faster than element by element (measured).
+#: Blocks of up to this many bytes are copied as one item, which is faster than element by element (measured).
 _WHOLE_BLOCK = 64
 
-#: Length of each axis of a tensor in a plain layout, by letter; C is per group, N over all groups.
+#: Lengths of the axes of a tensor in a plain layout, by letter. C is that of one group, N that of all groups together.
 Extents = dict[str, int]
 
 
 class Groups(NamedTuple):
-    """The packing of a grouped convolution: `merged` groups share a block (GE calls it e_mult)."""
+    """The packing of the weight of a grouped convolution.
+
+    number  number of groups
+    merged  number of groups that share a block (GE: e_mult)
+    c, n    length of C and of N of one group
+    """
 
     number: int
     merged: int
@@ -61,13 +66,13 @@ class Groups(NamedTuple):
 
 
 def unpack_channels(array: _Array, layout: str, c: int) -> _Array:
-    """NC1HWC0 or NDC1HWC0 -> `layout` (NCHW, NDHWC, ...) with `c` channels, contiguous."""
+    """Convert NC1HWC0 or NDC1HWC0 to `layout` (NCHW, NDHWC, ...) with `c` channels. Return a contiguous array."""
     axes = ["N", "D", "C1", "H", "W", "C0"] if array.ndim == 6 else ["N", "C1", "H", "W", "C0"]
     return _unpack(array, axes, layout, c)
 
 
 def unpack_weight(array: _Array, layout: str, extents: Extents, groups: Groups) -> _Array:
-    """FRACTAL_Z or FRACTAL_Z_3D -> `layout`, contiguous."""
+    """Convert FRACTAL_Z or FRACTAL_Z_3D to `layout`. Return a contiguous array."""
     import numpy as np
 
     if 0 in extents.values():
@@ -97,7 +102,7 @@ def unpack_weight(array: _Array, layout: str, extents: Extents, groups: Groups) 
 
 
 def unpack_matrix(array: _Array, shape: tuple[int, ...]) -> _Array:
-    """FRACTAL_NZ -> the matrices of `shape` (at least one dimension), contiguous."""
+    """Convert FRACTAL_NZ to matrices of `shape` (at least one dimension). Return a contiguous array."""
     import numpy as np
 
     w1, h1, h0, w0 = array.shape[-4:]
@@ -109,7 +114,7 @@ def unpack_matrix(array: _Array, shape: tuple[int, ...]) -> _Array:
 
 
 def pack_channels(array: _Array, layout: str, c0: int) -> _Array:
-    """`layout` -> NC1HWC0, or NDC1HWC0 if the layout has D."""
+    """Convert `layout` to NC1HWC0, or to NDC1HWC0 if the layout has D."""
     import numpy as np
 
     plain = _in_order(array, layout, "NDCHW" if "D" in layout else "NCHW")
@@ -121,7 +126,7 @@ def pack_channels(array: _Array, layout: str, c0: int) -> _Array:
 
 
 def pack_weight(array: _Array, layout: str, groups: int, c0: int) -> _Array:
-    """`layout` -> FRACTAL_Z, or FRACTAL_Z_3D if the layout has D."""
+    """Convert `layout` to FRACTAL_Z, or to FRACTAL_Z_3D if the layout has D. groups: those of the convolution."""
     import numpy as np
 
     plain = _in_order(array, layout, "NCDHW")
@@ -143,7 +148,7 @@ def pack_weight(array: _Array, layout: str, groups: int, c0: int) -> _Array:
 
 
 def pack_matrix(array: _Array, c0: int) -> _Array:
-    """Matrices -> FRACTAL_NZ; one dimension counts as a row."""
+    """Convert matrices to FRACTAL_NZ. An array with one dimension is a matrix of one row."""
     import numpy as np
 
     lead = array.shape[:-2]
@@ -174,7 +179,7 @@ def _unpack(array: _Array, axes: list[str], layout: str, c: int) -> _Array:
 
 
 def _in_order(array: _Array, layout: str, letters: str) -> _Array:
-    """Return a view of `array` with the axes of `letters`; axes that the layout does not have get length 1."""
+    """Return a view of `array` with the axes in the order of `letters`. Axes that the layout lacks get length 1."""
     view = array
     for letter in letters:
         if letter not in layout:
@@ -184,7 +189,10 @@ def _in_order(array: _Array, layout: str, letters: str) -> _Array:
 
 
 def _gather(out: _Array, axis: int, source: _Array) -> None:
-    """Fill `out` from `source`, with the axes (blocks, block) for `axis`; the last block may end in padding."""
+    """Fill `out` from `source`, in which `axis` is two axes: (number of blocks, length of a block).
+
+    The last block may end with padding, which is left out.
+    """
     block = source.shape[axis + 1]
     full, padded = divmod(out.shape[axis], block)
     if full and out.size:
@@ -197,7 +205,7 @@ def _gather(out: _Array, axis: int, source: _Array) -> None:
 
 
 def _scatter(target: _Array, axis: int, plain: _Array) -> None:
-    """The reverse of `_gather`: fill the blocks of `target` from `plain`; the padding is not written."""
+    """Do the reverse of `_gather`: fill the blocks of `target` from `plain`. Padding is not written."""
     block = target.shape[axis + 1]
     full, padded = divmod(plain.shape[axis], block)
     if full:
@@ -214,7 +222,7 @@ def _along(axis: int, *items: Union[int, slice]) -> tuple[Union[int, slice], ...
 
 
 def _copy(out: _Array, source: _Array) -> None:
-    """out[...] = source; small blocks that are contiguous in both are copied as one item."""
+    """Copy `source` to `out`. Small blocks that are contiguous in both are copied as one item each, which is faster."""
     import numpy as np
 
     size = out.shape[-1] * out.itemsize

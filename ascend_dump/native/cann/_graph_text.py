@@ -162,7 +162,7 @@ class GraphText:
             raise self._corrupt(_CUT_OFF)
 
     def _pieces(self) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """Yield each piece of the text, with its line, and the line without white space at its ends."""
+        """Yield (line, line without white space at its ends, piece) for each piece: a brace or a field."""
         for line in iter(self._data.readline, b""):
             text = line.strip()
             if text:
@@ -170,9 +170,9 @@ class GraphText:
                     yield line, text, piece
 
     def _message(self, pieces: Iterator[tuple[bytes, bytes, bytes]], indent: Optional[int], *, is_read: bool) -> bytes:
-        """Skip the rest of the message that was opened last. Return its text if `is_read`, else nothing.
+        """Skip the rest of the message that was opened last. Return its text if `is_read`, else b"".
 
-        indent: that of its first line; None if the line has other pieces too
+        indent: the indent of its first line; None if that line has other pieces too
         """
         start = self._data.tell()
         if indent is not None and self._skip_message(indent):
@@ -224,7 +224,7 @@ class GraphText:
                     raise self._corrupt("field without a value")
                 yield token
             elif token in _UNCLOSED:
-                raise self._corrupt("unterminated text")
+                raise self._corrupt("unterminated string")
             elif name.endswith(b":") or (name and token[0] in _QUOTES):
                 yield name + token
                 name = b""
@@ -254,7 +254,7 @@ def _are_whole_messages(lines: bytes, indent: int) -> bool:
     opened, closed = lines.count(b"{\n"), lines.count(b"}\n")
     if opened != closed or lines.count(b"\n" + b" " * (indent + 1)) != lines.count(b"\n") - 1:
         return False
-    # Braces at other places are allowed inside strings only.
+    # Other braces are allowed only inside strings.
     return (lines.count(b"{") == opened and lines.count(b"}") == closed) or _COMPACT.search(lines) is None
 
 
@@ -298,7 +298,7 @@ def _node(fields: dict[bytes, list[bytes]], graph: str, outputs: list[OutputOrig
 
 
 def _is_simple(text: bytes) -> bool:
-    """Return True if a line is a single piece: the beginning or end of a message, or one field."""
+    """Return True if a line certainly is a single piece: the beginning or end of a message, or one field."""
     last = text[-1]
     if last in _QUOTES:
         return text.count(b'"') == 2 and b": " in text[: text.find(b'"') + 1] and text.count(b"'") == 0

@@ -1,4 +1,4 @@
-"""The value objects of a dump file: the header, and the positions of payloads."""
+"""The content of a dump file's header, with the positions of the payloads."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import NamedTuple, Optional, Union
 
 __all__ = ["MAX_DIMS", "MAX_ENTRIES", "NANO_MAGIC", "Buffer", "DumpFile", "Entry", "OriginalOp", "Space", "Tensor"]
 
-#: The first bytes of a nano file's header; no DumpData begins like this.
+#: The first bytes of the header of a nano file. The header of other dump files never begins with these bytes.
 NANO_MAGIC = b"\x5a\x5a\x5a\x5a"
-#: An operator has at most a few hundred tensors.
+#: Maximum number of entries of a header; an operator has at most a few hundred tensors.
 MAX_ENTRIES = 1 << 16
-#: CANN allows 25 dimensions.
+#: Maximum number of dimensions; CANN allows 25.
 MAX_DIMS = 64
 
 
 class OriginalOp(NamedTuple):
-    """The operator of the user's model from which an output comes.
+    """The operator of the user's model that computes an output, before GE changed the graph.
 
     data_type is a number of ge::DataType (FLOAT=0), unlike the tensor's own type; format is a number as in
     `Tensor.format`.
@@ -32,13 +32,15 @@ class Tensor(NamedTuple):
     """An input or output as the header describes it, and the position of its payload.
 
     data_type, format  the header's numbers, see `cann.dtypes` and `cann.formats`
-    sub_format         groups of a grouped convolution in FRACTAL_Z
-    shape              on the device, padding included; original_shape: in the layout of the model
+    sub_format         number of groups of a grouped convolution, for FRACTAL_Z
+    shape              the shape on the device, with padding
+    original_shape     the shape in the layout of the model
     size               bytes of the payload according to the header
-    offset, length     the payload's position in this file; length 0 if there is none
-    address            device address; memory_offset: the header's field `offset`
+    offset, length     position and bytes of the payload in this file; length 0 if it has no payload
+    address            the address on the device
+    memory_offset      the header's field `offset`
     input_type, arg_index  only in files of an exception (adump dump_file)
-    error              why the payload cannot be read; "" if it can
+    error              the reason why the payload cannot be read; "" if it can be read
     """
 
     io: str
@@ -61,7 +63,7 @@ class Tensor(NamedTuple):
 
 
 class Buffer(NamedTuple):
-    """An L1 buffer that is dumped in place of the tensors in it."""
+    """A buffer in the L1 memory, which is dumped instead of the tensors in it."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index, of no use here
     size: int
@@ -73,7 +75,7 @@ class Buffer(NamedTuple):
 
 
 class Space(NamedTuple):
-    """A workspace."""
+    """A workspace: temporary memory of an operator."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index, of no use here
     size: int
@@ -93,8 +95,8 @@ class DumpFile(NamedTuple):
 
     dump_time  microseconds since the epoch
     tensors    inputs, then outputs
-    attrs      pairs; `_sgt_json_info` holds the slicing of FFTS+ as JSON
-    problems   irregularities of the file, as sentences
+    attrs      (name, value) pairs; the value of `_sgt_json_info` is FFTS+'s slicing of the operator as JSON
+    problems   sentences about irregularities of the file
     """
 
     path: Path

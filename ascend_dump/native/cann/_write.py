@@ -1,4 +1,4 @@
-"""Write dump files with the bytes CANN writes for the same header and payloads."""
+"""Write dump files with the same bytes that CANN writes for the same header and payloads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["encode_header", "tensor_of", "write", "write_nano"]
 
 _Path = Union[str, "os.PathLike[str]"]
 _Bytes = Union[bytes, bytearray, memoryview, "np.ndarray[Any, Any]"]
-#: A tensor and its payload; None if the device wrote no payload (a null address, or no bytes).
+#: A tensor and its payload. None stands for a tensor without a payload: its address was null, or it has no bytes.
 TensorData = tuple[Tensor, Optional[_Bytes]]
 
 
@@ -32,10 +32,9 @@ def tensor_of(
     address: int = 0,
     original_op: Optional[OriginalOp] = None,
 ) -> TensorData:
-    """Describe an array as the device does, with its type and shape, and with its bytes as the payload.
+    """Return the tensor that the device would describe for an array, with the array's bytes as the payload.
 
-    Without `original_shape` it is the shape of the array. Raises NotSupported
-    for an element type that has no number in CANN.
+    original_shape: None: the shape of the array. Raises NotSupported for an element type that has no number in CANN.
     """
     from ascend_dump.native.cann import dtypes
 
@@ -68,10 +67,10 @@ def encode_header(
     version: str = "2.0",
     host: bool = False,
 ) -> bytes:
-    """Encode the DumpData message. `buffers` and `spaces` are sizes in bytes.
+    """Encode the header of a dump file, CANN's message DumpData. `buffers` and `spaces` are sizes in bytes.
 
-    The device writes every shape, even without dimensions, and the original shape. The host, which writes exception
-    dumps (`host=True`), writes no shape without dimensions and no original shape.
+    host: encode like the host, which writes exception dumps: a shape without dimensions, and the original shape, are
+    left out. The device writes all shapes, even without dimensions.
 
     (assumption cann.header_version)
     """
@@ -132,8 +131,8 @@ def write(
 ) -> None:
     """Write a dump file with mode 0600. `append` adds to an existing file, as CANN does; otherwise it is replaced.
 
-    The sizes are those in the `Tensor`s; pad a payload to make it longer than its shape needs. `host` is
-    the same as in `encode_header`. Raises WriteError.
+    The header gets the sizes in the `Tensor`s, so a payload may be longer than its shape needs. `host` is as in
+    `encode_header`. Raises WriteError.
     """
     pairs = list(tensors)
     header = encode_header(
@@ -151,7 +150,7 @@ def write(
 
 
 def write_nano(path: _Path, tensors: Iterable[TensorData], *, version: int = 0, append: bool = False) -> None:
-    """Write the nano variant, which has the operator's name and time in the file's name only. Raises WriteError."""
+    """Write a nano dump file, whose header has no operator name and no time. Raises WriteError."""
     from ascend_dump.native.cann.nano import encode_nano_header
 
     pairs = list(tensors)
@@ -168,7 +167,7 @@ def _as_bytes(data: _Bytes) -> memoryview:
         return memoryview(data)
     import numpy as np
 
-    # Arrays of ml_dtypes types have no buffer interface.
+    # Viewed as bytes, because arrays with a type of ml_dtypes have no buffer interface.
     flat = np.ascontiguousarray(data).reshape(-1)
     return flat.view(np.uint8).data if flat.size else memoryview(b"")
 

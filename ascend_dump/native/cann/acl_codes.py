@@ -12,9 +12,9 @@ __all__ = ["AclError", "describe"]
 
 
 class AclError(IntEnum):
-    """`ACL_ERROR_<name>` of the header; SUCCESS is 0.
+    """The return codes. A member has the name in the header without `ACL_ERROR_`; SUCCESS is 0.
 
-    100xxx and 148xxx: wrong use. 2xxxxx: resources. 300000: storage. 5xxxxx: failures inside CANN.
+    100xxx and 148xxx mean wrong use, 2xxxxx missing resources, 300000 missing storage, 5xxxxx failures inside CANN.
     """
 
     SUCCESS = 0
@@ -102,12 +102,12 @@ class AclError(IntEnum):
 _FIXES = {
     AclError.INVALID_PARAM: "a path is missing, or the configuration differs from that of the first aclInit",
     AclError.UNINITIALIZE: "call acl.init first",
-    AclError.REPEAT_INITIALIZE: "it is initialised already; call it once",
+    AclError.REPEAT_INITIALIZE: "acl is initialised already; call acl.init once",
     AclError.INVALID_FILE: "the configuration is missing, is not a regular file or is larger than 10 MiB",
     AclError.PARSE_FILE: "the configuration is nested deeper than 10 levels, or is not JSON",
     AclError.INVALID_DUMP_CONFIG: "run `ascend-dump check` on the configuration",
-    AclError.REPEAT_FINALIZE: "it is finalised already; call it once",
-    AclError.DUMP_ALREADY_RUN: "a dump is on already",
+    AclError.REPEAT_FINALIZE: "acl is finalised already; call acl.finalize once",
+    AclError.DUMP_ALREADY_RUN: "a dump is on already; call acl.mdl.finalize_dump first",
     AclError.DUMP_NOT_RUN: "call acl.mdl.init_dump first",
 }
 

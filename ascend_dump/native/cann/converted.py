@@ -1,4 +1,4 @@
-"""File names of converted dump files, which msaccucmp and `ascend-dump convert` write.
+"""Parse the file names of converted dump files, which msaccucmp and `ascend-dump convert` write.
 
 A tensor becomes `{dump file}.{io}.{index}.{suffix}`, with more fields before the suffix if the writer knows them:
 
@@ -31,13 +31,13 @@ _NAME = re.compile(
     re.ASCII | re.DOTALL,
 )
 _SUFFIXES = (".npy", ".pt", ".bin", ".txt", ".csv", ".json")
-#: msaccucmp writes no digit for a shape without dimensions, `ascend-dump convert` the word.
+#: A shape. For a shape without dimensions msaccucmp writes nothing, and `ascend-dump convert` writes "scalar".
 _SHAPE = re.compile(r"(?:\d{1,19}(?:[x_]\d{1,19})*|scalar)?", re.ASCII)
 _WORD = re.compile(r"[A-Za-z]\w*", re.ASCII)
 
 
 class ConvertedName(NamedTuple):
-    """The fields of a file name; None where the name has no such field.
+    """The fields of a file name. A field that is not in the name is None.
 
     dump    name of the dump file
     io      input, output, buffer or space; "" for an npz file, which contains all tensors of the operator
@@ -56,10 +56,13 @@ class ConvertedName(NamedTuple):
 
 
 def parse_converted(name: str) -> Optional[ConvertedName]:
-    """Read a file name; None if no converter writes such names. The name of the dump file is not checked."""
+    """Return the fields of a file name; None if no converter writes such names.
+
+    The part `dump`, the name of the dump file, is not checked.
+    """
     if name.endswith(".npz"):
         return ConvertedName(name[: -len(".npz")], "", 0, "npz")
-    # Most files of a dump are not converted ones: checking the suffix first is faster than the pattern.
+    # The suffix is checked first, because most files of a dump are not converted files, and the pattern is slow.
     match = _NAME.fullmatch(name) if name.endswith(_SUFFIXES) else None
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""CANN's data types: their numbers in a dump header, and the conversion of their bytes to arrays.
+"""CANN's data types: their numbers in a dump header, and conversions between their bytes and arrays.
 
 Sizes are metadef's `GetSizeByDataType`; types smaller than a byte are packed (`GetSizeInBytes`
 counts bits). The order of packed elements, and its source:
@@ -8,13 +8,13 @@ counts bits). The order of packed elements, and its source:
   and it is not verified on hardware.
 - UINT1: the lower index in the higher bit, as msaccucmp unpacks it.
 
-Values that differ from those of msaccucmp follow the definition of the type:
+In these cases the values differ from those of msaccucmp, because they follow the definition of the type:
 
 - float8_e4m3fn 0x7f and 0xff are NaN (msaccucmp: 480 and -480);
 - float8_e5m2 0xfc is -Inf (msaccucmp: +Inf);
 - HIFLOAT8 0xef is -Inf (msaccucmp: +Inf), and the codes 0x08-0x1f and 0x88-0x9f, whose exponent is
-0, 1 or -1, have three mantissa bits (msaccucmp uses dot bits as mantissa and exponent). The
-  definition is GE hif8_t and adump's HiFloat8::GetValue;
+  0, 1 or -1, have three mantissa bits (msaccucmp uses dot bits as mantissa and exponent). The
+  definition is in GE hif8_t and adump's HiFloat8::GetValue;
 - bfloat16 stays bfloat16 (msaccucmp widens to float32);
 - a shape without dimensions gives shape () (msaccucmp: (1,)), and a dimension of 0 keeps the
   type (msaccucmp: float64);
@@ -37,15 +37,19 @@ if TYPE_CHECKING:
 
 __all__ = ["DataType", "data_type", "decode", "encode", "from_ge", "to_ge"]
 
-#: How elements are stored: as in numpy; several in a byte; as a code whose value is in a table; as a pair of float16;
-#: in an unknown way; in blocks whose scales are in another tensor.
+#: The kinds of storage. plain: as in numpy; packed: several elements in a byte; code: a code whose value is in a table;
+#: pair: two float16; raw: unknown; blocks: blocks of elements whose scales are in another tensor.
 _PLAIN, _PACKED, _CODE, _PAIR, _RAW, _BLOCKS = "plain", "packed", "code", "pair", "raw", "blocks"
 
 
 class DataType(NamedTuple):
-    """A data type: its number in the header, CANN's name, the name of its type in numpy, its bits.
+    """A data type.
 
-    bits is 0 for types without a fixed size, whose payload is decoded to flat uint8.
+    value    its number in the header
+    name     CANN's name
+    numpy    the name in numpy or ml_dtypes of the type to which it is decoded; "" if it cannot be decoded
+    bits     bits per element; 0 for types without a fixed size, whose payload is decoded to flat uint8
+    storage  the kind of storage, see above
     """
 
     value: int
@@ -76,7 +80,7 @@ _TYPES = {
         DataType(15, "DUAL_SUB_UINT8", "uint8", 8),
         DataType(16, "COMPLEX64", "complex64", 64),
         DataType(17, "COMPLEX128", "complex128", 128),
-        # Decoded to the stored integers, because scale and offset are not in the file.
+        # Quantised types are decoded to the stored integers, because scale and offset are not in the file.
         DataType(18, "QINT8", "int8", 8),
         DataType(19, "QINT16", "int16", 16),
         DataType(20, "QINT32", "int32", 32),
@@ -105,13 +109,13 @@ _TYPES = {
     )
 }
 
-#: GE's numbers below 13 that differ from the header's; from 29 on GE's number is larger by one.
+#: The header's number by GE's number, for numbers that differ. From 29 on, GE's number is the header's plus one.
 _FROM_GE = {0: 1, 1: 2, 2: 3, 3: 7, 6: 5, 7: 6, 8: 9, 9: 8, 11: 12, 12: 11, 28: 0}
 _TO_GE = {value: ge for ge, value in _FROM_GE.items()}
 
 
 def data_type(value: int) -> DataType:
-    """Look a type up by its number; an unknown one is named `DT_<number>` and read as raw bytes.
+    """Return the type with a number. An unknown number becomes a type `DT_<number>`, which is read as raw bytes.
 
     (assumption cann.dtype_numbers)
     """
@@ -129,11 +133,11 @@ def to_ge(value: int) -> int:
 
 
 def decode(raw: _Raw, value: int, shape: tuple[int, ...]) -> _Array:
-    """Return the array of `shape` at the beginning of a payload; the bytes after it are padding.
+    """Return the array of `shape` at the beginning of a payload. The bytes after it are padding.
 
-    It is a view if numpy has the type, otherwise a copy. Types without a fixed size (strings, handles, unknown types)
-    give the whole payload as flat uint8. Raises CorruptDump if the payload is too short, NotSupported for block formats
-    and for types that the installed ml_dtypes lacks.
+    The array is a view if its bytes need no conversion, otherwise a copy. For types without a fixed size (strings,
+    handles, unknown types) the whole payload is returned as flat uint8. Raises CorruptDump if the payload is too short,
+    NotSupported for block formats and for types that the installed ml_dtypes lacks.
     """
     cann_type = data_type(value)
     if cann_type.storage == _RAW:
@@ -154,7 +158,7 @@ def decode(raw: _Raw, value: int, shape: tuple[int, ...]) -> _Array:
     try:
         return _elements(raw[:needed], cann_type, count).reshape(shape)
     except (ValueError, OverflowError):
-        # Only possible without elements, or with more dimensions than numpy allows.
+        # Possible only for a shape without elements, or with more dimensions than numpy allows.
         raise CorruptDump(f"numpy has no array of shape {shape}") from None
 
 
@@ -162,7 +166,7 @@ def _elements(raw: _Raw, cann_type: DataType, count: int) -> _Array:
     import numpy as np
 
     if cann_type.value == 11:
-        # For the device any byte except 0 is true; numpy would compute with bytes other than 0 and 1.
+        # For the device any byte except 0 means true, but numpy's bool needs bytes that are 0 or 1.
         return raw.view(np.bool_) if not count or raw.max() <= 1 else raw != 0
     if cann_type.storage == _PLAIN:
         return raw.view(_numpy_dtype(cann_type.numpy))
@@ -180,7 +184,7 @@ def _elements(raw: _Raw, cann_type: DataType, count: int) -> _Array:
 
 
 def _unpack(raw: _Raw, bits: int, count: int) -> _Raw:
-    """One element per byte, as its code."""
+    """Return `count` packed elements as codes, one per byte."""
     import numpy as np
 
     if bits == 1:
@@ -211,11 +215,11 @@ def _pack(codes: _Raw, bits: int) -> _Raw:
 
 
 def encode(array: _Array, value: Optional[int] = None) -> tuple[int, _Raw]:
-    """Return the number of a type and the payload of an array. value: chooses between types that are the same type in
-    numpy.
+    """Return the number of CANN's type and the payload for an array.
 
-    float32 is converted to HIFLOAT8 or FLOAT4_E1M2 only if the values are exact. Raises NotSupported for an element
-    type that has no number in CANN, and for values that have no code in the type.
+    value: the number of the type, if several types of CANN are the same type in numpy; None: the first of them.
+    Raises NotSupported for an element type that has no number in CANN. For HIFLOAT8 and FLOAT4_E1M2, which are float32
+    in numpy, it is also raised for a value that the type cannot represent exactly.
     """
     import numpy as np
 
@@ -236,7 +240,7 @@ def encode(array: _Array, value: Optional[int] = None) -> tuple[int, _Raw]:
 def _codes_of(values: _Array, table: _Array, cann_type: DataType) -> _Raw:
     import numpy as np
 
-    # Compared by bits, so that a zero keeps its sign if the type has one.
+    # Values are compared by their bits, so that -0 gets a code of its own if the type has one.
     value_bits, bits = (
         np.where(np.isnan(array), np.float32(np.nan), array).view(np.uint32) for array in (values, table)
     )

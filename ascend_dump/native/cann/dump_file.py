@@ -1,7 +1,7 @@
-"""CANN's binary dump file: `uint64 header length | DumpData | payloads`, little-endian.
+"""Read CANN's binary dump files: `uint64 header length | header | payloads`, little-endian.
 
-Payloads follow in the order inputs, outputs, buffers, spaces, without padding (aicpu_schedule
-dump_task; adump dump_file). A tensor's `size` may be larger than its shape needs; the rest is padding.
+The header is a protobuf message, DumpData. The payloads are in the order inputs, outputs, buffers, spaces, without gaps
+(aicpu_schedule dump_task; adump dump_file). A payload may be larger than its shape needs; the rest of it is padding.
 
 Indices are positions in the file. The device leaves out tensors in L1 or UB and tensors on a blacklist, so a position
 may be smaller than the index of the operator's input or output.
@@ -51,15 +51,15 @@ __all__ = [
 
 _Path = Union[str, "os.PathLike[str]"]
 
-#: The most bytes of a header that are read; real headers have some kilobytes.
+#: Maximum size of a header in bytes; real headers have some kilobytes.
 MAX_HEADER = 64 << 20
 
 
 def read_header(path: _Path) -> DumpFile:
-    """Read the header and find the positions of the payloads, without reading them.
+    """Read the header of a file, and find the positions of the payloads without reading them.
 
-    Raises DumpNotFound, and CorruptDump if it is not a dump file. If the payloads do not fit the header, the file is
-    returned with `problems`, and the tensors concerned have an `error`.
+    Raises DumpNotFound, and CorruptDump if it is not a dump file. If payloads are missing or their positions are
+    unknown, `problems` says so, and the tensors without a complete payload have an `error`.
     """
     path = located(path)
     with _open(path) as file:
@@ -75,7 +75,7 @@ def read_header(path: _Path) -> DumpFile:
 
 
 def payload(dump: DumpFile, entry: Entry) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Map the payload as a read-only uint8 array without a copy; from an object store only the payload is read.
+    """Return a payload as a read-only uint8 array. It is a view of the mapped file; in an object store it is read.
 
     Raises CorruptDump if the payload is incomplete, or if the file changed since the header was read.
     """
@@ -107,11 +107,11 @@ def payload(dump: DumpFile, entry: Entry) -> np.ndarray[Any, np.dtype[np.uint8]]
 def decode(dump: DumpFile, tensor: Tensor, *, format: Optional[str] = None) -> np.ndarray[Any, Any]:
     """Return the tensor without padding, in its numpy or ml_dtypes type.
 
-    The array may be a read-only view of the mapped file, and is then not aligned in memory.
-    format: another layout, or "original" for the layout of the model (`cann.formats`).
-    A payload without a type (string, variant, undefined) is returned as raw bytes.
-    Raises CorruptDump if payload and shape do not fit, NotSupported for a type that cannot be decoded and for a tensor
-    that was not dumped (a null address).
+    The array may be a read-only view of the mapped file, and then it may be unaligned in memory.
+    format: the layout to convert to, or "original" for the layout of the model (`cann.formats`); None: no conversion.
+    A payload without a numeric type (string, variant, undefined) is returned as raw bytes.
+    Raises CorruptDump if the payload is too short for the shape, NotSupported for a type that cannot be decoded, and
+    for a tensor that was not dumped because its address is null.
     """
     from ascend_dump.native.cann import dtypes, formats
 
@@ -185,7 +185,8 @@ def _parse(path: Path, header: bytes) -> DumpFile:
     try:
         parsed = data.ParseFromString(header)
     except (protobuf.decode_error, RuntimeWarning, SystemError) as error:
-        # For some broken messages the C++ parser of protobuf 3.20 only warns, which raises this if warnings are errors.
+        # RuntimeWarning, because for some broken messages the C++ parser of protobuf 3.20 only warns, and the program
+        # may have turned warnings into exceptions.
         raise CorruptDump(
             f"not a CANN dump file: its header is not a DumpData message ({error})", path=path, offset=8
         ) from None
@@ -227,7 +228,7 @@ def _tensor(io: str, index: int, item: Any, problems: list[str]) -> Tensor:
         io,
         index,
         item.data_type,
-        # The host writes GE's combined number, with group and C0 above the low byte.
+        # The low byte is the layout. The host also writes the number of groups and C0 into the higher bytes.
         item.format & 0xFF,
         _dims(item.shape.dim, f"{io} {index}", problems),
         _dims(item.original_shape.dim, f"{io} {index}", problems),
@@ -278,7 +279,7 @@ def _put(entry: Any, blob: Blob) -> Any:
 
 
 def _trailing(file: BinaryIO, path: Path, start: int, file_size: int) -> str:
-    """Describe the bytes after the last payload."""
+    """Return a sentence about the bytes after the last payload."""
     extra = file_size - start
     try:
         header = _read_header_bytes(file, path, start, file_size)

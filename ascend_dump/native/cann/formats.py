@@ -1,9 +1,9 @@
-"""Tensor layouts: their numbers in a dump header, and conversion between them.
+"""Tensor layouts: their numbers in a dump header, and conversions between them.
 
-`original_shape` in a header is in the layout of the model, which the header does not name (for an input). So that
-layout is found by comparing the original shape with the shape on the device. msaccucmp instead assumes the target
-layout and cuts the tensor to that shape, which silently drops data: from NCHW (1,2,3,4) to NHWC it gives (1,2,3,2).
-Here the result is always complete. Padding is cut off; conversions are exact copies.
+The field `original_shape` of a header is in the layout of the model. For inputs the header does not say which layout
+that is, so it is found by comparing the original shape with the shape on the device. Results are always complete:
+padding is removed, and all elements are copied exactly. msaccucmp instead assumes the target layout and cuts the tensor
+to that shape, which silently drops data: from NCHW (1,2,3,4) to NHWC its result has the shape (1,2,3,2).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ORIGINAL", "TARGETS", "Arranged", "arrange", "convert", "format_name", "format_number"]
 
-#: The target for the layout of the model.
+#: The name of the target that means the layout of the model.
 ORIGINAL = "original"
 
-#: Names of layouts in the order of their numbers (dump_data.proto; from NCL on ge::Format).
+#: Names of layouts in the order of their numbers. Sources: dump_data.proto; from NCL on ge::Format.
 _IN_ORDER = """
     NCHW NHWC ND NC1HWC0 FRACTAL_Z NC1C0HWPAD NHWC1C0 FSR_NCHW FRACTAL_DECONV C1HWNC0
     FRACTAL_DECONV_TRANSPOSE FRACTAL_DECONV_SP_STRIDE_TRANS NC1HWC0_C04 FRACTAL_Z_C04 CHWN
@@ -37,22 +37,23 @@ _IN_ORDER = """
 _NAMES = dict(enumerate(_IN_ORDER.split()))
 _NUMBERS = {name: number for number, name in _NAMES.items()}
 
-#: Layouts that only permute the axes, by rank, in the order in which they are tried.
+#: Plain layouts, which differ only in the order of their axes, by number of axes.
 _PLAIN = {2: ("NC", "CN"), 3: ("NCL",), 4: ("NCHW", "NHWC", "HWCN", "CHWN"), 5: ("NCDHW", "NDHWC", "DHWCN", "DHWNC")}
 _RANK = {layout: rank for rank, layouts in _PLAIN.items() for layout in layouts}
-#: Layouts of models; CHWN and DHWNC are tried as the original layout only if the header names them.
+#: Layouts that are tried as the layout of the model, by number of axes, in this order. CHWN and DHWNC are tried only
+#: if the header names them.
 _ORIGINALS = {4: ("NCHW", "NHWC", "HWCN"), 5: ("NCDHW", "NDHWC", "DHWCN")}
 
 _CHANNELS = {"NC1HWC0": 5, "NC1HWC0_C04": 5, "NDC1HWC0": 6}
 _WEIGHTS = {"FRACTAL_Z": 4, "FRACTAL_Z_3D": 5}
 _MATRICES = ("FRACTAL_NZ", "FRACTAL_NZ_C0_16", "FRACTAL_NZ_C0_32")
 
-#: The targets of `convert`.
+#: All possible values of the argument `target` of `convert`.
 TARGETS = (ORIGINAL, "ND", *_RANK, *_CHANNELS, *_WEIGHTS, *_MATRICES)
 
 
 def format_name(number: int) -> str:
-    """CANN's name of a layout; an unknown number is named `FORMAT_<number>`."""
+    """Return CANN's name of the layout with a number; for an unknown number `FORMAT_<number>`."""
     return _NAMES.get(number & 0xFF, f"FORMAT_{number & 0xFF}")
 
 
@@ -84,14 +85,14 @@ def convert(
 
     original_shape   the shape in the model's layout; without it the padding of channels is kept, and FRACTAL_Z cannot
                      be converted
-    original_format  the model's layout, if known; ignored if the original shape does not fit it
-    groups           the number of groups of a grouped convolution (FRACTAL_Z)
-    c0               the number of channels in a block, for conversions to a blocked layout
+    original_format  the model's layout, if known; ignored if the original shape cannot have this layout
+    groups           number of groups of a grouped convolution (FRACTAL_Z)
+    c0               number of channels in a block, for conversions to a blocked layout
 
-    A tensor whose axes have no names is not changed for any plain target: a tensor in ND, one whose rank differs from
-    that of its layout, and one in FRACTAL_NZ whose rank differs from that of the target.
-    Raises ConfigError for an unknown target, NotSupported if there is no such conversion or the original layout is
-    ambiguous, CorruptDump if shapes do not fit.
+    A conversion to a plain layout returns the tensor unchanged (from FRACTAL_NZ: as a matrix) if it is unknown which
+    axis is which: if the source is ND, or if the numbers of axes of tensor, source and target differ.
+    Raises ConfigError for an unknown target, NotSupported if there is no such conversion or if the original layout is
+    ambiguous, CorruptDump if the shapes contradict each other.
     """
     return arrange(
         array,
@@ -164,7 +165,7 @@ def _permute(
 
 
 def _candidates(rank: int, original_format: Optional[str]) -> tuple[str, ...]:
-    """Return the layouts that an original shape of this rank may have, the most likely first."""
+    """Return the layouts that an original shape with `rank` axes may have, the most likely first."""
     usual = _ORIGINALS.get(rank, ())
     if original_format is not None and _RANK.get(original_format) == rank:
         return (original_format, *(layout for layout in usual if layout != original_format))
@@ -219,7 +220,7 @@ def _from_channels(
         c = sizes.pop("C")
         if sizes == extents and -(-c // c0) == c1:
             fitting.append(layout)
-            # If two layouts fit, both give the same C, because the axes that they exchange have equal lengths.
+            # If several layouts fit, they have the same C, because the axes in which they differ have equal lengths.
             channels = c
     if target == "ND" and not original:
         target = letters.replace("DC", "CD")

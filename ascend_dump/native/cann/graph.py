@@ -1,8 +1,9 @@
-"""GE's graphs as text, `ge_proto_*.txt`: operator names, and which operators are never dumped.
+"""Read GE's graph files (`ge_proto_*.txt`): the operators of a graph, and the operators that are never dumped.
 
-The text form of protobuf's ModelDef, written by GE before and after each pass. `*_Build.txt` is the graph as it
-is executed. A training run writes several: for initialisation, for each `session.run` and so on; one of them is the
-computational graph. Files can have hundreds of megabytes, so nodes are read one after the other.
+GE writes a graph as protobuf text (ModelDef) before and after each pass of its compiler. `*_Build.txt` is the graph as
+it is executed. A training program has several graphs: for initialisation, for each `session.run` and so on. The one
+with the training step is called the computational graph. Files can have hundreds of megabytes, so operators are read
+one after the other.
 """
 
 from __future__ import annotations
@@ -35,19 +36,22 @@ __all__ = [
 _Path = Union[str, "os.PathLike[str]"]
 
 _BUILD_SUFFIX = "_Build.txt"
-#: Only the computational graph contains the data pipeline.
+#: A text that only the computational graph contains: the operator of the data pipeline.
 _PIPELINE = b"Iterator"
 
 
 class NoDump(NamedTuple):
-    """Why an operator is not dumped. certain: False if it depends on where GE runs the operator."""
+    """The reason why an operator is not dumped. certain: False if it depends on where GE runs the operator."""
 
     reason: str
     certain: bool = True
 
 
 def _reasons() -> dict[str, NoDump]:
-    """Reasons by operator type: the types in GE's documents, and others that GE's local engine runs without a task."""
+    """Return the reasons by operator type.
+
+    The types are those in GE's documents, and others that GE's local engine executes without a task for the device.
+    """
     groups = {
         "GE evaluates the condition itself, only operators inside the branches run on the device": (
             "If _If StatelessIf Case StatelessCase While _While StatelessWhile For"
@@ -74,9 +78,9 @@ _NEVER_DUMPED = _reasons()
 
 
 def why_no_dump(node: Node) -> Optional[NoDump]:
-    """Why this operator will not be dumped; None if it can be.
+    """Return the reason why an operator is never dumped; None if it can be dumped.
 
-    Operators in a branch that is not executed are not dumped either, which the graph does not show.
+    An operator in a branch that is not executed is not dumped either, but the graph does not show that.
     """
     if node.dumped_without_task:
         return None
@@ -86,19 +90,19 @@ def why_no_dump(node: Node) -> Optional[NoDump]:
 
 
 def read_graph(path: _Path) -> Iterator[Node]:
-    """Read the operators one by one, in file order.
+    """Yield the operators of a graph file in their order in the file.
 
-    Raises DumpNotFound, and CorruptDump if the text is not a graph or is cut off: then the operators before
-    that place have been yielded already.
+    Raises DumpNotFound, and CorruptDump if the text is not a graph or is cut off. Operators before the damage are
+    yielded first.
     """
     with _mapped(path) as data:
         yield from GraphText(path, data).nodes()
 
 
 def graph_name(path: _Path) -> str:
-    """Return the name of the first graph, which is also a directory in the dump. Parses the file only up to that name.
+    """Return the name of the first graph in a file, which is also the name of a directory in the dump.
 
-    Raises as `read_graph`.
+    The file is parsed only up to this name. Raises as `read_graph`.
     """
     with _mapped(path) as data:
         parser = GraphText(path, data)
@@ -118,15 +122,15 @@ def build_graphs(directory: _Path) -> list[Path]:
 def find_computational(paths: Iterable[_Path], names: Iterable[str] = ()) -> list[Path]:
     """Return the computational graphs among several, by the two methods of the TensorFlow document on dump data.
 
-    Without names: the graphs whose text contains `Iterator`, the data pipeline of training. With names (of operators in
-    the user's model): the graphs whose text contains all of them. Raises DumpNotFound, ReadError.
+    names: names of operators in the user's model. Return the graphs whose text contains all of them; without names, the
+    graphs whose text contains `Iterator`, the data pipeline of training. Raises DumpNotFound, ReadError.
     """
     texts = [escape(name) for name in names] or [_PIPELINE]
     return [located(path) for path in paths if _contains_all(path, texts)]
 
 
 def find_model_folders(root: _Path, name: str) -> list[Path]:
-    """Return the directories with the dump of the graph of this name, below `root`."""
+    """Return the directories below `root` that contain the dump of the graph with this name."""
     folder = sanitize(name)
     folders = []
     for parent, directories, _ in os.walk(root):
@@ -162,13 +166,13 @@ def _mapped(path: _Path) -> mmap.mmap:
         if not os.fstat(descriptor).st_size:
             raise CorruptDump("an empty file is not a graph", path=path, offset=0)
         data = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-        # A hole in a file reads as any number of NUL, and as one line.
+        # A part of the file that was never written to disk reads as zero bytes. Only the text before it is used.
         end = data.find(b"\0")
         if end < 0:
             return data
         data.close()
         if not end:
-            raise CorruptDump("it begins with a NUL, which no text has", path=path, offset=0)
+            raise CorruptDump("it begins with a zero byte, so it is not a text", path=path, offset=0)
         return mmap.mmap(descriptor, end, access=mmap.ACCESS_READ)
     except OSError as error:
         raise ReadError(f"cannot be mapped: {error.strerror}", path=path) from None

@@ -1,8 +1,9 @@
-"""`mapping.csv`: the full names of dump files whose names on disk are digits.
+"""Read `mapping.csv`: the original names of dump files whose names on disk are hashes.
 
-A file name of more than 255 bytes cannot be created, so CANN writes the file under a hash of its name and
-appends `hash,name` to `mapping.csv` beside it, once per chunk: no header, no quoting, repeated lines
-(adump file_utils and adx_dump_record). msaccucmp and MindSpore write the same two columns with other names.
+A file name of more than 255 bytes cannot be created. So CANN names the file by a hash of its name (digits), and appends
+the line `hash,name` to `mapping.csv` in the same directory. The line is appended for each chunk that is written to the
+file, so lines are repeated; there is no header and no quoting (adump file_utils and adx_dump_record). msaccucmp and
+MindSpore write the same two columns with other names on disk.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ __all__ = [
 ]
 
 MAPPING = "mapping.csv"
-#: NAME_MAX of the usual file systems, in bytes.
+#: Maximum length of a file name in bytes (NAME_MAX of usual file systems).
 LONGEST_NAME = 255
-#: CANN's longest names have some thousand characters.
+#: Maximum length of a line in characters; CANN's longest names have some thousand.
 _LONGEST_LINE = 64 * 1024
 _MOST_REFUSED = 20
 
@@ -38,14 +39,18 @@ _MASK = (1 << 64) - 1
 
 
 class Mapping(NamedTuple):
-    """names: full name by name on disk. refused: why a few lines were left out, and the number of the others."""
+    """The content of a mapping.
+
+    names    the original names by the names on disk
+    refused  sentences about lines that cannot be used: the first ones, and the number of the others
+    """
 
     names: dict[str, str]
     refused: tuple[str, ...] = ()
 
 
 def std_hash(data: bytes) -> int:
-    """`std::hash<std::string>` of libstdc++ on 64 bits: murmur 64A with seed 0xc70f6907."""
+    """Return the 64-bit hash that libstdc++'s `std::hash<std::string>` computes: murmur 64A with seed 0xc70f6907."""
     whole = len(data) & ~7
     value = (_SEED ^ (len(data) * _MULTIPLIER)) & _MASK
     for position in range(0, whole, 8):
@@ -62,9 +67,9 @@ def needs_mapping(name: str) -> bool:
 
 
 def hashed_name(path: str, *, exception: bool = False) -> str:
-    """Return the name on disk of a file whose name is too long. path: the whole path as CANN built it.
+    """Return the name on disk of a file whose name is too long. path: the whole path in CANN's spelling.
 
-    A data dump uses the hash of the path (with its doubled slashes), an exception dump that of the file name only.
+    A data dump uses the hash of the path, including doubled slashes; an exception dump that of the file name only.
 
     (assumption cann.long_names)
     """
@@ -78,10 +83,10 @@ def mapping_line(name_on_disk: str, name: str) -> str:
 
 
 def parse_mapping(lines: Iterable[str]) -> Mapping:
-    """Read the lines of a mapping: blank and repeated lines are skipped, unusable lines refused.
+    """Parse the lines of a mapping. Blank and repeated lines are skipped.
 
-    A name with a slash, or `..`, is refused, because it would lead out of the directory. If two lines give different
-    names, the first line is used.
+    A line with a slash in a name, or with the name `..`, is refused, because it would lead out of the directory. If two
+    lines have different names for a file, the first one is used and the second one refused.
     """
     names: dict[str, str] = {}
     refused: list[str] = []
@@ -90,7 +95,7 @@ def parse_mapping(lines: Iterable[str]) -> Mapping:
         line = line.rstrip("\r\n")
         if not line.strip():
             continue
-        # Nothing is quoted, and the name after the first comma may contain commas.
+        # The name begins after the first comma and may contain commas itself.
         on_disk, comma, name = line.partition(",")
         on_disk, name = on_disk.strip(), name.strip()
         if not comma or not on_disk or not name:
@@ -111,7 +116,7 @@ def parse_mapping(lines: Iterable[str]) -> Mapping:
 
 
 def read_mapping(path: Union[str, os.PathLike[str]]) -> Mapping:
-    """Read a `mapping.csv`. Raises ReadError when it cannot be opened; no content is an error."""
+    """Read a `mapping.csv`. Raises ReadError if it cannot be opened; any content is accepted."""
     try:
         return parse_mapping(text_lines(path, most=_LONGEST_LINE, errors="surrogateescape"))
     except NotRegularFile as error:

@@ -1,12 +1,12 @@
 """The protobuf messages of a dump file's header, built at run time.
 
-The message definitions are the union of CANN's `dump_data.proto` (device writer) and `dump_task.proto` (host writer),
-which encode the same fields alike. They are in a private descriptor pool, so they do not conflict with a framework that
-registers the same messages. There is no generated code, so any protobuf from 3.20 on works.
+The messages have the fields of CANN's `dump_data.proto` (used by the device) and of `dump_task.proto` (used by the
+host); both encode common fields in the same way. The messages are in a private descriptor pool, so they do not conflict
+with a framework that registers the same messages. There is no generated code, so any protobuf from 3.20 on works.
 
-Two types differ from the .proto files but are encoded in the same bytes. Enumerations are int32, because a newer CANN
-may write values that are unknown here. Texts are bytes, because CANN's writers do not check that a name is UTF-8, and
-protobuf would refuse the whole header.
+Two types differ from the .proto files, but have the same encoding. Enumerations are int32 here, because a newer CANN
+may write unknown values. Texts are bytes here, because CANN does not ensure that a name is UTF-8, and protobuf would
+refuse the whole header for an invalid one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Messages", "messages"]
 _PACKAGE = "ascend_dump.cann"
 _INT32, _UINT32, _UINT64, _BYTES = "TYPE_INT32", "TYPE_UINT32", "TYPE_UINT64", "TYPE_BYTES"
 
-#: message -> ((field, number, type, repeated), ...); a type without the prefix TYPE_ is a message.
+#: By message: its fields as (name, number, type, repeated). A type without the prefix TYPE_ is the name of a message.
 _FIELDS: dict[str, tuple[tuple[str, int, str, bool], ...]] = {
     "Shape": (("dim", 1, _UINT64, True),),
     "DimRange": (("dim_start", 1, _UINT64, False), ("dim_end", 2, _UINT64, False)),
@@ -81,7 +81,7 @@ _FIELDS: dict[str, tuple[tuple[str, int, str, bool], ...]] = {
 
 
 class Messages(NamedTuple):
-    """The class of the header's message, and the error that its parser raises."""
+    """The class of the message DumpData, and the exception that its parser raises."""
 
     dump_data: Any
     decode_error: type[Exception]
@@ -89,7 +89,7 @@ class Messages(NamedTuple):
 
 @functools.cache
 def messages() -> Messages:
-    """Build the messages once. Raises NotSupported if protobuf is not installed."""
+    """Build the messages at the first call, and return them. Raises NotSupported if protobuf is not installed."""
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
     except ImportError:

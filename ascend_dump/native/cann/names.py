@@ -1,9 +1,9 @@
-"""File names and directory levels of a CANN dump: parse and build, without touching a file.
+"""Parse and build the file names and directory levels of CANN dumps. No file is accessed.
 
-The device writes `{op_type}.{op_name}.{task}.{stream}.{us}` (aicpu_schedule dump_task). The host writes
+The device writes files named `{op_type}.{op_name}.{task}.{stream}.{us}` (aicpu_schedule dump_task). The host writes
 `{op_type}.{op_name}.{dump_number}.{task}.{stream}.{us}` for captured streams (adump dump_stream_info), and names with a
-local time of 17 digits for exceptions (adump exception_dumper). Only the device replaces dots and slashes in names of
-operators.
+local time of 17 digits for exceptions (adump exception_dumper). us is the time in microseconds. Only the device
+replaces dots and slashes in names of operators.
 """
 
 from __future__ import annotations
@@ -33,44 +33,45 @@ __all__ = [
 
 OPDEBUG_TYPE = "Opdebug"
 OPDEBUG_NAME = "Node_OpDebug"
-#: The directory below the dump path; it has a directory with files for each device.
+#: The directory of exception dumps below the dump path. It has a directory per device.
 EXCEPTION_DIRECTORY = ("extra-info", "data-dump")
-#: The number of the task type FFTSPLUS, and its name in files of the host.
+#: The number of the task type FFTSPLUS in names of the device, and its text in names of the host.
 FFTSPLUS = 4
 _FFTSPLUS_LETTERS = "FFTSPLUS"
 
-#: Microseconds since the epoch have at least 14 digits (15 since 1973, 16 until 2286); the local time of an exception
-#: has 17.
+#: Number of digits of a timestamp: microseconds since the epoch have at least 14 (16 from 2001 to 2286), the local time
+#: of an exception has 17.
 _SHORTEST_STAMP = 14
 _LOCAL_STAMP = 17
-#: uint32 ids have at most 10 digits.
+#: Maximum number of digits of an id, which is a uint32.
 _LONGEST_ID = 10
 _REPLACED = str.maketrans({" ": "_", ".": "_", "/": "_", "\\": "_"})
 _WATCH = "_To_"
-#: A set of letters and digits in a glob, which `sanitize` does not change.
+#: The content of a set `[...]` in a glob that has only letters and digits, so that `sanitize` changes none of them.
 _SET_WITHOUT_REPLACED = re.compile(r"!?(?:[0-9]-[0-9]|[a-z]-[a-z]|[A-Z]-[A-Z]|[^\W_])+")
 
 
-#: The op type of a file of an eager operator, and the API name where opbase knows none (spelled so).
+#: The op type in file names of eager operators, and the text that opbase writes if it knows no API (with its typo).
 _EAGER_TYPE = re.compile(r"(aclnn\w+?|L2DfxAbscent)_(\d{1,20})(?:_(L[02]))?", re.ASCII)
 _NO_API = "L2DfxAbscent"
 
-#: The path of the directory of one step of a model below a dump path, which has the level of a rank where torchair
-#: dumps; the last group is the number of the step.
+#: The path of a step's directory below the dump path, with the number of the step as its group. torchair adds a level
+#: for the rank.
 #: (assumption torchair.levels)
 STEP_DIRECTORY = re.compile(r"(?:worldsize\d+_global_rank\d+/)?\d{14}/\d{1,9}/[^/]+/\d{1,18}/(\d{1,18})", re.ASCII)
 
 
 class DumpName(NamedTuple):
-    """The fields of a file name.
+    """The fields of a file name. A field that the name lacks is None.
 
-    form       "device" (the usual one), "old" (no stream), "aclgraph" (a captured stream), or an
-               exception: "brief", "normal", "callback", "custom"
-    timestamp  microseconds since the epoch; for an exception the digits YYYYmmddHHMMSSmmm of local time, but
-               microseconds too in CANN before about 2024-12
-    task_type  4 for FFTS+; then context_id, thread_id and device_id are set
-    dump_number  only in form "aclgraph"; core_type and core_id only in form "callback"
-    statistics   the file is a statistics CSV
+    form       "device" (usual), "old" (without a stream), "aclgraph" (a captured stream); for exceptions "brief",
+               "normal", "callback" or "custom"
+    timestamp  microseconds since the epoch. For exceptions the digits YYYYmmddHHMMSSmmm of a local time, except in CANN
+               before about 2024-12
+    task_type  4 for FFTS+; only then there are context_id, thread_id and device_id
+    dump_number  only in the form "aclgraph"
+    core_type, core_id  only in the form "callback"
+    statistics   True for a CSV file with statistics
     """
 
     form: str
@@ -90,7 +91,7 @@ class DumpName(NamedTuple):
 
     @property
     def local_time(self) -> bool:
-        """Return True if `timestamp` has the digits of a local time."""
+        """True if `timestamp` is a local time, and not microseconds since the epoch."""
         return len(str(self.timestamp)) == _LOCAL_STAMP
 
     @property
@@ -99,17 +100,18 @@ class DumpName(NamedTuple):
 
     @property
     def overflow(self) -> bool:
-        """Return True if the file is an overflow record; documents also spell it OpDebug.Node_Opdebug."""
+        """True for a file with an overflow record. Documents also spell its name OpDebug.Node_Opdebug."""
         return self.op_type.lower() == "opdebug" and self.op_name.lower() == "node_opdebug"
 
 
 class EagerName(NamedTuple):
-    """The fields in the names of a file of an eager operator.
+    """The fields in the file name of an eager operator.
 
-    api      the API call, such as "aclnnAdd"; the operator itself if opbase knows no API
-    number   counts the API calls of the process, of all threads; inputs and outputs of a call have the same, but for
-             generated operators
-    kernel   the kernel of the file; None for the tensors of the API call, and for generated operators
+    api        the API call, such as "aclnnAdd"; the type of the operator if its API was generated
+    number     number of the API call among those of all threads of the process. The files with the inputs and the
+               outputs of a call have the same number, except for generated operators
+    kernel     the kernel; None for a file of the API call itself, and for generated operators
+    generated  True for an operator with a generated API, whose name opbase does not know
     """
 
     api: str
@@ -119,13 +121,13 @@ class EagerName(NamedTuple):
 
 
 def eager_name(name: DumpName) -> Optional[EagerName]:
-    """Return the names of an eager operator; None for files of other operators.
+    """Return the fields of an eager operator's file name; None for files of other operators.
 
-    opbase writes `{api}_{number}_L2.{api}` for an API call and `{api}_{number}_L0.{kernel}` for each of its kernels
-    (hicann/opbase aa3cd74, composite_op/aclnn_engine/op_dfx.cpp:815, 1131), and `L2DfxAbscent_{number}._L0{OpType}` for
-    operators with a generated API (individual_op/executor/indv_dump.cpp:147). Each writes inputs and outputs apart
-    (op_executor.cpp:987, common/inc/kernel_launcher.h:170), and both in one file only on overflow (op_dfx.cpp:1147) and
-    for exceptions. A kernel's name is what the author of the operator called it.
+    opbase writes `{api}_{number}_L2.{api}` for an API call and `{api}_{number}_L0.{kernel}` for each kernel of the call
+    (hicann/opbase aa3cd74, composite_op/aclnn_engine/op_dfx.cpp:815, 1131). For operators with a generated API it
+    writes `L2DfxAbscent_{number}._L0{OpType}` (individual_op/executor/indv_dump.cpp:147). Inputs and outputs are in
+    separate files (op_executor.cpp:987, common/inc/kernel_launcher.h:170), except for an overflow (op_dfx.cpp:1147) and
+    for exceptions. The author of an operator chooses the name of its kernel.
     """
     if not name.op_type.startswith(("aclnn", _NO_API)):
         return None
@@ -147,12 +149,12 @@ def sanitize(text: str) -> str:
 
 
 def loosen_glob(glob: str) -> str:
-    """Return a glob for sanitized names: it matches at least every name whose original matches `glob`."""
+    """Return a glob for names that `sanitize` changed. It matches at least the names whose originals match `glob`."""
     out, position = "", 0
     while position < len(glob):
         char, end = glob[position], -1
         if char == "[":
-            # As in fnmatch, a `]` directly after the beginning of a set is a member of the set.
+            # As in fnmatch, a `]` directly after `[` or `[!` is a member of the set and does not end it.
             end = glob.find("]", position + (3 if glob[position + 1 : position + 2] == "!" else 2))
         if end > 0:
             chars = glob[position + 1 : end]
@@ -164,9 +166,9 @@ def loosen_glob(glob: str) -> str:
 
 
 def parse_name(name: str) -> Optional[DumpName]:
-    """Read a file name; None if CANN does not write such names.
+    """Return the fields of a file name; None if CANN does not write such names.
 
-    The name of a captured stream may contain slashes: give the path below the device's directory.
+    The name of a file of a captured stream may contain slashes: pass its path below the device's directory.
 
     (assumption cann.captured_name)
     (assumption cann.captured_characters)
@@ -174,7 +176,7 @@ def parse_name(name: str) -> Optional[DumpName]:
     statistics = name.endswith(".csv")
     fields = (name[:-4] if statistics else name).split(".")
     if len(fields) == 5 and len(fields[4]) < _LOCAL_STAMP:
-        # The usual form first: a dump has up to millions of files.
+        # The usual form is tested first, because a dump may have millions of such files.
         op_type, op_name, task, stream, stamp = fields
         if _is_stamp(stamp) and _is_id(task) and _is_id(stream) and op_type and op_name:
             return DumpName("device", op_type, op_name, int(stamp), int(task), int(stream), statistics)
@@ -190,7 +192,7 @@ def parse_name(name: str) -> Optional[DumpName]:
 
 
 def build_name(name: DumpName) -> str:
-    """Write a file name as CANN does: names are sanitized in the forms that the device writes.
+    """Return CANN's file name for these fields. Names of operators are sanitized in the forms that the device writes.
 
     (assumption cann.file_name)
     """
@@ -217,7 +219,7 @@ def build_name(name: DumpName) -> str:
 
 
 def watch_name(layer: str, watched: str) -> str:
-    """Return the op name of a watcher file: the output of `watched` as it was after `layer` ran.
+    """Return the operator name of a file of the watcher, which has the output of `watched` after `layer` has run.
 
     (assumption cann.watch_name)
     """
@@ -225,7 +227,7 @@ def watch_name(layer: str, watched: str) -> str:
 
 
 def watch_pairs(op_name: str) -> Iterator[tuple[str, str]]:
-    """Yield the pairs (layer, watched) that a name may mean; several if the name of an operator contains `_To_`."""
+    """Yield the pairs (layer, watched) that may have this name: several if an operator's name contains `_To_`."""
     position = op_name.find(_WATCH, 1)
     while position > 0:
         layer, watched = op_name[:position], op_name[position + len(_WATCH) :]
@@ -235,13 +237,13 @@ def watch_pairs(op_name: str) -> Iterator[tuple[str, str]]:
 
 
 class DumpLevels(NamedTuple):
-    """The fields of the directory levels above a file; None if there is no such level.
+    """The fields of the directory levels above a file. A field without a level is None.
 
-    run            `YYYYmmddHHMMSS`: when the dump was turned on
-    data_index     the step as GE counts it
-    outer_step     the training step; only in MindSpore's GE trees, above the level of the time
-    rank, world    from `worldsize{N}_global_rank{R}`
-    exception      the directory of exception dumps
+    run            the time at which the dump was turned on, `YYYYmmddHHMMSS`
+    data_index     the step in GE's count
+    outer_step     the training step, a level above the time; only in dumps of MindSpore through GE
+    rank, world    the rank and the number of ranks, from `worldsize{N}_global_rank{R}`
+    exception      True for the directory of exception dumps
     inner          levels that are a part of the operator's name, which contains slashes for captured streams
     """
 
@@ -258,11 +260,10 @@ class DumpLevels(NamedTuple):
 
 
 def parse_levels(parts: Sequence[str], inside: Optional[int] = None) -> DumpLevels:
-    """Read the levels above a file, outermost first.
+    """Return the fields of the levels above a file. parts: the levels, outermost first.
 
-    inside: the number of the last levels that are below the directory that the user opened; None for all. Levels above
-    that directory are used only from the level of the time on, because in a path such as `/data/3/0/` of the user the
-    numbers mean something else.
+    inside: number of levels below the directory that the user opened; None: all levels. Levels above that directory are
+    used only if the level of the time is among them: in a user's path such as `/data/3/0/` numbers mean something else.
     """
     inside = len(parts) if inside is None else inside
     rank, world = _rank_of(parts)
@@ -324,7 +325,7 @@ def _parse_data(fields: list[str], statistics: bool) -> Optional[DumpName]:
 def _parse_plain(fields: list[str], statistics: bool) -> Optional[DumpName]:
     if not _is_stamp(fields[-1]) or len(fields[-1]) == _LOCAL_STAMP:
         return None
-    # Counted from the right, because names of captured streams may contain dots and numbers.
+    # Ids are counted from the right, because names of captured streams may contain dots and numbers.
     ids = 0
     while ids < 3 and len(fields) - ids > 3 and _is_id(fields[-2 - ids]):
         ids += 1
@@ -351,7 +352,7 @@ def _below_time(levels: Sequence[str]) -> DumpLevels:
 
 
 def _model_levels(levels: Sequence[str]) -> Optional[DumpLevels]:
-    """Read [device] / model / model_id [/ data_index]; None if the levels differ from that."""
+    """Return the fields of the levels [device] / model / model_id [/ data_index]; None if the levels are not these."""
     device = None
     if levels and _is_id(levels[0]):
         device, levels = int(levels[0]), levels[1:]
@@ -374,7 +375,7 @@ def _rank_of(parts: Sequence[str]) -> tuple[Optional[int], Optional[int]]:
 
 
 def _is_digits(text: str) -> bool:
-    # isdecimal alone accepts the digits of other scripts.
+    # isascii too, because isdecimal accepts the digits of all scripts.
     return text.isdecimal() and text.isascii()
 
 

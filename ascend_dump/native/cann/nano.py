@@ -1,8 +1,7 @@
-"""The nano variant of the dump file: a TLV header in place of the protobuf message.
+"""Read and write the headers of nano dump files, which have TLV entries (tag, length, value) instead of protobuf.
 
-Layout as msaccucmp reads it (nano_dump_data): `uint64 length | uint32 magic | uint32 version |
-input TLV | output TLV`, then the payloads of inputs and outputs. The name of the operator and the time are not in the
-header, but in the file's name.
+Layout, as in msaccucmp (nano_dump_data): `uint64 length | uint32 magic | uint32 version | input TLV | output TLV`,
+then the payloads of inputs and outputs. The operator's name and the time are only in the file's name.
 """
 
 from __future__ import annotations
@@ -20,14 +19,15 @@ __all__ = ["encode_nano_header", "parse_nano"]
 _INPUTS, _OUTPUTS = 4, 5
 _SHAPE, _ORIGINAL_SHAPE, _ORIGINAL_NAME = 0, 1, 2
 _TLV = struct.Struct("<II")
-#: data_type, format, address_type, address, offset, size, bytes of TLVs
+#: An input: data_type, format, address_type, address, offset, size, length of the TLV entries after it.
 _INPUT = struct.Struct("<iiiQQQI")
-#: data_type, format, address_type, original index, type and format, address, offset, size, bytes of TLVs
+#: An output: data_type, format, address_type, the original operator's output index, type and format, address, offset,
+#: size, length of the TLV entries after it.
 _OUTPUT = struct.Struct("<iiiiiiQQQI")
 
 
 class _Cursor:
-    """Reads the fields of the header in order. Raises CorruptDump if the header ends before."""
+    """A reader of the header's fields in order. Its methods raise CorruptDump if the header is too short."""
 
     def __init__(self, path: Path, header: bytes, position: int, end: int) -> None:
         self.path = path
@@ -142,7 +142,7 @@ def _dims(cursor: _Cursor, value: bytes) -> tuple[int, ...]:
 
 
 def encode_nano_header(tensors: Iterable[Tensor], version: int = 0) -> bytes:
-    """Return the header for these tensors, inputs and outputs, without its length."""
+    """Return the header for these tensors, without the length that precedes it in a file."""
     inputs: list[Tensor] = []
     outputs: list[Tensor] = []
     for tensor in tensors:

@@ -1,7 +1,7 @@
-"""Overflow records: the 2048 bytes in an `Opdebug.Node_OpDebug.*` file.
+"""Decode and encode overflow records: the 2048 bytes in an `Opdebug.Node_OpDebug.*` file.
 
-The bytes come from the device's firmware; their two layouts are those that msaccucmp reads (const_manager and
-dump_data_parser), the meaning of the AI Core status bits is in the CANN documents on overflow detection.
+The device's firmware writes the bytes, in one of two layouts. Sources: msaccucmp for the layouts (const_manager and
+dump_data_parser), and CANN's documents on overflow detection for the meaning of the AI Core status bits.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = [
     "overflow_of",
 ]
 
-#: GE registers a buffer of this size for each model.
+#: Size of a record in bytes: GE registers a buffer of this size for each model.
 PAYLOAD_SIZE = 2048
 MAGIC = 0x5A5A5A5A
 #: The value of an id that a task does not have.
 NOT_APPLICABLE = 65535
 
-#: Name of the unit -> (offset of its ids, offset of its status block, names of the fields in that block).
+#: The layout without a magic number. By unit: (offset of its ids, offset of its status block, fields of that block).
 _FIXED = {
     "DHA Atomic Add": (0, 512, ("status",)),
     "L2 Atomic Add": (128, 768, ("status",)),
@@ -39,7 +39,7 @@ _FIXED = {
 _FIXED_IDS = ("model_id", "stream_id", "task_id", "task_type", "pc_start", "para_base")
 _TASK = ("model_id", "stream_id", "task_id", "task_type", "context_id")
 _CORE = (*_TASK, "thread_id", "pc_start", "para_base", "core_id", "block_id", "status")
-#: acc_type -> (name, fields of 8 bytes each).
+#: The layout with a magic number: (name of the unit, names of its fields of 8 bytes), by the number `acc_type`.
 _MAGIC_UNITS = (
     ("AIC", _CORE),
     ("AIV", _CORE),
@@ -47,7 +47,7 @@ _MAGIC_UNITS = (
     ("SDMA", (*_TASK, "thread_id", "src_addr", "dst_addr", "channel_id", "status")),
 )
 _ADDRESSES = ("pc_start", "para_base", "kernel_code", "src_addr", "dst_addr")
-#: The number of status words that the cores report from version 1 on.
+#: Number of status words of a core, from version 1 of the layout on.
 _STATUS_WORDS = 4
 _HEAD = struct.Struct("<6I")
 
@@ -63,9 +63,10 @@ _STATUS_BITS = {
 
 
 class Unit(NamedTuple):
-    """A unit of the device that reported. status: one word; four words for cores from version 1 of the layout on.
+    """A unit of the device in a record, such as an AI Core.
 
-    context_id and thread_id are None if the task has none (65535, or a layout without them).
+    status  one word; for cores, from version 1 of the layout on, four words. All are 0 if the unit did not overflow
+    context_id, thread_id  those of the task; None if it has none (65535), or if the layout lacks them
     """
 
     name: str
@@ -83,16 +84,16 @@ class Unit(NamedTuple):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The meaning of the status, one text for each bit that is set."""
+        """The meaning of the status: a text for each bit that is set."""
         return describe_status(self.name, self.status)
 
 
 class OverflowRecord(NamedTuple):
     """A decoded record.
 
-    document  what msaccucmp writes as JSON (print it with `json.dumps(document, indent=4)`)
-    units     every unit of the record, those that overflowed first
-    problems  irregularities of the record, which could be decoded nevertheless
+    document  the record in msaccucmp's JSON form (print it with `json.dumps(document, indent=4)`)
+    units     all units of the record, those that overflowed first
+    problems  sentences about irregularities of the record, which did not prevent its decoding
     """
 
     document: dict[str, Any]
@@ -103,7 +104,7 @@ class OverflowRecord(NamedTuple):
 def decode_overflow(payload: Union[bytes, bytearray, memoryview]) -> OverflowRecord:
     """Decode the bytes of output 0 of an Opdebug file.
 
-    Raises CorruptDump if they are in neither layout; its offset counts from the start of the payload.
+    Raises CorruptDump if the bytes have neither layout. The error's offset is counted from the start of the payload.
 
     (assumption cann.overflow_payload)
     """
@@ -119,20 +120,20 @@ def decode_overflow(payload: Union[bytes, bytearray, memoryview]) -> OverflowRec
 
 
 def overflow_of(document: dict[str, Any]) -> OverflowRecord:
-    """Return the record for a document of the form that `decode_overflow` makes. Raises CorruptDump for other
-    documents."""
+    """Return the record for a document like `OverflowRecord.document`. Raises CorruptDump for any other document."""
     if "magic" in document or any(name in document for name in _FIXED):
         try:
             return decode_overflow(encode_overflow(document))
         except (AttributeError, LookupError, StopIteration, TypeError, ValueError, struct.error):
             pass
     raise CorruptDump(
-        "it is not the JSON of an overflow", hint="no unit of the device is in it, or a unit lacks numbers"
+        "it is not the JSON of an overflow record",
+        hint="expected the units of the device, each with its numbers, as msaccucmp writes them",
     )
 
 
 def encode_overflow(document: dict[str, Any]) -> bytes:
-    """Return the 2048 bytes of a record, from the document that `decode_overflow` gives. Missing numbers are 0.
+    """Return the 2048 bytes of a record. document: as `OverflowRecord.document`; missing numbers become 0.
 
     (assumption cann.overflow_payload)
     """
@@ -158,9 +159,9 @@ def encode_overflow(document: dict[str, Any]) -> bytes:
 
 
 def describe_status(unit: str, status: Sequence[int]) -> tuple[str, ...]:
-    """Return the meaning of the bits that are set; bits without a documented meaning as a hexadecimal number.
+    """Return a text for each bit that is set. All bits without a documented meaning are one hexadecimal number.
 
-    unit: "AI Core", "AIC" or "AIV"; for other units there is no public table.
+    unit: the name of the unit. Meanings are documented for "AI Core", "AIC" and "AIV" only.
 
     (assumption cann.overflow_status)
     (assumption cann.overflow_of_conversion)
@@ -180,10 +181,10 @@ def describe_status(unit: str, status: Sequence[int]) -> tuple[str, ...]:
 
 
 def find_operator(unit: Unit, names: Iterable[DumpName], around: int) -> Optional[DumpName]:
-    """Return the file of the operator that overflowed, among the files in the directory of the record.
+    """Return the name of the file of the operator that overflowed; None if it is not among `names`.
 
-    Task and stream must be equal, and context and thread if the record has them. Of several runs of the operator the
-    run nearest to `around` (the record's timestamp) is chosen.
+    names: the files in the directory of the record. Task and stream have to be equal, and context and thread if the
+    record has them. If the operator ran several times, the run nearest to `around`, the record's timestamp, is chosen.
 
     (assumption cann.overflow_operator)
     """

@@ -1,10 +1,10 @@
-"""Statistics files: one CSV beside where the tensors of an operator would have been dumped.
+"""Read and write CANN's statistics files: a CSV file instead of the dump file of an operator, with a row per tensor.
 
-Two programs write them. The device's CPU computes and prints (aicpu_schedule dump_task): 13 columns, numbers
-with six significant digits, seven empty fields where it cannot compute. The AI Core path is printed by the
-host (adump adx_dump_record): the same columns when the six default statistics are asked for, otherwise `Count`
-directly after `Shape` and only the chosen ones, with `l2norm` in lower case and `NA` where it failed; a header
-may be repeated within the file.
+There are two writers. The device's CPU (aicpu_schedule dump_task) writes 13 columns and numbers with six significant
+digits; if it cannot compute the statistics of a tensor, seven fields are empty. The host writes the statistics that AI
+Cores computed (adump adx_dump_record). It writes the same columns if the six default statistics were requested.
+Otherwise `Count` is directly after `Shape`, followed by the requested statistics, with `l2norm` in lower case. A failed
+statistic is `NA`, and the header may be repeated within the file.
 """
 
 from __future__ import annotations
@@ -53,15 +53,16 @@ _FIELD_OF = {
 }
 _COUNTS = ("size", "count", "nan", "neginf", "posinf")
 _VALUES = ("max", "min", "avg", "l2norm")
-#: What the writers print for a type or format they do not know.
+#: The texts that the writers print for a type or format that they do not know.
 _UNKNOWN = ("", "-", "UNKNOW", "UNKNOWN", "NA")
-#: Spellings of the host's table that differ from the device's.
+#: Names of layouts that the host spells differently from the device, with the device's spelling.
 _FORMATS = {"DHWCH": "DHWCN", "NYUV": "YUV", "NYUV_A": "YUV_A"}
 _FLOATING = ("FLOAT", "DOUBLE", "BF16", "HIFLOAT")
-#: The device's CPU computes FLOAT to DOUBLE, and knows the names up to DUAL and RESERVED.
+#: The types of which the device's CPU computes statistics (FLOAT to DOUBLE), and the last type (DUAL) and layout
+#: (RESERVED) whose names it knows.
 _COMPUTED = range(1, 13)
 _LAST_TYPE, _LAST_FORMAT = 25, 40
-#: More than either writer prints for one number or shape.
+#: Maximum lengths in characters of a number, a shape and a line; both writers write shorter ones.
 _LONGEST_NUMBER = 40
 _LONGEST_SHAPE = 1024
 _LONGEST_LINE = 64 * 1024
@@ -70,12 +71,12 @@ Number = Union[int, float]
 
 
 class CannStatisticsRow(NamedTuple):
-    """One tensor. None where the file does not say.
+    """A row, which is about one tensor. A value that the file lacks is None.
 
-    dtype, format  CANN's names without `DT_`
-    shape          () where the writer printed no dimensions and one element
-    failed         the device could not compute the statistics of this tensor
-    problem        why the line cannot be used; the other fields mean nothing then
+    dtype, format  CANN's names without `DT_` and `FORMAT_`
+    shape          () if the writer printed no dimensions and at most one element
+    failed         True if the device could not compute the statistics of this tensor
+    problem        the reason why the line cannot be used; the other fields are meaningless then
     """
 
     line: int
@@ -98,7 +99,7 @@ class CannStatisticsRow(NamedTuple):
 
 
 def read_statistics(path: Union[str, os.PathLike[str]]) -> Iterator[CannStatisticsRow]:
-    """Read a statistics file row by row. Raises ReadError when it cannot be opened."""
+    """Yield the rows of a statistics file. Raises ReadError if it cannot be opened."""
     try:
         yield from parse_statistics(text_lines(path, most=_LONGEST_LINE))
     except NotRegularFile as error:
@@ -108,9 +109,9 @@ def read_statistics(path: Union[str, os.PathLike[str]]) -> Iterator[CannStatisti
 
 
 def parse_statistics(lines: Iterable[str]) -> Iterator[CannStatisticsRow]:
-    """Read the lines of a statistics file of either writer; a row that cannot be used carries a `problem`.
+    """Yield the rows of a statistics file of either writer. A line that cannot be used becomes a row with a `problem`.
 
-    A text that does not begin like a statistics file gives one row with a problem and ends there.
+    If already the first line is neither a header nor a row, only one row with a problem is yielded.
     """
     columns = _columns(HEADER)
     for number, line in enumerate(lines, 1):
@@ -129,11 +130,11 @@ def parse_statistics(lines: Iterable[str]) -> Iterator[CannStatisticsRow]:
 
 
 def format_statistics(array: np.ndarray) -> tuple[str, ...]:
-    """Return the texts of max, min, avg, count, nan, neginf, posinf as the device's CPU prints them.
+    """Return the texts of max, min, avg, count, nan, neginf and posinf as the device's CPU prints them.
 
-    Max and min begin with the first element and compare with > and <: a NaN in front stays, others are passed
-    over. The mean is a running one (aicpu_schedule dump_task.h, UpdateAvgValue), and -inf or inf as soon as infinities
-    of one sign occur, whatever else there is.
+    Max and min begin with the first element and are compared with > and <: if the first element is NaN, both are NaN;
+    NaN in other elements are ignored. The mean is updated element by element (aicpu_schedule dump_task.h,
+    UpdateAvgValue). If there are infinities of one sign only, the mean is that infinity, even with NaN.
 
     (assumption cann.stats_numbers)
     """
@@ -149,7 +150,7 @@ def format_statistics(array: np.ndarray) -> tuple[str, ...]:
     if nan[0]:
         highest = lowest = wide[0]
     else:
-        # argmax gives the first of equals, so that -0 and 0 keep their order.
+        # argmax returns the first of equal elements, as the device does, so that -0 or 0 is chosen alike.
         highest = wide[np.argmax(np.where(nan, -math.inf, wide))]
         lowest = wide[np.argmin(np.where(nan, math.inf, wide))]
     mean = _mean(wide, nan, posinf, neginf)
@@ -157,9 +158,9 @@ def format_statistics(array: np.ndarray) -> tuple[str, ...]:
 
 
 def format_tensor(tensor: Tensor, payload: Optional[Union[bytes, np.ndarray]]) -> str:
-    """Return the line of one tensor as the device's CPU prints it: over the whole payload, padding included.
+    """Return the line of a tensor as the device's CPU prints it. The statistics include padding of the payload.
 
-    payload: None for a null address, which leaves the statistics empty as a type it does not support does.
+    payload: None for a null address. Then, and for types that the CPU does not support, the statistics are empty.
 
     (assumption cann.stats_header)
     """
@@ -194,9 +195,9 @@ def format_row(
     shape: Sequence[int],
     statistics: Optional[Sequence[str]],
 ) -> str:
-    """One line as the device's CPU prints it; statistics is None where it cannot compute them.
+    """Return a line as the device's CPU prints it. statistics: None if the CPU cannot compute them.
 
-    dtype and format: CANN's names, `-` where its tables end (after DUAL and RESERVED).
+    dtype, format: CANN's names, or `-` for types after DUAL and layouts after RESERVED, which the CPU does not know.
     """
     dims = "x".join(map(str, shape)) if shape else "-"
     values = ",".join(statistics) if statistics is not None else "," * 6
@@ -223,7 +224,7 @@ def _parse_row(number: int, io: str, line: str, columns: list[str]) -> CannStati
     dtype = _known(said.get("dtype", ""), "DT_")
     layout = _known(said.get("format", ""), "FORMAT_")
     if dtype == "UINT32":
-        # The host prints the extremes of 32 bits as signed numbers.
+        # The host prints the maximum and minimum of unsigned 32-bit numbers as signed numbers.
         for name in ("max", "min"):
             value = values[name]
             values[name] = value % 2**32 if isinstance(value, int) else value
@@ -283,7 +284,7 @@ def _shape(text: str, count: Optional[int]) -> Optional[tuple[int, ...]]:
     if text in _UNKNOWN:
         return () if count in (None, 1) else None
     if len(text) > _LONGEST_SHAPE:
-        raise ValueError("a shape of absurd length")
+        raise ValueError(f"a shape of {len(text)} characters, the limit is {_LONGEST_SHAPE}")
     dims = tuple(_whole(dim) for dim in text.split("x"))
     if None in dims:
         raise ValueError(f"{text[:_LONGEST_NUMBER]!r} is not a shape")
@@ -294,7 +295,8 @@ def _mean(wide: np.ndarray, nan: np.ndarray, posinf: int, neginf: int) -> str:
     import numpy as np
 
     if posinf and neginf:
-        # A NaN keeps its sign; inf - inf has the sign bit set where these texts were taken (x86).
+        # inf - inf is a NaN, whose sign bit is set on x86, where these texts were recorded. An earlier NaN keeps its
+        # own sign.
         both = max(int(np.argmax(wide == math.inf)), int(np.argmax(wide == -math.inf)))
         return _print(wide[np.argmax(nan)]) if nan[:both].any() else "-nan"
     if posinf or neginf:
@@ -305,7 +307,7 @@ def _mean(wide: np.ndarray, nan: np.ndarray, posinf: int, neginf: int) -> str:
 
 
 def _running_mean(wide: np.ndarray) -> str:
-    """Return the text of the mean with the rounding of the device, which adds one element after another."""
+    """Return the text of the mean, rounded like the device's, which updates the mean element by element."""
     average = 0.0
     for count, value in enumerate(wide.tolist(), 1):
         average += (value - average) / count
@@ -313,6 +315,6 @@ def _running_mean(wide: np.ndarray) -> str:
 
 
 def _print(value: np.floating) -> str:
-    """Return a C++ stream's text of a number, which shows the sign of a NaN."""
+    """Return the text of a number as a C++ stream prints it, with the sign of a NaN."""
     number = float(value)
     return "-nan" if math.isnan(number) and math.copysign(1, number) < 0 else f"{number:g}"

@@ -1,11 +1,12 @@
-"""Formats of MindSpore's Dump, as pure functions without the framework.
+"""The formats of MindSpore's Dump function, as pure functions that do not import MindSpore.
 
-The dump JSON (`dump_json`, `settings`, `check`, `build`), which operators and iterations it selects (`select`), and the
-names and texts it writes (`names`, `graph`, `statistics_csv`). The adapter, the reader and the fake share them.
+`config` is about the dump JSON: parse, check and build it, and find the operators and iterations that it selects.
+`names`, `graph` and `statistics_csv` are about the files that MindSpore writes. The adapter, the reader and the fake
+share these modules.
 
 Sources: MindSpore's documents "Using Dump in the Graph Mode" (2.5 to master), its parser
-`mindspore/ccsrc/tools/data_dump/dump_json_parser.cc`, and MindSpore 2.10.0 on a CPU, which wrote the trees and
-gave the verdicts that the tests compare with. What only an Ascend device shows is taken from the documents.
+`mindspore/ccsrc/tools/data_dump/dump_json_parser.cc`, and MindSpore 2.10.0 on a CPU, whose dumps and error messages
+the tests compare with. Facts that only an Ascend device shows are taken from the documents.
 """
 
 from __future__ import annotations

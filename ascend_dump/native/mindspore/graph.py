@@ -1,13 +1,14 @@
 """Read the graph files that MindSpore writes with a dump: the `.ir` text and the order of execution.
 
-    graphs/ms_output_trace_code_graph_{id}.ir             full names, and the lines of the program they come from
-    execution_order/ms_execution_order_graph_{id}.csv     one full name a line, in the order they run
+    graphs/ms_output_trace_code_graph_{id}.ir             full names of operators, and their lines of the program
+    execution_order/ms_execution_order_graph_{id}.csv     a full name per line, in the order of execution
 
-Two spellings of the `.ir`: `# Fullname with scope: (…)` with `# In file f.py:10~12, 4~36/…` (2.10), and
-`: full_name_with_scope: (…)` with `# In file f.py(175)/…` (older).
+An `.ir` text has one of two forms: `# Fullname with scope: (…)` with `# In file f.py:10~12, 4~36/…` (MindSpore 2.10),
+or `: full_name_with_scope: (…)` with `# In file f.py(175)/…` (older versions).
 
-The number after `-op` counts on over all graphs of a process in names of files, and may begin anew in these texts,
-so an operator is found by its place among those that differ in the number only.
+Names of operators end with `-op` and a number. In file names the number counts over all graphs of a process; in these
+texts it may begin again with each graph. So operators whose names differ only in the number are matched in the order of
+their numbers.
 """
 
 from __future__ import annotations
@@ -42,21 +43,23 @@ _SOURCE_LINE = re.compile(r":(\d+)(?:~\d+)?,|\((\d+)\)")
 _PARAMETER = re.compile(r"%para\d+_(.+?):\s")
 _NUMBER = re.compile(r"(.*-op)(\d{1,9})", re.DOTALL)
 _ORDER_HEADER = "NodeExecutionOrder-FullNameWithScope"
-#: A line of a graph with thousands of inputs is long, one of a hostile file has no end.
+#: Maximum length of a line in characters. Lines of graphs with thousands of inputs are long.
 _LONGEST_LINE = 1 << 20
 _LIBRARY = ("/site-packages/mindspore/", "/dist-packages/mindspore/")
 
 
-#: Operators of the graph for which no kernel runs (anf_utils.cc, IsRealKernel).
+#: Types of operators that have no kernel, so that they are never dumped (anf_utils.cc, IsRealKernel).
 _WITHOUT_KERNEL = frozenset(
     ("MakeTuple", "StateSetItem", "TupleGetItem", "Return", "Partial", "Depend", "UpdateState", "Load")
 )
 
 
 class GraphOperator(NamedTuple):
-    """name: with its scope. position: in the order of execution, None where it does not run or is not told.
+    """An operator of a graph.
 
-    stack: `file:line` of the program, the outermost first.
+    name      the full name, with scope
+    position  position in the order of execution; None if it does not run, or if the order is unknown
+    stack     `file:line` of the functions of the program that created it, the outermost first
     """
 
     name: str
@@ -69,18 +72,18 @@ class GraphOperator(NamedTuple):
 
     @property
     def has_kernel(self) -> bool:
-        """Return True if a kernel runs for it, which can be dumped."""
+        """True if the operator has a kernel, so that it can be dumped."""
         return self.type not in _WITHOUT_KERNEL
 
     @property
     def source(self) -> Optional[str]:
-        """The line of the user's program: the innermost one outside MindSpore."""
+        """The innermost line of `stack` outside of MindSpore; the innermost of all if there is none outside."""
         program_lines = [line for line in self.stack if not any(part in line for part in _LIBRARY)]
         return (program_lines or self.stack)[-1] if self.stack else None
 
 
 class Graph:
-    """The operators of one graph. Those that names of files mean are found by `among`."""
+    """The operators and parameters of a graph. `among` finds the operators for names in file names."""
 
     def __init__(self, operators: Iterable[GraphOperator], parameters: Iterable[str] = ()) -> None:
         self.operators = {operator.name: operator for operator in operators}
@@ -93,18 +96,18 @@ class Graph:
             self._by_stem.setdefault(written(stem), {}).setdefault(stem, []).append(number)
 
     def parameter(self, name: str) -> str:
-        """Return the name of a parameter in the program; the given name if it is not known."""
+        """Return the program's name of a parameter. name: the name in a file name; returned itself if it is unknown."""
         return self._parameters.get(name) or name
 
     def among(self, names: Iterable[str]) -> OperatorsByName:
-        """Return a lookup of operators by the names in the file names of one directory; `names` are all of these."""
+        """Return a lookup of operators by names in file names. names: all such names in one directory."""
         return OperatorsByName(self._by_stem, self.operators, names)
 
 
 class OperatorsByName:
-    """The operators of a graph by the names in one directory, where the numbers behind `-op` may be others.
+    """A lookup of a graph's operators by the names in one directory, whose numbers after `-op` may differ.
 
-    Each group of names that differ in the number only is compared with the graph once, however many ask for it.
+    Names that differ only in the number are matched together, at the first lookup of one of them.
     """
 
     def __init__(
@@ -123,9 +126,9 @@ class OperatorsByName:
         self._chosen: dict[str, Mapping[int, int]] = {}
 
     def find(self, name: str) -> Optional[tuple[str, GraphOperator]]:
-        """Return the full name, with the number it has in the file name, and the operator of the graph.
+        """Return (full name with the number of the file name, operator of the graph) for a name in a file name.
 
-        None where it cannot be told which operator it is.
+        None if the operator cannot be determined.
         """
         stem, number = _split(name)
         candidates = self._by_stem.get(stem)
@@ -139,7 +142,7 @@ class OperatorsByName:
 
 
 def _matched(file_numbers: Sequence[int], numbers: Sequence[int]) -> Mapping[int, int]:
-    """Return the number in the graph for each number in file names; empty if it cannot be determined."""
+    """Return the number in the graph by the number in file names; {} if the numbers cannot be matched."""
     if set(file_numbers) <= set(numbers):
         return {number: number for number in file_numbers}
     if len(file_numbers) == len(numbers):
@@ -150,14 +153,14 @@ def _matched(file_numbers: Sequence[int], numbers: Sequence[int]) -> Mapping[int
 
 
 def read_graph(rank_directory: Path, graph: int) -> Graph:
-    """Return the graph of this id. Files that are missing or cannot be read are ignored, because they are optional."""
+    """Return the graph with an id. Its files are optional: those that are missing or unreadable are ignored."""
     ir = rank_directory / "graphs" / f"ms_output_trace_code_graph_{graph}.ir"
     order = rank_directory / "execution_order" / f"ms_execution_order_graph_{graph}.csv"
     return _read(ir, _stamp(ir), order, _stamp(order))
 
 
 def read_ir(path: Path) -> list[GraphOperator]:
-    """Return the operators in one `.ir` text. Raises ReadError if it cannot be read or has none."""
+    """Return the operators in an `.ir` text. Raises ReadError if it cannot be read, or if it has no operators."""
     try:
         open_regular(path).close()
     except OSError as error:
@@ -169,12 +172,12 @@ def read_ir(path: Path) -> list[GraphOperator]:
 
 
 def has_complex(path: Path) -> bool:
-    """Return True if a tensor in this `.ir` text is complex."""
+    """Return True if an `.ir` text has a tensor of complex numbers."""
     return any("[Complex64]" in line or "[Complex128]" in line for line in _lines(path))
 
 
 def is_heterogeneous(path: Path) -> bool:
-    """Return True if an operator in this `.ir` text is put on a device of its own (`Primitive.set_device`)."""
+    """Return True if an `.ir` text has an operator with its own device (`Primitive.set_device`)."""
     return any("primitive_target: " in line for line in _lines(path))
 
 
@@ -204,7 +207,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def parse_order(lines: Iterable[str]) -> dict[str, int]:
-    """Full name -> position; for an operator that occurs twice the first position."""
+    """Return positions by full names. For an operator that occurs several times it is the first position."""
     names = (line.strip() for line in lines)
     positions: dict[str, int] = {}
     for position, name in enumerate(name for name in names if name and name != _ORDER_HEADER):
@@ -234,7 +237,7 @@ def parse_ir(lines: Iterable[str]) -> tuple[list[GraphOperator], list[str]]:
 
 
 def phase_of(full_name: str) -> Optional[str]:
-    """ "forward", "backward" or "other" (the optimizer); None if the scope does not tell."""
+    """Return "forward", "backward" or "other" (the optimizer), from the scope in a name; None if it is unknown."""
     scope = full_name.split("/")
     if scope[0].startswith("Gradients"):
         return "backward"
@@ -244,7 +247,10 @@ def phase_of(full_name: str) -> Optional[str]:
 
 
 def module_of(full_name: str) -> Optional[str]:
-    """Return the path of the cell by its attributes: `Default/network-WithLossCell/_backbone-Net/fc-Dense/…`."""
+    """Return the path of the operator's cell, from the scope in a name; None if the scope has no cell.
+
+    `Default/network-WithLossCell/_backbone-Net/fc-Dense/…` is in `network._backbone.fc`.
+    """
     levels = [level.partition("-")[0] for level in full_name.split("/")[:-1] if "-" in level]
     return ".".join(levels) if levels else None
 

@@ -5,8 +5,9 @@
     {path}/rank_{R}/graphs/ms_output_trace_code_graph_{graph_id}.{ir,pb}
     {path}/rank_{R}/execution_order/ms_execution_order_graph_{graph_id}.csv
 
-MindSpore 2.10 writes the `dtype`; the names in the documentation for CPU and GPU have none. Its capitalisation varies
-(`Float32`, `float16`). In `op_name` the slashes of the full name are replaced by `_`; only the graph has the full name.
+MindSpore 2.10 writes the `dtype`, but its documentation for CPU and GPU has names without it. The capitalisation of
+`dtype` varies (`Float32`, `float16`). In `op_name`, `_` replaces the slashes of the full name; only the graph files
+have the full name.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ __all__ = [
     "written",
 ]
 
-#: The operator type of weights, optimizer states and inputs of the graph.
+#: The operator type in the names of files with weights, optimizer states and inputs of the graph.
 PARAMETER = "Parameter"
 CONSTANTS = "constants"
-#: Other files of a dump: graphs, execution orders, and copies of the configuration.
+#: Names of files without tensors: graphs, execution orders, and copies of the configuration.
 AUXILIARY = re.compile(
     r"ms_output_trace_code_graph_\d+\.(?:ir|pb)|ms_(?:global_)?execution_order_graph_\d+\.csv|acl_dump_\d+\.json",
     re.ASCII,
@@ -53,7 +54,12 @@ _RUN = re.compile(r"\d{14}", re.ASCII)
 
 
 class NpyName(NamedTuple):
-    """A parsed file name. timestamp: microseconds since the epoch. dtype: as written; None if it is not in the name."""
+    """The fields of a file name.
+
+    timestamp  microseconds since the epoch
+    position   the index among the inputs or outputs
+    dtype      in MindSpore's spelling; None if the name lacks it
+    """
 
     op_type: str
     op_name: str
@@ -67,7 +73,11 @@ class NpyName(NamedTuple):
 
 
 class MindsporeLevels(NamedTuple):
-    """Fields given by the directory levels above a file; None if unknown."""
+    """The fields of the directory levels above a file. A field without a level is None.
+
+    run        a level `YYYYmmddHHMMSS` above `rank_{R}`
+    constants  True for the directory of constants
+    """
 
     rank: Optional[int] = None
     net: Optional[str] = None
@@ -80,9 +90,9 @@ class MindsporeLevels(NamedTuple):
 
 
 def parse_name(name: str) -> Optional[NpyName]:
-    """Return the parts of a file name; None if it is not a name by MindSpore.
+    """Return the fields of a file name; None if MindSpore does not write such names.
 
-    It is parsed from the right, because operator names may contain dots.
+    The name is parsed from the right, because operator names may contain dots.
     """
     if not name.endswith(".npy"):
         return None
@@ -106,17 +116,17 @@ def parse_name(name: str) -> Optional[NpyName]:
 
 
 def build_name(name: NpyName) -> str:
-    """Return the file name with these parts."""
+    """Return the file name with these fields."""
     fields = [str(part) for part in name if part is not None]
     return ".".join([*fields, "npy"])
 
 
 def holds_record(name: str) -> bool:
-    """Return True if a file that MindSpore wrote may contain a tensor, statistics or an overflow, by its name.
+    """Return True if a file that MindSpore wrote may contain a tensor, statistics or an overflow record.
 
-    Data files cannot be recognised by name: those of CANN's own format (`file_format` bin, jit_level O2) have no
-    suffix, and long names are replaced by numbers. So every file counts except texts of graphs, copies of the
-    configuration, arguments of operators, and the mapping of names.
+    name: the file name. Data files cannot be recognised by it: files in CANN's format (`file_format` bin, jit_level O2)
+    have no suffix, and long names are replaced by numbers. So the result is True for all names except those of graphs,
+    copies of the configuration, arguments of operators, and `mapping.csv`.
     """
     if AUXILIARY.fullmatch(name) or name == _MAPPING_FILE:
         return False
@@ -124,12 +134,12 @@ def holds_record(name: str) -> bool:
 
 
 def written(full_name: str) -> str:
-    """Return a full name as written in file names: slashes, dots, blanks and backslashes become `_`."""
+    """Return the form of a full name in file names: slashes, dots, blanks and backslashes become `_`."""
     return full_name.translate(_REPLACED_CHARACTERS)
 
 
 def parse_levels(parts: Sequence[str]) -> MindsporeLevels:
-    """Return the fields in the directory names above a file. parts: those names, outermost first."""
+    """Return the fields of the levels above a file. parts: the names of the directories, outermost first."""
     for position in range(len(parts) - 3, -1, -1):
         match = _RANK.fullmatch(parts[position])
         graph = parts[position + 2] if match else ""

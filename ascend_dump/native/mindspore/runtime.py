@@ -1,4 +1,4 @@
-"""Runtimes of MindSpore: the device and the mode of execution of graphs; and versions of MindSpore."""
+"""The runtimes of MindSpore (device and jit_level), and the parsing of its versions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ascend_dump.errors import ConfigError
 
 __all__ = ["JIT_LEVELS", "RUNTIMES", "Runtime", "parse_version"]
 
-#: Name of a runtime -> its meaning.
+#: The names of runtimes, with their meanings.
 RUNTIMES = {
     "ascend": "Ascend, jit_level O0 or O1",
     "ascend-o2": "Ascend, jit_level O2, up to MindSpore 2.5",
@@ -17,7 +17,7 @@ RUNTIMES = {
     "gpu": "GPU",
     "cpu": "CPU",
 }
-#: jit_level of MindSpore on Ascend -> the runtime that it stands for.
+#: The names of the runtimes by jit_level, for Ascend.
 JIT_LEVELS = {"O0": "ascend", "O1": "ascend", "O2": "ascend-o2"}
 
 
@@ -26,7 +26,7 @@ class Runtime(NamedTuple):
 
     device  "Ascend", "GPU" or "CPU"
     ge      True for jit_level O2 (the GE backend), False for O0 and O1
-    old_ge  GE still reads MINDSPORE_DUMP_CONFIG, as it did up to MindSpore 2.5
+    old_ge  True for jit_level O2 up to MindSpore 2.5, which still reads MINDSPORE_DUMP_CONFIG
     """
 
     device: str = "Ascend"
@@ -49,7 +49,7 @@ class Runtime(NamedTuple):
 
     @property
     def by_kernel(self) -> bool:
-        """Return True if it is Ascend with jit_level O0 or O1."""
+        """True for Ascend with jit_level O0 or O1, under which kernels run one by one."""
         return self.device == "Ascend" and not self.ge
 
     @property
@@ -60,6 +60,6 @@ class Runtime(NamedTuple):
 
 
 def parse_version(text: object) -> Optional[tuple[int, int]]:
-    """Return the major and minor version at the beginning of a text; None if there is none."""
+    """Return (major, minor) of the version at the beginning of a text; None if it does not begin with a version."""
     match = re.match(r"(\d{1,4})\.(\d{1,4})", text) if isinstance(text, str) else None
     return (int(match[1]), int(match[2])) if match else None

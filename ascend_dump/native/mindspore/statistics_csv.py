@@ -1,7 +1,7 @@
-"""`statistic.csv`: a line for each tensor of an iteration, with the statistics that the configuration selects.
+"""Read MindSpore's `statistic.csv`: a line per tensor of an iteration, with the statistics that were requested.
 
-The columns after `Shape` are in the order of `statistic_category`. According to MindSpore's documents the counts of
-"negative zero" and "positive zero" count the elements below and above zero.
+The columns after `Shape` are in the order of `statistic_category`. According to MindSpore's documents, "negative zero
+count" and "positive zero count" are the numbers of elements below and above zero.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FIXED = (
 )
 _OP_NAME = _FIXED.index("op name")
 _LENGTH = re.compile(r"[^\s,()\[\]x]+")
-#: The most dimensions of an array in numpy; frameworks allow fewer.
+#: Maximum number of dimensions, as in numpy; frameworks allow fewer.
 _MOST_DIMENSIONS = 64
 _LONGEST_NUMBER = 40
 _LONGEST_LINE = 64 * 1024
@@ -43,7 +43,12 @@ Number = Union[int, float]
 
 
 class MindsporeStatisticsRow(NamedTuple):
-    """A tensor. values: by the name of the column in lower case. problem: why the line cannot be used."""
+    """A line, which is about one tensor.
+
+    slot     the index among the inputs or outputs
+    values   (column in lower case, value) pairs of the statistics
+    problem  the reason why the line cannot be used; the other fields are meaningless then
+    """
 
     line: int
     op_type: str = ""
@@ -61,20 +66,25 @@ class MindsporeStatisticsRow(NamedTuple):
 
 
 def read_statistics(path: Path) -> Iterator[MindsporeStatisticsRow]:
-    """Read a statistics file row by row. Raises ReadError if it cannot be opened."""
+    """Yield the rows of a statistics file. Raises ReadError if it cannot be opened."""
     return parse_statistics(_lines(path))
 
 
 def read_names(path: Path) -> Iterator[str]:
-    """Yield the operator's name of each row; the other columns are not parsed. Raises ReadError if it cannot be
-    opened."""
+    """Yield the operator's name of each row, in the form of file names. The other columns are not parsed.
+
+    Raises ReadError if the file cannot be opened.
+    """
     for _, fields, columns in _split(_lines(path)):
         if len(fields) == len(columns) > 0:
             yield written(fields[_OP_NAME].strip())
 
 
 def parse_statistics(lines: Iterable[str]) -> Iterator[MindsporeStatisticsRow]:
-    """Read the lines of a statistics file. A text without its header at the beginning gives one row with a problem."""
+    """Yield the rows of a statistics file. A line that cannot be used becomes a row with a `problem`.
+
+    If the text does not begin with the header, only one row with a problem is yielded.
+    """
     for number, fields, columns in _split(lines):
         if columns:
             yield _row(number, fields, columns)
@@ -92,7 +102,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _split(lines: Iterable[str]) -> Iterator[tuple[int, list[str], list[str]]]:
-    """Yield the number, fields and column names of each row. Without a header: the first line, with no columns."""
+    """Yield (line number, fields, column names) for each row. Without a header only the first line, with no columns."""
     columns: list[str] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -112,7 +122,7 @@ def _split(lines: Iterable[str]) -> Iterator[tuple[int, list[str], list[str]]]:
 
 
 def _begins_header(line: str) -> bool:
-    """Return True for the beginning of a header; each process that appends to the file writes one."""
+    """Return True if a line begins like a header. Each process that appends to the file writes a header."""
     text = line.lstrip().removeprefix('"').lstrip()
     return text[: len(_FIXED[0])].lower() == _FIXED[0]
 
@@ -155,7 +165,7 @@ def _whole(text: str) -> int:
 
 
 def _value(text: str) -> Union[Number, str]:
-    """Return a number, or the text of a hash."""
+    """Return a statistic: a number, or the text of a hash."""
     if len(text) <= _LONGEST_NUMBER and "_" not in text:
         for kind in (int, float):
             try:

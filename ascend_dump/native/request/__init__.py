@@ -1,1 +1,1 @@
-"""Our own settings as a file, for `--config` and ASCEND_DUMP."""
+"""The format of our own settings files, for `--config` and ASCEND_DUMP."""

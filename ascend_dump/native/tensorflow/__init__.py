@@ -1,1 +1,1 @@
-"""Formats of TensorFlow on Ascend: dump settings in a ConfigProto, and the events of tfdbg."""
+"""The formats of TensorFlow: dump settings in a ConfigProto for Ascend, and the files of the debugger tfdbg."""

@@ -1,8 +1,8 @@
-"""Files of the debugger of TensorFlow 1 (tfdbg): one `Event` each, without the framing of records.
+"""Read the files of TensorFlow 1's debugger (tfdbg). Each file is one protobuf message `Event`.
 
 Sources: TensorFlow 2.15, `core/util/event.proto`, `framework/summary.proto`, `tensor.proto`, `types.proto`,
-`graph.proto`; `core/debug/debug_io_utils.cc` for the fields that tfdbg writes. The elements of a tensor are not read
-here, only their position and number.
+`graph.proto`; `core/debug/debug_io_utils.cc` for the fields that tfdbg writes. The messages are parsed here without
+protobuf. The elements of a tensor are not read, only their position and their size.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ascend_dump.storage.files import NotRegularFile, open_descriptor
 
 __all__ = ["EventTensor", "GraphNode", "read_event_graph", "read_event_tensor"]
 
-#: DataType of `types.proto` -> name in numpy or ml_dtypes. Other types are not arrays of numbers.
+#: Names in numpy or ml_dtypes by DataType of `types.proto`. Tensors of other types are not arrays of numbers.
 _DTYPES = {
     1: "float32",
     2: "float64",
@@ -44,15 +44,15 @@ _MOST_AXES = 254
 _COPY, _DEBUG = "__copy_", "__dbg_"
 
 _Bytes = Union[bytes, mmap.mmap]
-#: The value of a field: a number, or the positions at which its bytes begin and end.
+#: A field of a message: (field number, value). The value is an integer, or (begin, end) of its bytes in the file.
 _Field = tuple[int, Union[int, tuple[int, int]]]
 
 
 class EventTensor(NamedTuple):
     """A tensor. Its elements are `nbytes` bytes at `offset`, in C order, little-endian.
 
-    dtype     a numpy or ml_dtypes name; "string", "resource", "variant" or the number of another type
-    is_whole  the file has the elements; False for an uninitialised tensor and for types other than numbers
+    dtype     a name in numpy or ml_dtypes; for other types "string", "resource", "variant" or the type's number
+    is_whole  True if the file has the elements; False for an uninitialised tensor, and for types other than numbers
     """
 
     dtype: str
@@ -63,19 +63,19 @@ class EventTensor(NamedTuple):
 
     @property
     def has_numbers(self) -> bool:
-        """Return True if the type is a type of numbers."""
+        """True if the elements are numbers or bool."""
         return self.dtype in _DTYPES.values()
 
 
 class GraphNode(NamedTuple):
-    """A node of the graph without the nodes that the debugger inserts. inputs: pairs (node, slot)."""
+    """A node of a graph. inputs: (node, output index) pairs, in which nodes of the debugger are replaced."""
 
     op: str
     inputs: tuple[tuple[str, int], ...]
 
 
 def read_event_tensor(path: Path) -> EventTensor:
-    """Read an event. Raises CorruptDump if it is not an event with one tensor."""
+    """Return the tensor in an event file. Raises CorruptDump if the file is not an event with a tensor."""
     with _Message(path) as message:
         for number, value in message.fields(0, message.size):
             if number == _SUMMARY and not isinstance(value, int):
@@ -111,14 +111,15 @@ def _tensor(message: _Message, start: int, end: int) -> EventTensor:
 def _axis(message: _Message, number: int, part: Union[int, tuple[int, int]]) -> Iterator[int]:
     if number == 2 and not isinstance(part, int):
         sizes = [value for inner, value in message.fields(*part) if inner == 1 and isinstance(value, int)]
-        # A negative number is stored in all 64 bits.
+        # A negative number is encoded as 64-bit two's complement. All of them mean that the length is invalid.
         yield -1 if sizes and sizes[-1] >= 1 << 63 else sizes[-1] if sizes else 0
 
 
 def read_event_graph(path: Path) -> dict[str, GraphNode]:
-    """Return the nodes of a partition graph by name, without those of the debugger. Raises CorruptDump.
+    """Return the nodes of a partition graph by name, without nodes of the debugger. Raises CorruptDump.
 
-    The debugger inserts a copy of each tensor that it watches: a reader of `layer1/w` then reads `__copy_layer1/w_0`.
+    The debugger inserts a copy node for each tensor that it watches: a node that reads `layer1/w` reads
+    `__copy_layer1/w_0` then. In the result, its input is `layer1/w` again.
     """
     nodes: dict[str, GraphNode] = {}
     with _Message(path) as message:
@@ -158,7 +159,7 @@ def _source(text: str) -> tuple[str, int]:
 
 
 class _Message:
-    """A protobuf message in a file; only the requested parts are read."""
+    """A protobuf message in a mapped file. Only the requested parts are read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -204,7 +205,7 @@ class _Message:
             else:
                 length = {1: 8, 5: 4}.get(kind, -1)
             if not number or length < 0 or position + length > end:
-                raise CorruptDump("it is cut off, or no event of TensorFlow", path=self.path, offset=position)
+                raise CorruptDump("it is cut off, or is not an event of TensorFlow", path=self.path, offset=position)
             yield number, (position, position + length)
             position += length
 
@@ -218,4 +219,4 @@ class _Message:
             total |= (byte & 127) << shift
             if byte < 128:
                 return total, position
-        raise CorruptDump("it is cut off, or no event of TensorFlow", path=self.path, offset=position)
+        raise CorruptDump("it is cut off, or is not an event of TensorFlow", path=self.path, offset=position)

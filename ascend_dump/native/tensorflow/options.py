@@ -1,4 +1,4 @@
-"""The keys of `options=` for TensorFlow besides those for GE's session options, and the operators in its graph."""
+"""The `options` of a request that only TensorFlow has, and the operators in the graph that they name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPTIONS: Mapping[str, str] = MappingProxyType(
         "graph": "GE's graph as text (ge_proto_*_Build.txt): patterns in layers are expanded with it",
         "computational": "operators of the model: the graph with all of them is the computational graph",
         "optimize": "on the host, True: keep Grappler on, so that the dump has its results and names",
-        "buffer_bytes": "on the host: the most bytes of tensors that wait for the writer",
+        "buffer_bytes": "on the host: maximum number of bytes of tensors that wait for the writer",
     }
 )
 
@@ -25,13 +25,16 @@ _PATTERN = re.compile(r"[*?]|\[[^\[\n]*\]|^re:")
 
 
 def exact_names(names: Union[str, Iterable[str]]) -> list[str]:
-    """Return the entries of layers that are names, not patterns."""
+    """Return the entries of `layers` that are names and not patterns. names: a list, or a text with blanks."""
     texts = names.split() if isinstance(names, str) else list(names)
     return [text for text in texts if not _PATTERN.search(text)]
 
 
 def operators_of(request: DumpRequest) -> Optional[list[str]]:
-    """Return the operators of `options["graph"]`; None if it is not given. Raises ReadError."""
+    """Return the operators in the graph file `options["graph"]`, with their names from before fusion.
+
+    None without this option. Raises ReadError.
+    """
     graph = request.options.get("graph")
     if graph is None:
         return None

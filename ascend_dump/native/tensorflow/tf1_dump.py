@@ -1,4 +1,4 @@
-"""Dump operators of TensorFlow on Ascend where ascend_dump cannot be imported: Python 3.5 and later, no packages.
+"""Dump operators of TensorFlow on Ascend without ascend_dump. Needs Python 3.5 or later, and no packages.
 
     ascend-dump config --for tensorflow --path dumps --steps "0|2" -o dump.json      with ascend_dump, on any machine
     ascend-dump config --for tensorflow --standalone tf1_dump.py
@@ -10,8 +10,8 @@
 
     run_config = NPURunConfig(dump_config=tf1_dump.dump_config("dump.json", ranks="7"), ...)
 
-The dump is read, converted and compared by ascend-dump: `ascend-dump ls dumps`. Where RANK_ID is set, each rank writes
-into a directory of its own below the dump path, because ranks that start in one second would share GE's directory.
+ascend-dump reads, converts and compares the dump: `ascend-dump ls dumps`. If RANK_ID is set, each rank writes into its
+own directory below the dump path, because ranks that start in the same second would share GE's directory.
 """
 
 import json
@@ -24,7 +24,7 @@ __all__ = ["DumpError", "SessionDump", "capture", "dump_config"]
 
 OPTIMIZER = "NpuOptimizer"
 SWITCHES = ("enable_dump", "enable_dump_debug")
-#: The keys that select what is dumped; the field of AttrValue from which the bridge reads each.
+#: The keys that only control the dump, with the field of AttrValue from which npu_bridge reads each of them.
 DUMP_FIELDS = {
     "enable_dump": "b",
     "enable_dump_debug": "b",
@@ -53,19 +53,19 @@ class DumpError(ValueError):
 
 
 def capture(target: Any, settings: _Settings, ranks: str = "all") -> "SessionDump":
-    """Return a context manager that dumps the sessions made in its block from `target`.
+    """Return a context manager that dumps the sessions which are created from `target` in its block.
 
-    target: a tf.ConfigProto, a tf.estimator.RunConfig or an NPURunConfig; it is as before when the block ends.
-    settings: the JSON file of `ascend-dump config --for tensorflow`, or its keys and values. ranks: values of RANK_ID,
-    such as "7" or "0|4-6". Raises DumpError.
+    target: a tf.ConfigProto, a tf.estimator.RunConfig or an NPURunConfig; it is restored at the end of the block.
+    settings: the JSON file of `ascend-dump config --for tensorflow`, or its keys and values. ranks: values of RANK_ID
+    with which a process dumps, such as "7" or "0|4-6". Raises DumpError.
     """
     return SessionDump(target, settings, ranks)
 
 
 def dump_config(settings: _Settings, ranks: str = "all") -> Any:
-    """Return npu_bridge's DumpConfig for `NPURunConfig(dump_config=...)`; one that dumps nothing on other ranks.
+    """Return npu_bridge's DumpConfig for `NPURunConfig(dump_config=...)`. On ranks not in `ranks` it dumps nothing.
 
-    The directory is created if missing. Raises DumpError.
+    The directory of the dump is created if it is missing. Raises DumpError.
     """
     values = _read(settings)
     if not _is_selected(ranks):
@@ -75,9 +75,9 @@ def dump_config(settings: _Settings, ranks: str = "all") -> Any:
 
 
 class SessionDump:
-    """A dump that lasts for a block; see `capture`.
+    """A context manager that turns a dump on for a block; see `capture`.
 
-    path    the directory of this rank; GE creates a directory named by time in it for each session
+    path    the directory of this rank; GE creates a directory in it for each session, named by the time
     active  True if this rank dumps
     """
 
@@ -102,11 +102,11 @@ class SessionDump:
         if armed is None:
             return
         armed.restore()
-        # An overflow detection writes nothing where nothing overflows.
+        # There is no warning for overflow detection, because it writes no files if nothing overflows.
         if self._values.get("enable_dump") and set(os.listdir(self.path)) <= set(self._earlier):
             reason = (
-                "the session must be made in the block, from the captured configuration; dump_step counts the runs of "
-                "each graph from 0, and dump_layer takes exact names"
+                "create the session inside the block, from the captured configuration; dump_step counts the runs of "
+                "each graph from 0, and dump_layer needs exact names"
                 if any(name in sys.modules for name in ("npu_bridge", "npu_device"))
                 else "npu_bridge is not imported, and TensorFlow on the host ignores the settings"
             )
@@ -137,7 +137,7 @@ def _kind_of(target: Any) -> str:
 
 
 def _read(settings: _Settings) -> Dict[str, _Value]:
-    """Return the keys and values, with the directory of this rank as dump_path. Raises DumpError."""
+    """Return the keys and values of settings. `dump_path` is the directory of this rank. Raises DumpError."""
     name = "the settings"
     content = settings  # type: Any
     if not isinstance(settings, Mapping):
@@ -167,7 +167,7 @@ def _read(settings: _Settings) -> Dict[str, _Value]:
 
 
 def _level_of_rank() -> Tuple[str, ...]:
-    """Return the name of the directory of this rank, as ascend-dump has it; empty without RANK_ID."""
+    """Return the name of this rank's directory in a tuple; an empty tuple without RANK_ID."""
     rank = _number("RANK_ID")
     if rank is None:
         return ()
@@ -197,7 +197,7 @@ def _is_selected(ranks: str) -> bool:
 
 
 def _make_directory(path: str) -> None:
-    """Create a directory, and those above it, readable by their owner only. Raises DumpError."""
+    """Create a directory and its missing parents, readable by their owner only. Raises DumpError."""
     if os.path.isdir(path):
         return
     _make_directory(os.path.dirname(path))
@@ -214,7 +214,7 @@ def _make_dump_config(values: Mapping[str, _Value]) -> Any:
     if module is None:
         raise DumpError("npu_bridge is not imported: from npu_bridge.npu_init import *")
     if "quant_dumpable" in values:
-        raise DumpError("DumpConfig has no quant_dumpable: give it to NPURunConfig(quant_dumpable=...)")
+        raise DumpError("DumpConfig has no quant_dumpable: use NPURunConfig(quant_dumpable=...) instead")
     fields = {name: value for name, value in values.items() if name in DUMP_FIELDS}
     try:
         return module.DumpConfig(**fields)
@@ -223,7 +223,7 @@ def _make_dump_config(values: Mapping[str, _Value]) -> Any:
 
 
 class _ArmedAttribute:
-    """An attribute of a RunConfig, replaced until `restore`."""
+    """An attribute of a RunConfig that has another value until `restore`."""
 
     def __init__(self, target: Any, name: str, value: Any) -> None:
         self._target = target
@@ -239,16 +239,16 @@ class _ArmedAttribute:
             vars(self._target).pop(self._name, None)
 
 
-# The entries of NpuOptimizer in a ConfigProto.
+# The functions below are about the entries of NpuOptimizer in a ConfigProto.
 
 
 def entries(config: Any) -> List[Any]:
-    """Return the entries of NpuOptimizer, in order. Reading creates nothing."""
+    """Return the entries of NpuOptimizer in order. The configuration is not changed."""
     return [entry for entry in config.graph_options.rewrite_options.custom_optimizers if entry.name == OPTIMIZER]
 
 
 def plain(value: Any) -> Any:
-    """Return the value of an AttrValue: bytes are decoded, a value in the wrong field keeps its type."""
+    """Return the value of an AttrValue, from whichever field is set. Bytes are decoded. None if no field is set."""
     field = value.WhichOneof("value")
     if field is None:
         return None
@@ -257,7 +257,7 @@ def plain(value: Any) -> Any:
 
 
 def effective(config: Any) -> Dict[str, Any]:
-    """Return the value that the bridge reads for each key that is set: that of the last entry with it.
+    """Return the values that npu_bridge reads. If several entries have a key, it reads the last one.
 
     (assumption npu_bridge.last_entry)
     """
@@ -269,7 +269,7 @@ def effective(config: Any) -> Dict[str, Any]:
 
 
 def conflict(settings: Mapping[str, Any], values: Mapping[str, _Value]) -> str:
-    """Return the switch in `settings` that excludes those in `values`; "" if there is none."""
+    """Return the switch that is on in `settings` and excludes the one that is on in `values`; "" if there is none."""
     for name in SWITCHES:
         if settings.get(name) is True and not values.get(name) and any(values.get(switch) for switch in SWITCHES):
             return name
@@ -277,23 +277,24 @@ def conflict(settings: Mapping[str, Any], values: Mapping[str, _Value]) -> str:
 
 
 def put(config: Any, values: Mapping[str, _Value]) -> Any:
-    """Set the keys in the last entry, and remove other dump settings from all entries.
+    """Set the keys in the last entry, and remove other dump settings from all entries. Return the last entry.
 
-    Without an entry one is added, with the other settings of npu_config_proto. Raises DumpError if the configuration
-    detects overflow and `values` dump, or the other way round.
+    If there is no entry, one is added, with the same additional settings as npu_config_proto makes. Raises DumpError if
+    one of configuration and `values` turns on a dump, and the other one overflow detection.
     """
     excluded = conflict(effective(config), values)
     if excluded:
         raise DumpError(
-            "the configuration sets {0}, and enable_dump and enable_dump_debug exclude each other: take {0} out, or "
+            "the configuration sets {0}, and enable_dump and enable_dump_debug exclude each other: remove {0}, or "
             "capture in two runs".format(excluded)
         )
-    # The bridge checks each entry with the switches of earlier ones, so no entry may retain a part of the settings.
+    # npu_bridge checks each entry together with the switches in earlier entries. So all earlier dump settings are
+    # removed from all entries.
     fields = [name for name in DUMP_FIELDS if name != "quant_dumpable" or name in values]
     optimizers = entries(config)
     for entry in optimizers:
         for name in fields:
-            # Indexing would create the key.
+            # Tested with `in`, because indexing a protobuf map creates the key.
             if name in entry.parameter_map:
                 del entry.parameter_map[name]
     last = optimizers[-1] if optimizers else _add(config)
@@ -314,7 +315,7 @@ def _add(config: Any) -> Any:
 
 
 class ArmedConfig:
-    """Settings in a user's ConfigProto until `restore`."""
+    """A ConfigProto of the user that has dump settings until `restore`."""
 
     def __init__(self, config: Any, values: Mapping[str, _Value]) -> None:
         self.config = config
@@ -326,7 +327,7 @@ class ArmedConfig:
         self._after.CopyFrom(config)
 
     def restore(self) -> None:
-        """Remove the settings; later changes of the program are preserved."""
+        """Remove the dump settings and restore earlier ones. Other changes of the program are preserved."""
         if self.config == self._after:
             self.config.CopyFrom(self._before)
             return
@@ -341,7 +342,7 @@ class ArmedConfig:
                 if name in was and name not in entry.parameter_map:
                     entry.parameter_map[name].CopyFrom(was[name])
         if not old:
-            # The added entry is removed, unless other settings were put into it.
+            # The added entry is removed, unless the program has added settings to it.
             for index in reversed(range(len(optimizers))):
                 if optimizers[index].name == OPTIMIZER and set(optimizers[index].parameter_map) <= {"use_off_line"}:
                     del optimizers[index]

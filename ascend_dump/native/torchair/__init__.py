@@ -1,1 +1,1 @@
-"""Formats of torchair: its graphs as Python text, and its dump options."""
+"""The formats of torchair: its graph files, which are Python text, and its dump options."""

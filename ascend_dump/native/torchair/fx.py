@@ -1,10 +1,10 @@
-"""Read the arguments of the nodes of PyTorch's graph from torchair's Python text of a graph.
+"""Read the nodes of PyTorch's FX graph, with their arguments, from torchair's graph file, which is Python text.
 
     ## FX Code: relu: torch.float32[5, 16]cpu = torch.ops.aten.relu.default(addmm: torch.float32[5, 16]cpu)
 
-Source: torchair 2.13, `_ge_concrete_graph/fx2ge_converter.py` (`converter_context`). Nodes among the arguments are
-followed by type, shape and device, nodes in lists are not; texts outside lists have no quotes. Ambiguous words are read
-as texts. The text is parsed, not executed.
+Source: torchair 2.13, `_ge_concrete_graph/fx2ge_converter.py` (`converter_context`). A node among the arguments is
+followed by its type, shape and device, unless it is in a list. A text has no quotes, unless it is in a list. A word
+that may be a node or a text is read as a text. The file is parsed, not executed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _NUMBER = re.compile(r"[-+]?(?:inf|nan|(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?)", 
 _WORDS = {"None": None, "True": True, "False": False}
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _GETITEM = "operator.getitem"
-#: Longer texts contain constants, not arguments of operators.
+#: Maximum length of the arguments of a node in characters; longer ones contain large constants.
 _LONGEST = 1 << 20
 _DEEPEST = 8
 
 
 class FxValue(NamedTuple):
-    """A node and its output. dtype, shape: None if the text does not have them; a symbolic size is None."""
+    """A node as a value. dtype, shape: those of its output; None if the text lacks them. A symbolic length is None."""
 
     name: str
     dtype: Optional[str] = None
@@ -40,19 +40,20 @@ class FxValue(NamedTuple):
 
 
 class NotPlain(NamedTuple):
-    """A word without quotes: a text, a device, or `torch.float32`, depending on the argument."""
+    """A word without quotes. Depending on the argument it is a text, a device, or a dtype such as `torch.float32`."""
 
     text: str
 
 
 class FxNode(NamedTuple):
-    """A node with a call.
+    """A node of the FX graph that calls an operator.
 
     value      its name and output
     target     the called operator, such as `aten.addmm.default`
-    args, kwargs  None, bool, int, float, str, FxValue, NotPlain, and lists of these; both None if the text is
-               damaged or too long
-    operators  operators of GE below the node, in order: made for it, or for a node without a line in the text
+    args, kwargs  the arguments: None, bool, int, float, str, FxValue, NotPlain, and lists of these. Both are None if
+               the text is damaged or too long
+    operators  the operators of GE in the lines below the node, in order. They were made for this node, or for a later
+               node that has no line in the text
     """
 
     value: FxValue
@@ -63,7 +64,7 @@ class FxNode(NamedTuple):
 
     @property
     def item(self) -> Optional[tuple[FxValue, int]]:
-        """The node and the index of `getitem` of a node with several outputs; else None."""
+        """For a `getitem` of a node with several outputs: this node and the index of the output; else None."""
         args = self.args or []
         if self.target != _GETITEM or len(args) != 2 or not isinstance(args[0], FxValue) or type(args[1]) is not int:
             return None
@@ -71,7 +72,7 @@ class FxNode(NamedTuple):
 
     @property
     def values(self) -> Iterator[FxValue]:
-        """The nodes among the arguments."""
+        """All nodes among the arguments, also in lists."""
         stack: list[Any] = [*(self.args or ()), *(self.kwargs or {}).values()]
         while stack:
             argument = stack.pop()
@@ -82,7 +83,12 @@ class FxNode(NamedTuple):
 
 
 class FxGraph(NamedTuple):
-    """nodes: by name, in the order of the graph. inputs: names of its inputs. returned: names of GE's outputs."""
+    """An FX graph.
+
+    nodes     the nodes by name, in the order of the graph
+    inputs    the names of the graph's inputs
+    returned  the names of the operators of GE whose outputs the graph returns
+    """
 
     nodes: dict[str, FxNode]
     inputs: frozenset[str]
@@ -90,7 +96,7 @@ class FxGraph(NamedTuple):
 
 
 def read_fx_graph(path: Union[str, os.PathLike[str]]) -> FxGraph:
-    """Read a graph. Raises as `read_torchair_graph`."""
+    """Read the FX graph in a graph file. Raises as `read_torchair_graph`."""
     nodes: dict[str, FxNode] = {}
     operators: dict[str, list[Node]] = {}
     inputs: set[str] = set()
@@ -132,13 +138,13 @@ def _node(code: str) -> FxNode:
     except ValueError:
         return FxNode(value, name, None, None, ())
     if name == _GETITEM and args and isinstance(args[0], NotPlain):
-        # A node with several outputs has no type, so it was read as a text.
+        # A node with several outputs has no type in the text, so it was read as a word.
         args[0] = FxValue(args[0].text)
     return FxNode(value, name, args, kwargs, ())
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Yield the texts between the commas outside brackets and quotes."""
+    """Yield the parts of a text between commas, without commas inside brackets or quotes. Raises ValueError."""
     begin, closing, quote = 0, [], ""
     for position, sign in enumerate(text):
         if quote:

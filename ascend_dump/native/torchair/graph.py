@@ -1,6 +1,6 @@
-"""torchair's graphs as Python text, `dynamo_optimized_graph_{id}_rank_{r}_pid_{p}_ts_{time}.py`.
+"""Read torchair's graph files, which are Python text: `dynamo_optimized_graph_{id}_rank_{r}_pid_{p}_ts_{time}.py`.
 
-`config.debug.graph_dump.type = "py"` writes them, before and after torchair's own passes. They link the nodes of
+torchair writes them with `config.debug.graph_dump.type = "py"`, before and after its own passes. They link the nodes of
 PyTorch's graph, the operators of GE and the lines of the program:
 
     # File "train.py", line 94, in forward    h = torch.relu(self.a(x))
@@ -10,18 +10,19 @@ PyTorch's graph, the operators of GE and the lines of the program:
 Source: torchair 2.13, `_ge_concrete_graph/fx2ge_converter.py` and `ge/_ge_graph.py`. The text is parsed, never run.
 Limits of the text:
 
-- A line of the program is written only once. The nodes of a repeated line, as in the second of two equal layers, follow
-  another line. If an operator repeats the first operator of an earlier line, the nodes after it are assumed to repeat
-  that line, up to the first node that deviates. From there to the next line nodes have no `source`. So `source` may be
-  wrong if a program runs lines of equal operators in a new order.
-- A node of PyTorch without a known line is not written; its GE operators follow the node before.
+- A line of the program is written only once. If a line runs again, as in the second of two equal layers, its nodes are
+  written below another line. So if a node calls the same operator as the first node of an earlier line, the nodes from
+  it on are assumed to repeat that line, up to the first node that differs. From there to the next line, nodes have no
+  `source`. `source` may be wrong if a program runs lines with equal operators in a new order.
+- A node of PyTorch whose line is unknown is not written. Its GE operators are below the node before it.
 - Values that the program writes into its inputs are copied at the end (`aten.copy_`), below the last line. An `Assign`
-  below another node belongs to no written node.
-- Later passes are missing: an `Assign` to an input of the graph becomes an output of the graph that GE writes over the
-  input, and the operator is removed (`_mapping_assign_op_to_graph_output`).
-- The name of an operator with several outputs is in the names of its outputs only; constants in calls have no names.
-- The operator that passes the offsets of a generator to random operators (`_GraphRngState`) has no line. GE runs and
-  dumps it: it is created from the first call that reads one of its outputs.
+  below a node with another call belongs to a node that is not written.
+- The effect of a later pass is missing (`_mapping_assign_op_to_graph_output`): it removes each `Assign` to an input of
+  the graph. The assigned value becomes an output of the graph, which GE writes over the input.
+- An operator with several outputs has no name in the text; its outputs have the name with a number. Constants in calls
+  have no names.
+- The operator that passes the offsets of a generator to random operators (`_GraphRngState`) is not written, but GE runs
+  and dumps it. It is yielded before the first call that reads one of its outputs.
 """
 
 from __future__ import annotations
@@ -48,27 +49,28 @@ _LINE = re.compile(r'# File "(.+?)", line (\d{1,9}), in ')
 _CODE = "## FX Code: "
 _FX = re.compile(_CODE + r"(\w+)(?:: .*?)? = (?:torch\.ops\.)?([\w.]+)\(")
 _STATEMENT = re.compile(r"\[?([\w, ]+)\]? = ge\.(\w+)\(")
-#: The arguments of `aten.copy_`; the group is what is copied.
+#: The arguments of `aten.copy_`; the group is the node whose value is copied.
 _COPIED = re.compile(r"\w+(?:: [^\[(,]*(?:\[[^\]]*\][^\[(,]*)?)?, (\w+)")
 _NODE_NAME = re.compile(r'node_name="([^"]+)"\)$')
-#: A text, a name with the equals sign of a keyword, or an opening or closing bracket or quote.
+#: A token of a call: a string, a name, a keyword with its equals sign, a bracket, or an unclosed quote.
 _TOKEN = re.compile(
     r"""\"[^"\\]*(?:\\.[^"\\]*)*\"|'[^'\\]*(?:\\.[^'\\]*)*'|(?<![\w.])[^\W\d]\w*(?:\s*=(?!=))?|[()\[\]{}"']"""
 )
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _OUTPUT = re.compile(r"(.+)_(\d+)", re.ASCII)
-#: An output of the operator without a line.
+#: The variable of an output of the operator that is not written.
 _OFFSET = re.compile(r"unpack_generator_offsets((?:_\d+)?)_(\d+)", re.ASCII)
-#: Constants are in the line of their operator. Beyond the second limit its inputs are not read.
+#: Maximum length of a line in bytes, and maximum length of a line whose inputs are parsed, in characters. Lines with
+#: constants are long.
 _LONGEST_LINE, _LONGEST_PARSED = 64 << 20, 1 << 20
-#: The outputs of an operator with a longer name are not known as inputs of others: each repeats the name.
+#: Maximum length of an operator's name whose outputs are stored as variables, because each of them repeats the name.
 _LONGEST_NAME = 1 << 10
-#: This number of nodes in the order of earlier ones proves the same lines.
+#: If this number of consecutive nodes equals earlier ones, they are assumed to have the same lines.
 _PROOF = 64
 
 
 class GraphFile(NamedTuple):
-    """A parsed file name. kind: "original" or "optimized". time: UTC, YYYYmmddHHMMSS and microseconds."""
+    """The fields of a file name. kind: "original" or "optimized". time: in UTC, YYYYmmddHHMMSS and microseconds."""
 
     kind: str
     id: int
@@ -78,14 +80,14 @@ class GraphFile(NamedTuple):
 
 
 class GraphOp(NamedTuple):
-    """A GE operator, or an FX node without an operator (with an empty node.type).
+    """An operator of GE; or an FX node for which no operator was made, then `node.type` is empty.
 
     node    name and type, as in `layers=` and the dump
-    fx      its FX node, empty before the first one
-    target  the operator that the node calls, such as `aten.addmm.default`
-    source  `file:line` of the program, empty if unknown
-    to_input  it assigns to an input of the graph: torchair removes it before GE
-    code    the text of the node, `name: type = target(arguments)`
+    fx      the name of the FX node for which the operator was made; "" if it is unknown
+    target  the operator that the FX node calls, such as `aten.addmm.default`
+    source  `file:line` of the program; "" if it is unknown
+    to_input  True for an assignment to an input of the graph, which torchair removes before it passes the graph to GE
+    code    the text of the FX node, `name: type = target(arguments)`
     """
 
     node: Node
@@ -96,26 +98,26 @@ class GraphOp(NamedTuple):
     code: str = ""
 
     def why_no_dump(self) -> Optional[NoDump]:
-        """Why this operator will produce no dump; None if it can."""
+        """Return the reason why the operator is never dumped; None if it can be dumped."""
         return _TAKEN_OUT if self.to_input else why_no_dump(self.node)
 
 
 _NO_NODE = GraphOp(Node("", "", (), ""))
-_TAKEN_OUT = NoDump("torchair makes it an output that is written over the input: GE has no such operator")
-#: The first and last operators of the graph belong to no node.
+_TAKEN_OUT = NoDump("torchair replaces it by an output that is written over the input: GE has no such operator")
+#: Types of the first and last operators of a graph. They belong to no FX node.
 _EDGES = ("Data", "NetOutput")
-#: An operator of one kind of node only; the node often has no line.
+#: The type of operator for assignments, and the only call of an FX node for which it is made.
 _ASSIGN, _ASSIGNING = "Assign", "aten.copy_"
 
 
 def parse_graph_file(name: str) -> Optional[GraphFile]:
-    """Parse a file name; return None if it is no graph of torchair."""
+    """Return the fields of a file name; None if it is not the name of a graph file of torchair."""
     match = _FILE.fullmatch(name)
     return None if match is None else GraphFile(match[1], int(match[2]), int(match[3]), int(match[4]), match[5])
 
 
 def operator_names(path: _Path) -> list[str]:
-    """Return the operators that GE gets: of a graph of torchair as Python text, or of GE's own `ge_proto_*.txt`.
+    """Return the names of the operators that GE runs. path: a graph file of torchair, or one of GE (`ge_proto_*.txt`).
 
     Raises as `read_torchair_graph`.
     """
@@ -127,13 +129,13 @@ def operator_names(path: _Path) -> list[str]:
 
 
 def read_torchair_graph(path: _Path) -> Iterator[GraphOp]:
-    """Read the operators one by one, in file order.
+    """Yield the operators of a graph file in their order in the file.
 
-    Raises DumpNotFound, ReadError if it is no regular file, and CorruptDump if it is no such graph.
+    Raises DumpNotFound, ReadError if it is not a regular file, and CorruptDump if it is not a graph of torchair.
     """
     name = parse_graph_file(Path(path).name)
     with _open(path) as file:
-        # The line of a node depends on the nodes after it.
+        # The text is read twice, because the line of a node depends on the nodes after it.
         node_lines = _NodeLines()
         for raw in _lines_of(file, path):
             node_lines.read(raw)
@@ -150,13 +152,13 @@ def _lines_of(file: IO[bytes], path: _Path) -> Iterator[bytes]:
             raise CorruptDump("a line is too long for a graph", path=path, offset=file.tell() - len(raw))
         if b"\0" in raw:
             raise CorruptDump(
-                "a NUL byte, which no text file contains", path=path, offset=file.tell() - len(raw) + raw.index(0)
+                "a zero byte, which no text file contains", path=path, offset=file.tell() - len(raw) + raw.index(0)
             )
         yield raw
 
 
 class _GraphReader:
-    """A parser of the text, line by line. sources: the lines of all nodes of PyTorch's graph, in order."""
+    """A parser of the text, line by line. sources: the lines of the program for all FX nodes in the text, in order."""
 
     def __init__(self, path: _Path, graph: str, sources: list[str]) -> None:
         self._path = path
@@ -165,10 +167,10 @@ class _GraphReader:
         self._sources = iter(sources)
         self._fx: Optional[GraphOp] = None
         self._used = True
-        #: Variable -> `name:output`.
+        #: The outputs of operators as `name:output`, by the variables of the text.
         self._variables: dict[str, str] = {}
         self._inputs_of_graph: set[str] = set()
-        #: Operators without a line that have been read.
+        #: Names of operators that are not written and have been yielded.
         self._unwritten: set[str] = set()
 
     def line(self, raw: bytes) -> Iterator[GraphOp]:
@@ -192,16 +194,16 @@ class _GraphReader:
     def end(self, offset: int) -> Iterator[GraphOp]:
         yield from self._unused()
         if not self._is_graph:
-            raise CorruptDump("no graph of torchair in Python text", path=self._path, offset=offset)
+            raise CorruptDump("it is not a graph file of torchair", path=self._path, offset=offset)
 
     def _unused(self) -> Iterator[GraphOp]:
-        """Yield the preceding node, if no operator was made for it: a view, or a scope."""
+        """Yield the preceding FX node if no operator was made for it, as for a view or a scope."""
         if not self._used and self._fx is not None:
             yield self._fx
         self._used = True
 
     def _generator_offsets(self, names: list[str]) -> Iterator[GraphOp]:
-        """Yield operators without a line at the first use of their outputs."""
+        """Yield the operators that are not written and whose outputs are in `names` for the first time."""
         for variable in names:
             match = None if variable in self._variables else _OFFSET.fullmatch(variable)
             if match is None:
@@ -235,9 +237,10 @@ class _GraphReader:
 
 
 def _names_in_call(text: str, begin: int) -> list[str]:
-    """Return the names in the positional arguments of the call that opens before `begin`; empty if it is not closed.
+    """Return the names in the positional arguments of a call; [] if the call is not closed.
 
-    Python's syntax tree is not used: it takes 500 bytes for each character of a long constant.
+    begin: position after the call's opening bracket. Python's parser is not used, because its syntax tree takes 500
+    bytes of memory for each character of a long constant.
     """
     names: list[str] = []
     expected = [")"]
@@ -261,21 +264,22 @@ def _names_in_call(text: str, begin: int) -> list[str]:
 
 
 class _Marked(NamedTuple):
-    """A node of PyTorch's graph, and its line in the text, or ""."""
+    """An FX node: the line of the program that is written above it ("" if none is), and the operator that it calls."""
 
     line: str
     target: str
 
 
 class _NodeLines:
-    """The lines of all nodes. The text has the line of the first node of each new line only."""
+    """A finder of the lines of the program for all FX nodes. The text has a line only above the line's first node."""
 
     def __init__(self) -> None:
         self._line = ""
-        #: Index in `_nodes` by name, without copies into inputs.
+        #: Index in `_nodes` by the node's name. Nodes that copy into inputs are left out.
         self._positions: dict[str, int] = {}
         self._nodes: list[_Marked] = []
-        #: For each node of the text, with copies into inputs: index of the node with its line, or None.
+        #: For each node of the text: index in `_nodes` of the node that has the same line; None if it is unknown. A
+        #: node that copies into an input has the line of the node whose value it copies.
         self._takes: list[Optional[int]] = []
 
     def read(self, raw: bytes) -> None:
@@ -300,16 +304,16 @@ class _NodeLines:
         self._line = ""
 
     def lines(self) -> list[str]:
-        """Return the line of each node of the text, "" if unknown."""
+        """Return the line of the program for each node of the text; "" if it is unknown."""
         lines = self._find_lines()
         return ["" if number is None else lines[number] for number in self._takes]
 
     def _find_lines(self) -> list[str]:
         lines: list[str] = []
-        #: Indices of the first nodes of lines, by target.
+        #: Indices of the nodes that are the first of a line, by the operator that they call.
         beginners: dict[str, list[int]] = {}
         line = ""
-        #: Index of the node that the last one repeats; None in a new line, -1 if unknown.
+        #: Index of the earlier node that the current node repeats; None in a new line, -1 if it is unknown.
         repeated: Optional[int] = None
         for number, (new, target) in enumerate(self._nodes):
             if new:
@@ -322,7 +326,7 @@ class _NodeLines:
                 if len(positions) == 1 and self._repeats(positions[0], number, lines):
                     repeated = positions[0]
                 elif repeated is None and len(positions) == 1:
-                    # A part of the line above, or the whole of an earlier one.
+                    # The node may belong to the line above, or repeat an earlier line. Both are equal only in one case.
                     lines.append(line if lines[positions[0]] == line else "")
                     continue
                 else:
@@ -331,13 +335,16 @@ class _NodeLines:
         return lines
 
     def _repeats(self, earlier: int, later: int, lines: list[str]) -> bool:
-        """Return True if the nodes from `now` on equal those from `then` on, for a line of several nodes or into the
-        next."""
+        """Return True if the nodes from `later` on repeat the line that begins with the node `earlier`.
+
+        The nodes of this line have to be equal; if the line has a single node, also the node after it, or the next line
+        has to begin there.
+        """
         first = self._nodes[earlier]
         for length in range(_PROOF):
             ended = later + length == len(self._nodes) or bool(self._nodes[later + length].line)
             over = earlier + length == later
-            # The earlier line has ended there, or started again.
+            # True if the earlier line ends before this node, or begins again with it.
             complete = length > 0 and (
                 over
                 or lines[earlier + length] != lines[earlier]
@@ -357,7 +364,10 @@ def _decoded(raw: bytes) -> str:
 
 
 def _name_of_outputs(outputs: list[str]) -> str:
-    """Return `LayerNorm_1` for `LayerNorm_1_0, LayerNorm_1_1`, or another variable unchanged."""
+    """Return the operator's name from the variables of its outputs: `LayerNorm_1` for `LayerNorm_1_0, LayerNorm_1_1`.
+
+    A variable without a number is the name itself.
+    """
     for index, variable in enumerate(outputs):
         match = _OUTPUT.fullmatch(variable)
         if match is not None and match[2] == str(index):

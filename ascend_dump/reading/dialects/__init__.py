@@ -1,4 +1,4 @@
-"""The built-in dialects, one module per format of dumps; each has its dialect as `DIALECT`."""
+"""The built-in dialects: one module per format of dumps, with the dialect as its attribute `DIALECT`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Directories of CANN dumps, and the fields in the name of a dump file.
+"""Find the fields of CANN dump files in the paths of their directories and in their names.
 
 Shared by the dialects `cann` (the files of the device) and `converted` (files converted from them).
 """
@@ -23,9 +23,9 @@ __all__ = ["UNKNOWN_NAME", "CannDirectory", "CannEntry", "is_hash"]
 
 log = logging.getLogger("ascend_dump")
 
-#: The fewest and the most digits of a 64-bit hash, which replaces a file name that is too long.
+#: Minimum and maximum number of digits of a 64-bit hash. CANN replaces a file name that is too long by its hash.
 _SHORTEST_HASH, _LONGEST_HASH = 10, 20
-#: The fields of a file name that is a hash, if no mapping explains the hash.
+#: The fields of a file whose name is a hash, if `mapping.csv` does not have the original name.
 UNKNOWN_NAME = DumpName("device", "", "", 0)
 
 
@@ -35,7 +35,7 @@ def is_hash(name: str) -> bool:
 
 
 class CannDirectory:
-    """One directory: the fields given by its path, and the fields that its files share."""
+    """One directory of a CANN dump, with the fields that its path contains."""
 
     __slots__ = ("path", "text", "levels", "step", "files", "_prefix", "tasks", "_names")
 
@@ -45,17 +45,22 @@ class CannDirectory:
         self.path = directory.path
         self.text = os.fspath(directory.path) + os.sep
         self.levels = levels
-        # The training step if the path has one, within which GE's counter counts executions; else GE's counter.
+        # The training step if the path has one, else GE's counter of executions. In a path with a training step, that
+        # counter counts the executions within the step.
         self.step = levels.data_index if levels.outer_step is None else levels.outer_step
         self.files: Sequence[CannEntry] = ()
-        # Operator names of captured streams contain slashes, so that their files are in nested directories.
+        # Operators of captured streams (aclgraph) have slashes in their names, so their files are in nested
+        # directories. The levels of these directories are the beginning of the file's name.
         self._prefix = "/".join((*levels.inner, "")) if levels.inner and "." in levels.inner[0] else ""
         self._names: Optional[set[tuple[str, str]]] = None
-        #: Task id -> the files of its operator runs; None until `_overflow_fields` needs it.
+        #: By task id: the files of each operator run of the task. None until `_overflow_fields` needs it.
         self.tasks: Optional[Mapping[int, Mapping[DumpName, list[Path]]]] = None
 
     def parse(self, name: str) -> Optional[tuple[str, DumpName]]:
-        """Return the full name of a dump file in this directory, and its fields; None for the name of another file."""
+        """Return the full name of a dump file and its fields; None if this is not the name of a dump file.
+
+        The full name includes the levels of nested directories that belong to the operator's name.
+        """
         text = self._prefix + name
         parsed = parse_name(text)
         if self._prefix and (parsed is None or parsed.form != "aclgraph"):
@@ -66,13 +71,16 @@ class CannDirectory:
         return text, parsed
 
     def as_exception(self, name: Optional[DumpName]) -> Optional[DumpName]:
-        """Return the name; its form becomes "normal" if it is of an exception file of older CANN, with microseconds."""
+        """Return the name, with form "normal" instead of "old" in a directory of an exception dump.
+
+        Older CANN names its exception files in the old form, but with a timestamp in microseconds like normal files.
+        """
         if name is not None and name.form == "old" and self.levels.exception:
             return name._replace(form="normal")
         return name
 
     def long_names(self) -> dict[str, str]:
-        """Return a mapping from names on disk to long names, from `mapping.csv`; empty if it cannot be read."""
+        """Return the original names by the hashed names on disk, from `mapping.csv`; empty if it cannot be read."""
         try:
             mapping = read_mapping(self.path / MAPPING)
         except ReadError as error:
@@ -83,10 +91,11 @@ class CannDirectory:
         return mapping.names
 
     def watched(self, name: DumpName) -> Optional[tuple[str, str]]:
-        """Return the (layer, watched) pair of a watcher's file, None for an operator with a similar name.
+        """Return (layer, watched operator) for a file of the scene "watch"; None for an operator with a similar name.
 
-        The watcher dumps the output of the watched operator too, so that its file has to be in the directory. Only a
-        copied part of a dump may have nothing but files of watchers.
+        A file of a watcher has both names joined, which is ambiguous. The watched operator's own output is dumped too.
+        So the pair is accepted if that operator has a file in the directory, or if the directory has only files with
+        names of watchers (a copied part of a dump).
         """
         pairs = list(watch_pairs(name.op_name))
         if not pairs:
@@ -100,11 +109,11 @@ class CannDirectory:
 
 
 class CannEntry(Entry):
-    """A dump file, or a file that was converted from one. Small, because a dump may have millions of them.
+    """A dump file, or a file that was converted from a dump file. Small, because a dump may have millions of files.
 
-    on_disk  the name of the file
-    text     the name of the dump file
-    name     its parsed name
+    on_disk  the name of the file on disk
+    text     the full name of the dump file, which differs for converted and renamed files
+    name     the fields of `text`
     """
 
     __slots__ = ("_directory", "_on_disk", "_text", "calls")
@@ -115,10 +124,11 @@ class CannEntry(Entry):
         levels = directory.levels
         self._directory = directory
         self._on_disk = on_disk
-        # Parsed again when needed, because another object per file would double the work of the garbage collector.
+        # The property `name` parses the text again at each use: storing the parsed name, one more object per file,
+        # would double the work of the garbage collector.
         self._text = text
         self.op_type = name.op_type or None
-        # A `_` may stand for another character, so the name is not known before the header is read.
+        # In a file name `_` may replace another character, so such a name is known only from the header.
         self.op_name = name.op_name if name.op_name and "_" not in name.op_name else None
         self.step = directory.step
         self.rank = levels.rank
@@ -132,7 +142,7 @@ class CannEntry(Entry):
         return self._directory.as_exception(parse_name(self._text)) or UNKNOWN_NAME
 
     @property
-    def path(self) -> Path:  # type: ignore[override]  # made when asked for: most files are only listed
+    def path(self) -> Path:  # type: ignore[override]  # created on access, because most files are only listed
         return self._directory.path / self._on_disk
 
     @property
@@ -144,14 +154,14 @@ class CannEntry(Entry):
         return self._directory.text + self._on_disk
 
     def records_of_file(self) -> Iterable[Record]:
-        """Return the records of this file alone."""
+        """Return the records of this file. `records` may join the records of several files."""
         raise NotImplementedError("the entries of a dialect read their files")
 
     def records(self) -> Iterable[Record]:
         return self.records_of_file()
 
     def shared_fields(self, path: Path) -> dict[str, Any]:
-        """Return the fields of its records that the name and the directory contain."""
+        """Return the fields of records that are known from the file's name and directory."""
         levels, name = self._directory.levels, self.name
         return {
             "path": path,
@@ -168,7 +178,7 @@ class CannEntry(Entry):
         }
 
     def attrs(self) -> dict[str, Any]:
-        """Return the attributes of its records that the name and the directory contain."""
+        """Return the attributes of records that are known from the file's name and directory."""
         name, levels = self.name, self._directory.levels
         attrs: dict[str, Any] = {}
         if name.overflow:

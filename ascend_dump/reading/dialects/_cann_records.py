@@ -1,4 +1,4 @@
-"""Create the records of the dialect `cann`: one per tensor, buffer or workspace, or line of a statistics file."""
+"""Create the records of the dialect `cann`: one per tensor, buffer and workspace, or per line of a statistics file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["buffer_record", "statistics_record", "tensor_record"]
 
-#: Larger dimensions are invalid, and do not fit the int64 columns of tables.
+#: Maximum of a dimension and of a number of bytes: larger numbers do not fit int64 columns of tables.
 _MOST = 2**63 - 1
 
 
@@ -36,12 +36,12 @@ class _TensorLoader:
         if key.entry.size and not key.entry.length:
             raise NotSupported(
                 f"{record} was not written: its address was null on the device",
-                hint="an output the operator does not use; read the others",
+                hint="the operator does not use this output; read the others",
             )
         if isinstance(key.entry, Tensor):
             return decode(key.header, key.entry, format=format)
         if format not in (None, "ND"):
-            raise NotSupported(f"{record} is raw memory, it has no layout to convert", hint="leave format away")
+            raise NotSupported(f"{record} is raw memory without a layout", hint="leave format= out")
         return payload(key.header, key.entry)
 
     def statistics(self, record: Record) -> Optional[Statistics]:
@@ -67,7 +67,7 @@ class _StatisticsLoader:
                 hint="it has a type the device does not support, or a null address; dump with data='tensor'",
             )
         count = row.elements if row.elements is not None else math.prod(row.shape or ())
-        # If the first element is NaN, the recorded extremes are wrong.
+        # If the first element is NaN, the device writes NaN as maximum and minimum. Both are unknown then.
         highest, lowest = (None if value is None or value != value else value for value in (row.max, row.min))
         return Statistics(
             count=count,
@@ -101,7 +101,7 @@ def tensor_record(header: DumpFile, tensor: Tensor, shared: dict[str, Any], comm
     shape: Optional[tuple[int, ...]] = tensor.shape
     nbytes = (math.prod(tensor.shape) * kind.bits + 7) // 8
     if not kind.bits:
-        # Read as plain bytes; the shape in the header does not count bytes.
+        # A type without a known size is read as plain bytes. The shape in the header counts elements, not bytes.
         attrs["shape"] = list(tensor.shape)
         shape, nbytes = (tensor.length,), tensor.length
     return Record(
@@ -132,7 +132,7 @@ def _original_op(tensor: Tensor) -> dict[str, Any]:
 def _tensor_error(header: DumpFile, entry: Union[Tensor, Buffer, Space], nbytes: int) -> Optional[CorruptDump]:
     reason = entry.error
     if not reason and entry.length and nbytes > entry.length:
-        reason = f"its payload holds {entry.length} bytes, its shape needs {nbytes}"
+        reason = f"its payload has {entry.length} bytes, its shape needs {nbytes}"
     if not reason:
         return None
     return CorruptDump(reason, path=header.path, offset=entry.offset, hint="the file's other tensors can be read")
@@ -180,9 +180,9 @@ def statistics_record(row: CannStatisticsRow, shared: dict[str, Any], fields: di
 
 @cache
 def _numpy_names() -> Mapping[str, tuple[Optional[str], int]]:
-    """(numpy name, bits) by CANN's name of a type."""
+    """Return (numpy's name, bits) by CANN's name of a type."""
     from ascend_dump.native.cann.dtypes import data_type
 
-    # Of equal names the first one counts.
+    # Reversed, so that the first of several types with the same name is used.
     types = map(data_type, reversed(range(64)))
     return {cann_type.name: (cann_type.numpy or None, cann_type.bits) for cann_type in types}

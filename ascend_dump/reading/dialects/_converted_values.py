@@ -28,13 +28,13 @@ _Shape = tuple[int, ...]
 _MAX_INT64 = 2**63 - 1
 #: CANN's types by their names in lower case.
 _CANN_TYPES = {cann_type.name.lower(): cann_type for cann_type in map(data_type, range(43))}
-#: The first line of a text file of `ascend-dump convert`.
+#: The first line of a text file of `ascend-dump convert`: dtype, shape and layout.
 _TEXT_HEAD = re.compile(rb"# ([a-z]\w*) \[((?:\d{1,19}(?:, \d{1,19})*)?)\] (\w+)\n", re.ASCII)
 _LONGEST_HEAD = 4096
 
 
 class StoredArray(NamedTuple):
-    """A tensor in a file, read when `load` is called."""
+    """A tensor in a file. `load` reads it."""
 
     dtype: str
     shape: _Shape
@@ -43,13 +43,13 @@ class StoredArray(NamedTuple):
 
 
 class _Arrays:
-    """Loads records with a StoredArray as their key."""
+    """The loader of records with a StoredArray as their `key`."""
 
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
         if format not in (None, record.format):
             raise NotSupported(
-                f"{record} was converted already, its layout cannot be converted again",
-                hint="leave format out, or read the dump file that it was made of",
+                f"{record} is in a converted file, and its layout cannot be converted again",
+                hint="leave format= out, or read the dump file that was converted",
             )
         stored: StoredArray = record.key
         return stored.load()
@@ -62,7 +62,7 @@ ARRAYS = _Arrays()
 
 
 class WithoutValues:
-    """Loads records of a file that can be listed, but has no readable values."""
+    """The loader of records without readable values: reading them raises the given error."""
 
     def __init__(self, error: NotSupported) -> None:
         self._error = error
@@ -75,7 +75,7 @@ class WithoutValues:
 
 
 def of_file(path: Path, name: ConvertedName) -> StoredArray:
-    """Return the tensor in a file. Raises CorruptDump; NotSupported if type and shape are unknown."""
+    """Describe the tensor in a converted file. Raises CorruptDump; NotSupported if its type or shape is unknown."""
     if name.type == "npy":
         return _of_npy(path, read_npy_header(path))
     if name.type == "pt":
@@ -91,13 +91,13 @@ def of_archive(path: Path) -> Iterator[tuple[str, int, StoredArray]]:
     for member, header in headers.items():
         match = ARCHIVE_MEMBER.fullmatch(member)
         if match is None:
-            raise CorruptDump(f"it has a member {member[:80]!r}, which is neither an input nor an output", path=path)
+            raise CorruptDump(f"its member {member[:80]!r} is not named like an input or an output", path=path)
         io = "buffer" if match[1] == "l1buffer" else match[1]
         yield io, int(match[2]), _of_npy(path, header)
 
 
 def of_overflow(document: dict[str, Any]) -> StoredArray:
-    """Return the bytes of an overflow record. document: its JSON, checked already."""
+    """Return an overflow record as an array of its bytes. document: its JSON, which has to be valid."""
     from ascend_dump.native.cann.overflow import PAYLOAD_SIZE, encode_overflow
 
     def load() -> np.ndarray:
@@ -162,7 +162,7 @@ def _bytes(path: Path, size: int) -> np.ndarray:
     except OSError as error:
         raise CorruptDump(f"cannot be read: {error.strerror}", path=path) from None
     if content.size != size:
-        raise CorruptDump(f"it has {content.size} bytes, and had {size} when it was listed", path=path)
+        raise CorruptDump(f"it has {content.size} bytes, but had {size} when the dump was opened", path=path)
     return content
 
 
@@ -188,16 +188,16 @@ def _of_text(path: Path, name: ConvertedName) -> StoredArray:
     if label is None or shape is None:
         raise NotSupported(
             f"{path} is text without the type and shape of its tensor",
-            hint="convert to npy, or use --names ours, which writes both into the file name",
+            hint="convert to npy, or with --names ours, which writes type and shape into the file name",
         )
     try:
         dtype = dtype_of(label)
     except TypeError:
         raise CorruptDump(f"its values have the type {label!r}, which numpy does not know", path=path) from None
     count = math.prod(shape)
-    # Each value needs at least a digit and a separator.
+    # Each value takes at least two bytes: a digit and a separator; the last separator may be missing.
     if dtype.hasobject or 2 * count > size - start + 1:
-        raise CorruptDump(f"its shape {shape} has {count} values, which {size} bytes cannot hold", path=path)
+        raise CorruptDump(f"its shape {shape} has {count} values, too many for {size} bytes", path=path)
     separator = "," if name.type == "csv" else None
     return StoredArray(
         dtype.name, shape, count * dtype.itemsize, lambda: _parsed(path, size, start, separator, dtype, shape)

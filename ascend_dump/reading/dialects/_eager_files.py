@@ -1,11 +1,12 @@
-"""Join the files of eager operators: CANN writes the inputs and the outputs of each API call and kernel apart.
+"""Join the files of eager operators: CANN writes separate files for the inputs and the outputs of one execution.
 
-An execution consists of a file with inputs and the next file with outputs of the same API call or kernel on one stream.
-The files do not name their side, so that their headers are read when the first record is requested.
+Executions are those of API calls (`aclnnAdd`) and of the kernels that the calls start. The files of an execution are a
+file with inputs and the next file with outputs of the same API call or kernel on one stream. A file's name does not
+say which of the two it contains, so the headers are read when the first record is requested.
 
-The number in a file name counts all API calls of the process. It ties kernels to their call, but differs between steps,
-runs and ranks. Names of records number the calls of each API in the directory instead, which is that of one step:
-`aclnnAdd_0`, and `aclnnAdd_0/AddAiCore_0` for a kernel of it.
+The number in a file name counts all API calls of the process. A kernel has the number of its call. As the number
+differs between steps, runs and ranks, names of records have the number of the call among those of the same API in the
+directory, which is that of one step: `aclnnAdd_0`, and `aclnnAdd_0/AddAiCore_0` for the first kernel of this call.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from ascend_dump.reading.dialects._cann_files import CannEntry
 
 __all__ = ["EagerCalls", "EagerEntry", "join_eager"]
 
-#: (API, number of the call, kernel); generated operators have another number for each file.
+#: (API, number of the call, kernel), which groups the files of one API call or kernel. kernel: None for the API call.
+#: The number is None for generated operators, because each of their files has another number.
 _Key = tuple[str, Optional[int], Optional[str]]
 
 
 class EagerEntry(CannEntry):
-    """One file of an eager operator. The last file of an execution yields the records of all of them."""
+    """One file of an eager operator. The last file of an execution yields the records of all its files."""
 
     __slots__ = ()
     #: Set by `join_eager`.
@@ -52,14 +54,18 @@ class EagerEntry(CannEntry):
 
 
 def join_eager(entries: Iterable[Entry]) -> None:
-    """Join the eager operators among the entries of one directory."""
+    """Join the files of eager operators among the entries of one directory. Changes these entries."""
     eager = [entry for entry in entries if isinstance(entry, EagerEntry)]
     if eager:
         EagerCalls(eager)
 
 
 class _Execution(NamedTuple):
-    """The files of one run of an API call or a kernel; nth tells runs with the same name apart."""
+    """The files of one execution of an API call or a kernel.
+
+    nth       its number among the executions with the same `_Key`
+    has_both  True if one file contains both inputs and outputs
+    """
 
     files: tuple[EagerEntry, ...]
     op_name: str
@@ -82,7 +88,7 @@ class EagerCalls:
                 ends[eager.api, eager.number] = max(ends[eager.api, eager.number], file.order)
         self._groups = dict(groups)
         self._executions: dict[_Key, dict[EagerEntry, list[_Execution]]] = {}
-        #: Records of files that were read to learn their sides, until they are requested.
+        #: Records of files that were read to find out whether they are inputs or outputs, until they are requested.
         self._waiting: dict[EagerEntry, list[Record]] = {}
         self._call_names = {
             (api, number): f"{api}_{position}"
@@ -93,12 +99,12 @@ class EagerCalls:
             eager = file.eager
             file.calls, file.op_type, file.op_name = self, eager.api, None
             if eager.kernel is None and not eager.generated:
-                # An API call ends after its kernels, also where only its inputs are dumped.
+                # An API call is sorted by the time of its last file, so that it comes after its kernels.
                 file.order = ends[eager.api, eager.number]
                 file.op_name = self._call_names[eager.api, eager.number]
 
     def records_at(self, file: EagerEntry) -> Iterator[Record]:
-        """Yield the records of the executions that end with a file."""
+        """Yield the records of the executions whose last file is `file`."""
         eager = file.eager
         key = _key(eager)
         if key not in self._executions:
@@ -109,7 +115,8 @@ class EagerCalls:
                 for record in part.records_of_file() if waiting is None else waiting:
                     record.attrs["call_number"] = part.eager.number
                     if execution.has_both and eager.kernel is not None:
-                        # Written only because the kernel overflowed, unless an exception wrote it.
+                        # CANN writes both sides of a kernel into one file only if the kernel overflowed, or if an
+                        # exception occurred; the scene "exception" is already set then.
                         record.attrs.setdefault("scene", "overflow")
                     yield record.as_eager(eager.api, execution.op_name, eager.kernel, execution.nth)
 
@@ -134,14 +141,17 @@ class EagerCalls:
         return executions
 
     def _join_stream(self, files: list[EagerEntry], *, keep: bool) -> Iterator[tuple[list[EagerEntry], bool]]:
-        """Yield the files of each execution, and True if a file contains both sides."""
+        """Yield the files of each execution, and True if a file contains both inputs and outputs.
+
+        files: of one stream, in order of time. keep: store the records that are read, because they are requested next.
+        """
         inputs: list[EagerEntry] = []
-        # Of a dump file that was converted there is a file for each tensor.
+        # Converting a dump file makes one file per tensor. All of them have the name of the dump file.
         for _, parts in groupby(files, lambda file: file.name):
             records = {file: list(file.records_of_file()) for file in parts}
             sides = {record.io for of_file in records.values() for record in of_file if not record.error or record.io}
             if not any(records.values()):
-                continue  # the side that `mode` leaves out
+                continue  # a file without records: `mode` leaves out inputs or outputs
             if keep:
                 self._waiting.update(records)
             if "input" in sides and inputs:
@@ -150,7 +160,7 @@ class EagerCalls:
             if sides == {"input"}:
                 inputs = [*records]
                 continue
-            # A file that cannot be read ends the execution that has begun.
+            # The file has outputs, or it cannot be read: both end the execution.
             yield [*inputs, *records], "input" in sides and "output" in sides
             inputs = []
         if inputs:
@@ -162,5 +172,5 @@ def _key(eager: EagerName) -> _Key:
 
 
 def _moment(name: DumpName, eager: EagerName) -> tuple[int, ...]:
-    """Return the sort key of files of one API call or kernel."""
+    """Return the key by which the files of one API call or kernel are sorted in order of time."""
     return (eager.number, name.timestamp, name.dump_number or 0, name.task_id or 0)

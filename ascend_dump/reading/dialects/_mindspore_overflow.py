@@ -1,4 +1,4 @@
-"""Recognise overflow dumps of MindSpore that have only the tensors of the operators that overflowed."""
+"""Recognise MindSpore's overflow dumps. They have the tensors of operators that overflowed, but no overflow records."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from ascend_dump.storage.files import children, read_small
 
 __all__ = ["has_only_overflows", "read_json"]
 
+#: Maximum size of a JSON file in bytes.
 _MOST_JSON = 1 << 20
-#: The most JSON files of a directory that are read.
+#: Maximum number of JSON files that are read per directory.
 _MOST_CONFIGS = 50
-#: op_debug_mode: the parser takes 1 and 2 for 3.
+#: Values of `op_debug_mode` that dump overflows: MindSpore's parser treats 1 and 2 like 3.
 _OVERFLOW_MODES = (1, 2, 3)
 
 
 def has_only_overflows(rank_directory: Path) -> bool:
-    """Return True if a tree of O0 or O1 has only operators that overflowed, by the dump JSON in or next to it.
+    """Return True if a dump of MindSpore has only operators that overflowed.
 
-    Such a tree has no record of the overflow itself. On a CPU or GPU, which write metadata, op_debug_mode 3 dumps
-    everything.
+    rank_directory: `rank_N` of a dump with jit_level O0 or O1, which has no file about the overflow itself. The answer
+    is `op_debug_mode` in the dump JSON inside or next to the run. False if metadata is there: it is written on a CPU or
+    GPU, where op_debug_mode 3 dumps all operators.
     """
     run = rank_directory.parent
     if any((run / rank / METADATA_DIRECTORY).exists() for rank in ("rank_0", rank_directory.name)):
@@ -36,7 +38,7 @@ def has_only_overflows(rank_directory: Path) -> bool:
 
 
 def _configs_near(run: Path) -> Iterator[dict[str, Any]]:
-    """Yield the dump JSON that the environment names, and those in the directory of the dump and in the one above."""
+    """Yield the JSON file that MINDSPORE_DUMP_CONFIG names, and those in the run's directory and its parent."""
     named = os.environ.get("MINDSPORE_DUMP_CONFIG")
     if named:
         yield read_json(Path(named)) or {}
@@ -60,7 +62,7 @@ def _common(config: Optional[dict[str, Any]]) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> Optional[dict[str, Any]]:
-    """Read a small JSON object; None if it is not one or cannot be read."""
+    """Return the JSON object in a small file; None if the file cannot be read or contains something else."""
     try:
         value = json.loads(read_small(path, _MOST_JSON, follow_links=False))
     except (OSError, ValueError, RecursionError):

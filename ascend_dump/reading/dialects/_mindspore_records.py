@@ -1,4 +1,4 @@
-"""Create the records of the dialect `mindspore`: one per npy file or line of statistics."""
+"""Create the records of the dialect `mindspore`: one per npy file, or per line of a statistics file."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["npy_record", "statistics_record"]
 
-#: Column of statistic.csv -> field of Statistics. The columns of negative and positive zeros have no field, because
-#: they count the elements below and above zero.
+#: Fields of Statistics by the columns of `statistic.csv`. The columns "negative zero count" and "positive zero count"
+#: are left out: in spite of their names they count the elements below and above zero.
 _COLUMNS = {
     "count": "count",
     "max value": "max",
@@ -34,7 +34,7 @@ _COLUMNS = {
 
 
 class _NpyKey(NamedTuple):
-    """The header of an npy file, and a function that returns its line of statistics."""
+    """The header of an npy file, and a function that returns its line of `statistic.csv`, or None."""
 
     header: NpyHeader
     row: Callable[[], Optional[MindsporeStatisticsRow]]
@@ -44,7 +44,7 @@ class _NpyLoader:
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
         if format not in (None, "ND", record.format):
             raise NotSupported(
-                f"{record} has the layout {record.format}, which cannot be converted", hint="leave format out"
+                f"{record} has the layout {record.format}, which cannot be converted", hint="leave format= out"
             )
         header: NpyHeader = record.key.header
         return read_array(record.path, header)
@@ -126,18 +126,18 @@ def _statistics(row: MindsporeStatisticsRow, record: Record) -> Statistics:
     }
     for name in ("max", "min"):
         if fields.get(name) != fields.get(name):
-            # A NaN hides the extremes of the other elements.
+            # A NaN among the elements: the maximum and minimum of the other elements are unknown.
             del fields[name]
     if not isinstance(fields.get("count"), int):
         fields["count"] = math.prod(record.shape or ())
     if "l2norm" in fields:
-        # For a tensor without axes the device writes its element as the norm, with its sign.
+        # The device writes the only element of a tensor without axes as its norm, with the sign.
         fields["l2norm"] = abs(fields["l2norm"])
     return Statistics(**fields)
 
 
 def _numpy_name(label: Optional[str]) -> Optional[str]:
-    """Return numpy's name of a type, None if unknown. label: by MindSpore, such as Float32, float32 or BFloat16."""
+    """Return numpy's name of a type; None if it is unknown. label: MindSpore's name: Float32, float32 or BFloat16."""
     import numpy as np
 
     low = (label or "").lower()

@@ -1,7 +1,8 @@
-"""Join the lines of a `statistic.csv` with the files of tensors beside it.
+"""Find the line of `statistic.csv` that belongs to each file of a tensor beside it.
 
-On the host MindSpore gives a tensor's file and line one timestamp (`e2e_dump.cc`). Statistics that the device computes
-have a timestamp and a stream of their own (`tensor_statistics.cc`), so their lines are joined by occurrence.
+For statistics computed on the host, MindSpore writes the same timestamp into the line and the tensor's file name
+(`e2e_dump.cc`). For statistics computed on the device, timestamp and stream differ (`tensor_statistics.cc`), so the
+n-th line of a tensor is joined with the tensor's n-th file.
 """
 
 from __future__ import annotations
@@ -17,10 +18,9 @@ __all__ = ["join"]
 
 
 def join(names: Iterable[NpyName], rows: Iterable[MindsporeStatisticsRow]) -> dict[NpyName, MindsporeStatisticsRow]:
-    """Return the line of each file that has one.
+    """Return the lines by the names of their files. Files without a line are left out.
 
-    Without equal timestamps, the n-th line of a tensor is that of its n-th file if there are as many of the ones as of
-    the others.
+    If timestamps differ, the lines and files of a tensor are joined in order, but only if their numbers are equal.
     """
     exact = {
         (_tensor(row.op_type, row.op_name, row.io, row.slot), row.timestamp): row for row in rows if not row.problem

@@ -1,4 +1,4 @@
-"""The attributes of overflow records, with the operator that overflowed: its files beside the record, in any format."""
+"""Create the attributes of overflow records, and find the files of the operator that overflowed."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ascend_dump.storage.files import children
 
 __all__ = ["overflow_fields"]
 
-#: The form of MindSpore's names: without context and thread of the task, and with a time for each tensor.
+#: Our form for names of MindSpore. They lack the task's context and thread, and each tensor has its own timestamp.
 _MINDSPORE = "mindspore"
 
 
 def overflow_fields(
     directory: CannDirectory, record: OverflowRecord, document: dict[str, Any], around: int
 ) -> dict[str, Any]:
-    """Attributes for an overflow record: the document, and the operator of each unit that overflowed.
+    """Return the attributes of an overflow record: its content, and the operator of each unit that overflowed.
 
-    around: the record's timestamp
+    document: the record as JSON. around: its timestamp
     """
     if directory.tasks is None:
         directory.tasks = _files_by_task(directory)
@@ -55,9 +55,9 @@ def _unit(unit: Unit, files: Mapping[DumpName, list[Path]], around: int) -> dict
 
 
 def _files_by_task(directory: CannDirectory) -> Mapping[int, Mapping[DumpName, list[Path]]]:
-    """Return the files of each operator run by the id of its task: the dump file alone if it exists, else all.
+    """Return by task id the files of each operator run: only its dump file if that exists, else its converted files.
 
-    The directory is listed again, because other dialects read some of the files.
+    The directory is listed again, because `Directory.names` lacks the files that other dialects have claimed.
     """
     try:
         _, names = children(directory.path)
@@ -77,7 +77,7 @@ def _files_by_task(directory: CannDirectory) -> Mapping[int, Mapping[DumpName, l
 
 
 def _dump_names(directory: CannDirectory, names: list[str]) -> Iterator[tuple[str, DumpName, bool]]:
-    """Yield (name on disk, fields of the dump file, True for the dump file itself)."""
+    """Yield (name on disk, fields of the dump file's name, True if it is a dump file with tensors)."""
     long_names: Optional[dict[str, str]] = None
     for on_disk in names:
         name = on_disk

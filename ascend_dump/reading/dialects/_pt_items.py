@@ -22,13 +22,13 @@ _Fields = Callable[[tuple[str, ...]], Optional[dict[str, Any]]]
 
 
 class _PtTensorLoader:
-    """Reads `record.key`, a PtTensor, from `record.path`."""
+    """The loader of records whose `key` is a PtTensor in the file `path`."""
 
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
         from ascend_dump.reading._pt_file import read_pt_array
 
         if format not in (None, "ND"):
-            raise NotSupported(f"{record} has no layout to convert", hint="leave format away")
+            raise NotSupported(f"{record} has no layout to convert", hint="leave format= out")
         return read_pt_array(record.path, record.key)
 
     def statistics(self, record: Record) -> Optional[Statistics]:
@@ -47,9 +47,10 @@ def tensor_fields(tensor: PtTensor) -> dict[str, Any]:
 
 
 def items_as_records(path: Path, shared: dict[str, Any], fields_of: _Fields) -> Iterator[Record]:
-    """Yield a record for each value in the file. `fields_of` returns its fields by its keys; None leaves it out.
+    """Yield a record for each value in the file. If the file cannot be read, yield a record with the error.
 
-    A file that cannot be read is one record with its error.
+    shared: the fields of all records. fields_of: a function from the path of keys to the other fields of a value; None
+    leaves the value out.
     """
     items = read_pt_items(path)
     while True:
@@ -75,4 +76,4 @@ def items_as_records(path: Path, shared: dict[str, Any], fields_of: _Fields) -> 
 def _of_other(value: Any) -> dict[str, Any]:
     if isinstance(value, PtObject):
         return {"no_tensor": True, "skipped": f"an object of {value.name}, which is not unpickled"}
-    return {"no_tensor": True, "value": value, "skipped": f"no tensor but {type(value).__name__}"}
+    return {"no_tensor": True, "value": value, "skipped": f"not a tensor but {type(value).__name__}"}

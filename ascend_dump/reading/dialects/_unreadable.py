@@ -1,4 +1,4 @@
-"""Limit the number of reported invalid lines of a file: a megabyte of noise would have half a million."""
+"""Limit the number of invalid lines that are reported: a megabyte of random bytes can have half a million lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MOST_LISTED = 1000
 
 
 class UnreadableLines:
-    """Counts the invalid lines of a file; the first thousand are reported, the last of them with the limit.
+    """A counter of the invalid lines of a file. The first thousand are reported; the last report names the limit.
 
     broken = UnreadableLines()
     broken.reason("line 3: no number")      # "line 3: no number"; None once a thousand are listed
@@ -21,11 +21,11 @@ class UnreadableLines:
 
     @property
     def are_enough(self) -> bool:
-        """Return True if no further line is reported."""
+        """True if no further line will be reported."""
         return self._count >= _MOST_LISTED
 
     def reason(self, why: str) -> Optional[str]:
-        """Return the text to report for another line; None after the limit."""
+        """Count a line, and return the text to report; None after the limit. why: the reason why it is invalid."""
         if self.are_enough:
             return None
         self._count += 1

@@ -1,13 +1,13 @@
-"""Dialect `aclgraph_pt`: dumps of torchair's aclgraph modes (reduce-overhead, npugraph_ex), which have outputs only.
+"""Dialect `aclgraph_pt`: dumps of torchair's modes `reduce-overhead` and `npugraph_ex`. They have outputs only.
 
     worldsize{N}_global_rank{R}/{node}[_device_{index}]_{n}.pt
 
 Sources: torchair 2.13, `_acl_concrete_graph/utils.py`; torch_npu 2.13, `npu/graphs.py`. For readers:
 
-- Every file is the output of one FX node, or an input of the graph (`arg0_1`, `primals_1`). `op_type` is the name of
-  the node without its number, because no file has the operator.
-- `step` is n, which counts the writes to this name since the start of the process. Two graphs share names, and then
-  the counter too: n is the step only while one graph writes to the directory.
+- Every file is the output of one FX node, or an input of the graph (`arg0_1`, `primals_1`).
+- `op_type` is the name of the node without its number, because no file contains the operator's type.
+- `step` is n, which counts the files written for this node name since the start of the process. If two graphs have a
+  node of the same name, they share the counter. So n is the step only if a single graph writes to the directory.
 - The pickle in a file is not executed, and torch is not needed.
 """
 
@@ -39,15 +39,16 @@ class _AclgraphPtDialect:
     name = "aclgraph_pt"
 
     def scan(self, directory: Directory) -> tuple[list[Entry], set[str]]:
-        # Without a device in its name a file may be any checkpoint, such as model_3.pt.
-        ours = bool(directory.parts) and rank_of(directory.parts[-1:]) is not None
+        # A name without a device may be that of any checkpoint, such as model_3.pt. It is accepted only in a
+        # directory worldsize{N}_global_rank{R}.
+        in_rank_directory = bool(directory.parts) and rank_of(directory.parts[-1:]) is not None
         entries: list[Entry] = []
         for name in directory.names:
             match = _ON_DEVICE.fullmatch(name)
             if match is not None:
                 entries.append(_PtFile(directory, name, match[1], int(match[2]), int(match[3])))
                 continue
-            match = _ON_HOST.fullmatch(name) if ours else None
+            match = _ON_HOST.fullmatch(name) if in_rank_directory else None
             if match is not None:
                 entries.append(_PtFile(directory, name, match[1], None, int(match[2])))
         return entries, {entry.path.name for entry in entries}
@@ -64,7 +65,7 @@ def _type_of(node: str) -> str:
 
 
 class _PtFile(Entry):
-    """One output of one node."""
+    """A file with one output of one FX node."""
 
     __slots__ = ()
 
@@ -96,13 +97,13 @@ class _PtFile(Entry):
             yield Record(None, error=error, **fields)
             return
         except NotSupported as error:
-            yield Record(_Other(error), attrs={"no_tensor": True}, **fields)
+            yield Record(_NotATensor(error), attrs={"no_tensor": True}, **fields)
             return
         yield Record(PT_TENSOR, **tensor_fields(tensor), **fields)
 
 
-class _Other:
-    """The result of the node is no tensor, or no plain one."""
+class _NotATensor:
+    """The loader of a file that contains something other than one plain tensor: reading it raises the given error."""
 
     def __init__(self, error: NotSupported) -> None:
         self._error = error

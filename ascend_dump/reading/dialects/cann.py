@@ -2,12 +2,13 @@
 
 For readers:
 
-- `index` is the position in the file. The device leaves out tensors that live in L1 or UB and those on a
-  blacklist, so it may be smaller than the operator's own index.
-- An operator that ran twice in a step, on several devices or ranks, has one file each; `timestamp`, `device` and
-  `rank` tell them apart. In a captured graph all replays go to one file, and the first of them is read.
-- The file name has `_` for blanks, dots and slashes of the operator's name. `op_name` is the name in the header,
-  unless that is another operator's.
+- `index` is the position in the file. The device leaves out tensors in its L1 or UB memory and tensors on a
+  blacklist, so `index` may be smaller than the operator's own index.
+- An operator that ran several times in a step, or on several devices or ranks, has one file per run; the files differ
+  in `timestamp`, `device` or `rank`. All replays of a captured graph are written to one file. Only the first of them
+  is read.
+- In file names `_` replaces blanks, dots and slashes of the operator's name. `op_name` is the name in the header,
+  unless the header has the name of another operator.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class _CannDialect:
                 hashes.append(name)
         if hashes:
             entries += _renamed(cann_directory, hashes, claimed)
-        cann_directory.files = entries  # type: ignore[assignment]  # the list that the walk wants holds nothing else
+        cann_directory.files = entries  # type: ignore[assignment]  # declared as list[Entry], but all are CannEntry
         join_eager(entries)
         return entries, claimed
 
@@ -74,7 +75,7 @@ class _CannFile(CannEntry):
         except ReadError as error:
             yield Record(None, error=error, op_name=self.op_name or "", attrs=self.attrs(), **fields)
             return
-        name, attrs = self._header_says(header, fields)
+        name, attrs = self._name_and_attrs(header, fields)
         common = {**fields, "op_name": name}
         for tensor in header.tensors:
             yield tensor_record(header, tensor, attrs, common)
@@ -86,8 +87,11 @@ class _CannFile(CannEntry):
             empty = CorruptDump("its header lists no tensor", path=path, offset=8)
             yield Record(None, error=empty, attrs=attrs, **common)
 
-    def _header_says(self, header: DumpFile, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """Return the operator's name and what all records of the file share; completes `fields`."""
+    def _name_and_attrs(self, header: DumpFile, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Return the operator's name and the attributes that all records of the file share.
+
+        Sets `fields["timestamp"]` to the header's time if it is None.
+        """
         attrs = self.attrs()
         name = self.name.op_name
         if header.op_name and (not name or sanitize(header.op_name) == sanitize(name)):
@@ -107,13 +111,13 @@ class _CannFile(CannEntry):
         return name, attrs
 
     def _overflow(self, header: DumpFile) -> dict[str, Any]:
-        """Return the decoded overflow record, with the operator of each unit that overflowed."""
+        """Return attributes: the decoded overflow record, and the operator of each unit that overflowed."""
         from ascend_dump.native.cann.dump_file import payload
         from ascend_dump.native.cann.overflow import decode_overflow
         from ascend_dump.reading.dialects._overflow_fields import overflow_fields
 
         try:
-            # The record is in the only tensor; a longer payload is not a record, and is not read.
+            # An overflow record is in the first output. A longer payload is no such record: its rest is not read.
             data = payload(header, header.outputs[0])[:4096] if header.outputs else b""
             record = decode_overflow(bytes(data))
         except ReadError as error:
@@ -160,7 +164,7 @@ def _renamed(directory: CannDirectory, hashes: list[str], claimed: set[str]) -> 
         if parsed is not None:
             claimed.add(MAPPING)
         elif long_name is None and (directory.levels.run or directory.levels.exception):
-            # Without the mapping of names the header still has the operator's name.
+            # `mapping.csv` does not have this hash, but the file's header has the operator's name.
             parsed = UNKNOWN_NAME
         if parsed is not None:
             claimed.add(on_disk)

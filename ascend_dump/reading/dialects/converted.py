@@ -4,14 +4,15 @@
 
 See `native.cann.converted` for the names. For readers:
 
-- `op_name` is the name in the file name, which has `_` for blanks, dots and slashes.
-- `format` is the layout in the name. Without it the layout is that of the device, or the one passed to the converter.
-- Types that numpy lacks were widened by the converter: bfloat16 is float32 in npy files.
-- Of a tensor in several types one is read, and none if its dump file exists too. The order is npy, npz, pt, bin,
-  txt, csv.
-- Text files without type and shape, such as those of `numpy.savetxt`, are records without values.
-- Overflow records are JSON here, and in trees of MindSpore with `file_format` npy.
-- Tensors that MindSpore's names fit, as msaccucmp's type msnpy writes them, are read by the dialect `mindspore`.
+- `op_name` is the name in the file name, in which `_` replaces blanks, dots and slashes.
+- `format` is the layout in the file name. If a name has none, the layout is the device's, or the one that was passed
+  to the converter.
+- Converters widen types that numpy lacks: bfloat16 is float32 in npy files.
+- If a tensor exists in files of several types, only the first type is read, in the order npy, npz, pt, bin, txt, csv.
+  If the dump file exists too, no converted file is read.
+- Text files without type and shape, such as those of `numpy.savetxt`, become records without values.
+- Overflow records are JSON files. MindSpore with `file_format` npy writes the same JSON files, so they are read here.
+- Files with MindSpore's names, as msaccucmp's type msnpy writes them, are read by the dialect `mindspore`.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def _files_of(directory: CannDirectory, names: Any) -> Iterator[_NamedFile]:
             continue
         parsed = directory.parse(converted.dump)
         if parsed is None and is_hash(converted.dump):
-            # msaccucmp leaves the hash in the name, and the mapping with the dump.
+            # msaccucmp keeps a hashed name; the original name is in the dump's `mapping.csv`.
             long_names = directory.long_names() if long_names is None else long_names
             text = long_names.get(converted.dump, converted.dump)
             parsed = text, parse_name(text) or UNKNOWN_NAME
@@ -89,14 +90,15 @@ def _is_plain(name: DumpName) -> bool:
 
 
 def _best_of(files: list[_NamedFile], names: frozenset[str]) -> list[_NamedFile]:
-    """Return one file of each tensor, none of an existing dump file."""
+    """Return one file for each tensor, and no file for tensors whose dump file is in the directory (`names`)."""
     files = sorted((file for file in files if file.converted.dump not in names), key=_preference)
     types: dict[tuple[str, str, int], str] = {}
     dumps: set[str] = set()
     best = []
     for file in files:
         dump, io, index, kind = file.converted[:4]
-        # An npz file has all tensors of an operator. A tensor may be there in several layouts.
+        # An npz file has all tensors of an operator; its key is (dump, "", 0). Files of the same type may have the
+        # tensor in several layouts: all of them are returned.
         if (dump, "", 0) in types or (dump in dumps if kind == "npz" else types.get((dump, io, index), kind) != kind):
             continue
         types[dump, io, index] = kind
@@ -110,7 +112,7 @@ def _preference(file: _NamedFile) -> tuple[int, str]:
 
 
 class _ConvertedFile(CannEntry):
-    """One file: one tensor, the overflow record, or all tensors of an operator."""
+    """A converted file. It contains one tensor, an overflow record, or all tensors of an operator (npz)."""
 
     __slots__ = ("_converted",)
 
@@ -123,7 +125,7 @@ class _ConvertedFile(CannEntry):
 
         path, converted = self.path, self._converted
         attrs = self.attrs()
-        # A dump file whose name is not known is told apart by its hash.
+        # If the dump file's original name is unknown, its hash is the operator's name.
         common = {**self.shared_fields(path), "op_name": self.name.op_name or converted.dump}
         of_file: dict[str, Any] = {"io": converted.io, "index": converted.index, "format": converted.layout}
         if converted.layout and converted.dtype:
@@ -149,7 +151,7 @@ class _ConvertedFile(CannEntry):
 
         document = read_json(self.path)
         if document is None:
-            raise CorruptDump("it is not the JSON of an overflow", path=self.path)
+            raise CorruptDump("it is not the JSON of an overflow record", path=self.path)
         try:
             record = overflow_of(document)
         except CorruptDump as error:

@@ -1,17 +1,20 @@
-"""Dialect `mindspore`: dumps of MindSpore's Dump; see `native.mindspore.names` for the directories.
+"""Dialect `mindspore`: dumps that MindSpore's Dump function writes; see `native.mindspore.names` for the directories.
 
 For readers:
 
-- `step` is MindSpore's iteration. It is counted over the graphs of a process, not per graph; `model_id` is the graph.
-- `index` is the position among the tensors of the operator. Strings and tuples have no file, so it may have gaps.
-- After an operator that only changes the shape, an input may still have the earlier shape (seen on a CPU).
-- Inputs are copied after the operator has run: inputs that it changes in place have the new values.
-- Parameters and inputs of a graph are records of the type `Parameter`, written when the iteration ends; constants
-  are such records without a step, marked in `attrs`.
-- An operator that ran more than once in an iteration, in a loop or because two runs wrote to one directory, has a
-  file for each time: `timestamp` tells them apart, `attrs["occurrence"]` counts them.
-- `op_name` is the full name if a graph next to the dump has it, else the name in the file name, with `_` for each
-  slash.
+- `step` is MindSpore's iteration. One counter counts the iterations of all graphs of a process; `model_id` is the
+  graph.
+- `index` is the position among the operator's arguments. Strings and tuples have no file, so there may be gaps.
+- If an operator only changes the shape, the inputs of the next operator may be recorded in the shape before the
+  change (seen on a CPU).
+- MindSpore copies the inputs of an operator after it has run: inputs that the operator changes in place have the new
+  values.
+- Parameters and inputs of a graph are records of the type `Parameter`, written when the iteration ends. Constants are
+  records of this type too; they have no step, and `attrs["constant"]` is True.
+- An operator that ran several times in an iteration has a file for each run, with another `timestamp`. The second and
+  later ones are counted in `attrs["occurrence"]`, from 1. Causes are loops, and two runs in one directory.
+- `op_name` is the full name if a graph file next to the dump has it. Otherwise it is the name in the file name, in
+  which `_` replaces each slash.
 """
 
 from __future__ import annotations
@@ -51,7 +54,7 @@ __all__ = ["DIALECT"]
 log = logging.getLogger("ascend_dump")
 
 _RENAMED = re.compile(r"\d{1,20}\.npy", re.ASCII)
-#: As the documents' templates name tensors: index and slot. No version is known to write both.
+#: The file name in MindSpore's documents, which has both an index and a slot. No known version writes such names.
 _TEMPLATE = re.compile(
     r"([^.]+)\.(.+)\.\d{1,18}\.\d{1,18}\.\d{1,18}\.(input|output)\.\d{1,18}\.\d{1,18}\.[A-Za-z]\w*(?:\.[A-Za-z]\w*)?\.npy",
     re.ASCII,
@@ -95,7 +98,7 @@ DIALECT = _MindSporeDialect()
 
 
 class _MindsporeDirectory:
-    """One directory: the fields given by its path, and the fields that its files share."""
+    """One directory of a MindSpore dump, with the fields that its path contains, and data that its files share."""
 
     def __init__(self, directory: Directory) -> None:
         self.path = directory.path
@@ -121,7 +124,7 @@ class _MindsporeDirectory:
             "run": run_levels.run,
         }
         if run_levels.graph is None:
-            # The levels of GE, which writes the same names up to MindSpore 2.5.
+            # The path is not one of MindSpore. Up to MindSpore 2.5, GE writes files with these names into paths of GE.
             depth = len(directory.path.parts) - len(directory.root.parts)
             levels = parse_cann_levels(directory.parts, depth)
             step = levels.data_index if levels.outer_step is None else levels.outer_step
@@ -133,7 +136,7 @@ class _MindsporeDirectory:
 
     @property
     def is_one(self) -> bool:
-        """Return True if this is certainly a directory of MindSpore, because `statistic.csv` is a common name."""
+        """True if the path is certainly one of MindSpore. Only then a `statistic.csv`, a common name, is read."""
         return self.graph_id is not None or self.known["run"] is not None
 
     @property
@@ -147,7 +150,7 @@ class _MindsporeDirectory:
         return self._graph
 
     def scene(self) -> dict[str, Any]:
-        """Attributes for each record about the scene of the dump."""
+        """Return the attribute `scene` of all records: {"scene": "overflow"}, or {} for a normal dump."""
         if self._scene is None:
             above = self.path.parents
             is_below_run = self.graph_id is not None and 2 <= self.depth <= len(above) + 1
@@ -155,8 +158,8 @@ class _MindsporeDirectory:
         return self._scene
 
     def siblings(self) -> tuple[OperatorsByName, dict[NpyName, int]]:
-        """Return the operators by the names of files here, and of each file how often its tensor had been written
-        before."""
+        """Return the graph's operators by the names in file names, and for each file the number of earlier files of
+        the same tensor."""
         if self._siblings is None:
             names = sorted((file.name for file in self.files), key=lambda name: name.timestamp)
             before: dict[NpyName, int] = {}
@@ -169,14 +172,14 @@ class _MindsporeDirectory:
         return self._siblings
 
     def described(self, op_type: str, op_name: str) -> Described:
-        """Return the information of the graph about an operator, computed once for all its tensors."""
+        """Return the graph's information about an operator. It is computed once for all tensors of the operator."""
         described = self._described.get((op_type, op_name))
         if described is None:
             described = self._described[op_type, op_name] = describe(self.graph, op_type, op_name, self.siblings()[0])
         return described
 
     def rows(self) -> dict[NpyName, MindsporeStatisticsRow]:
-        """Return the lines of `statistic.csv` by the file of their tensor."""
+        """Return the lines of `statistic.csv` by the names of the tensors' files; {} if it cannot be read."""
         if self._rows is None:
             try:
                 self._rows = join([file.name for file in self.files], read_statistics(self.path / FILE))
@@ -185,7 +188,7 @@ class _MindsporeDirectory:
         return self._rows
 
     def arguments(self, name: NpyName) -> Optional[dict[str, Any]]:
-        """Return the attributes with which the operator was created, if they were saved."""
+        """Return the attributes with which the operator was created, from its JSON file; None without such a file."""
         file = f"{name.op_type}.{name.op_name}.json"
         if self._args is None:
             self._args = {}
@@ -195,7 +198,11 @@ class _MindsporeDirectory:
 
 
 class Described(NamedTuple):
-    """The information of the graph about a name in a file name."""
+    """The graph's information about an operator.
+
+    op_name        the full name, or the name in the file name if the graph lacks the operator
+    fields, attrs  fields and attributes of its records
+    """
 
     op_name: str
     fields: dict[str, Any]
@@ -220,7 +227,7 @@ def describe(graph: Graph, op_type: str, op_name: str, operators: OperatorsByNam
 
 
 class _Plain(Entry):
-    """An entry for one file of a directory. Small, because a dump has very many."""
+    """An entry for one file. Small, because a dump has very many files."""
 
     __slots__ = ("_directory", "_on_disk")
 
@@ -234,7 +241,7 @@ class _Plain(Entry):
         self.model, self.run = fields["model"], fields["run"]
 
     @property
-    def path(self) -> Path:  # type: ignore[override]  # made when asked for: most files are only listed
+    def path(self) -> Path:  # type: ignore[override]  # created on access, because most files are only listed
         return self._directory.path / self._on_disk
 
     @property
@@ -250,7 +257,7 @@ class _Plain(Entry):
 
 
 class _MindsporeFile(_Plain):
-    """One tensor."""
+    """An npy file with one tensor."""
 
     __slots__ = ("name",)
 
@@ -258,7 +265,7 @@ class _MindsporeFile(_Plain):
         super().__init__(directory, on_disk)
         self.name = name
         self.op_type = name.op_type
-        # With a `_` in it the full name may be another; the graph with it is read later.
+        # A `_` may replace a slash of the full name, which is known only after the graph was read.
         self.op_name = None if "_" in name.op_name else name.op_name
         self.order = name.timestamp
 
@@ -301,14 +308,14 @@ class _MindsporeFile(_Plain):
 
 
 class _Unknown(_Plain):
-    """A file named by the template in the documents, which no known version writes."""
+    """A file named as in MindSpore's documents (`_TEMPLATE`). Its record is unreadable: its position is unknown."""
 
     __slots__ = ()
 
     def records(self) -> list[Record]:
         error = CorruptDump(
-            "its name has an index and a slot, as the documents' template, and no version of MindSpore is known to "
-            "write both: which of the two is the position is not known",
+            "its name has an index and a slot, as in MindSpore's documents. No known version writes both, so it is "
+            "unknown which of the two is the tensor's position",
             path=self.path,
             hint="rename it to TYPE.NAME.TASK.STREAM.TIMESTAMP.output.POSITION.FORMAT.npy, or read it with numpy",
         )
@@ -318,12 +325,12 @@ class _Unknown(_Plain):
 
 
 class _Statistics(_Plain):
-    """`statistic.csv`: its lines about tensors that have no file of their own."""
+    """The file `statistic.csv`. Its records are the lines about tensors without a file of their own."""
 
     __slots__ = ()
 
     def records(self) -> Iterator[Record]:
-        """Read line by line, so that a large file without tensors beside it is not loaded into memory."""
+        """Yield the records of lines. A large file without tensors beside it is never loaded into memory as a whole."""
         directory, fields = self._directory, self.shared_fields()
         joined = {row.line for row in directory.rows().values()} if directory.files else set()
         scene = directory.scene()

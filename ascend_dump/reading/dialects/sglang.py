@@ -1,17 +1,19 @@
-"""Dialect `sglang`: dumps of SGLang's dumper, which is also used with Megatron, and of its older forward hook.
+"""Dialect `sglang`: dumps of SGLang's dumper (also used with Megatron), and of SGLang's older forward hook.
 
     {experiment}/step={s}___rank={r}___dump_index={n}___name={name}[___recompute_status=…][___{context}={value}…].pt
     TP{t}_PP{p}_Rank{r}_pid{pid}/Pass{n}.pt
 
 Sources: SGLang, `srt/debug_utils/dumper.py` (file names `_format_tags`, contents `_dump_single`, names of hooks
-`_NonIntrusiveDumper`); for the hook, whose files are dictionaries of module to tensor or list, descriptions of its
-files. Not tried on dumps of a running SGLang. For readers:
+`_NonIntrusiveDumper`); for the hook, published descriptions of its files, which are dictionaries from module to tensor
+or list. Not tested with dumps of a running SGLang. For readers:
 
-- `op_name` is the name that the program gave, with the context that the file name has (`x[layer_id=3]`). Names that
-  begin with `non_intrusive__` are modules with inputs and outputs, those with `grad__` gradients of phase "backward".
-- Records follow each other by the dump index. With a name that comes again in a step another run of its module begins.
-- `run` is the directory `dump_{time}`, made by the dumper for each start unless it gets another name.
-- The value in the dictionary of a file is read, and every tensor of a hook's. Other values are listed.
+- `op_name` is the name that the program passed to the dumper, with the context in the file name (`x[layer_id=3]`).
+  Files named `non_intrusive__…` are inputs and outputs of modules. Files named `grad__…` are gradients; their phase is
+  "backward".
+- Records are sorted by the dump index. If a name of a module occurs again in a step, a new run of the module begins.
+- `run` is the name of the directory, if that is `dump_{time}`. The dumper creates such a directory at each start unless
+  the user sets another name.
+- A file of the dumper contains one value, and a file of the hook many. Tensors are read; other values are only listed.
 """
 
 from __future__ import annotations
@@ -35,7 +37,11 @@ _KNOWN = ("step", "rank", "dump_index", "name", "recompute_status")
 
 
 class _Tags(NamedTuple):
-    """A parsed file name."""
+    """The fields of a file name of the dumper.
+
+    number          the dump index
+    context_values  the other fields, such as `layer_id` and `recompute_status`
+    """
 
     step: Optional[int]
     rank: Optional[int]
@@ -53,7 +59,7 @@ class _Tags(NamedTuple):
             key, separator, value = part.partition("=")
             if separator:
                 tags[key], last = value, key
-            elif last:  # of a value that holds the separator
+            elif last:  # a part of a value that contains the separator
                 tags[last] += f"___{part}"
         index = tags.get("dump_index", "")
         if not tags.get("name") or not _NUMBER.fullmatch(index):
@@ -69,7 +75,7 @@ class _Tags(NamedTuple):
 
 
 class _Runs:
-    """Counts the runs of an operator in a step: another one begins with a tensor that this one has already."""
+    """A counter of the runs of an operator in a step: a tensor that the current run already has begins the next run."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -107,7 +113,7 @@ DIALECT = _SglangDialect()
 
 
 class _DumpedValue(Entry):
-    """A file of the dumper: one value."""
+    """A file of the dumper, which contains one value."""
 
     __slots__ = ("_nth", "_tags")
 
@@ -131,7 +137,7 @@ class _DumpedValue(Entry):
 
 
 def _parsed_name(tags: _Tags) -> dict[str, Any]:
-    """Return operator, module, side and phase, parsed from a name."""
+    """Return the fields of a record that are in the name: operator, module, io, index and phase."""
     name = tags.name
     if name.startswith("non_intrusive__"):
         hook = _HOOK.fullmatch(name[len("non_intrusive__") :])
@@ -150,7 +156,10 @@ def _parsed_name(tags: _Tags) -> dict[str, Any]:
 
 
 def _fields(keys: tuple[str, ...], index: int) -> Optional[dict[str, Any]]:
-    """Return the fields for a value of `{"value": …, "meta": …}`, or of an older file that is the value itself."""
+    """Return the fields for a value in a file; None for metadata.
+
+    keys: its path in `{"value": …, "meta": …}`, or in the value itself, which is all that older files contain
+    """
     if keys[:1] == ("meta",):
         return None
     inner = keys[1:] if keys[:1] == ("value",) else keys
@@ -159,7 +168,7 @@ def _fields(keys: tuple[str, ...], index: int) -> Optional[dict[str, Any]]:
 
 
 class _HookedPass(Entry):
-    """A file with the outputs of modules in one forward pass."""
+    """A file of the hook, with the outputs of all modules in one forward pass."""
 
     __slots__ = ("_parallel",)
 

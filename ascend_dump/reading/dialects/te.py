@@ -1,15 +1,16 @@
-"""Dialect `te`: dumps of the feature DumpTensors of Transformer Engine.
+"""Dialect `te`: dumps that Transformer Engine writes with its debug feature DumpTensors.
 
     tensor_dumps/rank_{r}/{layer}_{tensor}_iter_{iteration}.pt
 
-Source: Transformer Engine, `debug/features/dump_tensors.py`. Not tried on dumps of a running program. For
+Source: Transformer Engine, `debug/features/dump_tensors.py`. Not tested with dumps of a running program. For
 readers:
 
-- `op_name` is the layer as the file has it, dots replaced by underscores; that of the backward pass ends with
-  `/backward`. activation and weight are inputs of a layer, output is its output; gradient is the input of its backward
-  pass, dgrad and wgrad are its outputs. No file has the order of layers: records are sorted by name.
-- A file holds the tensor before quantisation (`high_precision`), the quantised one, or both. The latter is a pickled
-  object: it is listed and not read.
+- `op_name` is the layer in the file name, in which underscores replace dots. For the backward pass it ends with
+  `/backward`.
+- activation and weight are inputs of a layer, output is its output. gradient is the input of the backward pass, dgrad
+  and wgrad are its outputs. The order of the layers is not recorded: records are sorted by name.
+- A file contains the tensor before quantisation (`high_precision`), the quantised tensor, or both. A quantised tensor
+  is a pickled object, which is listed but not read.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ _FILE = re.compile(r"(.+)_(activation|weight|output|gradient|dgrad|wgrad)_iter_(
 
 
 class _Role(NamedTuple):
+    """The fields of a record that follow from the tensor's name in the file name."""
+
     io: str
     index: int  # type: ignore[assignment]  # it hides tuple.index on purpose, as in Record
     phase: str
@@ -63,7 +66,7 @@ DIALECT = _TeDialect()
 
 
 class _LayerTensor(Entry):
-    """One tensor of one layer in one iteration."""
+    """A file with one tensor of one layer in one iteration."""
 
     __slots__ = ("_role", "_tensor")
 
@@ -76,7 +79,7 @@ class _LayerTensor(Entry):
 
     @property
     def path_text(self) -> str:
-        # The tensors of one layer stand together, inputs before outputs.
+        # Sorts the files of one layer next to each other, inputs before outputs.
         return f"{self.op_name}/{[*_ROLES].index(self._tensor)}"
 
     def records(self) -> Iterator[Record]:

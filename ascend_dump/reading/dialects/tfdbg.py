@@ -1,4 +1,4 @@
-"""Dialect `tfdbg`: dumps of session runs by the debugger of TensorFlow 1.
+"""Dialect `tfdbg`: dumps that the debugger of TensorFlow 1 writes of runs of a session.
 
     run_{time}_{n}/_tfdbg_core_metadata_…, _tfdbg_fetches_info_, _tfdbg_feed_keys_info_
                   /_tfdbg_device_,job_…,replica_0,task_0,device_CPU_0/_tfdbg_graph_hash{hash}_{time}
@@ -6,13 +6,14 @@
 
 Sources: dumps of TensorFlow 2.15.1; `python/debug/lib/debug_data.py`. For readers:
 
-- Every file is one output of a node. The inputs of a node are outputs of others, by the graph of the device; they are
-  read from the files of those, of several the last one before the node's own.
-- `step` is n, which counts the runs of one wrapper (of a process for hooks). `timestamp` is when the tensor was seen;
-  records are in that order. `_arg_x_0_0` is the value fed for the placeholder x.
-- DebugNumericSummary are recorded statistics, of the finite elements. Where DebugIdentity is beside it, that is the
-  record. Results of other debug operators are listed and cannot be read.
-- Strings, resources and tensors that were not initialised have no values.
+- Every file is one output of a node. The graph of the device says which outputs of other nodes are its inputs. They are
+  read from the files of these nodes; if there are several, from the last one before the node's own file.
+- `step` is n, which counts the runs of one session wrapper; for hooks, the runs of the process.
+- `timestamp` is the time at which the debugger got the tensor. Records are in this order.
+- `_arg_x_0_0` is the value that was fed for the placeholder x.
+- DebugNumericSummary files are recorded statistics of the finite elements. If there is a DebugIdentity file of the
+  same output, its tensor is the record instead. Results of other debug operators are listed, but cannot be read.
+- Strings, resources and uninitialised tensors have no values.
 """
 
 from __future__ import annotations
@@ -47,12 +48,16 @@ _GRAPH = re.compile(r"_tfdbg_graph_hash\d+_\d+", re.ASCII)
 _BESIDE = ("_tfdbg_core_metadata_", "_tfdbg_fetches_info_", "_tfdbg_feed_keys_info_")
 _RUN = re.compile(r"run_\d{10,18}_(\d{1,9})", re.ASCII)
 _NUMBERED = re.compile(r"(?:.*,)?task_(\d{1,9}),(?:device_)?\w+_(\d{1,9})", re.ASCII)
-#: Numbers of a DebugNumericSummary before the sizes of the axes.
+#: Number of elements in a DebugNumericSummary before the sizes of the axes.
 _FIXED = 14
 
 
 class _DebugFile(NamedTuple):
-    """A parsed file name; node is a whole path."""
+    """The fields of a file name.
+
+    node       the full name of the node, with its scopes
+    collision  the suffix `-{k}` of files with the same name
+    """
 
     node: str
     slot: int
@@ -83,7 +88,7 @@ class _TfdbgDialect:
         scope = "/".join(directory.parts[level + 1 :])
         files = {name: file for name in directory.names for file in (_DebugFile.of(name, scope),) if file is not None}
         graphs = [name for name in directory.names if _GRAPH.fullmatch(name)]
-        if graphs or directory.path == directory.root:  # with one of these each opening begins
+        if graphs or directory.path == directory.root:  # the first directory of a device: its files may have changed
             _device.cache_clear()
         whole = {(file.node, file.slot) for file in files.values() if file.debug_op == _IDENTITY}
         listed = [
@@ -99,7 +104,7 @@ class _TfdbgDialect:
         for file, name in listed:
             nth = nth + 1 if before == file[:3] else 0
             before = file[:3]
-            # The outputs of one run of a node stand together, whatever came between them.
+            # All outputs of one run of a node are sorted by the time of the first one, so that they are not separated.
             order = began.setdefault((file.node, nth), file.time)
             first = lowest.setdefault(file.node, file.slot) == file.slot
             entries.append(_OutputFile(directory, name, file, len(directory.parts) - level - 1, nth, order, first))
@@ -110,9 +115,10 @@ DIALECT = _TfdbgDialect()
 
 
 class _DeviceOutputs:
-    """The graph of one device in one run, and the files of each output.
+    """The graph of one device in one run of the session, and the files of each output.
 
-    root, scope  the directory of the device and "", or one of a scope below it that is opened by itself
+    root, scope  the directory of the device and "". If only a directory below it was opened: that directory, and the
+                 scope of nodes that it stands for
     """
 
     def __init__(self, root: Path, scope: str) -> None:
@@ -127,13 +133,13 @@ class _DeviceOutputs:
                 elif _GRAPH.fullmatch(name):
                     try:
                         self.graph.update(read_event_graph(directory / name))
-                    except CorruptDump:  # without it nodes have no types and no inputs
+                    except CorruptDump:  # without the graph, records have no op type and no inputs
                         continue
         for dumped in self._files.values():
             dumped.sort()
 
     def inputs(self, node: str, moment: tuple[int, int]) -> Iterator[tuple[int, Path]]:
-        """Yield the number of each dumped input, and its last file before this moment."""
+        """Yield the index of each dumped input of a node, and the last file of this input up to `moment`."""
         graph_node = self.graph.get(node)
         for index, source in enumerate(graph_node.inputs if graph_node is not None else ()):
             dumped = self._files.get(source, [])
@@ -148,7 +154,7 @@ def _device(root: Path, scope: str) -> _DeviceOutputs:
 
 
 class _OutputFile(Entry):
-    """One output of one run of a node; the first output has the inputs too."""
+    """A file with one output of one run of a node. The file of the first output also yields the inputs' records."""
 
     __slots__ = ("_file", "_is_first", "_nth", "_root", "_scope")
 
@@ -168,7 +174,7 @@ class _OutputFile(Entry):
             order=order,
         )
         self._file, self._nth, self._is_first = file, nth, is_first
-        # Above an opened directory nothing is read.
+        # Files of inputs are searched in the device's directory, but never above the opened directory.
         inside = len(directory.path.parts) - len(directory.root.parts)
         levels = min(depth, inside)
         self._root = directory.path.parents[levels - 1] if levels else directory.path
@@ -221,18 +227,20 @@ def _nbytes(path: Path, tensor: EventTensor) -> int:
     needed = math.prod(tensor.shape) * dtype_of(tensor.dtype).itemsize
     if tensor.is_whole and needed != tensor.nbytes:
         raise CorruptDump(
-            f"{tensor.dtype}{list(tensor.shape)} takes {needed} bytes, it holds {tensor.nbytes}", path=path
+            f"{tensor.dtype}{list(tensor.shape)} takes {needed} bytes, but it has {tensor.nbytes}", path=path
         )
     return needed
 
 
 def _of_summary(path: Path, tensor: EventTensor, shared: dict[str, Any]) -> Record:
     if tensor.dtype != "float64" or len(tensor.shape) != 1 or not _FIXED <= tensor.shape[0] <= _FIXED + 254:
-        raise CorruptDump(f"its summary is {tensor.dtype}{list(tensor.shape)}, not 14 numbers and the shape", path=path)
+        raise CorruptDump(
+            f"its summary is {tensor.dtype}{list(tensor.shape)}, expected 14 numbers and the shape", path=path
+        )
     _nbytes(path, tensor)
     numbers = [float(value) for value in read_array(path, _header(tensor))]
     if not all(0 <= value < 2**53 and value == int(value) for value in (*numbers[1:8], *numbers[_FIXED:])):
-        raise CorruptDump("its summary counts what cannot be counted", path=path)
+        raise CorruptDump("its summary has a count or a size that is not an integer from 0 to 2**53", path=path)
     count, nan, neginf, _, zero, _, posinf = (int(value) for value in numbers[1:8])
     low, high, mean = numbers[8:11]
     if (neginf and posinf) or nan:
@@ -261,7 +269,7 @@ def _header(tensor: EventTensor) -> NpyHeader:
 class _EventLoader:
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
         if format not in (None, "ND"):
-            raise NotSupported(f"{record} has no layout to convert", hint="leave format away")
+            raise NotSupported(f"{record} has no layout to convert", hint="leave format= out")
         return read_array(record.path, _header(record.key))
 
     def statistics(self, record: Record) -> Optional[Statistics]:
@@ -280,11 +288,11 @@ class _SummaryLoader:
 
 
 class _ComputedLoader:
-    """The result of a debug operator that is neither the tensor nor a summary of it."""
+    """The loader of results of other debug operators, which cannot be read."""
 
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
         raise NotSupported(
-            f"{record} is what {record.key} computed of the tensor, which is not read",
+            f"{record} is the result of the debug operator {record.key}, which cannot be read",
             hint=f"dump with the debug operators {_IDENTITY} or {_SUMMARY}",
         )
 

@@ -5,11 +5,11 @@
 Source: torchair 2.13, `fx_dumper.py`. For readers:
 
 - `op_name` is the FX node, `op_type` the ATen operator that it calls. `step` counts the calls of one graph.
-- `index` counts the files among the inputs, or the outputs, of one call. `attrs` contains the argument's number and,
-  for a list, the item's number.
-- Arguments that are no tensors are written too. Numbers are read as arrays. Text and other Python objects become
+- `index` numbers the input files of one call from 0, and likewise its output files. `attrs` contains the argument's
+  number and, for a list, the item's number.
+- torchair also writes arguments that are not tensors. Numbers are read as arrays. Text and other Python objects become
   records without a tensor; pickled objects are never loaded.
-- bfloat16 was written as float32. Inputs and outputs of a node have the same timestamp, in UTC.
+- torchair writes bfloat16 as float32. Inputs and outputs of a node have the same timestamp, in UTC.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _parse_file_name(name: str) -> Optional[_FileName]:
 
 
 class _NpyFile(Entry):
-    """One argument or result."""
+    """A file with one argument or result of a node."""
 
     __slots__ = ("_index", "_name")
 
@@ -143,12 +143,12 @@ class _ArrayLoader:
 
 
 class _ObjectLoader:
-    """Text and pickled objects: an argument such as None, or `mode="mean"`."""
+    """The loader of arguments such as None or `mode="mean"`, which are text or pickled objects in the file."""
 
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
         raise NotSupported(
             f"{record} is no tensor but a Python object ({record.key.dtype}); pickled objects are never loaded",
-            hint="look the argument up in torchair's graph file beside the dump",
+            hint="look up the argument in torchair's graph file beside the dump",
         )
 
     def statistics(self, record: Record) -> Optional[Statistics]:

@@ -1,7 +1,8 @@
-"""Read the tensors of checkpoints, and the parameters in dumps, without running anything in the files.
+"""Read the tensors of checkpoints, and the parameters in dumps, without running code in the files.
 
-`open_weights` takes a `.safetensors` file, a `.pt` or `.bin` file of `torch.save`, a directory of such files (sharded
-ones of Hugging Face with their index), or a dump. Tensors are read in pieces, so memory does not grow with the file.
+`open_weights` takes a `.safetensors` file, a `.pt` or `.bin` file of `torch.save`, a directory of such files (also a
+sharded checkpoint of Hugging Face, with its index), or a dump. Tensors are read in pieces, so memory does not grow with
+the size of the file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Find the tensors of a checkpoint: of one file, of a directory of shards, or of the parameters in a dump."""
+"""Find the tensors of a checkpoint (a file or a directory of files), or the parameters in a dump."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Source = Union[Dump, str, "os.PathLike[str]"]
 _INDEX = ".index.json"
 _LARGEST_INDEX = 256 << 20
 _TORCH_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
-#: In a directory with several files the first of these counts, as for `from_pretrained`.
+#: If a directory has several of these files, only the first one in this order is read, as `from_pretrained` does.
 _PREFERRED = (
     "model.safetensors.index.json",
     "model.safetensors",
@@ -55,8 +55,8 @@ def open_weights(source: _Source) -> Weights:
     """Open a checkpoint or the parameters in a dump; tensors are read later.
 
     source  a .safetensors file, a file of `torch.save` (.pt, .pth, .bin, .ckpt), a directory of these with or without
-            an index of Hugging Face, a path or URL of a dump, PATH@STEP, or a Dump. A dump gives each parameter in the
-            first step that read it
+            an index of Hugging Face, a path or URL of a dump, PATH@STEP, or a Dump. The value of a parameter in a dump
+            is the one that an operator read first
 
     Raises DumpNotFound if there are no tensors, CorruptDump for damaged files, ConfigError for a name in two files.
     """
@@ -74,7 +74,7 @@ def open_weights(source: _Source) -> Weights:
             return _of_dump(open_dump(text), text)
         return _collected(text, (tensor for file, may_link in files for tensor in _file(file, may_link)))
     if not os.path.lexists(path):
-        if "@" in path.name:  # one step of a dump
+        if "@" in path.name:  # PATH@STEP, a single step of a dump
             return _of_dump(open_dump(text), text)
         raise DumpNotFound("does not exist", path=path, hint="expected a checkpoint or a dump")
     return _collected(text, _file(path, follow_links=True))
@@ -90,12 +90,15 @@ def _collected(source: str, tensors: Iterable[WeightTensor]) -> Weights:
                 hint="give one of the files instead of the directory",
             )
     if not by_name:
-        raise DumpNotFound("holds no tensors", path=source)
+        raise DumpNotFound("contains no tensors", path=source)
     return Weights(source, by_name)
 
 
 def _file(path: Path, follow_links: bool) -> Iterator[WeightTensor]:
-    """Yield the tensors of one file, or of those that an index names. Raises ReadError, NotSupported."""
+    """Return an iterator over the tensors of a file; for an index, over those of all files that it names.
+
+    Raises ReadError, NotSupported.
+    """
     if path.name.endswith(_INDEX):
         return _indexed(path, follow_links)
     if path.name.endswith(".safetensors"):
@@ -108,7 +111,7 @@ def _file(path: Path, follow_links: bool) -> Iterator[WeightTensor]:
         return torch_file(path, follow_links=follow_links)
     if magic[:1] == b"\x80":
         raise NotSupported(
-            f"{path} is a bare pickle, as torch.save wrote before 1.6, and is not unpickled",
+            f"{path} is a bare pickle, the format of torch.save before PyTorch 1.6, which is never unpickled",
             hint="load it with torch.load(..., weights_only=True), and save it again",
         )
     raise UnknownFormat(
@@ -119,7 +122,7 @@ def _file(path: Path, follow_links: bool) -> Iterator[WeightTensor]:
 
 
 def _indexed(index: Path, follow_links: bool) -> Iterator[WeightTensor]:
-    """Yield the tensors of all files that an index names. Raises CorruptDump for other paths than files beside it."""
+    """Yield the tensors of all files that an index names. Raises CorruptDump if it names files in other directories."""
     try:
         text = read_small(index, _LARGEST_INDEX, follow_links=follow_links)
         document: Any = msgspec.json.decode(text)
@@ -134,26 +137,26 @@ def _indexed(index: Path, follow_links: bool) -> Iterator[WeightTensor]:
     for name, file in file_of.items():
         if file in ("", ".", "..") or "/" in file or "\\" in file or "\0" in file or file.endswith(_INDEX):
             raise CorruptDump(
-                f"it puts {name[:200]!r} into {file[:200]!r}, expected the name of a file beside it", path=index
+                f"it says that {name[:200]!r} is in {file[:200]!r}, expected the name of a file beside it", path=index
             )
     directory = index.parent
     for file in dict.fromkeys(file_of.values()):
         path, may_link = _child(directory, file)
         if not os.path.lexists(path):
-            raise DumpNotFound("the index names it, and it is missing", path=path, hint="download or copy all shards")
+            raise DumpNotFound("is named in the index, but missing", path=path, hint="download or copy all shards")
         names = set()
         for tensor in _file(path, may_link):
             names.add(tensor.name)
             yield tensor
         absent = next((name for name, in_file in file_of.items() if in_file == file and name not in names), None)
         if absent is not None:
-            raise CorruptDump(f"it puts {absent[:200]!r} into {file}, which lacks it", path=index)
+            raise CorruptDump(f"it says that {absent[:200]!r} is in {file}, which lacks it", path=index)
 
 
 def _files_of(directory: Path) -> list[tuple[Path, bool]]:
-    """Return the files of a checkpoint in a directory, each with True if it may be a link; none if it is no checkpoint.
+    """Return the files of a checkpoint in a directory, as pairs from `_child`; [] if it is no checkpoint.
 
-    Raises CorruptDump for a link that leads elsewhere than into the cache of Hugging Face.
+    Raises CorruptDump for a link, unless it leads into the cache of Hugging Face.
     """
     try:
         names = sorted(entry.name for entry in os.scandir(directory) if not entry.is_dir(follow_symlinks=False))
@@ -173,7 +176,11 @@ def _files_of(directory: Path) -> list[tuple[Path, bool]]:
 
 
 def _child(directory: Path, name: str) -> tuple[Path, bool]:
-    """Return the path of a file, and True if it is a link of the cache of Hugging Face into its own blobs."""
+    """Return the path of a file, and True if links have to be followed to read it.
+
+    Links are accepted only in the cache of Hugging Face, from `snapshots` into `blobs` of the same model. Raises
+    CorruptDump for all others.
+    """
     path = directory / name
     if not path.is_symlink():
         return path, False
@@ -185,7 +192,10 @@ def _child(directory: Path, name: str) -> tuple[Path, bool]:
 
 
 def _of_dump(dump: Dump, source: str) -> Weights:
-    """Return the parameters that the operators of a dump read first. Raises DumpNotFound if it names none."""
+    """Return the parameters in a dump, each with the value that an operator read first.
+
+    Raises DumpNotFound if the dump has no records with a parameter's name and values.
+    """
     tensors: dict[str, WeightTensor] = {}
     for record in dump:
         name = _parameter(record)
@@ -193,7 +203,7 @@ def _of_dump(dump: Dump, source: str) -> Weights:
             tensors[name] = WeightTensor(name, record.dtype, record.shape, record.path, load=record.numpy)
     if not tensors:
         raise DumpNotFound(
-            "is no checkpoint, and a dump without parameters",
+            "is not a checkpoint but a dump, and has no parameters with values",
             path=source,
             hint='record inputs and tensors (mode="all", data="tensor") of a step that calls the model',
         )
@@ -201,7 +211,7 @@ def _of_dump(dump: Dump, source: str) -> Weights:
 
 
 def _parameter(record: Record) -> Optional[str]:
-    """Return the name of the parameter that a record is; None for its gradient and for states of the optimizer."""
+    """Return the name of the parameter that a record contains; None for gradients, optimizer states and others."""
     name = record.parameter if record.io == "input" and _has_values(record) else None
     return None if name is None or name.endswith(".grad") or " of " in name else name
 

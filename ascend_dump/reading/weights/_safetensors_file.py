@@ -1,7 +1,7 @@
-"""Read the header of a `.safetensors` file that may be hostile.
+"""Read the header of a `.safetensors` file that may be malicious.
 
-The file is 8 bytes with the size of the header, the header in JSON, and the bytes of the tensors. As in the reference
-implementation (safetensors/src/tensor.rs) tensors have to cover these bytes without gaps and without overlaps.
+The file consists of 8 bytes with the size of the header, the header in JSON, and the bytes of the tensors. The tensors
+have to cover these bytes without gaps and overlaps, as in the reference implementation (safetensors/src/tensor.rs).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ascend_dump.storage.files import NotRegularFile, open_regular, size_of
 
 __all__ = ["safetensors_file"]
 
-#: Larger headers are refused by the safetensors library itself.
+#: Maximum size of a header in bytes, as in the library safetensors.
 _MOST_HEADER = 100_000_000
 _METADATA = "__metadata__"
-#: Types by their names in the format; those that the dump format does not write too.
+#: Types by their names in the format: the types that the dump format writes, and two that it does not write.
 _DTYPES = {
     **{native.name: dtype for dtype, native in SAFETENSORS.items()},
     "F8_E8M0": "float8_e8m0fnu",
@@ -72,7 +72,7 @@ def safetensors_file(path: Path, *, follow_links: bool = True) -> Iterator[Weigh
         needed = math.prod(entry.shape) * numpy_dtype(dtype).itemsize
         if needed != end - begin:
             raise CorruptDump(
-                f"{name!r} needs {needed} bytes for its shape, but its header gives it {end - begin}",
+                f"{name!r} needs {needed} bytes for its shape, but has {end - begin} according to the header",
                 path=path,
                 offset=start + begin,
             )
@@ -100,7 +100,7 @@ def _check_cover(path: Path, tensors: dict[str, _Entry], start: int, total: int)
             raise CorruptDump(f"{name!r} overlaps {previous!r}", path=path, offset=start + begin)
         if begin > position or end < begin:
             raise CorruptDump(
-                f"{name!r} has the bytes {begin} to {end}, expected the first one at {position}",
+                f"{name!r} has the bytes {begin} to {end}, expected them to begin at {position}",
                 path=path,
                 offset=start + begin,
             )

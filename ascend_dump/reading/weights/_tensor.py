@@ -1,4 +1,4 @@
-"""A tensor of a checkpoint, read in pieces."""
+"""Tensors of checkpoints, read in pieces."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 class FileBytes:
-    """Reads byte ranges of one file. It is opened once; a copy in another process opens it again."""
+    """A file from which byte ranges are read. It is opened at the first read and stays open."""
 
     def __init__(self, path: Path, *, follow_links: bool = True) -> None:
         self.path = path
@@ -34,7 +34,7 @@ class FileBytes:
         self._descriptor: Optional[int] = None
 
     def read(self, start: int, size: int) -> bytes:
-        """Return the bytes. Raises CorruptDump if the file cannot be read or ends before."""
+        """Return `size` bytes from the position `start`. Raises CorruptDump if it cannot, or if the file is shorter."""
         try:
             if isinstance(self.path, StoredPath):
                 data = read_part(self.path, start, size)
@@ -62,7 +62,7 @@ class FileBytes:
 
 
 def _read_fully(descriptor: int, start: int, size: int) -> bytes:
-    """Return the bytes, fewer at the end of the file. One call of pread returns at most 2 GiB."""
+    """Return `size` bytes, or fewer at the end of the file. A loop, because one pread returns at most 2 GiB."""
     data = os.pread(descriptor, size, start)
     if len(data) == size or not data:
         return data
@@ -78,8 +78,8 @@ def _read_fully(descriptor: int, start: int, size: int) -> bytes:
 class WeightTensor:
     """One named tensor of a checkpoint or dump.
 
-    dtype   a name of numpy or ml_dtypes
-    path    the file that it is in
+    dtype   a name in numpy or ml_dtypes
+    path    the file with the tensor
     """
 
     def __init__(
@@ -92,7 +92,11 @@ class WeightTensor:
         content: Optional[tuple[FileBytes, int]] = None,
         load: Optional[Callable[[], np.ndarray]] = None,
     ) -> None:
-        """content: the file and the position of the first element, of a tensor in row-major order. load: of others."""
+        """Create a tensor from either `content` or `load`.
+
+        content: the file and the byte position of the first element, for a tensor in row-major order. load: a function
+        that returns the whole tensor, for all others.
+        """
         self.name = name
         self.dtype = dtype
         self.shape = shape
@@ -111,7 +115,7 @@ class WeightTensor:
     def elements(self, start: int = 0, stop: Optional[int] = None) -> np.ndarray:
         """Return the elements from start to stop in row-major order, as a flat array. Raises ReadError.
 
-        Tensors in another memory order are loaded as a whole each time.
+        A tensor without `content` is loaded as a whole at each call.
         """
         import numpy as np
 
@@ -125,5 +129,5 @@ class WeightTensor:
 
     @property
     def is_in_pieces(self) -> bool:
-        """True if a part can be read alone."""
+        """True if `elements` reads only the requested elements."""
         return self._content is not None

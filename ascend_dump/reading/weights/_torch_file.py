@@ -1,4 +1,4 @@
-"""Read the tensors of a checkpoint of `torch.save`. Its pickle is interpreted as data; nothing in it is called."""
+"""Read the tensors of a checkpoint of `torch.save`. Its pickle is interpreted as data; no function in it is called."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ from ascend_dump.storage.files import open_regular, size_of
 
 __all__ = ["torch_file"]
 
-#: Keys under which trainers put the parameters, beside the state of the optimizer and others.
+#: Keys under which trainers store the parameters. Beside them are the state of the optimizer and other values.
 _WRAPPERS = ("model", "state_dict", "model_state_dict", "module", "params", "params_ema")
-#: Bytes that a tensor may need beyond those in the file.
+#: Bytes by which a tensor may exceed its storage in the file: a stride of 0 repeats elements.
 _MOST_REPEATED = 64 << 20
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 
 
 def torch_file(path: Path, *, follow_links: bool = True) -> Iterator[WeightTensor]:
-    """Yield the tensors of a file; of one with a key such as "model" or "state_dict" those below it.
+    """Yield the tensors of a file. If the file has a key such as "model" or "state_dict", only the tensors below it.
 
     Raises CorruptDump; NotSupported for a pickle with objects that are not interpreted.
     """
-    source = path.resolve() if follow_links else path  # the reader of archives follows no links
+    source = path.resolve() if follow_links else path  # resolved here, because `read_pt_items` follows no links
     tensors = {keys: value for keys, value in read_pt_items(source) if isinstance(value, PtTensor)}
     wrapper = next((key for key in _WRAPPERS if any(len(keys) > 1 and keys[0] == key for keys in tensors)), None)
     if wrapper is not None and not any(len(keys) == 1 for keys in tensors):
         tensors = {keys[1:]: tensor for keys, tensor in tensors.items() if keys[0] == wrapper and len(keys) > 1}
     if not tensors:
         raise DumpNotFound(
-            "holds no tensors", path=path, hint='expected a dictionary of tensors, or one below "model" or "state_dict"'
+            "contains no tensors",
+            path=path,
+            hint='expected a dictionary of tensors, or one below "model" or "state_dict"',
         )
     offsets = _member_offsets(source)
     file = FileBytes(source, follow_links=False)
@@ -50,7 +52,7 @@ def torch_file(path: Path, *, follow_links: bool = True) -> Iterator[WeightTenso
 
 
 def _check_size(path: Path, name: str, tensor: PtTensor) -> None:
-    """Raise CorruptDump for a tensor that repeats its elements beyond any memory: strides may be 0."""
+    """Raise CorruptDump if a tensor is much larger than its storage. Strides of 0 can repeat elements without limit."""
     nbytes = math.prod(tensor.shape) * numpy_dtype(tensor.dtype).itemsize
     if nbytes > tensor.size + _MOST_REPEATED:
         raise CorruptDump(f"{name!r} needs {nbytes} bytes for its shape, but has {tensor.size}", path=path)
@@ -66,7 +68,7 @@ def _is_row_major(tensor: PtTensor) -> bool:
 
 
 def _member_offsets(path: Path) -> dict[str, int]:
-    """Return the position of the bytes of each member. Raises CorruptDump."""
+    """Return the byte position of the content of each archive member. Raises CorruptDump."""
     offsets: dict[str, int] = {}
     with open_regular(path, follow_links=False) as file:
         size = size_of(file)
@@ -79,7 +81,9 @@ def _member_offsets(path: Path) -> dict[str, int]:
             offset = member.header_offset + _LOCAL_HEADER.size + name_size + extra_size
             if mark != b"PK\x03\x04" or offset + member.file_size > size:
                 raise CorruptDump(
-                    f"the member {member.filename[:100]!r} has no bytes", path=path, offset=member.header_offset
+                    f"the content of the member {member.filename[:100]!r} is not in the file",
+                    path=path,
+                    offset=member.header_offset,
                 )
             offsets[member.filename] = offset
     return offsets

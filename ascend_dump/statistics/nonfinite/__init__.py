@@ -1,4 +1,4 @@
-"""NaN and Inf as errors, judged from statistics; masks of -Inf that programs make on purpose are none."""
+"""Judge from statistics whether NaN and Inf are errors. Masks of -Inf, which programs create on purpose, are none."""
 
 from __future__ import annotations
 

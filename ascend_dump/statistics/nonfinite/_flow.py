@@ -1,4 +1,4 @@
-"""Follow NaN and Inf through the memory of one step, from the operators that make it to those with finite results."""
+"""Follow NaN and Inf through the memory of a step, from operators that produce them to those with finite results."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ __all__ = ["Flow", "FlowEnd", "FlowTensor"]
 
 _Root = TypeVar("_Root", bound=Hashable)
 
-#: Results that are followed in one step. A step in which more have NaN or Inf is no harmless one.
+#: Maximum number of results that are followed in a step. A step with more NaN or Inf results is not harmless anyway.
 _MOST = 1 << 14
-#: It leaves NaN in gradients; a gradient scaler then leaves out the optimizer step, which would read them.
+#: Operators of a gradient scaler. They leave NaN in gradients, but the scaler then skips the optimizer step, so that no
+#: operator reads these gradients.
 _REFUSING = ("_amp_foreach_non_finite_check_and_unscale_", "_amp_non_finite_check_and_unscale_")
 
 
 class FlowTensor(NamedTuple):
-    """A tensor of an operator.
+    """An input or output of an operator.
 
-    memory     the address of its storage, and the range of bytes in it; None if it is unknown
-    storage    the number of the storage, which tells storages at one address apart
+    memory     (address of its storage, first byte, end) of its range in the storage; None if it is unknown
+    storage    the number of the storage, because several storages may have the same address one after the other
     nonfinite  True if it has NaN or Inf
-    floating   True if it has a type with NaN
+    floating   True if its type can have NaN
     """
 
     memory: Optional[tuple[int, int, int]]
@@ -33,7 +34,11 @@ class FlowTensor(NamedTuple):
 
 @dataclass(frozen=True)
 class FlowEnd(Generic[_Root]):
-    """The roots of a step, in the order they ran: those whose NaN or Inf is left at its end, and the others."""
+    """The roots of a step, in the order of running. Roots are the operators that produced NaN or Inf.
+
+    left   the roots with NaN or Inf that still exists at the end of the step
+    ended  all other roots: operators with finite results consumed their NaN or Inf
+    """
 
     left: tuple[_Root, ...]
     ended: tuple[_Root, ...]
@@ -41,7 +46,7 @@ class FlowEnd(Generic[_Root]):
 
 @dataclass(eq=False)
 class _Result(Generic[_Root]):
-    """A result with NaN or Inf. is_read: an operator has read it; is_seen: the program has."""
+    """A tensor with NaN or Inf. is_read: an operator has read it; is_seen: the program itself has read it."""
 
     tensor: FlowTensor
     roots: frozenset[_Root]
@@ -50,10 +55,11 @@ class _Result(Generic[_Root]):
 
 
 class Flow(Generic[_Root]):
-    """Follows the operators of a step in the order they ran, all of them and with all inputs and outputs.
+    """Follows NaN and Inf through a step. It has to get all operators in the order of running.
 
-    NaN and Inf end where all operators that read them have finite results, as `nan_to_num` and `where`. What no
-    operator has read is left at the end of the step: it may be a parameter, or a number that the program prints.
+    NaN and Inf end if all operators that read them have finite results, such as `nan_to_num` and `where`. NaN and Inf
+    that no operator has read are left at the end of the step: they may be in a parameter, or in a number that the
+    program prints.
     """
 
     def __init__(self) -> None:
@@ -63,15 +69,16 @@ class Flow(Generic[_Root]):
 
     @property
     def is_active(self) -> bool:
-        """Return True if NaN or Inf is followed."""
+        """True if an operator of this step has produced NaN or Inf."""
         return bool(self._roots)
 
     def look_at(
         self, op_type: str, inputs: Sequence[FlowTensor], outputs: Sequence[FlowTensor], root: Optional[_Root]
     ) -> frozenset[_Root]:
-        """Follow an operator, and return the roots that its results come from.
+        """Add an operator, and return the roots of the NaN and Inf in its results.
 
-        root  the operator, if it makes NaN or Inf unless its inputs had it; None for a mask
+        root  identifies the operator; it becomes a root if its outputs have NaN or Inf and its inputs have none. None
+              for an operator that creates a mask: it never becomes a root
         """
         read = [result for tensor in inputs if tensor.nonfinite for result in self._overlapping(tensor)]
         made = [tensor for tensor in outputs if tensor.nonfinite]
@@ -96,7 +103,7 @@ class Flow(Generic[_Root]):
         return roots
 
     def end(self) -> FlowEnd[_Root]:
-        """Return the roots of the step, and begin another one."""
+        """Return the roots of the step, and begin the next step."""
         left = {
             root
             for results in self._results.values()
@@ -118,7 +125,7 @@ class Flow(Generic[_Root]):
         return [result for result in self._results.get(tensor.memory[0], ()) if _shared(result, tensor)[0]]
 
     def _forget_overwritten(self, tensors: Sequence[FlowTensor]) -> None:
-        """Drop the results that these cover."""
+        """Drop the results whose memory is completely overwritten by one of these tensors."""
         for tensor in tensors:
             results = self._results.get(tensor.memory[0]) if tensor.memory is not None else None
             if results:
@@ -126,7 +133,7 @@ class Flow(Generic[_Root]):
 
 
 def _shared(result: _Result[Any], tensor: FlowTensor) -> tuple[int, int]:
-    """Return the bytes of a result that a tensor shares, and all bytes of the result."""
+    """Return (number of bytes that a result shares with a tensor, size of the result); (0, 1) if they share none."""
     mine, other = result.tensor.memory, tensor.memory
     if mine is None or other is None or result.tensor.storage != tensor.storage:
         return 0, 1

@@ -1,4 +1,4 @@
-"""Judge operators in the order they ran: did they produce NaN or Inf? Masks do not count."""
+"""Judge operators one after the other: an operator with NaN or Inf in its outputs is wrong, unless they are a mask."""
 
 from __future__ import annotations
 
@@ -11,31 +11,36 @@ from ascend_dump.statistics.nonfinite.masks import FILLING, Part, is_mask, moves
 
 __all__ = ["Judge", "Slot", "Wrong"]
 
-#: They return -Inf for 0. Programs select it away later (relative positions), else it becomes NaN or +Inf.
+#: Logarithms return -Inf for 0, which is accepted: programs often replace it later (relative positions). If they do
+#: not, a later operator produces NaN or +Inf.
 _LOGARITHMS = frozenset(("log", "log2", "log10"))
-#: Contents of masks that are remembered; beyond that they are forgotten together.
+#: Maximum number of contents of masks that are stored; then all of them are dropped.
 _MOST = 1 << 16
 
 
 class Slot(NamedTuple):
-    """One tensor of an operator: its statistics, and a key that is equal for equal bytes. Both are None if unknown."""
+    """An input or output of an operator.
+
+    statistics  None if they are unknown
+    content     a key that is equal for equal bytes; None if it is unknown
+    """
 
     statistics: Optional[Statistics]
     content: Optional[Hashable] = None
 
 
 class Wrong(NamedTuple):
-    """The fault in the outputs of an operator: "NaN", "Inf" or "-Inf", and the position of the first output with it."""
+    """The fault of an operator. what: "NaN", "Inf" or "-Inf"; output: the position of the first output with it."""
 
     what: str
     output: int
 
 
 class Judge:
-    """A judge of operators, called in the order they ran.
+    """A judge of operators. `look_at` has to be called in the order of running.
 
-    NaN in an output is always wrong. Inf is right if a rule about masks applies, if the tensor has only 0 and -Inf, if
-    it comes from inputs that are such masks, or if it is the logarithm of 0.
+    NaN in an output is always a fault. Inf is no fault if a rule about masks applies (see `masks`), if the tensor has
+    only 0 and -Inf, if the Inf comes from inputs that are masks, or if it is the logarithm of 0.
     """
 
     def __init__(self) -> None:
@@ -43,9 +48,9 @@ class Judge:
         self._masks: set[Hashable] = set()
 
     def look_at(self, op_type: str, inputs: Sequence[Slot], outputs: Sequence[Slot]) -> Optional[Wrong]:
-        """Return the fault of an operator; None if no fault is known.
+        """Return the fault of an operator; None if it has no known fault.
 
-        For an operator without recorded outputs the inputs are judged; Inf in a mask is no fault there.
+        If no outputs are recorded, the inputs are judged instead, and a fault is NaN, or +Inf outside of a mask.
         """
         looked = outputs or inputs
         nonfinite = [
@@ -73,7 +78,7 @@ class Judge:
         return None
 
     def _is_mask(self, op_type: str, inputs: Sequence[Slot], outputs: Sequence[Slot], positive: bool) -> bool:
-        """Return True if outputs with Inf and without NaN are those of a mask. positive: +Inf is among them."""
+        """Return True if outputs with Inf and without NaN are masks, and no fault. positive: True if they have +Inf."""
         if plain_name(op_type) in FILLING or all(self._is_known(slot) for slot in outputs):
             return True
         known_slots = [slot for slot in inputs if slot.statistics is not None]
@@ -88,15 +93,16 @@ class Judge:
         if is_mask(op_type, False, map(_part, known_slots), False, parts):
             return True
         if rule_of(op_type) is not None and len(known_slots) == len(inputs):
-            return False  # it returned more than its inputs have
+            return False  # it has more Inf in its outputs than in its inputs
         carried = [slot for slot in known_slots if slot.statistics is not None and is_nonfinite(slot.statistics)]
         if not carried or not all(self._is_known(slot) for slot in carried):
             return False
-        # It may overflow by itself beside what it carries.
+        # Inf comes from masks in the inputs. If there is +Inf, the outputs must not have more Inf than these inputs:
+        # the operator itself may have overflowed too.
         return not positive or sum(slot.infinite for slot in parts) <= sum(_part(slot).infinite for slot in carried)
 
     def _is_known(self, slot: Slot) -> bool:
-        """Return True if this is a mask by its look or its content."""
+        """Return True if a tensor has only 0 and -Inf, or if its content is that of a mask seen before."""
         if slot.statistics is not None and is_additive_mask(slot.statistics):
             return True
         return slot.content is not None and slot.content in self._masks
@@ -110,7 +116,7 @@ def _holds_inf(statistics: Statistics) -> bool:
 
 def _part(slot: Slot) -> Part:
     statistics = slot.statistics
-    assert statistics is not None, "only what is known is asked for"
+    assert statistics is not None, "callers leave out slots without statistics"
     if has_nan(statistics) or (None in (statistics.neginf, statistics.posinf) and is_nonfinite(statistics)):
         return Part(statistics.count, None)
     return Part(statistics.count, statistics.neginf or 0, statistics.posinf or 0)

@@ -1,4 +1,4 @@
-"""NaN and Inf in statistics."""
+"""Find NaN and Inf in statistics, also in statistics that do not count them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def is_nonfinite(statistics: Statistics) -> bool:
     nan, posinf, neginf = statistics.nan, statistics.posinf, statistics.neginf
     if nan is not None or posinf is not None or neginf is not None:
         return bool(nan or posinf or neginf)
-    # A dump that did not count them still shows them in what it did compute.
+    # Without counts, NaN and Inf show in the computed values.
     computed = (statistics.max, statistics.min, statistics.mean)
     return any(value is not None and not math.isfinite(value) for value in computed)
 
@@ -28,7 +28,7 @@ def has_nan(statistics: Statistics) -> bool:
 
 
 def is_additive_mask(statistics: Statistics) -> bool:
-    """Return True if the tensor has only 0 and -Inf, and both."""
+    """Return True if all elements are 0 or -Inf, and both occur."""
     if statistics.nan or statistics.posinf or not statistics.neginf or not statistics.zero:
         return False
     return statistics.neginf + statistics.zero == statistics.count

@@ -1,7 +1,7 @@
-"""Operators that make Inf because the program requests it, or only pass it on: masks are no overflow.
+"""Rules for operators that create Inf on purpose, as a mask, or only pass masks on. Masks are not errors.
 
-Attention masks its scores with -Inf on every step, and softmax turns it into zeros; a search for the nearest masks its
-distances with +Inf. Names are those of `plain_name`, equal for the spellings of all frameworks.
+Attention masks scores with -Inf in every step, and softmax turns -Inf into zeros. A search for the nearest element
+masks distances with +Inf. Operators have the names of `plain_name`, which are equal for all frameworks.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ __all__ = ["FILLING", "RULES", "VIEWS", "MaskRule", "Part", "is_mask", "moves", 
 
 
 class MaskRule(NamedTuple):
-    """The conditions under which Inf in an output of some operators is no fault.
+    """A rule for some operators that says when Inf in their outputs is a mask and no fault.
 
-    spread     one Inf in the inputs may fill any number of elements
-    unasked    they may return -Inf without Inf in the inputs
-    turns      they turn +Inf into -Inf; +Inf from -Inf is a fault, as for -log(0)
-    moves      they only move elements, so that outputs consist of elements of the inputs
+    Without flags, Inf is accepted if the inputs have at least as many Inf of the same sign.
+    why        the reason, as a part of a sentence about the operators
+    spread     one Inf in the inputs may fill any number of elements of the outputs
+    unasked    -Inf is accepted without any Inf in the inputs
+    turns      +Inf in the inputs may become -Inf. The reverse is a fault, such as -log(0)
+    moves      the outputs consist of unchanged elements of the inputs
     """
 
     why: str
@@ -29,7 +31,7 @@ class MaskRule(NamedTuple):
     moves: bool = False
 
 
-#: They may take Inf from a number that is in no record.
+#: Operators that may take the value Inf from a number, which is in no record.
 FILLING = frozenset(
     (
         *("maskedfill", "maskedfills", "maskedfillscalar", "where", "select", "selectv2", "indexfill"),
@@ -60,11 +62,11 @@ RULES = (
     ),
     MaskRule("scales what was masked", frozenset(("sub", "rsub", "mul", "div", "neg")), turns=True),
     MaskRule(
-        "keeps the masked places of a row at -Inf",
+        "keeps the masked elements of a row at -Inf",
         frozenset(("logsoftmax", "logsumexp", "logsigmoidforward", "logaddexp")),
     ),
     MaskRule(
-        "begins a recursion over logarithms of probabilities with that of zero",
+        "begins a recursion over logarithms of probabilities with the logarithm of zero",
         frozenset(("ctcloss", "cudnnctcloss")),
         unasked=True,
     ),
@@ -82,7 +84,10 @@ _BY_NAME = {name: rule for rule in RULES for name in rule.operators}
 
 
 def plain_name(op_type: str) -> str:
-    """Return an operator without namespace, overload and spelling: `aten::masked_fill_.Scalar` is `maskedfill`."""
+    """Return an operator's name without namespace, overload, underscores and capitals.
+
+    `aten::masked_fill_.Scalar` becomes `maskedfill`.
+    """
     name = op_type.rpartition("::")[2].removeprefix("aten.")
     return name.partition(".")[0].replace("_", "").lower()
 
@@ -92,8 +97,11 @@ def rule_of(op_type: str) -> Optional[MaskRule]:
 
 
 class Part(NamedTuple):
-    """The counts of a tensor that the rules use: its elements, and those that are -Inf and +Inf; None if it has NaN, or
-    the counts are unknown."""
+    """The counts of a tensor that the rules use.
+
+    elements            number of elements
+    negative, positive  number of -Inf and of +Inf; None if it is unknown, or if the tensor has NaN
+    """
 
     elements: int
     negative: Optional[int]
@@ -109,12 +117,12 @@ class Part(NamedTuple):
 
 
 def is_mask(op_type: str, view: bool, inputs: Iterable[Part], numbers: bool, outputs: Sequence[Part]) -> bool:
-    """Return True if an operator with NaN or Inf in its outputs only made or passed on a mask.
+    """Return True if an operator with NaN or Inf in its outputs only created or passed on a mask.
 
-    view     its outputs are known to be views of its inputs
-    inputs   its inputs before the call, used only by some rules
-    numbers  -Inf or +Inf was an argument that is a number
-    outputs  its outputs that are not finite
+    view     True if its outputs are known to be views of its inputs
+    inputs   its inputs before the call; only some rules use them
+    numbers  True if one of its arguments is a number that is -Inf or +Inf
+    outputs  the outputs that are not finite
     """
     rule = rule_of(op_type) or (_VIEW if view or plain_name(op_type) in VIEWS else None)
     if rule is None or not all(part.is_known for part in outputs):
@@ -136,7 +144,7 @@ def moves(op_type: str) -> bool:
 
 
 def _is_from_inputs(output: Part, inputs: Sequence[Part], rule: MaskRule) -> bool:
-    """Return True if an output has no more Inf than the broadcast inputs."""
+    """Return True if an output has at most as many Inf of each sign as the inputs, after broadcasting to its size."""
 
     negative = positive = 0
     for part in inputs:

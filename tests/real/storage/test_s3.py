@@ -145,7 +145,7 @@ def test_a_server_that_is_not_there_is_told(
     assert "FSSPEC_S3_ENDPOINT_URL" in caught.value.hint
     assert caught.value.code == "AD405"
     # Its client has tried often enough.
-    assert "it is tried again" not in caplog.text
+    assert "the request is repeated" not in caplog.text
 
 
 def test_hostile_names_of_objects_lead_nowhere(bucket: str, dump: Path, caplog: pytest.LogCaptureFixture) -> None:

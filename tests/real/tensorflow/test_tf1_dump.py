@@ -246,4 +246,4 @@ def test_a_block_that_dumps_nothing_is_reported(tf1_dump: Any, settings: str, ca
 
         with caplog.at_level(logging.WARNING, "tf1_dump"), tf1_dump.capture(tf.ConfigProto(), settings):
             run_network(tf.ConfigProto())
-    assert "the session must be made in the block, from the captured configuration" in caplog.text
+    assert "create the session inside the block, from the captured configuration" in caplog.text

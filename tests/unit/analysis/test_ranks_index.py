@@ -435,7 +435,7 @@ def test_the_verb_tells_of_lost_records(
         [index] = side.glob(f"worldsize{RANKS}_global_rank2/**/{INDEX}")
         index.write_bytes(b"".join(index.read_bytes().splitlines(keepends=True)[:-2]))
     left = 2 * OPERATORS - 2
-    reason = f"{left} of the {left + 2} records that were written are there: files are missing or cut off"
+    reason = f"only {left} of the {left + 2} written records are left: files are missing or cut off"
     code, out, err = verb(capsys, actual, reference, *executor)
     assert (code, out) == (3, f"equal: {2 * OPERATORS * RANKS - 2} records of {RANKS} ranks\n")
     runs = [str(next(side.glob("*_global_rank2/*"))) for side in (actual, reference)]
@@ -473,7 +473,7 @@ def test_all_records_of_a_rank_are_lost(tmp_path: Path, capsys: pytest.CaptureFi
     next(actual.glob(f"worldsize{RANKS}_global_rank1/**/{INDEX}")).unlink()
     code, out, err = verb(capsys, actual, reference)
     assert (code, out.partition(":")[0]) == (1, "structure")
-    assert f"0 of the {2 * OPERATORS} records that were written are there" in err
+    assert f"only 0 of the {2 * OPERATORS} written records are left" in err
     [lost] = compare_indexes(actual, reference).lost
     assert (lost.found, lost.written) == (0, 2 * OPERATORS)
 

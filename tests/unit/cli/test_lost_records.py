@@ -35,7 +35,7 @@ def emptied(tmp_path: Path) -> tuple[Path, str]:
     for pattern in ("index.jsonl", "*.safetensors"):
         for file in path.rglob(pattern):
             file.unlink()
-    return path, f"0 of the {count} records that were written are there: files are missing or cut off"
+    return path, f"only 0 of the {count} written records are left: files are missing or cut off"
 
 
 @pytest.mark.parametrize("verb", ["ls", "show", "stats", "replay"])
@@ -125,4 +125,4 @@ def test_a_limit_that_ends_the_reading_looks_for_no_lost_records(
     left = len(lines) - 2
     for limit, code in ((1, Exit.OK), (left, Exit.UNREADABLE), (0, Exit.UNREADABLE)):
         assert main(["show", str(whole), "--limit", str(limit)]) == code
-        assert (f"{left} of the {len(lines)} records" in capsys.readouterr().err) is (code is not Exit.OK)
+        assert (f"{left} of the {len(lines)} written records" in capsys.readouterr().err) is (code is not Exit.OK)

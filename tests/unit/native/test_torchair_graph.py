@@ -240,7 +240,7 @@ def test_the_first_node_of_a_line_always_has_it(tmp_path_factory, nodes):
 def test_other_files_are_refused(tmp_path, text):
     path = tmp_path / NAME.format(1, 0)
     path.write_text(text)
-    with pytest.raises(CorruptDump, match="no graph of torchair"):
+    with pytest.raises(CorruptDump, match="not a graph file of torchair"):
         list(read_torchair_graph(path))
 
 
@@ -352,7 +352,7 @@ def test_ops_tells_a_file_that_is_no_graph(tmp_path, capsys):
     path = tmp_path / "train.py"
     path.write_text("print()\n")
     assert main(["ops", str(path)]) == 3
-    assert "no graph of torchair" in capsys.readouterr().err
+    assert "not a graph file of torchair" in capsys.readouterr().err
 
 
 # Records.

@@ -51,8 +51,8 @@ LYING = {
     "a truncated tensor": (WHOLE[:-1], "it is truncated"),
     "bytes behind the last tensor": (WHOLE + b"x", "belongs to no tensor"),
     "overlapping tensors": (content({"a": entry("F32", [2], 0, 8), "b": entry("F32", [2], 4, 12)}, 12), "'b' overlaps"),
-    "a gap": (content({"a": entry("F32", [1], 4, 8)}, 8), "expected the first one at 0"),
-    "an end before the begin": (content({"a": entry("F32", [0], 8, 0)}, 8), "expected the first one at 0"),
+    "a gap": (content({"a": entry("F32", [1], 4, 8)}, 8), "expected them to begin at 0"),
+    "an end before the begin": (content({"a": entry("F32", [0], 8, 0)}, 8), "expected them to begin at 0"),
     "a negative size": (content({"a": entry("F32", [-1], 0, 4)}, 4), "its header is damaged"),
     "a size beyond any memory": (content({"a": entry("F32", [1 << 62, 1 << 62], 0, 4)}, 4), "for its shape"),
     "another size than its shape": (content({"a": entry("F32", [2], 0, 4)}, 4), "'a' needs 8 bytes for its shape"),
@@ -125,7 +125,7 @@ def test_an_index_without_a_map_is_a_typed_error(weight_map: object, tmp_path: P
 def test_a_missing_shard_and_a_missing_weight_are_named(tmp_path: Path) -> None:
     with pytest.raises(DumpNotFound, match=r"three\.safetensors"):
         open_weights(shards(tmp_path / "first", {"a": "three.safetensors"}))
-    with pytest.raises(CorruptDump, match=r"puts 'c' into one\.safetensors, which lacks it"):
+    with pytest.raises(CorruptDump, match=r"'c' is in one\.safetensors, which lacks it"):
         open_weights(shards(tmp_path / "second", {"c": "one.safetensors"}))
 
 

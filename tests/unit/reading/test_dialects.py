@@ -124,7 +124,7 @@ def test_a_file_that_it_fails_to_read_is_a_record_with_an_error(probe: Path, fau
     assert [record.op_name for record in dump if record.error is None][:1] == ["Add_1"]
     errors = [record for record in dump.select("fc") if record.error is not None]
     assert [record.op_name for record in errors] == ["fc"]
-    with pytest.raises(ReadError, match=r"probe_0_MatMul_fc\.json: the dialect probe could not read it"):
+    with pytest.raises(ReadError, match=r"probe_0_MatMul_fc\.json: the dialect probe could not read this file"):
         errors[0].numpy()
 
 
@@ -134,7 +134,7 @@ def test_values_that_it_fails_to_read_are_a_typed_error(
 ) -> None:
     break_dialect(probe, fault)
     [record] = ascend_dump.open(probe).select("fc")
-    with pytest.raises(ReadError, match="the dialect probe could not read it"):
+    with pytest.raises(ReadError, match="the dialect probe could not read this file"):
         record.statistics()
     assert main(["stats", str(probe)]) == Exit.UNREADABLE
     said = capsys.readouterr()

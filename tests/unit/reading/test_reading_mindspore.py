@@ -367,18 +367,18 @@ GOOD = npy(np.arange(6, dtype="f4").reshape(2, 3))
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "begin as an npy"),
+        (b"", "begin like an npy"),
         (GOOD[:40], "within its header"),
         (GOOD[:-4], "needs 24 bytes"),
-        (b"PK" + GOOD, "begin as an npy"),
-        (GOOD[:6] + b"\x09" + GOOD[7:], "begin as an npy"),
+        (b"PK" + GOOD, "begin like an npy"),
+        (GOOD[:6] + b"\x09" + GOOD[7:], "begin like an npy"),
         (GOOD[:6] + b"\x02\x00\xff\xff\xff\x7f" + GOOD[12:], "claims"),
         (GOOD.replace(b"<f4", b"|O8"), "type"),
         (GOOD.replace(b"'<f4'", b"[1,2]"), "type"),
-        (GOOD.replace(b"(2, 3)", b"(-2,3)"), "no shape"),
-        (GOOD.replace(b"(2, 3)", b"'abc' "), "no shape"),
-        (GOOD.replace(b"'descr'", b"'dexxr'"), "not that of an npy"),
-        (GOOD.replace(b"{'descr'", b"f('descr'"), "not that of an npy"),
+        (GOOD.replace(b"(2, 3)", b"(-2,3)"), "expected a tuple of lengths"),
+        (GOOD.replace(b"(2, 3)", b"'abc' "), "expected a tuple of lengths"),
+        (GOOD.replace(b"'descr'", b"'dexxr'"), "not valid for an npy"),
+        (GOOD.replace(b"{'descr'", b"f('descr'"), "not valid for an npy"),
     ],
 )
 def test_a_broken_file_is_one_unreadable_record(data, reason, tmp_path):

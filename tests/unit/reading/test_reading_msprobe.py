@@ -129,7 +129,7 @@ def test_a_tensor_whose_file_was_not_copied_is_told_when_it_is_read(real: Path) 
     dump = ascend_dump.open(real / "ranks2_tensor_L1")
     [record] = dump.select(STEM, rank=0, io="output")
     assert record.statistics().max is not None
-    with pytest.raises(ReadError, match="which is missing") as caught:
+    with pytest.raises(ReadError, match="named in the index, but missing") as caught:
         record.numpy()
     assert "copy dump_tensor_data" in str(caught.value)
 

@@ -75,7 +75,7 @@ def test_values_that_are_no_tensors_are_listed(tmp_path: Path) -> None:
     assert found["list", "2"].shape == (2,)
     assert found["list", "1"].attrs["value"] == 5
     assert found["dict", "b"].numpy().shape == (2,)
-    with pytest.raises(NotSupported, match="no tensor but NoneType"):
+    with pytest.raises(NotSupported, match="not a tensor but NoneType"):
         found["dict", "a"].numpy()
     with pytest.raises(NotSupported, match=r"torch\.device"):
         found["object", ""].numpy()
@@ -198,7 +198,7 @@ def test_a_short_pickle_that_says_very_much_is_an_error(tmp_path: Path) -> None:
         inner = [inner] * 50
     with_pickle(path, pickle.dumps({"value": inner}, protocol=2))
     *_, last = ascend_dump.open(tmp_path)
-    assert "more values than a dump of tensors has" in str(last.error)
+    assert "more than 100000 values" in str(last.error)
 
 
 @given(data=st.binary(max_size=200) | st.lists(st.sampled_from(pickle.dumps({"a": [1, (2, "b")]}, 2))).map(bytes))

@@ -1,4 +1,4 @@
-"""Read values of an expected type from a JSON object with values of any type."""
+"""Read values of an expected type from a JSON object whose values may have any type."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["encode", "items_of", "objects_of", "text_of", "texts_of"]
 
 
 def text_of(holder: Mapping[str, Any], key: str, default: str = "") -> str:
-    """Return the text at `key`, as adump reads it: the default if it is absent, empty or of another type."""
+    """Return the text at `key`; the default if it is absent, empty or of another type, as in adump."""
     value = holder.get(key)
     return value if isinstance(value, str) and value else default
 
@@ -34,5 +34,5 @@ def items_of(dump: Mapping[str, Any]) -> list[tuple[int, dict[str, Any]]]:
 
 
 def encode(text: str) -> bytes:
-    """Return the bytes of a text, as CANN counts them and passes them to the system; works for any Python text."""
+    """Return the UTF-8 bytes of a text, whose number CANN limits. Never fails, even for unpaired surrogates."""
     return text.encode("utf-8", "surrogatepass")

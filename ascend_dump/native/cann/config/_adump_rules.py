@@ -1,4 +1,4 @@
-"""Rules for dump configurations that adump refuses, in the order of its checks.
+"""Rules for dump configurations that adump, CANN's dump service, refuses. They have the order of its checks.
 
 Sources: adump `dump_config_converter` (checks), `adump_error_manager` (reasons).
 """
@@ -180,6 +180,7 @@ def _steps(subject: AdumpSubject) -> Iterator[Hit]:
 
 
 def _why_no_range(pieces: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield (reason, hint) if a step, or the two ends of a range of steps, are invalid."""
     if len(pieces) > 2:
         yield "The value has invalid format, expected format: 5-10", "write a range as 5-10"
     elif not all(piece.isascii() and piece.isdigit() for piece in pieces):
@@ -191,7 +192,7 @@ def _why_no_range(pieces: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _strtol(digits: str) -> int:
-    # A number of twenty digits exceeds the limit already; to convert more digits would only cost time.
+    # Twenty digits exceed the limit already. Converting more digits would only take time.
     return min(int(digits.lstrip("0")[:20] or "0"), _LONG_MAX)
 
 

@@ -1,6 +1,7 @@
-"""The subjects of adump's rules, the decorator that defines a rule, and its hits.
+"""The values that adump's rules check (subjects), the decorator that defines a rule, and the findings (hits).
 
-A hit has adump's own code and the arguments of adump's message; `adump.AdumpFailure` builds the message from them.
+adump is CANN's dump service. A hit has adump's own error code and the arguments of adump's message, from which
+`adump.AdumpFailure` builds the message.
 """
 
 from __future__ import annotations
@@ -30,16 +31,19 @@ __all__ = [
 
 _SOURCE = "adump dump_config_converter"
 TYPE_HINTS = {"string": "write a text in double quotes", "array": "write a list in [ ]", "object": "write { }"}
-#: A reason of adump, and the remedy.
+#: Pairs of a reason in adump's words, and our hint.
 EMPTY = ("The configuration item value is empty", "give a value or remove the key")
 NOT_FOUND = ("The configuration item is not found", "add it")
 
 
 class AdumpSubject(NamedTuple):
-    """The value of `dump`, and values that the checks of several keys need.
+    """The value of the key `dump`, and values in it that several checks need.
 
-    given: the value, of any type. dump: the value if it is an object, otherwise an empty object. debug: overflow
-    detection is on. cwd: the directory for relative paths. planned: a directory that need not exist yet.
+    given    the value, of any type
+    dump     the value if it is an object, otherwise an empty object
+    debug    True if overflow detection is on
+    cwd      the directory to which relative paths are relative
+    planned  a path that will be created before the dump; it need not exist yet
     """
 
     given: Any
@@ -61,18 +65,18 @@ class AdumpSubject(NamedTuple):
 
     @property
     def has_path(self) -> bool:
-        """Return True if adump checks the path; for exception scenes it uses another path."""
+        """True if adump checks `dump_path`. It does not check it for exception scenes, which use another path."""
         return bool(self.dump) and self.scene not in EXCEPTION_SCENES
 
     @property
     def path(self) -> str:
-        """The path; empty if adump does not check it, or if it is no text or is too long."""
+        """The value of `dump_path`; "" if adump does not check it, or if it is not a text or is too long."""
         path = text_of(self.dump, "dump_path") if self.has_path else ""
         return path if len(encode(path)) <= MAX_PATH_BYTES else ""
 
     @property
     def selects(self) -> bool:
-        """Return True if adump checks steps, models and operators."""
+        """True if adump checks the keys that select steps, models and operators."""
         return self.has_path and not self.debug
 
 
@@ -116,13 +120,14 @@ def refusal(
     passes: Example,
     code: str = "AD110",
 ) -> Callable[[Callable[[Any], Iterable[Hit]]], Callable[[Any], Iterable[Hit]]]:
-    """Add the decorated function to a table of adump's rules. With a code other than AD110 it is a warning."""
+    """Return a decorator that adds a rule to a table of adump's rules. With a code other than AD110 the rule warns."""
     severity = "error" if code == "AD110" else "warning"
     where = f"dump.{where}" if where else "dump"
     return table.rule(f"adump-{id}", code, about, _SOURCE, severity=severity, where=where, trips=trips, passes=passes)
 
 
-# adump's messages: EP0001 names an item, EP0003 an item and its value, EP0005 two items.
+# The functions below create hits for adump's messages: EP0001 names an item, EP0003 an item and its value, EP0005 two
+# items.
 
 
 def wrong_type(item: str, kind: str, prefix: str = "dump.") -> Hit:

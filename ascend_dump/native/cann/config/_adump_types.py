@@ -1,4 +1,4 @@
-"""adump's first checks of a dump configuration: the types of the values, and the values of keys that allow only a few.
+"""adump's first checks of a dump configuration: the types of all values, and keys that allow only certain values.
 
 Sources: adump `dump_config_converter` (order), `adump_error_manager` (reasons).
 """

@@ -1,4 +1,4 @@
-"""Dump paths as adump and GE read them: an address of another host, or a directory of this one."""
+"""Interpret dump paths like adump and GE: a directory of this machine, or the address of another machine and a path."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ def is_ip_path(path: str) -> bool:
 
 
 def has_plain_characters(path: str) -> bool:
-    """Return True if a path has only the characters that GE accepts, and adump in a path after an address."""
+    """Return True if a path has only characters that GE accepts. adump requires them in a path after an address."""
     return _WHITELIST.fullmatch(encode(path)) is not None
 
 
 def place_of(path: str, cwd: str, planned: str) -> bytes:
-    """Return the directory to check for `path`: that path, or, for the planned directory, its nearest existing
-    parent."""
-    # A C string ends at its first NUL.
+    """Return the directory in which `path` is checked: `path` itself.
+
+    If `path` is the planned directory, return its nearest existing parent, because it is not created yet.
+    """
+    # CANN reads a C string, which ends at its first zero byte.
     encoded = os.path.join(encode(cwd), encode(path).split(b"\0", 1)[0])
     if path and path == planned:
         while not os.path.isdir(encoded) and encoded != os.path.dirname(encoded):

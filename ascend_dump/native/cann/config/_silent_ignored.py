@@ -1,4 +1,4 @@
-"""Parts of a configuration that CANN ignores; other parts have an effect."""
+"""Rules for parts of a configuration that CANN ignores, while the dump works otherwise."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _exception_ignores(subject: AclSubject) -> Iterator[Hit]:
     passes=dumping(dump_op_switch="on", dump_list=[{"model_name": "m", "layer": ["a"]}]),
 )
 def _item_dropped(subject: AclSubject) -> Iterator[Hit]:
-    # With dump_op_switch off adump refuses these items, which another rule reports as an error.
+    # If dump_op_switch is off, adump refuses these items, and another rule reports that.
     if not subject.selects or text_of(subject.dump, "dump_op_switch") != "on":
         return
     dropped = dropped_items(subject.dump)
@@ -163,13 +163,13 @@ def _item_replaced(subject: AclSubject) -> Iterator[Hit]:
 
 
 def _loses(item: Mapping[str, Any], winner: Mapping[str, Any], key: str) -> bool:
-    """Return True if the item selects something under `key` that its replacement does not select."""
+    """Return True if an item selects something with `key` that its replacement `winner` does not select."""
     later, earlier = winner.get(key) or [], item.get(key) or []
-    # What is no list selects nothing.
+    # Values other than lists select nothing.
     if not isinstance(later, list) or not isinstance(earlier, list) or not later:
         return False
     if key == "layer" and not earlier:
-        return True  # no layer asks for every operator
+        return True  # without layers the item selects every operator
     return any(entry not in later for entry in earlier)
 
 
@@ -300,7 +300,7 @@ def _watcher_nodes_unused(subject: AclSubject) -> Iterator[Hit]:
 
 
 def _effective_items(subject: AclSubject) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """Yield the items of `dump_list` that GE uses: index, model name and item."""
+    """Yield (index, model name, item) for the items of `dump_list` that GE does not drop."""
     dropped = {index for index, _ in dropped_items(subject.dump)}
     for index, item in items_of(subject.dump) if subject.selects else ():
         if index not in dropped:

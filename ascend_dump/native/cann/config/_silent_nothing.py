@@ -1,4 +1,4 @@
-"""Settings that dump nothing at all, or no model."""
+"""Rules for settings with which CANN dumps nothing at all, or no model."""
 
 from __future__ import annotations
 

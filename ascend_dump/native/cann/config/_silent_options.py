@@ -1,4 +1,4 @@
-"""GE session options that are accepted and ignored."""
+"""Rules for GE session options that are accepted and ignored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RULES = RuleTable(GeSubject.of_example)
 
 _NEEDS_ENABLE = (DUMP_STEP, DUMP_MODE, DUMP_DATA, DUMP_LAYER)
 _NO_NAME = re.compile(r"[*?,;|]|\[[^\[\n]*\]|^re:")
-#: Prefixes of the SoC names of A2 and A3, which detect AI Core overflow only.
+#: Prefixes of the SoC names of the devices A2 and A3, which detect only AI Core overflow.
 _ONE_DEBUG_MODE = ("Ascend910B", "Ascend910_93")
 
 

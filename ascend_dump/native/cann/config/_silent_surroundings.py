@@ -1,4 +1,4 @@
-"""Settings that depend on the environment, the disk, the graph or the streams of the device."""
+"""Rules for settings that have no effect because of the environment, the disk, the graph or the device's streams."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RULES = RuleTable(AclSubject.of_example)
 _MEBIBYTE = 1 << 20
 
 _DATA = "Data"
-#: Data types for which the device computes statistics; in rows of other types they are blank.
+#: Data types for which the device computes statistics. In rows of other types the statistics are blank.
 _WITH_STATISTICS = frozenset(
     (
         *("float64", "float32", "float16", "bfloat16", "bool"),
@@ -483,7 +483,7 @@ def _every_step(subject: AclSubject) -> Iterator[Hit]:
 )
 def _relative_path(subject: AclSubject) -> Iterator[Hit]:
     path = text_of(subject.dump, "dump_path")
-    # adump refuses names of a home directory.
+    # Paths that begin with ~ or $ are left out, because adump refuses them.
     if path and path[0] not in "/$~" and not is_ip_path(path) and subject.asks:
         yield Hit(
             "dump.dump_path",
@@ -493,7 +493,7 @@ def _relative_path(subject: AclSubject) -> Iterator[Hit]:
 
 
 def _selected_names(subject: AclSubject) -> Iterator[tuple[str, str, str]]:
-    """Yield key path, key and name of each operator in `layer` and `watcher_nodes`."""
+    """Yield (path of the key, key, operator's name) for each name in `layer` and `watcher_nodes`."""
     for index, item in items_of(subject.dump) if subject.selects else ():
         for key in ("layer", "watcher_nodes"):
             for position, name in enumerate(texts_of(item, key)):

@@ -1,4 +1,4 @@
-"""The subjects of the rules of CANN's two languages: a dump JSON with its verdicts, and session options."""
+"""The values that the rules check (subjects): a dump JSON with the verdicts on it, and GE's session options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ascend_dump.native.rules import Example
 
 __all__ = ["GRAPH", "AclSubject", "GeSubject", "situation_of_example"]
 
-#: The operators of a graph, as facts of an example.
+#: The operators of a graph, for the examples of rules.
 GRAPH = (
     {"name": "x", "type": "Data"},
     {"name": "conv", "type": "Conv2D", "original_names": ["conv1", "relu1"]},
@@ -28,9 +28,10 @@ GRAPH = (
 
 
 class AclSubject(NamedTuple):
-    """A configuration with the verdicts of adump and GE on it.
+    """A dump JSON with the verdicts of adump and GE on it.
 
-    dump: its object `dump`, or an empty object. nodes: the known operators by each of their names.
+    dump   its object `dump`, or an empty object
+    nodes  the operators of the graph by each of their names, before and after fusion; empty if they are unknown
     """
 
     parsed: Parsed
@@ -75,17 +76,17 @@ class AclSubject(NamedTuple):
 
     @property
     def asks(self) -> bool:
-        """Return True if a dump is asked for, even if the configuration is refused for something else."""
+        """True if the configuration requests a dump, even if it is refused for another reason."""
         return adump.needs_dump(self.dump)
 
     @property
     def selects(self) -> bool:
-        """Return True if `dump_list` selects the dump."""
+        """True if `dump_list` selects what is dumped, which is not so for overflow and exception dumps."""
         return not self.overflow and not self.exception
 
 
 class GeSubject(NamedTuple):
-    """GE session options and their environment. given: as the user wrote them; options: those with a text as value."""
+    """GE session options. given: all options that the user wrote; options: only those whose value is a text."""
 
     given: Mapping[str, Any]
     options: Mapping[str, str]
@@ -110,7 +111,7 @@ class GeSubject(NamedTuple):
 
 
 def situation_of_example(example: Example) -> Situation:
-    """Return the facts of an example; each operator is an object with the fields of `Node`."""
+    """Return the situation of an example. In its facts, each operator is a dictionary with fields of `Node`."""
     facts = dict(example.facts)
     operators = facts.pop("operators", None)
     if operators is not None:

@@ -1,4 +1,4 @@
-"""adump's verdict on a dump configuration, and the settings of its dump service.
+"""Judge a dump configuration like adump, CANN's dump service, and find the settings that adump derives from it.
 
 Source: adump `dump_config_converter` (order of checks, conversion), and the error manager's table (messages of EP0001
 to EP0005). adump and `judge` stop at the first error; `failures` continues, so that the user sees all errors.
@@ -32,7 +32,7 @@ _MESSAGES = {
 
 
 class AdumpFailure(NamedTuple):
-    """An error that adump reports. `final` is False if adump continues after it."""
+    """An error that adump reports. final: False if adump only reports the error and then continues."""
 
     code: str
     args: Mapping[str, str]
@@ -44,7 +44,7 @@ class AdumpFailure(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """The settings of adump's own dump service when a dump is needed."""
+    """The settings of adump's dump service for a configuration that requests a dump."""
 
     path: str
     mode: str
@@ -57,9 +57,11 @@ class Settings(NamedTuple):
 class Verdict(NamedTuple):
     """adump's answer to a configuration.
 
-    acl_error: return code of aclInit or aclmdlSetDump. dump_type: 1 operator, 2 exception,
-    3 arguments of an exception, 4 overflow, 5 detailed exception; 0 if no dump is needed.
-    kernel_path, kernel_data: directory and kind of data that kernels print, set even if no dump is needed.
+    acl_error    return code of aclInit or aclmdlSetDump
+    need_dump    True if the configuration requests a dump
+    dump_type    1 operator, 2 exception, 3 brief exception (arguments only), 4 overflow, 5 detailed exception; 0 if no
+                 dump is requested
+    kernel_path, kernel_data  directory and kinds of the data that kernels print; set even if no dump is requested
     """
 
     accepted: bool
@@ -85,8 +87,8 @@ def failures(subject: AdumpSubject) -> Iterator[AdumpFailure]:
 def judge(config: Any, *, env: Optional[Mapping[str, str]] = None, cwd: str = "", planned: str = "") -> Verdict:
     """Judge a parsed configuration.
 
-    env: the environment; its variables can change the path of an exception dump. cwd: the directory for relative
-    paths. planned: a directory that need not exist yet, see `Situation`.
+    env: the environment; its variables can change the path of an exception dump. cwd: the directory to which relative
+    paths are relative. planned: a directory that need not exist yet, see `Situation`.
 
     (assumption acl.refused_file)
     """

@@ -1,7 +1,7 @@
-"""Turn a DumpRequest into CANN's dump JSON and into GE's session options.
+"""Convert a DumpRequest to CANN's dump JSON, or to GE's session options.
 
 `OPTIONS` lists the `options` of a request. A request that CANN cannot express raises an error. Settings that CANN would
-accept and ignore are built nevertheless; `check_acl_config` and `check_ge_options` report them. `path`, `ranks` and
+accept and ignore are converted nevertheless; `check_acl_config` and `check_ge_options` report them. `ranks` and
 `max_bytes` are not converted: the capture applies them.
 """
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = ["OPTIONS", "acl_config", "ge_options"]
 
-#: What `DumpRequest.options` may contain for CANN.
+#: The names that `DumpRequest.options` may contain for CANN, with their help texts.
 OPTIONS: Mapping[str, str] = MappingProxyType(
     {
         "op_switch": "True: also dump single-operator calls; 'only': dump these calls and no models",
-        "kernel_data": "what kernels print: all, or a list of printf, tensor, assert, timestamp with commas",
+        "kernel_data": "the data that kernels print: all, or a list of printf, tensor, assert, timestamp with commas",
         "exception": "for scene='exception': brief, norm, detail or lite",
         "optype_blacklist": "tensors left out by operator type: [{'name': 'Add', 'pos': ['input0']}]",
         "opname_blacklist": "tensors left out by operator name",
@@ -58,9 +58,9 @@ def acl_config(
 ) -> dict[str, Any]:
     """Build the content of an acl.json: `{"dump": {...}}`.
 
-    names: the operators of the graph, for the expansion of patterns in `layers` and `watch`; without them a pattern
-    raises NotSupported. known_options: names of options for other parts of the adapter. Raises ConfigError for an
-    unknown option or a wrong value.
+    names: the names of the graph's operators, to which patterns in `layers` and `watch` are expanded; without them a
+    pattern raises NotSupported. known_options: names of options that other parts of the adapter use. Raises
+    ConfigError for an unknown option or a wrong value.
     """
     options = _options(request, known_options)
     if request.quant:
@@ -73,14 +73,14 @@ def acl_config(
         return {"dump": dump}
     if request.scene == "overflow":
         dump["dump_debug"] = "on"
-        # adump ignores the steps but GE passes them on; the check reports it.
+        # adump ignores the steps for overflow detection, which the check reports, but GE passes them on.
         dump.update(_steps(request.steps))
         return {"dump": dump}
     operators = None if names is None else list(names)
     dump["dump_list"] = (
         _watch_list(request, operators) if request.scene == "watch" else _dump_list(request, options, operators)
     )
-    # adump refuses any other mode for the watcher, which writes outputs only.
+    # The watcher writes only outputs: adump refuses other modes.
     dump["dump_mode"] = "output" if request.scene == "watch" else request.mode
     dump["dump_level"] = request.level
     dump["dump_data"] = _data(request)
@@ -101,8 +101,8 @@ def ge_options(
 ) -> dict[str, str]:
     """Build GE's session options; arguments as for `acl_config`.
 
-    Session options dump whole operators of every model, and no single kernels. Raises NotSupported for settings that
-    only the dump JSON can express.
+    With session options whole operators of all models are dumped, never single kernels. Raises NotSupported for
+    settings that only the dump JSON can express.
     """
     options = _options(request, known_options)
     _refuse_json_only(request, options)
@@ -198,7 +198,7 @@ def _watch_list(request: DumpRequest, operators: Optional[list[str]]) -> list[di
 
 
 def _names(field: str, texts: Iterable[str], operators: Optional[list[str]]) -> list[str]:
-    """Expand patterns to exact names, because CANN has no patterns."""
+    """Return exact names: patterns are expanded to the operators of the graph, because CANN compares exact names."""
     names: list[str] = []
     for text in texts:
         if not text.startswith("re:") and not re.search(r"[*?]|\[.*\]", text):

@@ -1,4 +1,4 @@
-"""Check an acl.json: first the file, then by adump's and GE's rules, then for settings that have no effect."""
+"""Check an acl.json: first the file itself, then the rules of adump and GE, then settings that have no effect."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_acl_config(source: Source, *, all: bool = False, situation: Optional[S
     """Return the problems of a dump configuration: settings that CANN refuses, or accepts and ignores.
 
     source: a path, the file's text (bytes, or a str that begins with `{` or has several lines), or the decoded value.
-    all: also list errors after the first one; adump stops there.
+    all: return all errors; otherwise only the first one, at which adump stops.
     situation: facts about the process that will dump; by default the environment of this process.
     Problems are sorted by severity: error, silent (accepted and ignored), warning.
     """

@@ -1,6 +1,6 @@
-"""GE's verdict on the dump JSON: the dump of models that it turns on, or the reason for none.
+"""Judge a dump JSON like GE, CANN's graph engine: find the operators that it selects, or the reason why it refuses.
 
-After its own checks adump passes the text to GE and ignores GE's answer. So if only GE refuses a configuration, acl
+After its own checks adump passes the JSON to GE and ignores GE's answer. So if only GE refuses a configuration, acl
 reports success and no model is dumped. Sources: GE `dump_callback` (validation, parsing), `dump_manager` (settings,
 E10001, E10056) and `dump_properties` (selection of operators and models).
 """
@@ -18,26 +18,32 @@ from ascend_dump.native.cann.config.keys import BLACKLISTS, EXCEPTION_SCENES
 
 __all__ = ["POSITION", "Blacklist", "GeSettings", "GeVerdict", "dropped_items", "judge"]
 
-#: A position in a blacklist that GE understands; it ignores all others.
+#: The form of positions in a blacklist; GE ignores all others.
 POSITION = re.compile(r"(input|output)([0-9]+)")
 
 _COLLECT_PATHS = ("NPU_COLLECT_PATH_EXE", "NPU_COLLECT_PATH")
 
 
 class Blacklist(NamedTuple):
-    """The indices of inputs and outputs that are not dumped of an operator type or of a named operator."""
+    """The indices of inputs and outputs that a blacklist excludes for an operator type, or for a named operator."""
 
     inputs: frozenset[int] = frozenset()
     outputs: frozenset[int] = frozenset()
 
 
 class GeSettings(NamedTuple):
-    """GE's selection.
+    """The settings that GE reads from a dump JSON.
 
-    status: the normal dump of models is on. debug: overflow detection is on. every: all operators of all models are
-    dumped. unnamed: the operators that the item without a model name selects in every model (empty: all); None if there
-    is no such item. models: the selected operators by model name (empty: all). types, names: blacklists by model name
-    ("" for the item without one). ranges: begin and end of operator ranges by model name.
+    status     True if the normal dump of models, or an exception dump, is on
+    debug      True if overflow detection is on
+    exception  the exception scene, or ""
+    every      True if all operators of all models are dumped
+    unnamed    the operators that the item without a model name selects in every model (empty: all); None if there is no
+               such item
+    models     the selected operators by model name (empty: all)
+    watched    the watched operators
+    types, names  blacklists by operator type and by operator name, for each model name ("": item without a model name)
+    ranges     (begin, end) pairs of operator ranges, for each model name
     """
 
     status: bool
@@ -57,8 +63,10 @@ class GeSettings(NamedTuple):
     ranges: Mapping[str, tuple[tuple[str, str], ...]] = {}
 
     def wants(self, op_name: str, model: str, om_name: str = "") -> bool:
-        """Return True if the normal dump selects this operator, in GE's order of matching; ranges are not
-        considered."""
+        """Return True if the normal dump selects this operator. Ranges of operators are not evaluated.
+
+        model: the name of the model. om_name: the name in its file, which is compared first
+        """
         if not self.status:
             return False
         if self.every:
@@ -73,10 +81,12 @@ class GeSettings(NamedTuple):
 
 
 class GeVerdict(NamedTuple):
-    """GE's answer. `asked` is False if adump does not ask GE.
+    """GE's answer to a dump JSON.
 
-    rule: the id of the rule in `silent` that explains a refusal. error: the code in GE's log; the caller of acl does
-    not see it. where: the path of the key that GE refuses.
+    asked  False if adump does not pass the JSON to GE
+    rule   for a refusal: the id of the rule in `silent` that explains it
+    error  for a refusal: the code in GE's log, which the caller of acl does not see
+    where  for a refusal: the path of the refused key
     """
 
     asked: bool
@@ -109,8 +119,10 @@ def judge(config: Any, verdict: Verdict, *, env: Optional[Mapping[str, str]] = N
 
 
 def dropped_items(dump: Mapping[str, Any]) -> list[tuple[int, str]]:
-    """Return the items of `dump_list` that GE ignores with a warning in its log: index, and the key that is the
-    reason."""
+    """Return (index, key) for the items of `dump_list` that GE ignores, with a warning in its log.
+
+    The item's value of the key is empty, which is the reason.
+    """
     dropped = []
     for index, item in items_of(dump):
         if item.get("model_name") == "":
@@ -144,11 +156,14 @@ def _settings(dump: Mapping[str, Any], env: Mapping[str, str]) -> GeSettings:
 
 
 def _select(settings: GeSettings, dump: Mapping[str, Any]) -> GeSettings:
-    """Add the selected operators of each model; a later item replaces an earlier one of the same model name."""
+    """Return the settings with the selected operators of each model.
+
+    If several items have the same model name, the last one replaces the others.
+    """
     dropped = {index for index, _ in dropped_items(dump)}
     items = [item for index, item in items_of(dump) if index not in dropped]
     if dump.get("dump_list") == []:
-        # An empty list has the effect of one item without keys, which selects everything.
+        # GE treats an empty list like a list with one item without keys, which selects everything.
         items = [{}]
     layers: dict[str, frozenset[str]] = {}
     watched: frozenset[str] = frozenset()

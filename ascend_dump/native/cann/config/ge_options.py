@@ -1,4 +1,4 @@
-"""GE session options that control a dump (`ge.exec.*`): values that GE refuses or ignores.
+"""Check GE's session options that control a dump (`ge.exec.*`): find values that GE refuses or ignores.
 
 Sources: GE `dump_properties` (InitByOptions, CheckDumpStep, SetDumpDebugOptions: values, order, E10001 and E10058) and
 mmpa (a link is not followed to a directory). The table `silent.SILENT_OPTIONS` lists values that GE ignores.
@@ -34,7 +34,7 @@ _INT32_MAX = 2**31 - 1
 _MODES = ("input", "output", "all")
 _DEBUG_MODES = ("aicore_overflow", "atomic_overflow", "all")
 
-#: What GE refuses, in the order of its checks.
+#: Rules for values that GE refuses, in the order of its checks.
 REFUSED_OPTIONS = RuleTable(GeSubject.of_example)
 
 

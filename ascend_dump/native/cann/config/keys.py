@@ -48,7 +48,13 @@ class Kind:
 
 
 class Key(NamedTuple):
-    """A key: its JSON type, the values that adump accepts (empty: any), and its default."""
+    """A key of the dump JSON.
+
+    kind     its JSON type, one of `Kind`
+    allowed  the values that adump accepts; empty: any value
+    default  the value that adump uses if the key is missing
+    about    a help text
+    """
 
     name: str
     kind: str
@@ -57,7 +63,7 @@ class Key(NamedTuple):
     about: str = ""
 
 
-#: adump's internal dump type of each exception scene. The scene "watcher" is absent: it is an ordinary operator dump.
+#: adump's dump type (`Verdict.dump_type`) of each exception scene. The scene "watcher" is an ordinary operator dump.
 SCENE_TYPES: Mapping[str, int] = MappingProxyType(
     {"lite_exception": 3, "aic_err_brief_dump": 3, "aic_err_norm_dump": 2, "aic_err_detail_dump": 5}
 )
@@ -118,7 +124,7 @@ ITEM: Mapping[str, Key] = MappingProxyType(
 BLACKLIST_ENTRY = ("name", "pos")
 RANGE_ENTRY = ("begin", "end")
 
-#: GE's session options, and the values of each.
+#: The names of GE's session options; `GE_OPTIONS` has help texts about their values.
 ENABLE_DUMP, ENABLE_DEBUG = "ge.exec.enableDump", "ge.exec.enableDumpDebug"
 DUMP_PATH, DUMP_STEP, DUMP_MODE = "ge.exec.dumpPath", "ge.exec.dumpStep", "ge.exec.dumpMode"
 DUMP_DATA, DUMP_LAYER, DEBUG_MODE = "ge.exec.dumpData", "ge.exec.dumpLayer", "ge.exec.dumpDebugMode"

@@ -1,4 +1,4 @@
-"""CANN's two languages: the dump JSON (acl.json), and GE's session options."""
+"""The two configuration languages of CANN: the dump JSON (acl.json), and GE's session options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["LANGUAGES", "AclLanguage", "GeLanguage"]
 
 
 class AclLanguage(ConfigLanguage):
-    """The object `dump` of an acl.json."""
+    """The dump JSON: an acl.json with the object `dump`."""
 
     name = "acl"
     shared = True
@@ -38,7 +38,7 @@ class AclLanguage(ConfigLanguage):
 
 
 class GeLanguage(ConfigLanguage):
-    """Session options, `ge.exec.*`, as one JSON object."""
+    """GE's session options (`ge.exec.*`), as one JSON object."""
 
     name = "ge"
 

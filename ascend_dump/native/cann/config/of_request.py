@@ -1,4 +1,4 @@
-"""Check the dump JSON that is built from a request, and write it to a file."""
+"""Check the dump JSON of a capture, and write it to a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ __all__ = ["problems_of_config", "save_config"]
 
 
 def problems_of_config(config: dict[str, Any], planned: Path, situation: Situation) -> list[Problem]:
-    """Return the problems of a capture's dump JSON. planned: its dump path, created before CANN reads the JSON."""
+    """Return the problems of a capture's dump JSON.
+
+    planned: its dump path, which need not exist yet, because the capture creates it before CANN reads the JSON
+    """
     return check_acl_config(json.dumps(config).encode(), situation=situation._replace(planned=os.fspath(planned)))
 
 

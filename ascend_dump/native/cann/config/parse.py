@@ -1,8 +1,8 @@
-"""Read an acl.json as CANN does, before its content is checked.
+"""Read and parse an acl.json like CANN, with the same limits and errors.
 
 Sources: acl `json_parser` (limits of the file, nesting counted in the undecoded text, error codes) and nlohmann::json's
-strict parser (no comments, UTF-8 only, a byte-order mark is skipped, of equal keys the last one is used, numbers must
-fit into a double, escapes must form whole characters).
+strict parser (no comments; UTF-8 only; a byte-order mark is skipped; if a key is repeated, its last value is used;
+numbers must fit into a double; escapes must form whole characters).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ MAX_BYTES = 10 * 1024 * 1024
 MAX_DEPTH = 10
 
 _BOM = b"\xef\xbb\xbf"
-#: In valid JSON every backslash starts an escape, so no tokeniser is needed.
+#: An escape in a JSON text. In valid JSON every backslash starts an escape, so the text need not be split into tokens.
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
 
 
 class JsonRefusal(NamedTuple):
-    """A refusal of acl: its return code, the error manager's code, the reason."""
+    """A refusal of acl: its return code, the error manager's code ("" if it reports none), and the reason."""
 
     acl_error: int
     native: str
@@ -38,9 +38,12 @@ class JsonRefusal(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """A configuration: the JSON value and the paths of repeated keys, or the refusal of acl.
+    """A parsed configuration.
 
-    empty: the file has zero bytes; acl accepts it and configures nothing.
+    value       the JSON value
+    duplicates  the paths of repeated keys
+    empty       True if the file has zero bytes: acl accepts it and configures nothing
+    refusal     acl's refusal; None if acl accepts the file
     """
 
     value: Any = None
@@ -50,13 +53,13 @@ class Parsed(NamedTuple):
 
 
 class _Repeated(dict[str, Any]):
-    """An object with a repeated key in its text."""
+    """A JSON object whose text has a key several times."""
 
     keys_given_twice: tuple[str, ...] = ()
 
 
 def read_source(source: Source) -> Parsed:
-    """Read a configuration from a path or from a text, or accept its decoded value."""
+    """Read a configuration from a path, from a text, or from its decoded value."""
     if isinstance(source, Mapping):
         return Parsed(dict(source))
     if isinstance(source, bytes) or (isinstance(source, str) and _is_text(source)):
@@ -91,7 +94,7 @@ def parse_text(text: Union[str, bytes]) -> Parsed:
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     if not data:
         return Parsed(empty=True)
-    # acl's count of the nesting and nlohmann's lexer both end at a NUL byte.
+    # Both acl, which counts the nesting, and nlohmann's parser stop at a zero byte.
     data = data.split(b"\0", 1)[0]
     objects, arrays = _depths(data)
     if max(objects, arrays) > MAX_DEPTH:
@@ -112,7 +115,7 @@ def parse_text(text: Union[str, bytes]) -> Parsed:
     except UnicodeDecodeError as error:
         return _refused(AclError.INVALID_DUMP_CONFIG, "EP0004", f"it is not UTF-8: {error}")
     except RecursionError:
-        # Closing brackets inside strings reduce the count above.
+        # Possible in spite of the check above, because closing brackets inside strings reduce that count.
         return _refused(AclError.INVALID_DUMP_CONFIG, "EP0004", "it is nested too deep")
     except ValueError as error:
         return _refused(AclError.INVALID_DUMP_CONFIG, "EP0004", str(error))
@@ -141,7 +144,7 @@ def _depth(data: bytes, brackets: bytes) -> int:
 
 
 def _check_escapes(text: str) -> None:
-    """Raise ValueError for half a surrogate pair; Python's parser accepts it."""
+    """Raise ValueError for half a surrogate pair, which Python's JSON parser accepts."""
     high_ends = -1
     for escape in _ESCAPE.finditer(text):
         unit = int(escape[1], 16) if escape[1] else 0
@@ -164,7 +167,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _plain(value: Any, where: str, duplicates: list[str]) -> Any:
-    """Copy a value with plain objects in place of `_Repeated`; add the paths of repeated keys to `duplicates`."""
+    """Return a copy with a dict in place of each `_Repeated`, and add the paths of repeated keys to `duplicates`."""
     if isinstance(value, dict):
         if isinstance(value, _Repeated):
             duplicates.extend(_join(where, name) for name in value.keys_given_twice)
@@ -190,7 +193,8 @@ def _number(text: str) -> float:
 
 
 def _integer(text: str) -> Union[int, float]:
-    # nlohmann::json keeps a number of more than 64 bits as a double; this also avoids a slow conversion in Python.
+    # nlohmann::json converts an integer of more than 64 bits to a double. Doing the same also avoids Python's slow
+    # conversion of very long integers.
     if len(text) <= 20:
         value = int(text)
         if -(2**63) <= value < 2**64:

@@ -1,6 +1,6 @@
-"""The tables of settings that CANN accepts without effect.
+"""The rules for settings that CANN accepts although they have no effect, or another effect than they seem to have.
 
-`SILENT` is about the dump JSON, `SILENT_OPTIONS` about GE's session options.
+`SILENT` has the rules for the dump JSON, `SILENT_OPTIONS` those for GE's session options.
 """
 
 from __future__ import annotations

@@ -20,17 +20,24 @@ _CONTROL_GROUPS = re.compile(r"docker|kubepods|containerd|libpod|lxc")
 
 
 class Situation(NamedTuple):
-    """Facts about the process that will dump; None means unknown.
+    """Facts about the process that will dump. None means unknown; the others are True if the sentence is true.
 
-    env, cwd: the environment and working directory of that process. planned: a dump path that counts as existing,
-    because it is created before CANN reads the configuration. whole_run: the configuration is in force while the
-    application runs, not only for a block of it. operators: the operators of the graph, in execution
-    order. dtypes: the data types of its tensors, such as "float16". models: the names of models for selections.
-    container: the process runs in a container. captured: operators run in a captured stream (aclgraph). step_counter:
-    the model has a step counter. static_shape: the whole graph has static shapes. status_check: the model was
-    converted with overflow detection (`--status_check=1`). exception_on: an exception dump is on already. ge_options:
-    session options given besides the JSON. acl_dump: a dump is configured through acl besides the session options.
-    free_bytes: free space at the dump path; measured there if unknown. soc: the result of acl.get_soc_name.
+    env, cwd      the environment and the working directory of that process
+    planned       a dump path that is treated as existing, because it is created before CANN reads the configuration
+    whole_run     the configuration is in force while the application runs, and not only during a block of it
+    operators     the operators of the graph, in the order of execution
+    dtypes        the data types of the graph's tensors, such as "float16"
+    models        the names of the models
+    container     the process runs in a container
+    captured      operators run in a captured stream (aclgraph)
+    step_counter  the model has a step counter
+    static_shape  the whole graph has static shapes
+    status_check  the model was converted with overflow detection (`--status_check=1`)
+    exception_on  an exception dump is on already
+    ge_options    the session options that are used besides the dump JSON
+    acl_dump      a dump is configured through acl besides the session options
+    free_bytes    the free space at the dump path; measured if unknown
+    soc           the result of acl.get_soc_name; "" if unknown
     """
 
     env: Mapping[str, str] = MappingProxyType({})
@@ -53,12 +60,11 @@ class Situation(NamedTuple):
 
     @classmethod
     def here(cls) -> Situation:
-        """Return the environment and working directory of this process; all else is unknown."""
+        """Return a situation with the environment and working directory of this process; all else is unknown."""
         return cls(env=dict(os.environ), cwd=os.getcwd())
 
     def names(self) -> dict[str, list[Node]]:
-        """Return the known operators by every name that GE compares: the final name and the names from before
-        fusion."""
+        """Return the operators by each name that GE compares: their names, and the names from before fusion."""
         by_name: dict[str, list[Node]] = {}
         for node in self.operators or ():
             for name in dict.fromkeys((node.name, *node.original_names)):

@@ -1,1 +1,1 @@
-"""MindSpore's dump JSON: built, parsed and checked."""
+"""MindSpore's dump JSON: build, parse and check it."""

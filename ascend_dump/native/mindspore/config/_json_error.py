@@ -1,6 +1,6 @@
-"""The messages of MindSpore's JSON parser (nlohmann::json) about wrong syntax, as far as they are known.
+"""Create the messages that MindSpore's JSON parser (nlohmann::json) has for wrong syntax, as far as they are known.
 
-Recorded with MindSpore 2.10.0 for characters that cannot begin a JSON value, such as those of a comment.
+They were recorded with MindSpore 2.10.0, for characters that cannot begin a JSON token, such as those of a comment.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 
 __all__ = ["syntax_error"]
 
-#: The context and the expectation of nlohmann's parser, by the expectation of Python's parser.
+#: By the error of Python's parser: the context, and the rest of the message, in the words of nlohmann's parser.
 _CONTEXTS = {
     "Expecting value": ("value", ""),
     "Expecting property name enclosed in double quotes": ("object key", "; expected string literal"),
@@ -18,15 +18,18 @@ _CONTEXTS = {
     "in object": ("object", "; expected '}'"),
     "in array": ("array", "; expected ']'"),
 }
-#: nlohmann's parser shows the text from the last of these characters on.
+#: Strings and numbers: nlohmann's parser shows the text from the last of them on.
 _REMEMBERED = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*')
 _STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 _BEGINS_A_TOKEN = set('{}[]:,"-0123456789tfn')
 
 
 def syntax_error(text: str, error: json.JSONDecodeError) -> str:
-    """Return the position and the reason, in Python's words if the words of nlohmann's parser are unknown."""
-    # Python reports the position after a comma or a value, nlohmann's parser that of the unexpected character.
+    """Return the position and the reason of an error. If nlohmann's message is unknown, use the words of Python.
+
+    text: the JSON text. error: the error that Python's parser raised for it
+    """
+    # nlohmann's parser reports the position of the unexpected character, Python that of white space before it.
     position = re.compile(r"[ \t\r\n]*").match(text, error.pos).end()  # type: ignore[union-attr]  # it matches nothing too
     line, column = text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
     kind = error.msg
@@ -47,7 +50,7 @@ def syntax_error(text: str, error: json.JSONDecodeError) -> str:
 
 
 def _container(text: str) -> str:
-    """Return True if the end of a text is inside an object or an array."""
+    """Return "array" or "object": the innermost one that is still open at the end of a text."""
     waiting: list[str] = []
     for bracket in _STRUCTURE.finditer(text):
         if bracket[0] in "[{":

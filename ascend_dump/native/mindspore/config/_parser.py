@@ -1,4 +1,4 @@
-"""Read a dump JSON key by key, in the order of MindSpore's parser."""
+"""Parse a dump JSON key by key, in the order of MindSpore's parser and with its messages."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ _TYPES = {dict: "object", list: "array", str: "string", bool: "boolean", type(No
 
 
 class Parser:
+    """A parser of one dump JSON. Unlike MindSpore's parser it continues after an error, to find all of them."""
+
     def __init__(self, value: Any, runtime: Runtime, env: Mapping[str, str]) -> None:
         self._value = value
         self._runtime = runtime

@@ -1,4 +1,4 @@
-"""Settings that MindSpore accepts and ignores on some devices and in some kinds of execution."""
+"""Rules for settings that MindSpore accepts but ignores on some devices or under some jit_levels."""
 
 from __future__ import annotations
 
@@ -356,7 +356,7 @@ def _kernel_arguments(dump: DumpJson) -> Iterator[Hit]:
     passes=example("ascend-o2", op_debug_mode=3, iteration="all"),
 )
 def _o2_iteration(dump: DumpJson) -> Iterator[Hit]:
-    # For op_debug_mode 4 the rule mindspore-exception-iteration reports it, under any jit_level.
+    # The rule mindspore-exception-iteration reports the same for op_debug_mode 4, under all jit_levels.
     if dump.where.ge and dump.settings.op_debug_mode == 3 and dump.settings.iteration != "all":
         message = "under jit_level O2 iterations can be selected with op_debug_mode 0 only"
         yield Hit(f"{COMMON}.iteration", message, 'write "all"')

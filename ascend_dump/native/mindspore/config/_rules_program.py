@@ -1,4 +1,4 @@
-"""Selections in a dump JSON that match nothing, and parts of a program that MindSpore cannot dump."""
+"""Rules for selections in a dump JSON that match nothing, and for parts of a program that MindSpore cannot dump."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ascend_dump.native.rules import Hit, RuleTable
 
 __all__ = ["KEY_RULES", "PYNATIVE_HIT", "RULES"]
 
-#: Rules for every JSON object, even if MindSpore refuses it.
+#: Rules that are applied even to a dump JSON that MindSpore refuses.
 KEY_RULES = RuleTable(DumpJson.of_example)
 RULES = RuleTable(DumpJson.of_example)
 
@@ -22,7 +22,7 @@ _CPU = "MindSpore 2.10.0 on a CPU"
 _PARSER = "dump_json_parser.cc"
 _ITERATION, _KERNELS = f"{COMMON}.iteration", f"{COMMON}.kernels"
 _MATMUL, _RELU = "Default/fc-Dense/MatMul-op0", "Default/relu-ReLU/ReLU-op0"
-#: The advice for a program that runs operators one by one.
+#: The finding for a program that runs operators one by one.
 PYNATIVE_HIT = Hit(
     "",
     "in PyNative mode only functions compiled by @jit are dumped, no single operators",

@@ -1,8 +1,8 @@
-"""Turn a DumpRequest into MindSpore's dump JSON.
+"""Convert a DumpRequest to MindSpore's dump JSON.
 
 `OPTIONS` lists the `options` of a request. A request that MindSpore cannot express raises an error. Settings that
-MindSpore would accept and ignore are built nevertheless; `check_mindspore_config` reports them. `ranks` and `max_bytes`
-are not converted: the capture applies them.
+MindSpore would accept and ignore are converted nevertheless; `check_mindspore_config` reports them. `ranks` and
+`max_bytes` are not converted: the capture applies them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPTIONS", "left_out", "mindspore_config"]
 
-#: What `DumpRequest.options` may contain for MindSpore.
+#: The names that `DumpRequest.options` may contain for MindSpore, with their help texts.
 OPTIONS: Mapping[str, str] = MappingProxyType(
     {
         "on": f"where it runs: {', '.join((*RUNTIMES, *JIT_LEVELS))}",
@@ -54,7 +54,8 @@ OPTIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-#: Characters with a meaning in regular expressions. A backslash cannot escape them, because MindSpore doubles it.
+#: Characters with a meaning in regular expressions. They are written as sets such as [.], and not escaped by a
+#: backslash, because MindSpore doubles backslashes.
 _SPECIAL = set("^$.*+?()[]{}|")
 _E2E_OPTIONS = ("stat_calc_mode", "device_stat_precision_mode", "sample_num", "save_kernel_args", "trans_flag", "sync")
 
@@ -68,8 +69,9 @@ def mindspore_config(
 ) -> dict[str, Any]:
     """Build the content of a dump JSON.
 
-    names: full names of the operators, for the expansion of patterns in `layers`; without them patterns are converted
-    to MindSpore's expressions. runtime: replaces `options['on']`. Raises ConfigError and NotSupported.
+    names: full names of the graph's operators; with them a pattern in `layers` that matches no operator is an error.
+    Patterns are converted to MindSpore's expressions. runtime: replaces `options['on']`. known_options: names of
+    options that other parts of the adapter use. Raises ConfigError and NotSupported.
     """
     options = _options(request, known_options)
     where = runtime or Runtime.named(str(options.get("on", "ascend")))
@@ -106,13 +108,13 @@ def mindspore_config(
 
 
 def left_out(request: DumpRequest) -> list[Problem]:
-    """Return the settings of a request that are not in the file, because the scene determines them."""
-    # MindSpore uses the model as the name of a directory, also in these scenes.
+    """Return problems: settings of a request that `mindspore_config` ignores, because the scene determines them."""
+    # `models` is not reported, because MindSpore uses it as the name of a directory, in all scenes.
     return list(SCENES.problems(request.replace(models=())))
 
 
 def _as_the_scene_has_it(request: DumpRequest) -> DumpRequest:
-    """Return the same request with the settings that MindSpore uses for its scene; `left_out` reports the others."""
+    """Return the request with the settings that its scene determines in MindSpore; `left_out` reports the changes."""
     if request.scene is None:
         return request
     steps = None if request.scene == "exception" else request.steps
@@ -182,7 +184,10 @@ def _kernels(layers: Iterable[str], operators: Optional[list[str]]) -> list[str]
 
 
 def _expression(pattern: str) -> str:
-    """Convert a glob, or an expression after `re:`, to an expression for the whole name without a backslash."""
+    """Return MindSpore's expression for a pattern (a glob, or `re:` and an expression). It matches whole names.
+
+    Raises NotSupported for a backslash, which MindSpore doubles.
+    """
     if pattern.startswith("re:"):
         text_matcher(pattern)
         body = pattern[3:]

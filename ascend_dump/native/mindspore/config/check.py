@@ -1,4 +1,4 @@
-"""Checks of a dump JSON: settings that MindSpore refuses, with its messages, or accepts and ignores."""
+"""Check a dump JSON: find settings that MindSpore refuses, with its messages, and settings that it ignores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Source = Union[str, bytes, "os.PathLike[str]", Mapping[str, Any]]
 
 #: The rules for a file that MindSpore accepts.
 RULES = RuleTable(DumpJson.of_example, _rules_devices.RULES, _rules_program.RULES)
-#: The hint for a program that is found to run operators one by one.
+#: The problem of a program that runs operators one by one.
 PYNATIVE = Problem("AD279", "warning", PYNATIVE_HIT.message, PYNATIVE_HIT.hint)
 
 _HINTS = {
@@ -51,12 +51,14 @@ def check_mindspore_config(
     runtime: Optional[Runtime] = None,
     known: Optional[Known] = None,
 ) -> list[Problem]:
-    """Return the settings of a dump JSON that MindSpore would refuse, or accept and ignore.
+    """Return the problems of a dump JSON: settings that MindSpore would refuse, or accept and ignore.
 
-    source: a path, the content of a file (bytes), or its decoded value. all: also list errors after the first one;
-    MindSpore stops there. situation: the environment and the names of operators if `known` has none. runtime: the
-    device and jit_level; by default Ascend with O0 or O1, or with O2 if the file has the form for O2.
-    Errors come first, then silent findings, then warnings.
+    source: a path, the content of a file (bytes), or its decoded value
+    all: return all errors; otherwise only the first one, at which MindSpore stops
+    situation: has the environment and the operators, if `known` lacks them
+    runtime: the device and jit_level; by default Ascend with O0 or O1, or with O2 if the file has the form for O2
+    known: facts about the program
+    Errors come first, then ignored settings, then warnings.
     """
     facts = known or Known()
     if situation is not None:
@@ -83,7 +85,10 @@ def _read(source: Source, runtime: Runtime, env: Optional[Mapping[str, str]]) ->
 
 
 def _guess(value: Any) -> Runtime:
-    """Return True if a file is for jit_level O2 up to MindSpore 2.5: file_format without e2e_dump_settings."""
+    """Return the likely runtime of a file.
+
+    It is jit_level O2 up to MindSpore 2.5 if the file has file_format but no e2e_dump_settings, else O0 or O1.
+    """
     common = value.get(COMMON) if isinstance(value, dict) else None
     if isinstance(common, dict) and "file_format" in common and E2E not in value:
         return Runtime.named("ascend-o2")

@@ -1,8 +1,8 @@
-"""Read a dump JSON as MindSpore's parser does, with the same order, messages and ignored parts.
+"""Read a dump JSON like MindSpore's parser, with the same order of checks and the same messages.
 
-The order: the block `e2e_dump_settings`, then the presence of the keys of `common_dump_settings`, then their values.
-MindSpore reports only the first error; `DumpJsonReading.refusals` also lists later errors. Unknown keys and text after
-the JSON object are ignored.
+The order of checks: the block `e2e_dump_settings`, then the presence of the keys of `common_dump_settings`, then their
+values. MindSpore reports only the first error; `DumpJsonReading.refusals` also has the later ones. Unknown keys, and
+text after the JSON object, are ignored.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["CONFIG_VARIABLE", "read_file", "read_text"]
 
 CONFIG_VARIABLE = "MINDSPORE_DUMP_CONFIG"
 
-#: The most bytes that are read; MindSpore has no limit.
+#: Maximum size of a file in bytes; MindSpore itself has no limit.
 _MOST_BYTES = 10 * 1024 * 1024
 
 
 def read_file(
     path: str, *, runtime: Optional[Runtime] = None, env: Optional[Mapping[str, str]] = None
 ) -> DumpJsonReading:
-    """Read the file named by MINDSPORE_DUMP_CONFIG. An empty path means no dump: do not call it then."""
+    """Read the file that MINDSPORE_DUMP_CONFIG names. path: not empty, because an empty variable means no dump."""
     if not os.path.exists(path):
         return _refused("Get dump config file failed")
     if os.path.isdir(path):
@@ -50,7 +50,10 @@ def read_file(
 def read_text(
     text: bytes, *, runtime: Optional[Runtime] = None, env: Optional[Mapping[str, str]] = None
 ) -> DumpJsonReading:
-    """Read the content of a dump JSON. runtime: by default Ascend with O0 or O1. env: by default this process's."""
+    """Read the content of a dump JSON.
+
+    runtime: by default Ascend with O0 or O1. env: by default the environment of this process
+    """
     try:
         value = _decode(text)
     except _NumberOverflow as error:
@@ -74,7 +77,7 @@ def _decode(data: bytes) -> Any:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        # Text after the object is not read.
+        # MindSpore does not read the text after the JSON object, so bytes that are not UTF-8 are allowed there.
         text = data[: error.start].decode("utf-8")
     begin = len(text) - len(text.lstrip(" \t\r\n"))
     if begin == len(text) or text[begin] == "\0":
@@ -101,6 +104,7 @@ def _number(text: str) -> float:
 
 
 def _integer(text: str) -> Union[int, float]:
-    # nlohmann::json keeps a number of more than 64 bits as a double; this also avoids a slow conversion in Python.
+    # nlohmann::json converts an integer of more than 64 bits to a double. Doing the same also avoids Python's slow
+    # conversion of very long integers.
     value = int(text) if len(text) <= 20 else 2**64
     return value if -(2**63) <= value < 2**64 else _number(text)

@@ -1,4 +1,4 @@
-"""The keys of a dump JSON, their defaults, and the names of their values, in one table.
+"""The keys of a dump JSON, with their defaults and possible values.
 
 Sources: the document "Using Dump in the Graph Mode" and `dump_json_parser.cc` of MindSpore 2.10.
 """
@@ -30,7 +30,12 @@ COMMON, E2E = "common_dump_settings", "e2e_dump_settings"
 
 
 class DumpJsonKey(NamedTuple):
-    """A key of a dump JSON. required: MindSpore refuses a file without it. default: its value if it is left out."""
+    """A key of a dump JSON.
+
+    block     the object that contains the key, COMMON or E2E
+    default   the value that MindSpore uses if the key is missing
+    required  True if MindSpore refuses a file without the key
+    """
 
     block: str
     name: str
@@ -63,17 +68,17 @@ KEYS = (
 )
 REQUIRED = tuple(key.name for key in KEYS if key.required)
 DEFAULTS: Mapping[str, Any] = MappingProxyType({key.name: key.default for key in KEYS})
-#: Block -> the keys that MindSpore reads there; it ignores others.
+#: The keys that MindSpore reads in each block; it ignores all others.
 BLOCKS: Mapping[str, frozenset[str]] = MappingProxyType(
     {block: frozenset(key.name for key in KEYS if key.block == block) for block in (COMMON, E2E)}
 )
 
-# The values, for building a file and for reading it.
+# The following tables have the values of keys, for building and for reading a file.
 
-#: Name of a value in a request -> its name in MindSpore.
+#: MindSpore's values of `input_output` and `saved_data`, by the values of `mode` and `data` in a request.
 MODES: Mapping[str, int] = MappingProxyType({"all": 0, "input": 1, "output": 2})
 DATA: Mapping[str, str] = MappingProxyType({"stats": "statistic", "tensor": "tensor", "full": "full"})
-#: A scene -> op_debug_mode; 1 and 2 have the effect of 3.
+#: MindSpore's values of `op_debug_mode` by the scene of a request. The values 1 and 2 have the effect of 3.
 DEBUG_MODES: Mapping[Optional[str], int] = MappingProxyType({None: 0, "overflow": 3, "exception": 4})
 STATISTICS: Mapping[str, str] = MappingProxyType(
     {
@@ -87,7 +92,7 @@ STATISTICS: Mapping[str, str] = MappingProxyType(
         "zero": "zero count",
     }
 )
-#: The values of statistic_category: those computed on the host, and those computed on the device.
+#: The values of `statistic_category` that the host can compute. `DEVICE_STATISTICS` are those of the device.
 HOST_STATISTICS = (
     "max",
     "min",
@@ -106,7 +111,7 @@ HOST_STATISTICS = (
     "hash:md5",
 )
 DEVICE_STATISTICS = ("max", "min", "avg", "l2norm")
-#: Keys that allow a few words only, in the order of MindSpore's messages.
+#: The values of keys that allow only a few words, in the order of MindSpore's messages.
 WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "saved_data": tuple(DATA.values()),

@@ -1,4 +1,4 @@
-"""The subject of the rules for a dump JSON: the file as MindSpore reads it, the device, and the program."""
+"""The value that the rules for a dump JSON check: the parsed file, the device, and facts about the program."""
 
 from __future__ import annotations
 
@@ -18,13 +18,19 @@ __all__ = ["DumpJson", "Known", "example", "known_of_graph"]
 
 
 class Known(NamedTuple):
-    """Facts about the program that will dump; None means unknown, and rules that need the fact report nothing.
+    """Facts about the program that will dump. None means unknown; a rule that needs an unknown fact reports nothing.
 
-    operators: full names of its operators, from an earlier dump. pynative: operators run one by one. complex: it has
-    tensors of complex numbers. graphs: the number of graphs that it compiles. device_id: the device of this process.
-    sink: it trains with dataset_sink_mode. sink_size: the steps of each sink, -1 for an epoch. heterogeneous: some
-    operators run on another device. prints: it has the operator Print. exception_dump: the value of that key in
-    set_context(ascend_config=…).
+    env             the environment
+    operators       full names of the operators, from an earlier dump
+    pynative        True if operators run one by one
+    complex         True if there are tensors of complex numbers
+    graphs          number of graphs that the program compiles
+    device_id       the device of this process
+    sink            True if the program trains with dataset_sink_mode
+    sink_size       number of steps of each sink; -1 for an epoch
+    heterogeneous   True if some operators run on another device
+    prints          True if there is an operator Print
+    exception_dump  the value of the key `exception_dump` in set_context(ascend_config=…)
     """
 
     env: Optional[Mapping[str, str]] = None
@@ -41,9 +47,9 @@ class Known(NamedTuple):
 
 
 def known_of_graph(path: Path) -> Known:
-    """Facts about a program from an `.ir` file of a dump and the files in its directory.
+    """Return facts about a program from an `.ir` file of a dump and the files next to it.
 
-    graphs: the number of graphs with a file of their execution history; the bodies of loops have no such file.
+    `graphs` is the number of files with the execution history of a graph. The bodies of loops have no such file.
     """
     histories = (path.parent.parent / "execution_order").glob("ms_global_execution_order_graph_*.csv")
     graphs = sum(1 for _ in histories) or None
@@ -51,7 +57,7 @@ def known_of_graph(path: Path) -> Known:
 
 
 class DumpJson(NamedTuple):
-    """A dump JSON as MindSpore reads it, with the device and the program."""
+    """A dump JSON as MindSpore reads it. where: the runtime that reads it. known: facts about the program."""
 
     reading: DumpJsonReading
     where: Runtime
@@ -59,7 +65,7 @@ class DumpJson(NamedTuple):
 
     @classmethod
     def of_example(cls, tried: Example) -> DumpJson:
-        """facts: "on", a name of `RUNTIMES`, and the fields of `Known`."""
+        """Return the subject of an example. Its facts are "on", a name in `RUNTIMES`, and fields of `Known`."""
         facts = dict(tried.facts)
         where = Runtime.named(facts.pop("on", "ascend"))
         known = Known(**{"env": {}, **facts})
@@ -84,7 +90,10 @@ class DumpJson(NamedTuple):
 
 
 def example(on: str = "ascend", *, e2e: Optional[Mapping[str, Any]] = None, **common: Any) -> Example:
-    """Return a dump JSON that MindSpore accepts, with these settings; it has no block for kernels run whole (O2)."""
+    """Return a dump JSON that MindSpore accepts, with these settings, as an example for a rule.
+
+    on: the runtime; for jit_level O2 the block `e2e_dump_settings` is left out
+    """
     settings = {
         "op_debug_mode": 0,
         "dump_mode": 0,

@@ -1,4 +1,4 @@
-"""MindSpore's language: the dump JSON that MINDSPORE_DUMP_CONFIG names."""
+"""MindSpore's configuration language: the dump JSON that MINDSPORE_DUMP_CONFIG names."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ __all__ = ["LANGUAGES", "MindSporeLanguage"]
 
 
 class MindSporeLanguage(ConfigLanguage):
+    """MindSpore's dump JSON."""
+
     name = "mindspore"
     suffix = ".json"
     runtimes = (*RUNTIMES, *JIT_LEVELS)

@@ -1,8 +1,7 @@
-"""The iterations and operators that a dump JSON selects, exactly as in MindSpore.
+"""Find the iterations and operators that a dump JSON selects, exactly like MindSpore.
 
-`iteration`: parts between bars; a part that is neither digits nor two numbers with a dash between selects nothing
-and is no error. `kernels`: blanks are removed, and entries are compared as JSON text, so a backslash counts
-twice.
+`iteration` consists of parts separated by `|`. A part that is neither a number nor a range of numbers (`3-5`) selects
+nothing, but is no error. Entries of `kernels` are compared as JSON text without blanks, so a backslash counts as two.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from typing import Any, Optional
 __all__ = ["KernelSelector", "iteration_ranges", "kernel_kind", "kernel_text", "regex_refusal", "unused_parts"]
 
 _REGEX = re.compile(r"name-regex\((.*)\)", re.DOTALL)
-#: C++ reads numbers as unsigned 64-bit ones; a larger one is out of range and selects nothing.
+#: The largest number of an iteration (unsigned 64 bits); a range with a larger one selects nothing.
 _LARGEST = 2**64 - 1
 _OPEN_BRACE = re.compile(r"(?<!\\)\{(?!\d+(?:,\d*)?\})")
 _SET = re.compile(r"\[\^?\]?[^\]]*(?:\]|\Z)")
-#: Groups that Python's expressions have and ECMAScript's have not.
+#: The beginning of a group that Python's expressions have, but not those of C++ (ECMAScript).
 _FOREIGN_GROUP = re.compile(r"(?<!\\)\(\?(?![:=!])")
 
 
 def iteration_ranges(text: str) -> Optional[list[tuple[int, int]]]:
-    """Return the selected iterations as inclusive ranges, None for all of them."""
+    """Return the iterations that `iteration` selects as (first, last) pairs; None if all are selected."""
     if text == "all":
         return None
     ranges = (_range(part) for part in text.split("|"))
@@ -32,7 +31,7 @@ def iteration_ranges(text: str) -> Optional[list[tuple[int, int]]]:
 
 
 def unused_parts(text: str) -> list[str]:
-    """Return the parts of `iteration` that select nothing, empty ones left out."""
+    """Return the parts of `iteration` that select nothing, without empty parts."""
     return [] if text == "all" else [part for part in text.split("|") if part and _range(part) is None]
 
 
@@ -52,7 +51,7 @@ def kernel_text(entry: Any) -> str:
 
 
 def regex_refusal(entry: str) -> str:
-    """Return the error if the expression in `name-regex(…)` does not compile, else ""."""
+    """Return MindSpore's error for an entry `name-regex(…)` whose expression does not compile; else ""."""
     match = _REGEX.fullmatch(entry)
     if match is None:
         return ""
@@ -72,15 +71,15 @@ def regex_refusal(entry: str) -> str:
 
 
 def _in_python(expression: str) -> str:
-    """Merge repeated repetitions: ECMAScript accepts them, Python does not."""
+    """Return an expression of C++ for Python: `**`, which only C++ accepts, becomes `*`."""
     return re.sub(r"(?<!\\)\*{2,}", "*", expression)
 
 
 class KernelSelector:
-    """The selection of `kernels` with dump_mode 1. entries: results of `kernel_text`.
+    """The operators that `kernels` selects with dump_mode 1. entries: results of `kernel_text`.
 
-    Without an entry, or with an empty one, everything is selected. Names of parameters (`fc.weight`) are compared like
-    names of operators.
+    If there are no entries, or only empty ones, all operators are selected. Names of parameters (`fc.weight`) are
+    compared like names of operators.
     """
 
     def __init__(self, entries: Sequence[str]) -> None:
@@ -94,7 +93,7 @@ class KernelSelector:
                 self._regexes.append(re.compile(_in_python(match[1])))
 
     def matches(self, full_name: str) -> bool:
-        """Return True for a selected operator. full_name: with its scope, such as `Default/fc-Dense/MatMul-op0`."""
+        """Return True if an operator is selected. full_name: with scope, such as `Default/fc-Dense/MatMul-op0`."""
         if self._all or full_name in self._exact:
             return True
         if any(regex.fullmatch(full_name) for regex in self._regexes):
@@ -105,7 +104,7 @@ class KernelSelector:
 
 
 def kernel_kind(entry: str) -> str:
-    """Return the comparison of an entry: "regex", "name" (the full name) or "type"."""
+    """Return how MindSpore compares an entry: "regex", "name" (with the full name) or "type" (with the type)."""
     if _REGEX.fullmatch(entry):
         return "regex"
     return "name" if "/" in entry or "-op" in entry else "type"

@@ -1,4 +1,4 @@
-"""MindSpore's verdict on a dump JSON, and the settings with defaults."""
+"""The result of parsing a dump JSON like MindSpore: its settings, errors and warnings."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ __all__ = ["DumpJsonReading", "DumpJsonSettings", "Refusal"]
 
 
 class Refusal(NamedTuple):
-    """The first line of the RuntimeError, and the key it is about."""
+    """An error of MindSpore. message: the first line of its RuntimeError; where: the path of the key, or ""."""
 
     message: str
     where: str = ""
 
 
 class DumpJsonSettings(NamedTuple):
-    """The parsed settings, with the defaults of the parser and its solution of conflicts.
+    """The settings that MindSpore uses: missing keys have its defaults, and conflicts are resolved in its way.
 
-    e2e: the file has that block. enable: its switch. kernels: as they are compared.
+    kernels  results of `select.kernel_text`
+    e2e      True if the file has the block `e2e_dump_settings`; enable: the key of this name in that block
     """
 
     op_debug_mode: int = DEFAULTS["op_debug_mode"]
@@ -46,9 +47,11 @@ class DumpJsonSettings(NamedTuple):
 
 
 class DumpJsonReading(NamedTuple):
-    """The verdict. refusals: empty if the file is accepted. warnings: the warnings in MindSpore's log.
+    """The result of parsing a dump JSON.
 
-    value: the decoded JSON, or None.
+    refusals  the errors; empty if MindSpore accepts the file
+    warnings  the warnings in MindSpore's log
+    value     the decoded JSON; None if it cannot be decoded
     """
 
     settings: DumpJsonSettings
@@ -58,5 +61,5 @@ class DumpJsonReading(NamedTuple):
 
     @property
     def refusal(self) -> Optional[Refusal]:
-        """The first refusal: MindSpore stops there."""
+        """The first error, at which MindSpore stops; None if it accepts the file."""
         return self.refusals[0] if self.refusals else None

@@ -1,1 +1,1 @@
-"""Our own settings as a configuration language among the others."""
+"""Our own settings files as a configuration language, like those of the frameworks."""

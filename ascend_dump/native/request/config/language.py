@@ -1,4 +1,4 @@
-"""The configuration language of `ascend-dump` itself: a DumpRequest as JSON or TOML; text without a file is JSON."""
+"""The configuration language of `ascend-dump` itself: a DumpRequest as JSON or TOML. Text from stdin has to be JSON."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ _SECTION = "ascend_dump"
 
 
 class SettingsLanguage(ConfigLanguage):
+    """Our own settings."""
+
     name = "ascend-dump"
     selects_ranks = True
 
@@ -39,7 +41,7 @@ class SettingsLanguage(ConfigLanguage):
             else:
                 DumpRequest.from_file(source)
         except AscendDumpError as error:
-            # Caret lines (` ^`), which some messages use to mark a position, are removed.
+            # Some messages have a line with ` ^` below the marked position. Such lines are removed.
             message = " ".join(line for line in error.message.splitlines() if line.strip(" ^"))
             return [Problem(error.code, "error", message, error.hint)]
         return []
@@ -56,7 +58,8 @@ def _decoded(text: bytes) -> Mapping[str, Any]:
     inner = value.get(_SECTION, value) if isinstance(value, dict) else value
     if not isinstance(inner, dict):
         raise ConfigError(
-            f"the settings are a {type(inner).__name__}, not an object", hint="write keys such as steps and path"
+            f"the settings are of type {type(inner).__name__}, expected an object",
+            hint="write keys such as steps and path",
         )
     return inner
 

@@ -1,6 +1,7 @@
-"""The dump settings of TensorFlow on Ascend: the `parameter_map` of NpuOptimizer in a ConfigProto.
+"""The dump settings of TensorFlow on Ascend: the `parameter_map` of the optimizer NpuOptimizer in a ConfigProto.
 
-The bridge reads them once for each graph of a session, checks some of them and passes them to GE as session options.
+The bridge (npu_bridge, TensorFlow's plugin for Ascend) reads these settings once for each graph of a session. It checks
+some of them, and passes them to GE as session options.
 Sources: hicann/tensorflow `npu_attrs` (keys, defaults, values, refusals, fatal errors), GE
 `dump_properties` (`enable_dump` and `enable_dump_debug` cannot be combined).
 """

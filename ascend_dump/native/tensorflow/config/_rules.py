@@ -1,4 +1,4 @@
-"""Rules for keys of NpuOptimizer that the bridge refuses, or accepts and ignores."""
+"""Rules for keys of NpuOptimizer that the bridge (npu_bridge) refuses, or accepts and ignores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["RULES", "ParameterSubject"]
 
 
 class ParameterSubject(NamedTuple):
-    """Keys and values of the user, of any type."""
+    """The keys that the user has set. Values may have any type."""
 
     keys: Mapping[str, Any]
 
@@ -23,7 +23,7 @@ class ParameterSubject(NamedTuple):
 
     @property
     def on(self) -> bool:
-        """Return True if a dump or overflow detection is turned on."""
+        """True if a dump or overflow detection is turned on."""
         return self.keys.get("enable_dump") is True or self.keys.get("enable_dump_debug") is True
 
 
@@ -136,7 +136,7 @@ def _on_host(subject: ParameterSubject) -> Iterator[Hit]:
     passes=Example({"enable_dump": True, "dump_path": "$DIR", "dump_step": "0", "profiling_mode": True}),
 )
 def _misspelt(subject: ParameterSubject) -> Iterator[Hit]:
-    # A map of protobuf has no defined order.
+    # Sorted, because a protobuf map has no defined order.
     for name in sorted(subject.keys):
         near = difflib.get_close_matches(name.lower(), KEYS, n=1, cutoff=0.8) if name not in KEYS else []
         if near and "dump" in name.lower():

@@ -1,4 +1,4 @@
-"""Build the keys of NpuOptimizer from a request."""
+"""Convert a DumpRequest to keys of NpuOptimizer."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["parameters"]
 def parameters(
     request: DumpRequest, *, names: Optional[Iterable[str]] = None, known_options: Iterable[str] = ()
 ) -> dict[str, Value]:
-    """Build the keys of a request, each with a value of the type of its field; arguments as for `ge_options`.
+    """Return the keys for a request, with values of the types that the bridge expects. Arguments: as `ge_options`.
 
-    `dump_data` is left out if it has its default, because bridges before 2026 do not know it. Raises ConfigError and
-    NotSupported.
+    `dump_data` is left out if it has its default value, because bridges before 2026 do not know the key. Raises
+    ConfigError and NotSupported.
     """
     options = ge_options(request, names=names, known_options=known_options)
     values: dict[str, Value] = {}

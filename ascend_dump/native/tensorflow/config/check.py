@@ -1,4 +1,4 @@
-"""Check the keys of NpuOptimizer by the bridge's rules, then the options that the bridge passes to GE by GE's rules."""
+"""Check the keys of NpuOptimizer: first by the bridge's rules, then by GE's rules for the options passed to GE."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["check_parameters"]
 
 
 def check_parameters(source: Source, *, all: bool = False, situation: Optional[Situation] = None) -> list[Problem]:
-    """Return the settings that the bridge or GE would refuse, or accept and ignore.
+    """Return problems: settings that the bridge or GE would refuse, or accept and ignore. Errors come first.
 
-    source: a JSON object of keys and values, as text, as a file or decoded: true and false for keys of the field `b`,
-    texts for `s`, numbers for `i`. Keys that do not concern a dump are not checked. Errors come first.
+    source: a JSON object with the keys, as text, as a file, or decoded. Its values are true or false for keys with the
+    field `b`, texts for `s` and numbers for `i`. Keys that do not concern a dump are not checked.
     """
-    process = Situation.here() if situation is None else situation
+    situation = Situation.here() if situation is None else situation
     parsed = read_source(source)
     if parsed.refusal is not None or not isinstance(parsed.value, dict):
         reason = "it is not an object of keys and values" if parsed.refusal is None else parsed.refusal.reason
@@ -29,17 +29,17 @@ def check_parameters(source: Source, *, all: bool = False, situation: Optional[S
     keys = parsed.value
     problems = list(RULES.problems(ParameterSubject(keys)))
     values = {name: value for name, value in keys.items() if name in KEYS and fits(KEYS[name], value)}
-    problems += _of_ge(values, process)
+    problems += _of_ge(values, situation)
     return worst_first(problems)
 
 
 def _of_ge(values: Mapping[str, Value], situation: Situation) -> Iterator[Problem]:
-    """Yield the problems that GE's rules find, with the names of the bridge's keys."""
-    # The longest first, because some names are the beginning of others.
+    """Yield the problems that GE's rules find, with the bridge's names of the keys."""
+    # The longest names of GE are replaced first, because some are the beginning of others.
     names = {key.ge: name for name, key in sorted(KEYS.items(), key=lambda item: -len(item[1].ge)) if key.ge}
     settled = {name: value for name, value in values.items() if name not in MODES}
     for name, (switch, allowed) in MODES.items():
-        # Wrong values are reported already, and the bridge sets a default for an absent key.
+        # A wrong value is replaced, because it is reported already. A missing key gets the bridge's default.
         if values.get(switch) is True:
             settled[name] = values[name] if values.get(name) in allowed else allowed[-1]
         elif name in values and values.get("enable_dump" if name == "dump_mode" else switch) is not True:

@@ -1,4 +1,4 @@
-"""The keys of NpuOptimizer that concern a dump: fields, GE's options, defaults and allowed values, in one table."""
+"""The keys of NpuOptimizer that concern a dump, with their fields, GE's options, defaults and allowed values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ Value = Union[bool, int, str]
 
 
 class Parameter(NamedTuple):
-    """A key: its field of AttrValue (`b`, `s` or `i`), GE's option, and the default."""
+    """A key.
+
+    field    the field of AttrValue from which the bridge reads it: `b` (bool), `s` (text) or `i` (integer)
+    ge       the session option of GE to which the bridge passes it; "" if it is not passed to GE
+    default  the value that the bridge uses if the key is missing
+    """
 
     field: str
     ge: str
@@ -38,23 +43,23 @@ _FIELDS = {**DUMP_FIELDS, **OTHER_FIELDS}
 KEYS: Mapping[str, Parameter] = MappingProxyType(
     {name: Parameter(_FIELDS[name], *option) for name, option in _GE.items()}
 )
-#: The keys that control the dump; the other keys may be set for other purposes.
+#: The keys that only control the dump. Other keys of `KEYS` may be set for other purposes.
 DUMP_KEYS = tuple(DUMP_FIELDS)
 
 TYPES: Mapping[str, tuple[type, str]] = MappingProxyType({"b": (bool, "true or false"), "i": (int, "a number")})
-#: Each mode with the key that turns it on and the allowed values.
+#: The keys of modes: (the key that turns the mode on, its allowed values).
 MODES = {
     "dump_mode": ("enable_dump", ("input", "output", "all")),
     "dump_debug_mode": ("enable_dump_debug", ("aicore_overflow", "atomic_overflow", "all")),
 }
-#: The keys that the bridge checks even if no dump is on.
+#: Keys that the bridge checks even if no dump is on, with the allowed values.
 VALUES: Mapping[str, tuple[Value, ...]] = MappingProxyType(
     {"dump_data": ("tensor", "stats"), "enable_exception_dump": (0, 1, 2)}
 )
 
 
 def fits(key: Parameter, value: object) -> bool:
-    """Return True if the value has the type of the field of the key."""
+    """Return True if a value has the type of the key's field."""
     if key.field == "i":
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, bool if key.field == "b" else str)

@@ -1,4 +1,4 @@
-"""TensorFlow's language: the keys of NpuOptimizer's parameter_map as one JSON object."""
+"""TensorFlow's configuration language: the keys of NpuOptimizer's parameter_map, as one JSON object."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = ["LANGUAGES", "TensorFlowLanguage"]
 
-#: Keys of TensorFlow's bridge only; torchair has the other keys too.
+#: Keys that only TensorFlow's bridge has; torchair has the other keys too.
 _OWN_KEYS = ("enable_dump_debug", "dump_debug_mode", "use_off_line", "enable_exception_dump")
 
 
 class TensorFlowLanguage(ConfigLanguage):
+    """The keys of NpuOptimizer."""
+
     name = "tensorflow"
     styles = tuple(STYLES)
     standalone = Path(tf1_dump.__file__)
@@ -40,7 +42,7 @@ class TensorFlowLanguage(ConfigLanguage):
         return check_parameters(source, all=True, situation=around.situation)
 
     def build(self, request: DumpRequest, names: Optional[Iterable[str]] = None) -> Mapping[str, Any]:
-        """Return the keys of the dump and `use_off_line`: nothing is dumped without it, and it identifies the file."""
+        """Return the keys of the dump, and `use_off_line`. Nothing is dumped without it, and it identifies the file."""
         return {"use_off_line": True, **parameters(request, names=names)}
 
     def python(self, built: Mapping[str, Any], style: str, ranks: Steps) -> str:

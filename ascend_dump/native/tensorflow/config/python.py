@@ -1,4 +1,4 @@
-"""The lines of Python that the document on data dump of TensorFlow on Ascend shows, with the settings of a request."""
+"""Write dump settings as lines of Python, in the form of the document on data dump of TensorFlow on Ascend."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from ascend_dump.steps import Steps
 
 __all__ = ["STYLES", "python_lines"]
 
-#: The last line, with the use of the settings, by the style of the program.
+#: The styles of programs, each with its last line, which uses the settings.
 STYLES = {
     "session": "config = npu_config_proto(config_proto=session_config)  # for tf.Session(config=config)",
     "estimator": "config = NPURunConfig({arguments})  # for NPUEstimator(config=config)",
     "keras": "npu_keras_sess = set_keras_session_npu_config(config=session_config)",
 }
-#: Arguments of NPURunConfig itself.
+#: Keys that are arguments of NPURunConfig, and not of DumpConfig.
 _OF_RUN_CONFIG = ("quant_dumpable", "enable_exception_dump")
 _SWITCHES = ("enable_dump", "enable_dump_debug")
 
 
 def python_lines(values: Mapping[str, Value], style: str, ranks: Steps) -> Iterator[str]:
-    """Yield the lines for one of `STYLES`. values: the keys of NpuOptimizer. ranks: those of RANK_ID that dump."""
+    """Yield the lines for a style.
+
+    values: the keys of NpuOptimizer. style: a key of `STYLES`. ranks: the values of RANK_ID with which a process dumps
+    """
     if not ranks.all:
         yield "import os"
     yield from ("import tensorflow as tf", "from npu_bridge.npu_init import *", "")
@@ -64,7 +67,7 @@ def _literal(value: Value) -> str:
 
 
 def _condition(ranks: Steps) -> str:
-    """Return the ranks as an expression of `rank`."""
+    """Return a Python expression that is true if the variable `rank` is one of the ranks."""
     conditions = []
     for part in ranks.to_cann().split("|"):
         first, _, last = part.partition("-")

@@ -1,4 +1,4 @@
-"""The dump options of torchair's CompilerConfig (`config.dump_config`), built and checked."""
+"""The dump options of torchair's CompilerConfig (`config.dump_config`): build and check them."""
 
 from __future__ import annotations
 

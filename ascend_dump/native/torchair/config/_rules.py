@@ -1,6 +1,6 @@
 """Rules for options of `config.dump_config` that torchair refuses, or accepts and ignores.
 
-Sources: torchair 2.13, configs/_option_base.py and configs/dump_config.py. torchair itself is not needed.
+Sources: torchair 2.13, configs/_option_base.py and configs/dump_config.py. The rules do not import torchair.
 """
 
 from __future__ import annotations
@@ -41,16 +41,17 @@ _VALUES: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 )
 _MODES = ("max-autotune", *ACLGRAPH)
 _IGNORED_BY_ACLGRAPH = ("dump_mode", "quant_dumpable", "dump_step", "dump_layer", "dump_data")
-#: The part between bars that torchair's `^(((\d+)|(\d+-{0,1}\d+))\|{0,1})*$` accepts, but without backtracking.
+#: A part of `dump_step` between bars. It matches the same texts as torchair's `^(((\d+)|(\d+-{0,1}\d+))\|{0,1})*$`, but
+#: without backtracking.
 _STEP_PART = re.compile(r"\d+(?:-\d\d+)*(?:-\d+)?")
-#: With this many digits before an error, torchair's regular expression takes longer than a second.
+#: From this number of digits before a wrong character on, torchair's regular expression takes longer than a second.
 _SLOW_DIGITS = 16
 #: A number followed by a capital letter: probably two names without the blank between them.
 _GLUED = re.compile(r"_\d+(?=[A-Z])")
 
 
 class OptionsSubject(NamedTuple):
-    """Options by name, the mode of the CompilerConfig, and the working directory."""
+    """The options by name, with the mode of the CompilerConfig and the working directory."""
 
     options: Mapping[str, Any]
     mode: str
@@ -70,7 +71,7 @@ class OptionsSubject(NamedTuple):
         return [name for name, value in self.options.items() if name in DEFAULTS and value != DEFAULTS[name]]
 
 
-#: Rules for assignments that raise.
+#: Rules for values that torchair refuses with an exception when they are assigned.
 REFUSED = RuleTable(OptionsSubject.of_example)
 #: Rules for values that torchair accepts, but ignores or misreads.
 SILENT = RuleTable(OptionsSubject.of_example)
@@ -80,7 +81,7 @@ _DUMPS: Mapping[str, Any] = MappingProxyType({"enable_dump": True, "dump_path": 
 
 
 def _dumping(**options: Any) -> Example:
-    """Return an example whose options enable the dump into the working directory."""
+    """Return an example with these options and an enabled dump into the working directory."""
     return Example({**_DUMPS, **options}).given(cwd="$DIR")
 
 
@@ -200,9 +201,9 @@ def _is_slow(steps: str) -> bool:
 
 
 def takes_steps(text: str) -> bool:
-    """Return True if torchair accepts this `dump_step`, without backtracking.
+    """Return True if torchair accepts a value of `dump_step`. Unlike torchair's own check this is always fast.
 
-    torchair needs no bar between ranges: "1-23-4" is 1-2 and 3-4.
+    torchair needs no bar between ranges: it reads "1-23-4" as 1-2 and 3-4.
     """
     body = text[:-1] if text.endswith("\n") else text
     if not body:
@@ -244,7 +245,7 @@ def _layers(subject: OptionsSubject) -> Iterator[Hit]:
 
 
 def _wrong_letters(layers: str) -> list[str]:
-    # `$` in torchair's regular expression accepts a trailing newline, and GE splits names at any white space.
+    # A newline at the end is accepted by `$` in torchair's regular expression, and GE splits names at white space.
     letters = sorted({letter for letter in layers.rstrip("\n") if not LAYERS.fullmatch(letter)})
     return letters or (["the newline"] if layers.endswith("\n\n") else [])
 

@@ -1,4 +1,4 @@
-"""Build the options of `config.dump_config` from a request."""
+"""Convert a DumpRequest to the options of `config.dump_config`, or to the dump JSON that they name."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ACLGRAPH", "LAYERS", "OPTIONS", "build_options", "build_settings", "needs_json"]
 
-#: The modes that capture graphs instead of passing them to GE.
+#: The modes of torchair that capture streams (aclgraph) instead of passing graphs to GE.
 ACLGRAPH = ("reduce-overhead", "npugraph_ex")
 #: The values that torchair accepts as `dump_layer`.
 LAYERS = re.compile(r'[0-9a-zA-Z_" /\\.]*')
 
-#: Options in addition to the keys of the dump JSON.
+#: The names that `DumpRequest.options` may contain for torchair, in addition to those for CANN.
 OPTIONS: Mapping[str, str] = MappingProxyType(
     {
         "compiler_config": "a torchair.CompilerConfig of your own; filled for the block",
@@ -40,7 +40,7 @@ OPTIONS: Mapping[str, str] = MappingProxyType(
 
 
 def needs_json(request: DumpRequest) -> bool:
-    """Return True if the options of `config.dump_config` cannot express a request, or it asks for a dump JSON."""
+    """Return True if a request needs a dump JSON: it asks for one, or `config.dump_config` has no such options."""
     exact = (layer for layer in request.layers if not layer.startswith("re:") and not re.search(r"[*?]|\[.*\]", layer))
     return (
         bool(request.options.get("json"))

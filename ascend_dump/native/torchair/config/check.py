@@ -1,6 +1,6 @@
-"""Check the options of `config.dump_config` by the rules of torchair, then by the rules of GE.
+"""Check the options of `config.dump_config`: first by torchair's rules, then by GE's rules for the same settings.
 
-Source of the latter: GE dump_properties. torchair itself is not needed.
+Source of GE's rules: GE dump_properties. torchair is not imported.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ def check_file(source: Source, *, all: bool = False, situation: Optional[Situati
 def check_options(
     options: Mapping[str, Any], *, mode: str = "max-autotune", situation: Optional[Situation] = None
 ) -> list[Problem]:
-    """Return all problems of these options, errors first. situation: as for `check_acl_config`."""
+    """Return all problems of the options, errors first. mode: the mode of the CompilerConfig.
+
+    situation: as for `check_acl_config`
+    """
     situation = Situation.here() if situation is None else situation
     problems = list(REFUSED.problems(OptionsSubject(options, mode, situation.cwd)))
     wrong = {problem.where for problem in problems}
@@ -70,12 +73,12 @@ def _graph_situation(situation: Situation) -> Situation:
 
 
 def check_working_directory(cwd: str) -> list[Problem]:
-    """Return problems with the working directory: torchair writes its JSON there."""
+    """Return the problems of the working directory `cwd`, in which torchair writes a JSON of the dump settings."""
     return list(SILENT["torchair-working-directory"].problems(OptionsSubject({"enable_dump": True}, "", cwd)))
 
 
 def _ge_problems(options: Mapping[str, Any], situation: Situation) -> Iterator[Problem]:
-    """Yield problems that GE reports for options that torchair accepts, when the first graph is built."""
+    """Yield the problems that GE finds, when it builds the first graph, in options that torchair accepts."""
     settings = {**DEFAULTS, **options}
     ge_settings = {key: str(settings[name]) for name, key in _GE_OPTIONS.items() if settings[name] != ""}
     names = {key: name for name, key in _GE_OPTIONS.items()}

@@ -1,4 +1,7 @@
-"""torchair's language: the options of `CompilerConfig.dump_config` as one JSON object, or the dump JSON they name."""
+"""torchair's configuration language: the options of `CompilerConfig.dump_config` as one JSON object.
+
+The object may also be the dump JSON that the option `dump_config_path` names.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,15 @@ _OWN_KEYS = ("dump_config_path", "data_dump_stage")
 
 
 class TorchairLanguage(ConfigLanguage):
+    """The options of torchair's dump_config."""
+
     name = "torchair"
     suffix = ".json"
 
     def recognise(self, value: Any, suffix: str) -> int:
         if not isinstance(value, dict):
             return 0
-        # TensorFlow's bridge has the same key, but as text.
+        # TensorFlow's bridge has the key quant_dumpable too, but its value is a text.
         if any(key in value for key in _OWN_KEYS) or isinstance(value.get("quant_dumpable"), bool):
             return CERTAIN
         return LIKELY if "enable_dump" in value else 0

@@ -1,8 +1,8 @@
-"""Settings of a request that a kind of torchair's dump ignores.
+"""Rules for settings of a request that are ignored, depending on the way in which torchair dumps (`road`).
 
-With the "options" of dump_config and a dump "json" GE writes the dump; in the "aclgraph" modes and the "eager" dumper
-torchair saves the tensors, at every execution. Sources: torchair 2.13, configs/dump_config.py,
-_acl_concrete_graph/utils.py and fx_dumper.py.
+There are four ways. With "options" (of dump_config) and with "json" (a dump JSON), GE writes the dump. With "aclgraph"
+(the modes of this name) and "eager" (the eager dumper), torchair itself saves all tensors at every execution. Sources:
+torchair 2.13, configs/dump_config.py, _acl_concrete_graph/utils.py and fx_dumper.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ascend_dump.request import DumpRequest
 
 __all__ = ["READ_BY", "ROADS", "RoadSubject"]
 
-#: Options of a request that only some kinds of dump read.
+#: Options of a request that are read only in some ways of dumping, with these ways.
 READ_BY: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "json": ("json",),
@@ -36,7 +36,11 @@ _WAYS = {
 
 
 class RoadSubject(NamedTuple):
-    """A request, and the kind of dump ("" if none is possible). compiles: the capture compiles the model."""
+    """A request and the way of dumping.
+
+    road      "options", "json", "aclgraph", "eager", or "" if no dump is possible
+    compiles  True if the capture compiles the model, False if the program does
+    """
 
     request: DumpRequest
     road: str
@@ -48,7 +52,7 @@ class RoadSubject(NamedTuple):
 
     @property
     def options(self) -> list[str]:
-        """The options of the request that are set."""
+        """The names of the request's options that are set."""
         return sorted(name for name, value in self.request.options.items() if value not in (None, False))
 
 
@@ -130,7 +134,7 @@ def _eager_selects(subject: RoadSubject) -> Iterator[Hit]:
 
 
 def _selections(request: DumpRequest) -> dict[str, str]:
-    """Return the selections of a request as text; empty for defaults."""
+    """Return the selections of a request as texts by name. The text of a default value is empty."""
     return {
         "steps": "" if request.steps.all else str(request.steps),
         "data": "" if request.data == "tensor" else request.data,

@@ -1,4 +1,7 @@
-"""Dialect `host`: dumps of the host adapters, see `ascend_dump.dump_format`."""
+"""Dialect `host`: dumps that ascend_dump itself wrote, see `ascend_dump.dump_format`.
+
+Each step has an index with a line of JSON per record. A line refers to a byte range in a shard, a file of tensors.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +33,15 @@ __all__ = ["DIALECT"]
 
 _SHARD_FILE = re.compile(r"tensors-\d{5,18}\.safetensors", re.ASCII)
 _TIME = re.compile(r"\d{14}", re.ASCII)
-#: The most digits of numbers of steps and devices in names.
+#: Maximum number of digits of step and device numbers in directory names.
 _MAX_DIGITS = 18
-#: The most bytes of a line; usual lines have some hundred.
+#: Maximum and usual size of a line in bytes.
 _LONGEST_LINE = 1 << 20
 _USUAL_LINE = 400
-#: Bytes decoded at a time: some hundred lines, which fit a processor's cache. The first block is smaller, for callers
-#: that read only a few records.
+#: Bytes decoded at a time: some hundred lines, which fit into a processor's cache. The first block is smaller, for
+#: callers that read only a few records.
 _FIRST_BLOCK, _BLOCK = 1 << 15, 1 << 18
-#: Records per batch if lines are read one by one.
+#: Records per batch in a part of an index with invalid lines, where lines are decoded one by one.
 _ROWS = 16_384
 
 
@@ -50,15 +53,15 @@ class _HostDialect:
         shards = [name for name in names if _SHARD_FILE.fullmatch(name)]
         claimed = {*shards, *({MANIFEST, REMOVED} & set(names))}
         if shards or INDEX in names or REMOVED in names:
-            # Claimed only next to an index or a shard, because other formats use this name too.
+            # Other formats have files of this name too, so it is claimed only next to a file of this format.
             claimed |= {STATISTIC} & set(names)
         if INDEX in names:
             return [_Index(directory)], {*claimed, INDEX}
         entries: list[Entry] = []
         for name in shards:
-            if (directory.path / INDEX).is_file():  # one shard was opened by itself
+            if (directory.path / INDEX).is_file():  # the path of a single shard was opened
                 entries.append(_Index(directory, only=name))
-            elif not (directory.path / REMOVED).is_file():  # else it is there for other steps only
+            elif not (directory.path / REMOVED).is_file():  # the shard of a removed step is kept only for other steps
                 fields = _levels(directory.parts)
                 entries.append(LoneShard(directory.path / name, fields, Shards.of(directory.root)))
         return entries, claimed
@@ -71,23 +74,26 @@ class _Reading:
         self.loader = LineLoader(index._root, index._shards)
         self.decode = msgspec.json.Decoder(Line).decode
         self.paths: dict[str, Path] = {"": index.path}
-        #: Interned texts, because most occur many times.
+        #: Texts of fields, each stored once: most texts occur in many lines.
         self.texts: dict[str, str] = {}
         self.unreadable = UnreadableLines()
         self.last = NO_CALL
 
     def lines_of(self, text: bytes) -> Sequence[Line]:
-        """Decode the lines of a text. Raises MsgspecError or ValueError if one of them is not a record."""
+        """Decode complete lines. Raises MsgspecError or ValueError if a line is not a record."""
         return list(map(self.decode, text[:-1].split(b"\n")))
 
     def call_of(self, line: Line) -> bytes:
-        """Return the arguments of a line's operator, from its first line. Call for consecutive lines."""
+        """Return the arguments of a line's operator. Only the operator's first line has them, so call this in order."""
         self.last = call_after(line, self.last)
         return self.last.text
 
 
 class _ReadingColumns(_Reading):
-    """A reading of lines as columns instead of records. ends: of the lines decoded last."""
+    """State for reading lines as columns instead of records.
+
+    ends  positions of the newlines in the text that was decoded last
+    """
 
     ends: np.ndarray
 
@@ -102,10 +108,11 @@ class _ReadingColumns(_Reading):
 
 
 class _Block(NamedTuple):
-    """The next lines of an index, or their records if some lines are no records.
+    """A part of an index: its decoded lines, or records instead if some of its lines are invalid.
 
-    offset, text    of the lines: their beginning and their text; empty if some are left out
-    before          the call of the line before them
+    offset, text    position of the first line in the index, and the text of all lines; 0 and empty with `records`, and
+                    if lines were left out
+    before          the call of the line before the part
     """
 
     lines: Sequence[Line]
@@ -115,15 +122,15 @@ class _Block(NamedTuple):
     before: Call = NO_CALL
 
     def offsets(self) -> list[int]:
-        """Return the offset of each line."""
+        """Return the position of each line in the index; [] without `text`."""
         offsets: list[int] = line_starts(line_ends(self.text), self.offset).tolist()
         return offsets
 
 
 class _Lines(Batch):
-    """A batch of lines of an index; a line takes much less memory than its record.
+    """A batch of lines that become records on access: a line takes much less memory than its record.
 
-    first: they are the first ones of the index.
+    first: True if these are the first lines of the index
     """
 
     __slots__ = ("_before", "_first", "_index", "_lines", "_reading")
@@ -145,14 +152,14 @@ class _Lines(Batch):
     def identities(self) -> Iterator[Optional[Hashable]]:
         identities = map(_identity, self._lines)
         if self._first:
-            # The first line of an index is also the first line of an operator.
+            # In another index the same operator may be cut by the beginning of the file, so this line is marked.
             head = next(identities)
             yield None if head is None else ("first", head)
         yield from identities
 
 
 class _Index(Entry):
-    """The index of one step. Decoded each time, to save the memory of keeping the records of a large dump."""
+    """The index of one step. It is decoded again at each use, because its records would take too much memory."""
 
     __slots__ = ("_known", "_only", "_root", "_shards")
 
@@ -176,7 +183,7 @@ class _Index(Entry):
     def records_at(self, positions: Collection[int]) -> Iterator[Record]:
         reading = _Reading(self)
         if any(position < 0 for position in positions):
-            # Some lines were read one by one, so all must be read again to find them.
+            # Negative positions count records from the beginning, so the whole index is read.
             for block, numbers in self._numbered(reading):
                 records = block.records or self._records(block.lines, reading, block.before)
                 numbered = zip(records, numbers, block.offsets() or numbers)
@@ -215,7 +222,7 @@ class _Index(Entry):
             first = first and not block.records and not block.lines
 
     def frames(self) -> Optional[Iterator[polars.DataFrame]]:
-        # One shard of a step is a matter of single records.
+        # Not for a single opened shard: its lines are selected one by one.
         return None if self._only else self._frames()
 
     def _frames(self) -> Iterator[polars.DataFrame]:
@@ -234,7 +241,7 @@ class _Index(Entry):
             yield columns.frame()
 
     def _numbered(self, reading: _Reading) -> Iterator[tuple[_Block, range]]:
-        """Yield the blocks, each with the negative ordinals of its records in the index."""
+        """Yield the blocks, each with the negative positions of its records (-1 for the first record of the index)."""
         before = 0
         for block in self._blocks(reading):
             count = len(block.lines) + len(block.records)
@@ -242,7 +249,7 @@ class _Index(Entry):
             before += count
 
     def _blocks(self, reading: _Reading) -> Iterator[_Block]:
-        """Yield blocks of lines; the lines around an invalid one are read one by one."""
+        """Yield the index in blocks. A block with an invalid line is decoded line by line and yielded as records."""
         offset, most = 0, _FIRST_BLOCK
         hole: list[Record] = []
         try:
@@ -254,9 +261,9 @@ class _Index(Entry):
                     block = file.read(min(most, size - offset))
                     most = _BLOCK
                     if 0 in block:
-                        # A hole in a file reads as any number of NUL, and no text has one.
+                        # A part that was never written to disk reads as zero bytes, which JSON cannot contain.
                         size = offset + block.index(0)
-                        hole = [self._broken("a NUL, which no text has: nothing is read from there on", size)]
+                        hole = [self._broken("zero bytes in the index: the rest of it is not read", size)]
                         size = block.rfind(b"\n", 0, size - offset) + 1 + offset
                         block = block[: size - offset]
                         if not block:
@@ -273,7 +280,7 @@ class _Index(Entry):
                         offset += end
                         continue
                     file.seek(offset)
-                    # At least one line; the last line of a killed writer has no newline.
+                    # Read at least one line: after a killed writer, the last line has no newline and `end` is 0.
                     records = self._lines(file, offset, offset + max(end, 1), reading)
                     batch = list(islice(records, _ROWS))
                     while batch:
@@ -286,7 +293,10 @@ class _Index(Entry):
             yield _Block([], hole)
 
     def _of_one_shard(self, lines: Sequence[Line], before: Call) -> list[Line]:
-        """Return the lines of the opened shard, with the calls that stand in lines of other shards."""
+        """Return the lines that refer to the opened shard, each with the arguments of its operator.
+
+        The operator's first line, which has the arguments, may refer to another shard.
+        """
         selected = []
         for line in lines:
             before = call_after(line, before)
@@ -296,13 +306,13 @@ class _Index(Entry):
         return selected
 
     def _records(self, lines: Sequence[Line], reading: _Reading, before: Call) -> Iterator[Record]:
-        """Yield the records of lines that follow each other, the first of them after one with this call."""
+        """Yield the records of consecutive lines. before: the call of the line above the first one."""
         for line in lines:
             before = call_after(line, before)
             yield self._record(line, reading, 0, before.text)
 
     def _lines(self, file: BinaryIO, offset: int, until: int, reading: _Reading) -> Iterator[Record]:
-        """Yield the records of the lines that begin from `offset`, where the file stands, and before `until`."""
+        """Yield the records of the lines that begin before `until`. The file has to be positioned at `offset`."""
         while offset < until:
             try:
                 raw = file.readline(_LONGEST_LINE)
@@ -313,7 +323,7 @@ class _Index(Entry):
                 break
             if len(raw) == _LONGEST_LINE and not raw.endswith(b"\n"):
                 yield self._broken(f"a line is longer than {_LONGEST_LINE} bytes", offset)
-                # Skipped in pieces, because it may be a sparse hole of any size.
+                # The line is skipped in pieces, because a file with a hole may have a line of any size.
                 while raw and not raw.endswith(b"\n") and 0 not in raw:
                     offset += len(raw)
                     raw = file.readline(_LONGEST_LINE)
@@ -329,7 +339,7 @@ class _Index(Entry):
                     yield self._record(line, reading, offset, call)
             except (msgspec.MsgspecError, ValueError, RecursionError) as error:
                 end = offset + len(raw)
-                # A killed writer leaves at most one incomplete line.
+                # An incomplete last line is reported only for a complete run: a running or killed writer leaves one.
                 if raw.strip() and (raw.endswith(b"\n") or self._is_final(file, end)):
                     cut = not raw.endswith(b"\n")
                     what = "the last line is cut off, although the run had ended" if cut else "not a record"
@@ -339,8 +349,8 @@ class _Index(Entry):
             offset += len(raw)
 
     def _is_final(self, file: BinaryIO, end: int) -> bool:
-        """Return True if the file ends here for good."""
-        # The size is asked for last: the run may end while its index is read.
+        """Return True if the file ends at `end` and its run is complete, so that nothing will be appended."""
+        # The size is read after the state: the run may write its last lines while its index is read.
         return is_of_complete_run(self.path) and size_of(file) == end
 
     def _record(self, line: Line, reading: _Reading, offset: int, call: bytes) -> Record:
@@ -348,12 +358,12 @@ class _Index(Entry):
         module, source, dtype = line.module, line.source, line.dtype
         line.module, line.source, line.dtype = once(module, module), once(source, source), once(dtype, dtype)
         if line.call:
-            line.call = msgspec.Raw(call)  # the decoded one keeps the whole decoded block alive
+            line.call = msgspec.Raw(call)  # a copy, because the decoded value keeps the whole block in memory
         shard = line.shard
         path = reading.paths.get(shard)
         error = None
         if path is None:
-            # The name is untrusted: only shards of this dump are allowed.
+            # The name may be forged: only names of shards in this dump are allowed.
             if SHARD.fullmatch(shard):
                 path = reading.paths[shard] = self._root / shard
             else:
@@ -396,7 +406,7 @@ class _Index(Entry):
 
 
 def _regular(reading: _Reading, text: bytes) -> Sequence[Line]:
-    """Return the lines of a text; none where one of them is no record, or names a shard that is none of this dump."""
+    """Decode complete lines. Return [] if one of them is no record, or refers to a file other than a shard."""
     try:
         lines = reading.lines_of(text) if text else []
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -407,7 +417,7 @@ def _regular(reading: _Reading, text: bytes) -> Sequence[Line]:
 
 
 def _is_readable(line: Line) -> bool:
-    """Return True if the dump has values or statistics of it, or the reason for none."""
+    """Return True if the dump has values or statistics for a line, or a reason why it has no statistics."""
     evidence = line.shard or line.stats is not None or line.unmeasured
     return bool(evidence) or (line.nbytes == 0 and not line.skipped)
 

@@ -1,4 +1,4 @@
-"""Find the arguments of a line's operator, which are stored in the first line of the operator."""
+"""Find the arguments of a line's operator in an index. Only the first of an operator's lines has them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from ascend_dump.dump_format import Line
 
 __all__ = ["NO_CALL", "Call", "call_after", "call_after_all", "call_before"]
 
-#: How many bytes before a line the first line of its operator is searched: at first, and at most.
+#: Number of bytes above a line in which the operator's first line is searched: in the first try, and at most.
 _LEAST_BACK, _MOST_BACK = 1 << 14, 1 << 24
 
 
 class Call(NamedTuple):
-    """The operator of a line, and its arguments if the lines read so far have them."""
+    """The call of an operator that lines belong to.
+
+    operator  its sequence number, name and time
+    text      its arguments as JSON; empty if the lines read so far do not have them
+    """
 
     operator: tuple[int, str, int]
     text: bytes
@@ -30,13 +34,13 @@ def operator_of(line: Line) -> tuple[int, str, int]:
 
 
 def call_after(line: Line, before: Call) -> Call:
-    """Return the call of a line that follows another one."""
+    """Return the call of a line. before: the call of the line above it."""
     operator = operator_of(line)
     return before if not line.call and operator == before.operator else Call(operator, bytes(line.call))
 
 
 def call_after_all(lines: Sequence[Line], before: Call) -> Call:
-    """Return the call of the last of some lines that follow another one."""
+    """Return the call of the last one of consecutive lines. before: the call of the line above them."""
     operator = operator_of(lines[-1])
     for line in reversed(lines):
         if operator_of(line) != operator:
@@ -47,9 +51,10 @@ def call_after_all(lines: Sequence[Line], before: Call) -> Call:
 
 
 def call_before(file: BinaryIO, offset: int, decode: Callable[[bytes], Line], last: Call) -> Call:
-    """Return the call of the line above an offset of an index, if the line at the offset needs it.
+    """Return the call of the line above `offset` in an index, for `call_after` with the line at `offset`.
 
-    last: of the line that was read before, maybe far above.
+    The lines above are searched only if the line at `offset` has no arguments itself; otherwise return `last`.
+    last: the call of the line that was read before, possibly far above. It is returned if it is the same operator.
     """
     file.seek(offset)
     try:

@@ -1,4 +1,4 @@
-"""Convert lines of a host dump's index to columns of a catalog, without creating records."""
+"""Convert lines of an index to columns of a catalog, without creating records."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class PlainBlob(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
-    """`Line.blob`."""
+    """`Line.blob` as a struct: the byte range of the stored tensor in its shard."""
 
     begin: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
     size: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 _KINDS = {name: Optional[int] if name in COUNTS else Union[int, float, str, None] for name in Statistics._fields[1:]}
-#: `Line.stats` where nothing else than elements is counted, and in whole numbers.
+#: `Line.stats` as a struct: the number of elements and the other fields of Statistics. Counts have to be integers.
 _PlainStatistics: Any = msgspec.defstruct(
     "_PlainStatistics",
     [("count", _Natural), *((name, kind, None) for name, kind in _KINDS.items())],
@@ -49,17 +49,18 @@ class PlainLine(Line, omit_defaults=True, gc=False):
     decoded.
     """
 
-    blob: Optional[PlainBlob] = None  # type: ignore[assignment]  # nobody takes these lines for others
+    blob: Optional[PlainBlob] = None  # type: ignore[assignment]  # these lines are only used in this module
     stats: Optional[_PlainStatistics] = None
 
 
 _FIELDS = PlainLine.__struct_fields__
 _LISTS = ("shape", "stride")
+#: Fields whose values are those of the column with the same name; `_PLACE` are those about the tensor's memory.
 _SAME = ("op_type", "op_name", "io", "index", "dtype", "nbytes", "phase", "module", "seq", "hash")
 _PLACE = ("storage_offset", "storage", "address", "storage_nbytes", "version")
-#: Fields that few records have; their columns are null otherwise.
+#: Fields that few lines have. A column without any value is null and not converted.
 _RARE = ("skipped", "unmeasured", "argument", "origin")
-#: Rare fields that are encoded together in one column.
+#: Rare fields that are encoded together as JSON in the column `attrs`.
 _PACKED = ("parameter", "quantization", "collective", "placement")
 _VIEW = ("blob", "offset", "stored_stride")
 _OTHERS = ("time", "source", "device", "shard", "stats")
@@ -72,7 +73,7 @@ _FLOATS = tuple(name for name in Statistics._fields if name not in COUNTS)
 
 
 class _Numbers(dict[Any, int]):
-    """A number for each distinct key, in the order of the first lookups."""
+    """A dictionary that numbers its keys from 0, in the order in which they are first looked up."""
 
     def __missing__(self, key: Any) -> int:
         self[key] = number = len(self)
@@ -80,14 +81,17 @@ class _Numbers(dict[Any, int]):
 
 
 class LineColumns:
-    """Collects the columns of lines.
+    """A collector of lines that converts them to columns.
 
-    Lines are added some hundred at a time, while they are in the processor's cache; tables are created of more lines,
-    because each takes a fixed time.
+    `add` gets some hundred lines at a time, while they are in the processor's cache. `frame` is called for a few
+    thousand lines, because creating a table takes a fixed time.
     """
 
     def __init__(self, shared: dict[str, Any], index: Path, root: Path) -> None:
-        """known: fields of all lines, from the names of directories. root: the directory of the steps."""
+        """Create an empty collector.
+
+        shared: the fields that all lines have, from directory names. root: the directory of the steps.
+        """
         self._known = shared
         self._index = index
         self._root = root
@@ -96,16 +100,16 @@ class LineColumns:
     def _clear(self) -> None:
         self._places: list[np.ndarray] = []
         self._told: dict[str, list[Any]] = {name: [] for name in _TOLD}
-        #: For each list field: the number of each distinct list, and the number for each line.
+        #: For each field of `_LISTS`: the numbers of its distinct lists, and for each line the number of its list.
         self._lists: dict[str, tuple[_Numbers, list[int]]] = {name: (_Numbers(), []) for name in _LISTS}
 
     def __len__(self) -> int:
         return len(self._told["seq"])
 
     def add(self, lines: Sequence[Line], offsets: np.ndarray) -> None:
-        """Add lines, as `PlainLine`, whose shards are known to be shards of this dump.
+        """Add lines of the class `PlainLine`. Their shard names have to be checked already.
 
-        offsets: of the lines in the index
+        offsets: the position of each line in the index
         """
         # One flat list of all values, sliced into columns: one pass over the lines instead of one per column.
         values = list(chain.from_iterable(map(astuple, lines)))
@@ -158,11 +162,14 @@ class LineColumns:
 
 
 def _of_views(by_field: dict[str, list[Any]], strides: polars.Series) -> dict[str, Any]:
-    """Return the columns of `dump_format.view_of` of all lines. Most have the strides that they are stored with."""
+    """Return the columns of `dump_format.StoredView`: the byte range and strides with which each tensor is stored.
+
+    strides: the column of the tensors' own strides. Most tensors are stored with these.
+    """
     blobs, stored_strides = by_field["blob"], by_field["stored_stride"]
     stored: Any = strides.alias("stored_stride")
     if stored_strides.count(None) < len(stored_strides):
-        # A stride that no column can hold is null in it, and so is this one then.
+        # A stride outside the range of int64 is null in the column `stride`; then the stored stride is null too.
         pairs = zip(strides.to_list(), stored_strides)
         stored = [
             own_stride if own_stride is not None else stride if stride is None else tuple(stride)
@@ -180,19 +187,22 @@ def _of_views(by_field: dict[str, list[Any]], strides: polars.Series) -> dict[st
 
 
 def _any_given(name: str, values: list[Any]) -> bool:
-    """Return True if one of the values of a field is another than its default."""
+    """Return True if a value of the field differs from the default and is not empty."""
     return values.count(_DEFAULTS[name]) < len(values) and any(values)
 
 
 def line_ends(text: bytes) -> np.ndarray:
-    """Return the places of the newlines in a text."""
+    """Return the positions of the newlines in a text."""
     import numpy as np
 
     return np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
 
 
 def line_starts(ends: np.ndarray, offset: int) -> np.ndarray:
-    """Return the offsets of the lines with these ends in a text that begins at `offset`."""
+    """Return the positions of lines in a file.
+
+    ends: the positions of their newlines in a text; offset: the position of that text in the file
+    """
     import numpy as np
 
     starts = np.full(len(ends), offset, np.int64)
@@ -203,8 +213,8 @@ def line_starts(ends: np.ndarray, offset: int) -> np.ndarray:
 def are_objects(text: bytes, ends: np.ndarray) -> bool:
     """Return True if all lines begin with `{` and end with `}`.
 
-    In JSON `{` cannot follow `}`, and strings have no newlines, so no object spans two of these lines: if there are as
-    many objects as lines, each line is one object.
+    No JSON object spans two such lines: in JSON `{` cannot follow `}` directly, and strings contain no newlines. So if
+    a decoder finds as many objects as there are lines, each line is one object.
     """
     import numpy as np
 
@@ -235,7 +245,7 @@ def _of_statistics(rows: list[Any]) -> dict[str, Any]:
         OverflowError,
         ValueError,
         pl.exceptions.PolarsError,
-    ):  # a text, or a value too large for a column
+    ):  # a text such as "nan", or a number outside the range of float64
         columns = _by_name(_UNKNOWN if row is None else _statistics(astuple(row)) for row in rows)
     return columns
 
@@ -243,12 +253,12 @@ def _of_statistics(rows: list[Any]) -> dict[str, Any]:
 def _by_name(rows: Iterable[tuple[Any, ...]]) -> dict[str, list[Any]]:
     values = list(chain.from_iterable(rows))
     columns = {name: values[first :: len(_UNKNOWN)] for first, name in enumerate(Statistics._fields)}
-    # A missing column costs less than one without values.
+    # Columns without values are left out, because converting them takes time.
     missing = [name for name in _OPTIONAL if columns[name].count(None) == len(columns[name])]
     return {name: column for name, column in columns.items() if name not in missing}
 
 
 def _statistics(stats: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Statistics with texts (NaN, Inf) converted to numbers; empty if the loader would refuse them."""
+    """Convert the texts "nan", "inf" and "-inf" to numbers. Return `_UNKNOWN` if there is another text."""
     numbers = tuple([_TEXTS.get(value, value) if type(value) is str else value for value in stats])
     return _UNKNOWN if str in map(type, numbers) else numbers

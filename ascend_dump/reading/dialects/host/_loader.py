@@ -1,4 +1,4 @@
-"""Read tensors of the dialect `host` from its shards."""
+"""Read the tensors of the dialect `host` from shards. A shard is a file with the tensors of one step."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ __all__ = [
     "why_removed",
 ]
 
-#: The number of unused shards that stay mapped; each takes a file descriptor.
+#: Maximum number of shards that stay mapped for later reads; each mapping takes a file descriptor.
 _MOST_MAPPED = 32
-#: Tensors of at most this many bytes are copied, so that they outlive their file: using a view of a file that was cut
-#: off kills the process (SIGBUS). The copy takes little time beside the creation of the array.
+#: Tensors of at most this many bytes are copied. The copy takes little time, and it stays valid: access to a view of a
+#: file that was cut off kills the process (SIGBUS).
 MOST_COPIED = 4096
 _NONFINITE_TEXTS = ("nan", "inf", "-inf")
 #: The types of the values of statistics that were found to be valid; a text may be wrong, so that none has one.
 _valid_types: set[tuple[type, ...]] = set()
 _MOST_VALID = 256
-#: The bytes of a shard, mapped or read part by part.
+#: An object with the bytes of a shard: a mapped file, or an object in a store that is read part by part.
 Shard = Union[mmap.mmap, "StoredShard"]
 
 
@@ -58,7 +58,7 @@ def why_removed(step: Path) -> Optional[ReadError]:
     if not step.parent.is_dir() or (is_there(step) and not is_there(step / REMOVED)):
         return None
     return ReadError(
-        "the step was removed since the dump was opened; with keep= only the last steps stay",
+        "the step was removed after the dump was opened: with keep= only the last steps stay on disk",
         path=step,
         hint="open the dump again, or give a larger keep=",
         code="AD404",
@@ -68,8 +68,8 @@ def why_removed(step: Path) -> Optional[ReadError]:
 class ShardRegion(NamedTuple):
     """The position of a tensor in a shard.
 
-    begin, end  bytes of the file that belong to it
-    offset      of element 0
+    begin, end  the bytes of the file that belong to the tensor
+    offset      position of element 0 in the file, in bytes
     strides     in elements
     """
 
@@ -82,7 +82,7 @@ class ShardRegion(NamedTuple):
 
 
 class StoredShard:
-    """A shard in an object store, of which only the requested parts are read."""
+    """A shard in an object store. Slicing reads only the requested bytes."""
 
     def __init__(self, path: StoredPath) -> None:
         self._path = path
@@ -103,7 +103,7 @@ class Shards:
 
     def __init__(self) -> None:
         self._maps: OrderedDict[tuple[int, int], mmap.mmap] = OrderedDict()
-        #: Shards in directories that are not links.
+        #: Paths of shards whose directory was checked: it is not a link.
         self._checked: set[Path] = set()
         self._lock = threading.Lock()
 
@@ -128,11 +128,11 @@ class Shards:
                     raise CorruptDump("its directory is a link, which could lead out of the dump", path=path)
                 self._checked.add(path)
             status = regular_status(path, follow_links=False)
-            # As long as it is mapped, its inode number is not reused.
+            # The system does not reuse the inode number of a file as long as it is mapped.
             key = (status.st_dev, status.st_ino)
             with self._lock:
                 mapped = self._maps.get(key)
-                # Access to mapped memory beyond the end of the file would kill the process.
+                # If the size changed, map again: access to mapped memory beyond the end of the file kills the process.
                 if mapped is None or len(mapped) != status.st_size:
                     mapped = self._maps[key] = _map_file(path)
                     while len(self._maps) > _MOST_MAPPED:
@@ -158,7 +158,7 @@ class Shards:
 
 
 def _map_file(path: Path) -> mmap.mmap:
-    # A link may have replaced the shard since its status was read.
+    # Links are refused here again, because a link may have replaced the shard since its status was read.
     fd = open_descriptor(path, follow_links=False)
     try:
         return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
@@ -182,7 +182,7 @@ def read_array(mapped: Optional[Shard], region: ShardRegion, record: Record) -> 
     try:
         if 0 in shape:
             return np.empty(shape, dtype)
-        # numpy multiplies strides even along axes of one element, which may overflow.
+        # Strides along axes with one element are never used, but numpy multiplies them, which may overflow.
         strides = tuple(step * dtype.itemsize if n > 1 else dtype.itemsize for n, step in zip(shape, region.strides))
         last = region.offset + sum((n - 1) * step for n, step in zip(shape, strides)) + dtype.itemsize
         end = min(region.end, 0 if mapped is None else len(mapped))
@@ -232,15 +232,15 @@ def refuse_format(record: Record, format: Optional[str]) -> None:
     if format not in (None, "ND"):
         raise NotSupported(
             f"{record} has no device format to convert to {format!r}",
-            hint="transpose the array; host tensors are stored in the layout the model used",
+            hint="transpose the array; its layout is the one that the model used",
         )
 
 
 class LineLoader:
-    """Loads the tensors to which the lines of an index refer."""
+    """The loader of records that were read from lines of an index; the `key` of a record is its line."""
 
     def __init__(self, root: Path, shards: Shards) -> None:
-        # Lines may refer to shards of earlier steps, so paths are limited to the directory of the steps.
+        # The directory of the steps, because lines may refer to shards of earlier steps.
         self._root = root
         self._shards = shards
 
@@ -252,7 +252,7 @@ class LineLoader:
             if 0 not in line.shape:
                 mapped = self._map(record)
         elif line.skipped:
-            raise NotSupported(f"{record} was not stored: {line.skipped}", hint="its statistics() may be there")
+            raise NotSupported(f"{record} was not stored: {line.skipped}", hint="try its statistics()")
         elif line.nbytes:
             raise NotSupported(
                 f"{record} holds statistics only", hint="dump with data='full' or data='tensor' to keep values"
@@ -282,7 +282,7 @@ class LineLoader:
             if line.unmeasured:
                 raise NotSupported(
                     f"{record.label} has no statistics: {line.unmeasured[:500]}",
-                    hint="numpy() gives its values, if the dump holds them",
+                    hint="try numpy(), which returns its values if the dump has them",
                 )
             return None
         types = tuple(map(type, line.stats))

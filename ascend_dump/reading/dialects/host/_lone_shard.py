@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = ["LoneShard"]
 
-#: Larger headers are refused by safetensors itself.
+#: Maximum size of a header in bytes, as in the library safetensors.
 _MOST_HEADER = 100_000_000
 _METADATA = "__metadata__"
-#: Names of tensors given by the writer; repeated names have a numeric suffix.
+#: The writer's names of tensors: operator, io, index, and a suffix `~N` for a repeated name.
 _NAME = re.compile(r"(.+)\.(input|output|buffer|space)\.(\d{1,9})(?:~\d+)*", re.DOTALL | re.ASCII)
 _DTYPES = {native.name: name for name, native in SAFETENSORS.items()}
 _Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -40,7 +40,7 @@ class _LoneTensor(msgspec.Struct):
 
 
 class LoneShard(Entry):
-    """A shard without an index: names, shapes and values are known, op types are not."""
+    """A shard without an index. Names, shapes and values of its tensors are known, but not the types of operators."""
 
     __slots__ = ("_known", "_shards")
 
@@ -83,7 +83,7 @@ class LoneShard(Entry):
             )
 
     def _header(self) -> tuple[dict[str, msgspec.Raw], int]:
-        """(entries by name, position of the first tensor). Raises ReadError."""
+        """Return (undecoded descriptions of tensors by name, byte position of the first tensor). Raises ReadError."""
         mapped = self._shards.map(self.path)
         size = struct.unpack("<Q", mapped[:8])[0] if len(mapped) >= 8 else 0
         if not 2 <= size <= min(len(mapped) - 8, _MOST_HEADER):
@@ -94,7 +94,7 @@ class LoneShard(Entry):
                 "its header was not completed: the process that wrote it was killed, or could not write",
                 path=self.path,
                 offset=8,
-                hint="the tensors are there: put it back beside its index.jsonl and open that directory",
+                hint="the tensors are intact: move the file next to its index.jsonl and open that directory",
             )
         try:
             return msgspec.json.decode(text, type=dict[str, msgspec.Raw]), 8 + size
@@ -123,7 +123,7 @@ class _LoneShardLoader:
             size *= n
         if size != end - begin:
             raise CorruptDump(
-                f"{record.label} needs {size} bytes, the header gives it {end - begin}",
+                f"{record.label} needs {size} bytes, but has {end - begin} according to the header",
                 path=record.path,
                 offset=start + begin,
             )

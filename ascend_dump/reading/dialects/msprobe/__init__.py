@@ -7,19 +7,21 @@
 Sources: dumps of mindstudio-probe 26.2.0 (PyTorch, tasks statistics, tensor and structure, levels L0, L1, mix and
 debug), and its code in `core/dump` and `pytorch/dump` for everything that those dumps do not show. Fields of a record:
 
-- `op_name` is the name of the record in the file, such as `Functional.linear.0.forward`. Unless an argument is a list
-  of tensors, `Record.label` is therefore the name of the row in msprobe's own tables. Records have the order of the
-  file, which is the order of execution: a module comes after its calls.
-- `index` numbers the arguments; each tensor of a list has its own number. `attrs["argument"]` is msprobe's path: "0",
-  "1.2", "mask", "parameters.weight". Parameters of a module are its inputs, parameters_grad are its outputs.
+- `op_name` is the name of the entry in the JSON file, such as `Functional.linear.0.forward`. So `Record.label` is the
+  name of the row in msprobe's own tables, unless an argument is a list of tensors.
+- Records have the order of the file, which is the order of execution. A module comes after the calls inside it.
+- `index` numbers the arguments; each tensor of a list has its own number. `attrs["argument"]` is msprobe's path of the
+  argument: "0", "1.2", "mask", "parameters.weight". Parameters of a module are inputs, their gradients
+  (parameters_grad) are outputs.
 - `module` is the module that called the API; only the levels L0 and mix record it. `stack` is the call stack in
-  stack.json, `source` its innermost line outside PyTorch, MindSpore and msprobe.
-- `max` and `min` of a tensor with NaN are unknown, because msprobe writes NaN for them. Its "md5" is the CRC-32 of the
-  bytes: `attrs["hash"]`. The 64 bits of the mode `xor` do not depend on the order of the values: `attrs["xor"]`.
-- `proc{PID}` stands for a process without a process group, which has no rank. If several of them wrote into one step,
-  `run` is the name of the directory.
-- If a file is cut off, its complete records are read. If the index is missing, the fields come from the names of the
-  tensor files.
+  stack.json. `source` is the innermost line of that stack outside PyTorch, MindSpore and msprobe.
+- `max` and `min` of a tensor with NaN are unknown, because msprobe writes NaN for both.
+- msprobe's "md5" is the CRC-32 of the bytes; it becomes `attrs["hash"]`. The 64-bit number of the mode `xor` does not
+  depend on the order of the values; it becomes `attrs["xor"]`.
+- A directory `proc{PID}` is that of a process without a process group, which has no rank. If a step has several such
+  directories, `run` is the name of the directory.
+- If a JSON file is cut off, its complete entries are read. If it is missing, the fields are taken from the names of
+  the tensor files.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ class _MsprobeDialect:
         if directory.parts[-1:] == (_TENSORS,):
             return _tensor_files(directory)
         names = set(directory.names)
-        # Other programs write files of these names too.
+        # Other programs write files with these names too, so the directory has to look like one of msprobe.
         if not (_PROCESS.fullmatch((directory.parts or ("",))[-1]) or {_STACK, _MODULES} <= names):
             return [], set()
         indexes = [name for name in _INDEXES if name in names]
@@ -83,9 +85,10 @@ DIALECT = _MsprobeDialect()
 
 
 def _tensor_files(directory: Directory) -> tuple[list[Entry], set[str]]:
-    """Return entries for the files of dump_tensor_data, and the names of the files.
+    """Return entries for the files of dump_tensor_data, and the names to claim.
 
-    There are no entries if the index one level above lists the files, unless this directory was opened by itself.
+    If there is an index (dump.json or debug.json) one level above, it has the records, so that there are no entries
+    here. If only this directory was opened, the entries are those of the index, limited to these files.
     """
     files = [file for file in map(_TensorFile.of, directory.names) if file is not None]
     names = {file.name for file in files}
@@ -111,7 +114,7 @@ def _levels(directory: Directory) -> dict[str, Any]:
 
 
 def _has_siblings(directory: Directory, level: str) -> bool:
-    """Return True if several processes wrote into one step."""
+    """Return True if the directory `level` of a process has siblings: several processes wrote into one step."""
     ancestor = next((above for above in (directory.path, *directory.path.parents) if above.name == level), None)
     try:
         return ancestor is not None and sum(bool(_PROCESS.fullmatch(name)) for name in children(ancestor.parent)[0]) > 1
@@ -120,7 +123,10 @@ def _has_siblings(directory: Directory, level: str) -> bool:
 
 
 class _StepIndex(Entry):
-    """dump.json or debug.json: all tensors of one step of one process. only: the tensor files to list, None for all."""
+    """The file dump.json or debug.json, which lists the tensors of one step of one process.
+
+    only: names of the tensor files whose records are read; None for all records
+    """
 
     __slots__ = ("_only", "_folder")
 
@@ -152,7 +158,7 @@ class _StepIndex(Entry):
             yield Record(None, path=self.path, error=error, step=self.step, rank=self.rank, run=self.run)
             return
         if number < 0 and self._only is None:
-            # The task "structure" records which modules and functions ran.
+            # A dump of the task "structure" has no tensors. It lists the modules and functions that ran.
             skipped = 'msprobe recorded the structure only ("task": "structure")'
             for number, name in enumerate(modules or stacks):
                 fields = self._fields(name, number, modules, stacks)
@@ -160,7 +166,7 @@ class _StepIndex(Entry):
                 yield Record(None, path=self.path, attrs=attrs, **fields)
 
     def _read_beside(self, name: str) -> Mapping[str, Any]:
-        """Return the readable content of a file beside the index; the records can be read without it."""
+        """Return the readable content of a file beside the index; {} if it is missing. Records do not depend on it."""
         content: dict[str, Any] = {}
         with contextlib.suppress(CorruptDump):
             for key, value in items_of(self._folder / name):
@@ -170,7 +176,7 @@ class _StepIndex(Entry):
     def _fields(
         self, name: str, number: int, modules: Mapping[str, Any], stacks: Mapping[str, _Stack]
     ) -> dict[str, Any]:
-        """Return the fields that the tensors of a record share."""
+        """Return the fields that all tensors of an entry of the index share. number: its position in the index."""
         parts = MsprobeName.of(name)
         return {
             "op_type": parts.op_type,
@@ -199,7 +205,7 @@ class _StepIndex(Entry):
                 )
 
     def _stored(self, tensor: MsprobeTensor) -> tuple[StoredTensor, dict[str, Any]]:
-        """Return the location of the values of a tensor, and the fields of its record."""
+        """Return the file and statistics of a tensor, and the fields of its record."""
         entry = tensor.entry
         shape = _shape(entry["shape"])
         dtype = entry["dtype"].rpartition(".")[2].lower()
@@ -217,7 +223,7 @@ _LOADER = TensorLoader()
 
 
 def _is_plain(name: str) -> bool:
-    """Return True if a name that an index contains is that of a file in the directory itself."""
+    """Return True if a name read from an index is a plain file name, and no path that leads elsewhere."""
     return name not in ("", ".", "..") and not {"/", "\\", "\0"} & set(name)
 
 
@@ -234,7 +240,7 @@ def _nbytes(dtype: str, shape: Optional[tuple[int, ...]]) -> Optional[int]:
 
 
 class _Stack(NamedTuple):
-    """The call stack of a record: the line of the user's code, and all functions."""
+    """The call stack of an entry. source: the line of the user's code; functions: as in `Record.stack`."""
 
     source: Optional[str]
     functions: tuple[str, ...]
@@ -245,7 +251,7 @@ class _Stack(NamedTuple):
 
 
 def _stacks(document: Mapping[str, Any]) -> dict[str, _Stack]:
-    """Return the stack of each record; the file lists records that share a stack together."""
+    """Return the call stacks by the names of entries. The file lists all entries with the same stack together."""
     stacks: dict[str, _Stack] = {}
     for key, value in document.items():
         if not isinstance(value, list):
@@ -253,18 +259,18 @@ def _stacks(document: Mapping[str, Any]) -> dict[str, _Stack]:
         if len(value) == 2 and all(isinstance(part, list) for part in value):
             stack = _Stack.of(value[1])
             stacks.update((name, stack) for name in value[0] if isinstance(name, str))
-        else:  # older versions have the lines of each record
+        else:  # older versions list each entry with its own stack
             stacks[key] = _Stack.of(value)
     return stacks
 
 
 def _stack_of(name: str, stacks: Mapping[str, _Stack]) -> dict[str, Any]:
-    """Return the attribute `stack` of a record."""
+    """Return {"stack": call stack} for the records of an entry; {} if the stack is unknown."""
     return {"stack": stacks[name].functions} if name in stacks and stacks[name].functions else {}
 
 
 class _UnlistedTensor(Entry):
-    """A file of dump_tensor_data without an index above it, as a killed program may leave it."""
+    """A file of dump_tensor_data without an index: a killed program may not have written the index."""
 
     __slots__ = ("_file", "_index")
 
@@ -298,7 +304,11 @@ class _UnlistedTensor(Entry):
 
 
 class _TensorFile(NamedTuple):
-    """The fields in the name of a file in dump_tensor_data."""
+    """The fields in the name of a file in dump_tensor_data.
+
+    record    the name of the entry that it would have in the index
+    argument  msprobe's path of the argument, such as "0" or "parameters.weight"
+    """
 
     name: str
     record: str
@@ -307,7 +317,7 @@ class _TensorFile(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> Optional[_TensorFile]:
-        """Return the fields of a file name; None if it is not of msprobe."""
+        """Return the fields of a file name; None if msprobe does not write such names."""
         match = _FILE.fullmatch(name)
         if match is None:
             return None

@@ -1,4 +1,4 @@
-"""Parse the JSON files of msprobe: large, with bare NaN and Infinity, and truncated if the program was killed."""
+"""Parse the JSON files of msprobe. They are large, contain NaN and Infinity, and are truncated if the program died."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ascend_dump.storage.files import open_regular
 
 __all__ = ["items_of", "items_of_data"]
 
-#: The most characters of one item; the largest known items list the ranks of a process group.
+#: Maximum number of characters of one item; the largest known items list the ranks of a process group.
 _LONGEST = 1 << 26
 _BLOCK = 1 << 20
 _SPACE = re.compile(r"[ \t\r\n]*", re.ASCII)
@@ -22,9 +22,9 @@ _DECODER = json.JSONDecoder()
 
 
 def items_of(path: Path) -> Iterator[tuple[str, Any]]:
-    """Iterate over the items of the JSON object in a file.
+    """Yield the (key, value) pairs of the JSON object in a file.
 
-    Raises CorruptDump if the file is truncated or damaged, after all complete items.
+    If the file is truncated or damaged, all complete pairs are yielded before CorruptDump is raised.
     """
     with _JsonText(path) as text:
         for key in text.object_keys():
@@ -32,7 +32,7 @@ def items_of(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def items_of_data(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the same for the object under "data" of the file, which is its last item."""
+    """Yield the (key, value) pairs of the object under the key "data", which is the last one in the file."""
     with _JsonText(path) as text:
         for key in text.object_keys():
             if key == "data" and text.next_is("{"):
@@ -43,7 +43,7 @@ def items_of_data(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 class _JsonText:
-    """Parses a JSON text value by value, with only one value in memory; works on truncated files."""
+    """A parser of a JSON file that has only one value in memory at a time, and works on truncated files."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -71,7 +71,7 @@ class _JsonText:
                 return self._text.startswith(mark, self._at)
 
     def object_keys(self) -> Iterator[str]:
-        """Iterate over the keys of the following object. The caller must read each value before the next key."""
+        """Yield the keys of the object that follows. The caller has to read each value before the next key."""
         self._take("{")
         if self.next_is("}"):
             self._take("}")
@@ -79,7 +79,7 @@ class _JsonText:
         while True:
             key = self.value()
             if not isinstance(key, str):
-                raise self._damaged("a key that is no text")
+                raise self._damaged("a key is not a string")
             self._take(":")
             yield key
             if not self.next_is(","):
@@ -88,7 +88,7 @@ class _JsonText:
             self._take(",")
 
     def value(self) -> Any:
-        """Read a value of any type."""
+        """Parse and return the value that follows, of any type."""
         self.next_is("")
         while True:
             try:
@@ -110,18 +110,18 @@ class _JsonText:
         self._at += len(mark)
 
     def _read_more(self) -> bool:
-        """Drop the consumed text and read more, twice as much each time. Returns False at the end of the file."""
+        """Drop the parsed text and read at least as much as is left unparsed. Return False at the end of the file."""
         if self._is_whole:
             return False
         try:
             text = self._file.read(max(_BLOCK, len(self._text) - self._at))
         except UnicodeDecodeError as error:
-            raise CorruptDump(f"is no text in UTF-8: {error.reason}", path=self._path) from None
+            raise CorruptDump(f"is not UTF-8 text: {error.reason}", path=self._path) from None
         except StorageError:
             raise
         except OSError as error:
             raise CorruptDump(f"cannot be read: {error.strerror}", path=self._path) from None
-        # A hole in a file reads as any number of NUL, which end the text.
+        # A part of a file that was never written to disk reads as zero bytes. The text ends before them.
         text, hole, _ = text.partition("\0")
         self._dropped += self._at
         self._text, self._at = self._text[self._at :] + text, 0

@@ -19,7 +19,10 @@ __all__ = ["StoredTensor", "TensorLoader", "content_hash", "numbers_of", "type_a
 
 
 class StoredTensor(NamedTuple):
-    """A tensor in the index: its statistics, CRC-32, and the file with its values, if any."""
+    """The stored data of a tensor: its statistics, the CRC-32 of its bytes as hexadecimal text, and its file.
+
+    None or "": msprobe did not store it.
+    """
 
     statistics: Optional[Statistics] = None
     crc: str = ""
@@ -27,21 +30,22 @@ class StoredTensor(NamedTuple):
 
 
 class TensorLoader:
-    """Reads `record.key`, a StoredTensor."""
+    """The loader of records whose `key` is a StoredTensor."""
 
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
         if format not in (None, "ND"):
-            raise NotSupported(f"{record} has no layout to convert", hint="leave format away")
+            raise NotSupported(f"{record} has no layout to convert", hint="leave format= out")
         stored: StoredTensor = record.key
         if stored.file is None:
             raise NotSupported(
-                f"{record} holds no values: msprobe recorded without them",
-                hint='its statistics() may be there; dump with "task": "tensor" to keep values',
+                f"{record} has no values: msprobe recorded without them",
+                hint='try its statistics(); dump with "task": "tensor" to store values',
             )
         array = _read(stored.file)
         if record.shape is not None and array.shape != record.shape:
             raise CorruptDump(
-                f"it holds a tensor of shape {list(array.shape)}, its index says {list(record.shape)}", path=stored.file
+                f"it has a tensor of shape {list(array.shape)}, expected {list(record.shape)} as in its index",
+                path=stored.file,
             )
         return array
 
@@ -50,7 +54,10 @@ class TensorLoader:
         return statistics
 
     def precision(self, record: Record) -> Precision:
-        """msprobe converts integers and float64 to float32; the results of narrower types have these types."""
+        """Return the type in which msprobe computed the statistics.
+
+        It converts integers and float64 to float32. For float16 and bfloat16, mean and norm have the tensor's type.
+        """
         dtype = record.dtype or ""
         if dtype in ("float16", "bfloat16"):
             return Precision(sums=dtype)
@@ -64,7 +71,7 @@ class TensorLoader:
 
 
 def type_and_shape(file: Path) -> tuple[str, tuple[int, ...]]:
-    """Describe the tensor in a file. Raises ReadError; NotSupported if it is not a plain tensor."""
+    """Return dtype and shape of the tensor in a file. Raises ReadError; NotSupported if it is not a plain tensor."""
     if file.suffix == ".npy":
         from ascend_dump.native.npy import read_npy_header
         from ascend_dump.reading._npy import dtype_of
@@ -78,9 +85,9 @@ def type_and_shape(file: Path) -> tuple[str, tuple[int, ...]]:
 
 
 def _read(file: Path) -> np.ndarray:
-    if not is_there(file):  # a name may be too long or no file name at all
+    if not is_there(file):  # also False if the name is too long or no valid file name
         raise ReadError(
-            "the index names this file, which is missing",
+            "this file is named in the index, but missing",
             path=file,
             hint="copy dump_tensor_data together with the JSON files",
         )
@@ -95,14 +102,16 @@ def _read(file: Path) -> np.ndarray:
 
 
 def numbers_of(entry: Mapping[str, Any], shape: tuple[int, ...]) -> Optional[Statistics]:
-    """Return the statistics of an entry; None if it has none. A maximum of NaN is dropped, as it hides the other
-    elements."""
+    """Return the statistics of a tensor's entry in the index; None if it has none.
+
+    msprobe writes NaN as maximum and minimum of a tensor with NaN. Both are unknown then.
+    """
     values = [entry.get(name) for name in ("Max", "Min", "Mean", "Norm")]
     if all(value is None for value in values):
         return None
     high, low, mean, norm = (value if _is_number(value) else None for value in values)
     high, low = (None if value is None or math.isnan(value) else value for value in (high, low))
-    # msprobe gives the element of a tensor without axes as its norm.
+    # For a tensor without axes msprobe writes the element itself, with its sign, as the norm.
     return Statistics(math.prod(shape), max=high, min=low, mean=mean, l2norm=None if norm is None else abs(norm))
 
 
@@ -111,7 +120,7 @@ def _is_number(value: Any) -> bool:
 
 
 def content_hash(entry: Mapping[str, Any]) -> tuple[str, str]:
-    """(CRC-32, XOR of all 64-bit words) of the bytes, each as hexadecimal digits or empty."""
+    """Return (CRC-32, XOR of all 64-bit words) of a tensor's bytes, each as hexadecimal text; "" if it is missing."""
     text = entry.get("md5")
     if not isinstance(text, str):
         return "", ""

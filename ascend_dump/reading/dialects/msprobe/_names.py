@@ -1,4 +1,4 @@
-"""Parse names of records of msprobe, and find the user's line in a stack."""
+"""Parse the names that msprobe gives to calls of functions and modules, and find the user's line in a call stack."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _API = re.compile(r"(\w+)\.(.+)\.\d{1,18}\.(forward|backward)", re.ASCII)
 _MODULE = re.compile(r"(?:Module|Cell)\.(?:(.+)\.)?([^.]+)\.(forward|backward|parameters_grad)(?:\.\d{1,18})?")
 _DEBUG = re.compile(r"(.+?)(_grad)?\.\d{1,18}\.debug")
 _FRAME = re.compile(r"File (.+), line (\d{1,9}), in ([^,\n]*)")
-#: Paths of packages whose lines are not the user's.
+#: Paths of frameworks in a call stack: their lines are not the user's code.
 _FRAMEWORK = re.compile(r"[/\\](?:site|dist)-packages[/\\](?:torch|torch_npu|mindspore|mindtorch|msprobe)[/\\]")
 
 
 class MsprobeName(NamedTuple):
-    """The parts of a record's name.
+    """The parts of a name.
 
-    op_type  the function ("linear"), or the class of a module ("Linear")
+    op_type  the function ("linear"), the class of a module ("Linear"), or "save" for `PrecisionDebugger.save`
     phase    "forward", "backward" or None
-    module   path of the module; None for the record of a function
+    module   path of the module; None for a function
     """
 
     op_type: str
@@ -30,7 +30,7 @@ class MsprobeName(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> MsprobeName:
-        """Read `Functional.linear.0.forward`, `Module.layers.0.up.Linear.forward.0` and the like."""
+        """Parse a name such as `Functional.linear.0.forward` or `Module.layers.0.up.Linear.forward.0`."""
         module = _MODULE.fullmatch(name)
         if module is not None:
             path, kind, phase = module.groups()
@@ -43,21 +43,23 @@ class MsprobeName(NamedTuple):
 
 
 def module_of(parent: object) -> Optional[str]:
-    """Return the path of the module that is the parent of a record in `construct.json`; None if there is none."""
-    # With a micro step it is a pair.
+    """Return the path of a parent module. parent: a value in `construct.json`; None if it is no module."""
+    # With micro steps the value is a pair of the name and the micro step.
     name = parent[0] if isinstance(parent, list) and parent else parent
     return MsprobeName.of(name).module if isinstance(name, str) else None
 
 
 def stack_of(lines: Iterable[object]) -> tuple[str, ...]:
-    """Return the functions of a stack in the form of `Record.stack`, `file:line in function`, including the
-    framework's."""
+    """Return the functions of a stack in the form of `Record.stack`: `file:line in function`.
+
+    Functions of frameworks are included. Lines in another form are left out.
+    """
     frames = (_FRAME.match(line) for line in lines if isinstance(line, str))
     return tuple(f"{frame[1]}:{frame[2]} in {frame[3].strip()}" for frame in frames if frame is not None)
 
 
 def source_of(lines: Iterable[object]) -> Optional[str]:
-    """`file:line` of the innermost line of a stack outside the framework; None if there is none."""
+    """Return `file:line` of the innermost function of a stack outside the frameworks; None if there is none."""
     for line in lines:
         frame = _FRAME.match(line) if isinstance(line, str) else None
         if frame is not None and not _FRAMEWORK.search(frame[1]):

@@ -1,4 +1,4 @@
-"""Read the arguments and results in a record of msprobe: tensors and other values."""
+"""Read the arguments and results in an entry of msprobe's index: tensors and other values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ascend_dump.dump_format import Named, TensorOf, text_of
 
 __all__ = ["MsprobeTensor", "call_of", "gradients_of", "tensors_of"]
 
-#: The most levels of nested lists; operators have fewer.
+#: Maximum number of levels of nested lists; arguments of operators have fewer.
 _DEEPEST = 16
 _SIDES = {"input_args": "input", "input_kwargs": "input", "parameters": "input", "input": "input", "output": "output"}
 _PLAIN: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
@@ -22,7 +22,12 @@ _NAMED = {
 
 
 class MsprobeTensor(NamedTuple):
-    """One tensor of a record: its side, its number on that side, msprobe's path, and its entry in the file."""
+    """One tensor of an entry.
+
+    io, index  as in `Record`
+    path       msprobe's path of the argument, such as "1.2" or "parameters.weight"
+    entry      the JSON object of the tensor
+    """
 
     io: str
     index: int  # type: ignore[assignment]  # it hides tuple.index on purpose, as in Record
@@ -31,7 +36,7 @@ class MsprobeTensor(NamedTuple):
 
 
 def tensors_of(value: Any) -> Iterator[MsprobeTensor]:
-    """Yield the tensors of a record in `data`, each side in order, parameters after the arguments."""
+    """Yield the tensors of an entry of "data": first all inputs in order (parameters last), then all outputs."""
     if not isinstance(value, dict):
         return
     if _SIDES.keys() & value.keys():
@@ -43,24 +48,27 @@ def tensors_of(value: Any) -> Iterator[MsprobeTensor]:
     elif is_tensor(value):
         yield MsprobeTensor("output", 0, "", value)
     else:
-        # The gradients of parameters, and what `PrecisionDebugger.save` was given.
+        # An entry for gradients of parameters, or for a value that was passed to `PrecisionDebugger.save`.
         yield from _Side("output").arguments(value, "")
 
 
 def gradients_of(value: Any) -> Any:
-    """Return the record of the gradients of parameters, which has a list of one tensor for each, as one of tensors."""
+    """Replace each list of one tensor by this tensor, in an entry for the gradients of parameters."""
     if not isinstance(value, dict):
         return value
     return {key: item[0] if isinstance(item, list) and len(item) == 1 else item for key, item in value.items()}
 
 
 def is_tensor(value: Any) -> bool:
-    """Return True if an entry is that of a tensor, of whatever class."""
+    """Return True if a value is the JSON object of a tensor."""
     return isinstance(value, dict) and isinstance(value.get("dtype"), str) and isinstance(value.get("shape"), list)
 
 
 class _Side:
-    """Counts the arguments of one side: each counts one, and a list as many as it has tensors, but at least one."""
+    """A counter that numbers the tensors among the inputs, or among the outputs.
+
+    An argument takes one number, a list as many as it has tensors, but at least one.
+    """
 
     def __init__(self, io: str) -> None:
         self._io = io
@@ -93,9 +101,9 @@ def _is_value(value: Any) -> bool:
 
 
 def call_of(name: str, value: Any) -> bytes:
-    """Return the arguments of the call as `dump_format.read_call` reads them; empty if it is no call of a function.
+    """Return the arguments of a call as text for `dump_format.read_call`; b"" if the entry is no call of a function.
 
-    msprobe knows no names of positional arguments: these are "0", "1", …
+    Positional arguments have the names "0", "1", …, because msprobe does not record their real names.
     """
     if not isinstance(value, dict) or not isinstance(value.get("input_args"), list):
         return b""
@@ -107,7 +115,7 @@ def call_of(name: str, value: Any) -> bytes:
 
 def _value(value: Any, path: str, numbers: Mapping[str, int], depth: int) -> Any:
     if is_tensor(value):
-        # A tensor inside a value of another type is no record.
+        # A tensor inside a value of another type has no record to refer to.
         return TensorOf("input", numbers[path]) if path in numbers else Named("object", "Tensor")
     if isinstance(value, list) and depth < _DEEPEST // 2:
         return [_value(item, f"{path}.{number}", numbers, depth + 1) for number, item in enumerate(value)]
