@@ -380,7 +380,7 @@ class ModuleRecorder:
                         self._finish(gradient.call)
 
     def _finish(self, call: _ModuleCall) -> None:
-        """Write the backward pass of a call if it has ended and no nested call has to come first; then the outer calls."""
+        """Write the backward pass of a call if it has ended and no nested call has to come first; then outer calls."""
         candidate: Optional[_ModuleCall] = call
         while candidate is not None and candidate.is_complete and not candidate.waits:
             self._write_backward(candidate)

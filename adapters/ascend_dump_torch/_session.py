@@ -140,7 +140,7 @@ class TorchSession(Session):
         return self.armed and (self._target is not None or self._undo is not None)
 
     def _refuse_overlap(self) -> None:
-        """Raise CaptureError if another capture records the same operators. A capture of the launcher is ended instead."""
+        """Raise CaptureError if another capture records the same operators, but end a capture of the launcher."""
         for session in list(_sessions):
             if session is self or not session.armed:
                 continue
