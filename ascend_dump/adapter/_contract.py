@@ -112,8 +112,8 @@ class Adapter(ABC):
         """Arrange that `begin(target)` is called as soon as the dump of a whole process can begin.
 
         This method is called once, after the import of a module of `process_hooks`. By default it calls `begin` at
-        once. It may return a function that is called at the end of the process if `begin` was never called. That function
-        returns the reason, or "" if no warning is needed.
+        once. It may return a function that is called at the end of the process if `begin` was never called. That
+        function returns the reason, or "" if no warning is needed.
         """
         begin()
         return None

@@ -1,4 +1,4 @@
-"""`ascend-dump ls`: the operators and records of a dump."""
+"""`ascend-dump ls`: list the operators and records of a dump."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def ls(
 
 
 def _list_modules(dump: Dump, path: str, selectors: dict[str, Optional[str]], folding: Folding, as_json: bool) -> Exit:
-    """List modules as `stats --by module` does, by the recorded statistics only."""
+    """List modules as `stats --by module` does, but only with statistics that the dump contains."""
     from ascend_dump.cli.shared.modules import Measured, by_module, write_modules
 
     unreadable = Unreadable(dump)
@@ -128,7 +128,7 @@ def _list_modules(dump: Dump, path: str, selectors: dict[str, Optional[str]], fo
 
 
 def _notes(dump: Dump, unreadable: Unreadable) -> Iterator[dict[str, Any]]:
-    """Yield the notes for a document, after all records were counted."""
+    """Yield the notes of a JSON document. To be iterated after all records were counted."""
     for run in dump.runs():
         for note in run.notes:
             yield {"path": run.path, "note": note}
@@ -213,7 +213,7 @@ def _names(record: Union[Record, Head]) -> list[str]:
 
 
 class _Totals:
-    """Sums over the listed records."""
+    """Totals over the listed records."""
 
     def __init__(self) -> None:
         self.records = self.operators = self.kernels = self.bytes = self.unreadable = 0

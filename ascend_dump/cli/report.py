@@ -1,4 +1,4 @@
-"""`ascend-dump report`: an HTML page about a dump, or about a comparison of two dumps."""
+"""`ascend-dump report`: write an HTML page about a dump, or about a comparison of two dumps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared by the verbs that show an HTML report: options, and the search for findings."""
+"""Parts that the verbs with an HTML report share: options, and the search for findings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OPTIONS = (
 
 
 def page_options(function: _Function) -> _Function:
-    """Add DUMP, REFERENCE and the options of a comparison."""
+    """Add DUMP, REFERENCE and the options of a comparison to a verb."""
     for option in reversed(_OPTIONS):
         function = option(function)
     function = click.argument("reference", type=click.Path(), required=False)(function)
@@ -43,7 +43,7 @@ def page_options(function: _Function) -> _Function:
 
 
 class Looked(NamedTuple):
-    """The content of a report, and the runs of its dumps that have lost records."""
+    """The content of a report, and the runs of its dumps whose records were lost."""
 
     content: PageContent
     lost: list[LostRecords]
@@ -58,9 +58,9 @@ def look_through(
     noise: Optional[str],
     **selectors: Optional[str],
 ) -> Looked:
-    """Search the dump for suspects, or compare it with the reference. Raises as `triage`.
+    """Search the dump for suspects, or compare it with the reference, and return the content of the report.
 
-    Raises DumpNotFound if nothing in it matches the selectors.
+    Raises the errors of `triage`, and DumpNotFound if no record matches the selectors.
     """
     from ascend_dump.analysis.triage import triage
     from ascend_dump.cli.compare import read_mapping

@@ -1,4 +1,4 @@
-"""A check that a dump can be written at a path that may not exist yet."""
+"""Check that a dump can be written to a path that may not exist yet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ __all__ = ["DumpPlace", "look_at"]
 
 
 class DumpPlace(NamedTuple):
-    """path: absolute; nearest: the deepest directory of it that exists; free: bytes there."""
+    """The result of a check of a path.
+
+    path      the absolute path
+    nearest   the path itself or its nearest parent that exists
+    writable  True if files can be created in `nearest`
+    free      number of free bytes on its disk
+    """
 
     path: Path
     nearest: Path
@@ -20,7 +26,7 @@ class DumpPlace(NamedTuple):
 
 
 def look_at(path: Path) -> DumpPlace:
-    """Look at `path` without creating anything. Raises OSError where it cannot be looked at."""
+    """Check a path without creating anything. Raises OSError if its disk cannot be examined."""
     absolute = Path(os.path.abspath(path))
     nearest = absolute
     while not os.path.lexists(nearest) and nearest != nearest.parent:
