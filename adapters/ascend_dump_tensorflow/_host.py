@@ -316,7 +316,7 @@ def _signature(fetches: Any) -> Any:
 
 
 def _name(fetches: Any) -> str:
-    """Return the name of the first thing fetched, for the directory of the model."""
+    """Return the name of the first fetched item, which becomes part of the name of the model's directory."""
     signature = _signature(fetches)
     while isinstance(signature, tuple):
         signature = next((part for part in signature if part), "")

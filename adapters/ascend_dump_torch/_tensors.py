@@ -380,7 +380,7 @@ class Tensors:
         return [_item_of_view(op, "input", 0, source), _item_of_view(op, "output", 0, returned)]
 
     def _is_overwritten(self, view: _RecordedView, storage: Any) -> bool:
-        """Return True if the memory of a recorded view was written unobserved. Then it is read each time from then on."""
+        """Return True if the memory of a recorded view was written unobserved. Then it is read each time in future."""
         payload, window = view.payload, view.payload.window
         if payload.changed or (
             window is not None and (storage.data_ptr() != view.address or window.tobytes() != payload.sample)

@@ -27,7 +27,10 @@ def attach(begin: Begin) -> Callable[[], bool]:
 
 
 class _TorchNpuLaunch:
-    """Starts the capture at the first step; in these scenes earlier, because CANN reads their switches only once."""
+    """Starts the capture at the first step of the program.
+
+    In the scenes "exception" and "overflow" it starts at once, because CANN reads their switches only once.
+    """
 
     def __init__(self, begin: Begin) -> None:
         self._begin = begin
