@@ -106,7 +106,7 @@ class _BoundDecorated(_NotAContextManager, _BoundFunctionWrapper):
     def __reduce_ex__(self, protocol: Any) -> Any:
         if hasattr(self, "__self__"):
             return getattr, (self.__self__, self.__name__)
-        return _unpickle_method, (self.__module__, self.__qualname__)
+        return _find, (self.__module__, self.__qualname__)
 
     def __copy__(self) -> Any:
         return self
@@ -117,7 +117,7 @@ class _BoundDecorated(_NotAContextManager, _BoundFunctionWrapper):
         return self
 
 
-def _unpickle_method(module: str, qualname: str) -> Any:
+def _find(module: str, qualname: str) -> Any:
     """Return the method of a class that was pickled by its module and qualified name."""
     return operator.attrgetter(qualname)(import_module(module))
 
