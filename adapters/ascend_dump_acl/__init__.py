@@ -33,7 +33,7 @@ OPTIONS = {
 class AclAdapter(Adapter):
     name = "acl"
     framework = "acl"
-    # Higher than that of host adapters: whoever uses a device wants its operators, not those of the host.
+    # Higher than the priority of host adapters: whoever uses a device wants its operators, not those of the host.
     priority = 5
     process_hooks = ("acl",)
     only_from_the_start = "CANN dumps only models that are loaded after the dump was set"

@@ -74,7 +74,7 @@ class AclSession(Session):
         if self.prepared and self._init_dump():
             return  # acl was never initialised, or was finalised, so its dump is off
         code = self._acl.mdl.finalize_dump()
-        # Some codes are no errors: acl.finalize inside the block has switched the dump off already.
+        # UNINITIALIZE and DUMP_NOT_RUN are no errors: acl.finalize inside the block has switched the dump off already.
         if code not in (AclError.SUCCESS, AclError.UNINITIALIZE, AclError.DUMP_NOT_RUN):
             raise refusal(self._acl, "acl.mdl.finalize_dump", code)
 

@@ -28,7 +28,7 @@ __all__ = ["MindSporeAdapter"]
 class MindSporeAdapter(Adapter):
     name = "mindspore"
     framework = "mindspore"
-    # Higher than that of host adapters, because in a process with MindSpore its dump contains more than another.
+    # Higher than the priority of host adapters: in a process with MindSpore, its dump contains the most.
     priority = 3
     process_hooks = ("mindspore",)
     only_from_the_start = "MindSpore reads its dump configuration once, when its first operator runs"

@@ -63,8 +63,8 @@ def is_foreign(config: str) -> bool:
 class ArmedRun:
     """The configuration file for MindSpore, and a symbolic link to the directory of the current capture.
 
-    MindSpore keeps the path in the configuration for the whole process. So this path is that of a link, which each
-    capture points to its own directory. The path of the link contains only characters that MindSpore accepts, even if
+    MindSpore keeps the path in the configuration for the whole process. So the path names a link, which each capture
+    points to its own directory. The path of the link contains only characters that MindSpore accepts, even if
     the user's path contains others.
 
     settings  the dump JSON without its path

@@ -25,7 +25,7 @@ __all__ = ["TensorflowAdapter", "apply", "check_config", "dump_config"]
 class TensorflowAdapter(Adapter):
     name = "tensorflow"
     framework = "tensorflow"
-    # Lower than that of other host adapters, because programs of PyTorch may import tensorflow for TensorBoard.
+    # Lower than the priority of other host adapters, because programs of PyTorch may import tensorflow for TensorBoard.
     priority = -1
     process_hooks = ("tensorflow",)
     only_from_the_start = "sessions and devices read their dump settings when they are created"

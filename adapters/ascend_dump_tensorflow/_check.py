@@ -53,7 +53,7 @@ def check_config(config: Any) -> list[Problem]:
                 # A key without effect in this entry may have an effect because of a later entry, but not one of
                 # _BESIDE_A_SWITCH, unless the later entry has it too.
                 ignored = problem.where in _BESIDE_A_SWITCH and problem.where not in later
-                # AD291 (switches that exclude each other) is no problem of a single entry: GE checks the merged ones.
+                # AD291 (switches that exclude each other) is left out, because GE checks it for the merged entries.
                 refused = problem.severity == "error" and problem.code != "AD291"
                 if (refused or ignored) and (problem.where, problem.message) not in reported:
                     message = f"entry {number + 1} of NpuOptimizer: {problem.message}"

@@ -1,7 +1,7 @@
 """Find the model directory of a dump that belongs to the computational graph.
 
 GE builds a graph for each signature of `session.run`. So a training run leaves directories for initialisation, saving
-and evaluation, beside that of the computational graph, which trains. GE writes each built graph as
+and evaluation, in addition to the directory of the computational graph, which trains. GE writes each built graph as
 `ge_proto_*_Build.txt`. The name of the graph is the name of its directory in the dump (document "Dump Data Collection"
 of TensorFlow).
 """

@@ -376,7 +376,7 @@ class RecordMode(TorchDispatchMode):
     def _write(
         self, pending: PendingOperator, outputs: list[torch.Tensor], names: Sequence[str], origin: bool = False
     ) -> None:
-        """Create the records of the outputs of an operator, and write them with those of its inputs.
+        """Create the records of the outputs of an operator, and write them together with the records of its inputs.
 
         origin  True if the operator computed NaN or Inf from finite inputs
         """
@@ -471,7 +471,7 @@ class BegunCall(msgspec.Struct, eq=False):
 class PendingOperator(BegunCall, eq=False):
     """An operator between the start of its call and the writing of its records.
 
-    items        the records so far: those of its inputs
+    items        the records of its inputs
     written      the tensors that it writes to
     call         its arguments as JSON, stored in its first line
     copies       with scene="overflow": copies of the inputs that it overwrites, by position

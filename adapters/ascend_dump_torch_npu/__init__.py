@@ -34,7 +34,7 @@ OPTIONS = {
 class TorchNpuAdapter(PyTorchAdapter):
     name = "torch_npu"
     framework = "torch_npu"
-    # Higher than that of host adapters: whoever uses an NPU wants its operators, not those of the host.
+    # Higher than the priority of host adapters: whoever uses an NPU wants its operators, not those of the host.
     priority = 10
     process_hooks = ("torch_npu",)
     # torchair uses acl's dump interface itself, and also dumps the operators in its graphs.

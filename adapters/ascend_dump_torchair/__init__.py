@@ -34,7 +34,7 @@ __all__ = ["TorchairAdapter", "check_options", "configure"]
 class TorchairAdapter(Adapter):
     name = "torchair"
     framework = "torchair"
-    # Lower than that of host adapters, so that a module is compiled only if framework="torchair" is given.
+    # Lower than the priority of host adapters, so that a module is compiled only if framework="torchair" is given.
     priority = -1
     # A submodule, because torch_npu puts a proxy for torchair into sys.modules, which import hooks do not notice.
     process_hooks = ("torchair.npu_fx_compiler",)

@@ -150,7 +150,8 @@ def _build(request: DumpRequest, mode: str, has: Set[str], root: Path, file: Pat
 def _filter(request: DumpRequest) -> Any:
     """Return the function by which the eager dumper selects FX nodes, None to select all.
 
-    It is that of options={'filter': …}, or it selects by the names of a node and of its operator, as `layers=` says.
+    It is the function in options={'filter': …}, or a function that compares the names of a node and of its operator
+    with `layers=`.
     """
     function = request.options.get("filter")
     if function is not None:

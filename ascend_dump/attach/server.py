@@ -134,8 +134,8 @@ class Attachments:
 def _adapter(name: Any) -> Adapter:
     """Return the named adapter, or else the best adapter of an imported framework.
 
-    That is an adapter that yields to no other imported one (`yields_to`), and of these the one with the highest
-    priority.
+    Adapters that yield to another imported adapter (`yields_to`) are left out. Of the others, the adapter with the
+    highest priority is the best.
     """
     if name is not None and not isinstance(name, str):
         raise ConfigError(f"framework={name!r}: expected a name", hint="such as 'torch'")

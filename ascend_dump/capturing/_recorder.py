@@ -1,7 +1,7 @@
 """The implementation of `keep=` and `until=` for dumps that a framework writes itself.
 
 A thread polls the step directories of the framework. For `keep=` it removes old steps, for `until=` it reads complete
-ones. No event marks the end of a step, so a step counts as complete once the framework has begun a newer one. Dumps
+steps. No event marks the end of a step, so a step counts as complete once the framework has begun a newer step. Dumps
 that our own writer writes need no such thread: the writer implements both (`ascend_dump.writing`).
 """
 

@@ -289,7 +289,7 @@ class Capture:
             self._recorder.trigger(reason.strip())
 
     def dump(self) -> Dump:
-        """Return the dump as far as it is written. It may be called inside and after the block."""
+        """Return the dump with all records that were captured so far. May be called inside and after the block."""
         from ascend_dump.reading import Dump, open_dump
 
         path = self.path

@@ -139,7 +139,7 @@ def compare(
     their arguments are run too.
 
     With --index-only ACTUAL and REFERENCE are directories or URLs with one worldsizeN_global_rankR per rank; their
-    indexes are compared, and the first difference of each rank is printed, with a mark at the earliest ones.
+    indexes are compared, and the first difference of each rank is printed; the earliest differences are marked.
 
     Exit code 0 if all pairs are equal or noise, 1 if a pair is different, undecided or unmatched, 3 if a pair cannot be
     read, or if records were lost after they were written.

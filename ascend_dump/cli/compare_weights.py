@@ -36,7 +36,7 @@ def compare_weights(actual: str, reference: str, earlier: Optional[str], show_al
     compared. Nothing is unpickled.
 
     Weights are paired by the content of their rows, whatever their names: equal, cast, permuted, split, concatenated,
-    transposed, scaled, stale, missing and added ones are found. See `ascend-dump help weights`.
+    transposed, scaled, stale, missing and added weights are found. See `ascend-dump help weights`.
 
     Exit code 0 if all weights are equal, possibly in another layout or rounded to another type, 1 if a weight differs
     or is missing, 3 if a weight cannot be read.

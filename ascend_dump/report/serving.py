@@ -171,7 +171,7 @@ def _message(error: AscendDumpError) -> str:
 def tensor_parts(row: PageRow, side: str = "", text: str = "") -> Iterator[dict[str, Any]]:
     """Yield the drawings of a row's tensor as dicts; a key of a later dict replaces that of an earlier one.
 
-    The first histogram of a large tensor is that of a sample, because it is faster.
+    For a large tensor, the first histogram is computed from a sample, because that is faster.
 
     side: "actual", "reference", or "" for both if there are two. text: a slice such as `0, :, 10:20`. Raises
     ConfigError for a side or slice that the row does not have, and the errors of reading.

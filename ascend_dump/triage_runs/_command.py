@@ -92,9 +92,9 @@ class ChildCommand:
 
 
 def birth_of(process: int) -> str:
-    """Return an identifier of a process that differs from those of later processes with the same number.
+    """Return an identifier of a process that no later process with the same number has.
 
-    It consists of the boot's id and the start time. "" if it cannot be read.
+    It consists of the id of the system's boot and the start time of the process. "" if it cannot be read.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

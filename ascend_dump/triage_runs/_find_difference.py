@@ -231,7 +231,7 @@ def _cause(compared: Comparison, operators: Sequence[Sequence[Pair]]) -> Optiona
 
 
 def _confirm(runner: RoundRunner, first_rounds: _ComparedSteps, result: Triage) -> str:
-    """Run the program with the reference's outputs in place of those of the cause, and count the differences.
+    """Run the program with the reference's values in place of the outputs of the cause, and count the differences.
 
     If the cause is a view, its input is replaced instead, because a view shares the memory of its input. Returns a
     sentence that begins with "confirmed", "not confirmed" or "not tried".

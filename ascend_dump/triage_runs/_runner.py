@@ -297,7 +297,7 @@ class _Enough:
 
     def __call__(self) -> bool:
         outcomes = why_over(self._outline)
-        # True only if a process does not end by itself: otherwise the command ends, and its exit code is kept.
+        # Not if all processes end by themselves: then the command ends too, and its exit code is known.
         if all(outcomes) and set(outcomes) - {Over.ENDED}:
             return True
         if not {Over.WRONG, Over.RECORDED} & set(outcomes):

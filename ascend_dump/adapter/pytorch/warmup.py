@@ -1,7 +1,7 @@
 """Recognise warm-up calls of an inference server: calls that serve no request.
 
-With such calls a server profiles memory, compiles, or captures graphs. The model itself cannot tell them from others,
-so the call stack is searched for the functions that make them.
+With such calls a server profiles memory, compiles, or captures graphs. For the model they look like other calls, so the
+call stack is searched for the functions that make them.
 
 - vLLM 0.33.0: the methods `profile_run`, `_dummy_run`, `capture_model` and `profile_cudagraph_memory` of its model
   runners (vllm/v1/worker/gpu_model_runner.py and gpu/model_runner.py). And `compile_or_warm_up_model` of its workers

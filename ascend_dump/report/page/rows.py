@@ -144,7 +144,7 @@ class RowTable:
         is_unreadable = row.state == "unreadable"
         for record in (row.actual, row.reference):
             statistics = None
-            # Equal bytes have equal statistics: the page copies those of actual.
+            # Not read for an equal reference: the page copies the statistics of actual.
             if record is not None and not (row.state == "equal" and sides and sides[0] is not None):
                 try:
                     statistics = None if record.error is not None else self._reader.statistics(record)

@@ -102,7 +102,7 @@ def heat_map(actual: np.ndarray, reference: Optional[np.ndarray] = None) -> Opti
 def titled_heat_map(
     actual: Optional[np.ndarray], reference: Optional[np.ndarray], *, comparable: bool = True
 ) -> Optional[dict[str, Any]]:
-    """Return the heat map with a title: of the difference if the elements of both sides correspond, else of one side.
+    """Return a heat map with a title: of the difference if the elements of both sides correspond, else of one side.
 
     comparable: False if the elements do not correspond, for example because one side is transposed
     """
