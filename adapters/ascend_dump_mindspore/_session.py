@@ -26,7 +26,7 @@ from ascend_dump_mindspore._runtime import (
     wait_for_operators,
 )
 from ascend_dump_mindspore._settings import build, can_pause, far
-from ascend_dump_mindspore._written import look_at
+from ascend_dump_mindspore._written import examine_files
 
 __all__ = ["MindSporeSession"]
 
@@ -154,7 +154,7 @@ class MindSporeSession(Session):
         """
         if self._given_up is not None:
             return self._given_up
-        written = look_at(self.root)
+        written = examine_files(self.root)
         if written.empty:
             return WriteError(
                 f"{len(written.empty)} files of the dump are empty, the first is {written.empty[0]}: on a full "

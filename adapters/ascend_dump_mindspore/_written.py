@@ -10,14 +10,14 @@ from typing import NamedTuple
 from ascend_dump.native.cann.mapping import MAPPING
 from ascend_dump.native.mindspore.names import holds_record
 
-__all__ = ["Written", "look_at"]
+__all__ = ["Written", "examine_files"]
 
 #: Names that MindSpore, or GE for it, gives to files whose names are too long. A file mapping.csv has the long names.
 _RENAMED = re.compile(r"\d{1,20}\.npy|\d{10,20}", re.ASCII)
 
 
 class Written(NamedTuple):
-    """The result of `look_at`.
+    """The result of `examine_files`.
 
     records  True if a file contains a tensor, statistics or an overflow
     empty    the empty files, which MindSpore could not write
@@ -33,7 +33,7 @@ class Written(NamedTuple):
     renamed: int
 
 
-def look_at(root: Path) -> Written:
+def examine_files(root: Path) -> Written:
     """Check the names and sizes of all files below a directory. No file is opened."""
     records = mapped = False
     renamed = 0

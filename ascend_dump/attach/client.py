@@ -91,7 +91,7 @@ class AttachTarget(NamedTuple):
 
 
 def find_all() -> list[AttachTarget]:
-    """Return the waiting processes of this user, sorted by rank and process id. Launchers and busy ones are left out."""
+    """Return the waiting processes of this user by rank and process id, without launchers and busy processes."""
     return sorted((one for one in _all() if not one.idle), key=lambda target: (target.rank, target.pid))
 
 

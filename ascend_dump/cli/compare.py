@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import click
 
 from ascend_dump.cli.shared.compare_indexes import compare_by_index
-from ascend_dump.cli.shared.compare_unmatched import alone_lines
+from ascend_dump.cli.shared.compare_unmatched import unmatched_lines
 from ascend_dump.cli.shared.executor import executor_options, opened_executor
 from ascend_dump.cli.shared.exit import Exit, exit_code
 from ascend_dump.cli.shared.reading import (
@@ -26,12 +26,12 @@ from ascend_dump.cli.shared.reading import (
     json_option,
     lost_fields,
     lost_of,
-    naming_what_there_is,
     open_selected,
+    print_lost_records,
     progress,
     selector_options,
     shape_text,
-    tell_lost,
+    with_existing_values,
 )
 from ascend_dump.cli.shared.target import check_target
 from ascend_dump.common.units import counted
@@ -185,7 +185,7 @@ def compare(
     with opened_executor(workers, dask) as executor:
         what = "records read and compared" if executor is None else "ranks compared"
         again = None if noise is None else open_selected(noise, selectors)
-        with naming_what_there_is(selectors):
+        with with_existing_values(selectors):
             comparison = compare_dumps(
                 *dumps,
                 mapping=names,
@@ -212,7 +212,7 @@ def compare(
             _show_brief(comparison, lost)
         else:
             _show(dumps, comparison, full=show_all)
-        tell_lost(lost)
+        print_lost_records(lost)
         sys.stdout.flush()
     finally:  # the failures are printed even if stdout is closed
         _print_errors(failures)
@@ -339,7 +339,7 @@ def _show(dumps: list[Dump], comparison: Comparison, *, full: bool) -> None:
         lines += ["", *text_lines(finding)]
     if not full and (findings[1:] or calls):
         lines += ["", *short_lines(findings[1:], calls)]
-    alone = list(map(escape, alone_lines(dumps, comparison, comparison.unmatched)))
+    alone = list(map(escape, unmatched_lines(dumps, comparison, comparison.unmatched)))
     room = _WORST if full else min(_WORST, _MOST_LINES - len(lines) - len(alone) - 4)
     lines += [*(_worst_lines(comparison, room) if room > 0 else ()), *(["", *alone] if alone else ())]
     click.echo("\n".join(lines))

@@ -12,7 +12,7 @@ import click
 
 from ascend_dump.cli.shared.exit import Exit
 from ascend_dump.cli.shared.failure import error_fields
-from ascend_dump.cli.shared.reading import json_option, progress, tell_lost
+from ascend_dump.cli.shared.reading import json_option, print_lost_records, progress
 from ascend_dump.errors import ConfigError, DumpNotFound, ReadError
 from ascend_dump.storage import StoredPath, list_stored, located
 
@@ -120,7 +120,7 @@ def convert(sources: tuple[str, ...], listed: Optional[str], out: Path, as_json:
         write_failed_list(out, summary.failures, formats=options.format is not None)
     summary.tell()
     lost = [] if dump is None else dump.lost_records()
-    tell_lost(lost)
+    print_lost_records(lost)
     return Exit.UNREADABLE if summary.failures or lost or not summary.files else Exit.OK
 
 

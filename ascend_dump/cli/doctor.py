@@ -16,7 +16,7 @@ from ascend_dump._version import __version__
 from ascend_dump.adapter import adapters
 from ascend_dump.cli.shared.exit import Exit
 from ascend_dump.cli.shared.versions import conflicts
-from ascend_dump.cli.shared.writable_path import look_at
+from ascend_dump.cli.shared.writable_path import examine_path
 from ascend_dump.errors import ConfigError
 from ascend_dump.reading import registered_dialects
 from ascend_dump.report.tables import size
@@ -140,7 +140,7 @@ def _path() -> dict[str, Any]:
         request = None
     path = Path("dumps" if request is None else request.path)
     try:
-        target = look_at(path)
+        target = examine_path(path)
     except OSError as error:
         return {"path": os.path.abspath(path), "writable": False, "free_bytes": None, "error": str(error)}
     return {"path": str(target.path), "writable": target.writable, "free_bytes": target.free, "error": None}

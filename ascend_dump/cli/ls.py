@@ -22,8 +22,8 @@ from ascend_dump.cli.shared.reading import (
     progress,
     reading_options,
     record_fields,
+    report_no_match,
     shape_text,
-    tell_nothing_matched,
 )
 from ascend_dump.errors import ConfigError
 
@@ -105,7 +105,7 @@ def ls(
             print(f"incomplete: {escape(str(run.path))}: {escape(first)}", file=sys.stderr)
             for line in details:
                 print(f"  {escape(line)}", file=sys.stderr)
-    code = Exit.OK if totals.records else tell_nothing_matched(path, selectors)
+    code = Exit.OK if totals.records else report_no_match(path, selectors)
     return unreadable.finish() or code
 
 
@@ -123,7 +123,7 @@ def _list_modules(dump: Dump, path: str, selectors: dict[str, Optional[str]], fo
             print(note, file=sys.stderr)
         if modules and not has_statistics:
             print("the dump has no statistics; `ascend-dump stats --by module` computes them", file=sys.stderr)
-    code = Exit.OK if unreadable.seen else tell_nothing_matched(path, selectors)
+    code = Exit.OK if unreadable.seen else report_no_match(path, selectors)
     return unreadable.finish() or code
 
 

@@ -12,11 +12,11 @@ from ascend_dump.cli.shared.exit import Exit
 from ascend_dump.cli.shared.reading import (
     first_line,
     open_selected,
+    print_lost_records,
     progress,
     reading_options,
+    report_no_match,
     shape_text,
-    tell_lost,
-    tell_nothing_matched,
 )
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ def replay(path: str, as_json: bool, dtype: str, rules: Optional[str], limit: in
     else:
         _show(result, limit)
     lost = dump.lost_records()
-    tell_lost(lost)
+    print_lost_records(lost)
     if not result.pairs and not result.refused:
-        code = tell_nothing_matched(path, selectors)
+        code = report_no_match(path, selectors)
         return Exit.UNREADABLE if lost else code or Exit.DIFFERENT
     if result.verdict in ("equal", "noise"):
         return Exit.UNREADABLE if lost else Exit.OK

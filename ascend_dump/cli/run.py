@@ -13,7 +13,7 @@ import click
 
 from ascend_dump.adapter import adapters, load
 from ascend_dump.cli.shared.settings import read_request, request_options
-from ascend_dump.cli.shared.writable_path import look_at
+from ascend_dump.cli.shared.writable_path import examine_path
 from ascend_dump.common.paths import RunDirectory
 from ascend_dump.common.rank import current_rank
 from ascend_dump.errors import ConfigError, WriteError
@@ -51,7 +51,7 @@ def run(command: tuple[str, ...], config: Optional[str], dry_run: bool, as_json:
 
 
 def _check_path(request: DumpRequest) -> None:
-    target = look_at(Path(request.path))
+    target = examine_path(Path(request.path))
     if not target.writable:
         what = "cannot be written" if target.nearest.is_dir() else "is not a directory"
         raise WriteError(

@@ -15,7 +15,7 @@ from ascend_dump.cli.shared.reading import (
     open_selected,
     reading_options,
     record_fields,
-    tell_nothing_matched,
+    report_no_match,
 )
 from ascend_dump.errors import NotSupported, ReadError
 
@@ -63,7 +63,7 @@ def show(path: str, as_json: bool, full: bool, plot: bool, limit: int, **selecto
             if record is not first:
                 print()
             _print(record, unreadable, full, plot)
-    code = Exit.OK if first is not None else tell_nothing_matched(path, selectors)
+    code = Exit.OK if first is not None else report_no_match(path, selectors)
     has_more = next(records, None) is not None
     if has_more:
         from ascend_dump.report.tables import escape

@@ -24,8 +24,8 @@ from ascend_dump.cli.shared.reading import (
     progress,
     reading_options,
     record_fields,
+    report_no_match,
     shape_text,
-    tell_nothing_matched,
 )
 from ascend_dump.common.units import counted
 from ascend_dump.errors import ConfigError, ReadError
@@ -131,7 +131,7 @@ def stats(
         _tell_no_results(unreadable.seen, nonfinite=nonfinite, origin=origin)
     for note in () if as_json else folding.notes("tensor", holding="NaN or Inf" if nonfinite else ""):
         print(note, file=sys.stderr)
-    code = Exit.OK if unreadable.seen else tell_nothing_matched(path, selectors)
+    code = Exit.OK if unreadable.seen else report_no_match(path, selectors)
     return unreadable.finish() or code
 
 

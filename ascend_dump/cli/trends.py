@@ -18,9 +18,9 @@ from ascend_dump.cli.shared.reading import (
     lost_fields,
     lost_of,
     open_selected,
+    print_lost_records,
     progress,
     selector_options,
-    tell_lost,
 )
 from ascend_dump.common.units import counted
 from ascend_dump.errors import AscendDumpError, ConfigError, WriteError
@@ -99,7 +99,7 @@ def trends(
         write_document(sys.stdout, "trends", {**fields, "notes": [*notes, *lost_fields(lost)]})
     else:
         _show(result, full=show_all)
-    tell_lost(lost)
+    print_lost_records(lost)
     for error in failures:
         print(f"error: {error}", file=sys.stderr)
     if failures:

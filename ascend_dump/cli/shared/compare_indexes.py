@@ -10,7 +10,7 @@ import click
 
 from ascend_dump.cli.shared.executor import opened_executor
 from ascend_dump.cli.shared.exit import Exit
-from ascend_dump.cli.shared.reading import code_of_comparison, lost_fields, progress, tell_lost
+from ascend_dump.cli.shared.reading import code_of_comparison, lost_fields, print_lost_records, progress
 
 if TYPE_CHECKING:
     from ascend_dump.analysis.ranks import IndexComparison, RankOrigin
@@ -45,7 +45,7 @@ def compare_by_index(
         click.echo(brief_text(_answer(comparison), finding, not_checked=reasons, notes=_notes(comparison)))
     else:
         _show(comparison, actual, reference)
-    tell_lost(comparison.lost)
+    print_lost_records(comparison.lost)
     return code_of_comparison(_EXITS.get(comparison.verdict, Exit.DIFFERENT), comparison.lost)
 
 

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from ascend_dump.analysis.compare import Comparison, Pair
     from ascend_dump.reading import Dump, Record
 
-__all__ = ["alone_lines"]
+__all__ = ["unmatched_lines"]
 
 _SHOWN = 10
 _SIDES = ("ACTUAL", "REFERENCE")
 
 
-def alone_lines(dumps: Sequence[Dump], comparison: Comparison, alone: Sequence[Pair]) -> Iterator[str]:
+def unmatched_lines(dumps: Sequence[Dump], comparison: Comparison, alone: Sequence[Pair]) -> Iterator[str]:
     """Yield lines about records without a partner.
 
     dumps: actual and the reference, as they were compared. alone: the pairs that have one record only.

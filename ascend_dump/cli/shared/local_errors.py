@@ -13,10 +13,10 @@ from ascend_dump.cli.shared.exit import Exit
 from ascend_dump.cli.shared.reading import (
     lost_fields,
     lost_of,
-    naming_what_there_is,
     open_selected,
+    print_lost_records,
     progress,
-    tell_lost,
+    with_existing_values,
 )
 from ascend_dump.common.units import counted
 from ascend_dump.errors import ConfigError
@@ -49,7 +49,7 @@ def compare_locally(
 
     chosen = dict(selectors)
     dumps = [open_selected(path, chosen) for path in (actual, reference)]
-    with naming_what_there_is(chosen):
+    with with_existing_values(chosen):
         errors = local_errors(*dumps, replay=replay, watch=lambda layers: progress(layers, "layers measured"))
     lost = lost_of(dumps)
     if as_json:
@@ -67,7 +67,7 @@ def compare_locally(
         )
     else:
         _show(errors, full=show_all)
-    tell_lost(lost)
+    print_lost_records(lost)
     return _EXITS.get(errors.verdict, Exit.DIFFERENT)
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "argument_text",
     "brief_option",
     "code_of_comparison",
+    "existing_values",
     "first_line",
     "ignore_option",
     "json_option",
@@ -35,16 +36,15 @@ __all__ = [
     "leading_columns",
     "lost_fields",
     "lost_of",
-    "naming_what_there_is",
     "open_selected",
+    "print_lost_records",
     "progress",
     "reading_options",
     "record_fields",
+    "report_no_match",
     "selector_options",
     "shape_text",
-    "tell_lost",
-    "tell_nothing_matched",
-    "what_there_is",
+    "with_existing_values",
 ]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -242,7 +242,7 @@ class Unreadable:
         from ascend_dump.report.tables import counted, escape
 
         lost = self.lost if is_whole else []
-        tell_lost(lost)
+        print_lost_records(lost)
         if self.without_values:
             verb = "has" if self.without_values == 1 else "have"
             print(f"{counted(self.without_values, 'record')} {verb} neither values nor statistics", file=sys.stderr)
@@ -261,7 +261,7 @@ def lost_of(dumps: Iterable[Dump]) -> list[LostRecords]:
     return list(dict.fromkeys(lost for dump in dumps for lost in dump.lost_records()))
 
 
-def tell_lost(lost: Iterable[LostRecords]) -> None:
+def print_lost_records(lost: Iterable[LostRecords]) -> None:
     """Print on stderr the runs whose records were lost after they had been written."""
     from ascend_dump.report.tables import escape
 
@@ -282,7 +282,7 @@ def lost_fields(lost: Iterable[LostRecords]) -> list[dict[str, Any]]:
     return [{"path": run.run, "note": run.reason} for run in lost]
 
 
-def tell_nothing_matched(path: str, selectors: dict[str, Optional[str]]) -> Exit:
+def report_no_match(path: str, selectors: dict[str, Optional[str]]) -> Exit:
     """Report on stderr that no record matches the selectors, and which values the dump has. Return the exit code.
 
     The code is 3 if a selector matches nothing, which may be a mistyped name. It is 0 if the dump is empty, which is a
@@ -290,7 +290,7 @@ def tell_nothing_matched(path: str, selectors: dict[str, Optional[str]]) -> Exit
     """
     from ascend_dump.report.tables import escape
 
-    summary, *lines = what_there_is(path, selectors)
+    summary, *lines = existing_values(path, selectors)
     chosen = any(selectors.values())
     lines = [f"no record matches; {summary}" if chosen else summary, *(f"  {line}" for line in lines)]
     print("\n".join(map(escape, lines)), file=sys.stderr)
@@ -298,17 +298,17 @@ def tell_nothing_matched(path: str, selectors: dict[str, Optional[str]]) -> Exit
 
 
 @contextmanager
-def naming_what_there_is(selectors: dict[str, Optional[str]]) -> Iterator[None]:
+def with_existing_values(selectors: dict[str, Optional[str]]) -> Iterator[None]:
     """Add the existing values to the hint of a DumpNotFound that is raised because selectors match nothing."""
     try:
         yield
     except DumpNotFound as error:
         if error.path is not None and any(selectors.values()):
-            error.hint = "; ".join(what_there_is(str(error.path), selectors))
+            error.hint = "; ".join(existing_values(str(error.path), selectors))
         raise
 
 
-def what_there_is(path: str, selectors: dict[str, Optional[str]]) -> list[str]:
+def existing_values(path: str, selectors: dict[str, Optional[str]]) -> list[str]:
     """Return a line about the whole dump, and a line per selector with the existing or most similar values."""
     from difflib import get_close_matches
 

@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["DumpPlace", "look_at"]
+__all__ = ["PathState", "examine_path"]
 
 
-class DumpPlace(NamedTuple):
+class PathState(NamedTuple):
     """The result of a check of a path.
 
     path      the absolute path
@@ -25,11 +25,11 @@ class DumpPlace(NamedTuple):
     free: int
 
 
-def look_at(path: Path) -> DumpPlace:
+def examine_path(path: Path) -> PathState:
     """Check a path without creating anything. Raises OSError if its disk cannot be examined."""
     absolute = Path(os.path.abspath(path))
     nearest = absolute
     while not os.path.lexists(nearest) and nearest != nearest.parent:
         nearest = nearest.parent
     writable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
-    return DumpPlace(absolute, nearest, writable, shutil.disk_usage(nearest).free)
+    return PathState(absolute, nearest, writable, shutil.disk_usage(nearest).free)
