@@ -16,6 +16,7 @@ _RUNS = (("_CellGraphExecutor", "run"), ("_JitExecutor", "__call__"))
 
 
 def can_count() -> bool:
+    """Return True if this MindSpore has both methods through which graphs run."""
     return bool(find(_RUNS))
 
 

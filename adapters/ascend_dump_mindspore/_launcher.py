@@ -11,6 +11,7 @@ __all__ = ["launch"]
 
 
 def launch(begin: Begin) -> None:
+    """Start the capture now, unless this process only starts other processes."""
     if not _only_starts_others():
         begin()
 

@@ -14,6 +14,8 @@ __all__ = ["Watcher", "session_class", "unwatch", "watch"]
 
 
 class Watcher(Protocol):
+    """An object that is told about new sessions, and can change their configuration."""
+
     def configure(self, config: Any) -> Any:
         """Return the configuration to use for a new session. config: the configuration of the program, or None."""
 

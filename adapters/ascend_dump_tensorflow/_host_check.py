@@ -15,6 +15,7 @@ __all__ = ["check"]
 
 
 def check(request: DumpRequest, target: Any) -> Iterator[Problem]:
+    """Yield the problems of a request for a capture on the host."""
     for name, value in request.options.items():
         if name not in OPTIONS and name != "debug_mode":
             options = ", ".join(OPTIONS)

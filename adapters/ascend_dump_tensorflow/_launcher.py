@@ -17,6 +17,7 @@ log = logging.getLogger("ascend_dump")
 
 
 def launch(begin: Begin) -> Callable[[], str]:
+    """Install the hooks that start the capture. Return a function that says why it never began."""
     from wrapt import register_post_import_hook
 
     launched = _TensorflowLaunch(begin)
@@ -27,6 +28,8 @@ def launch(begin: Begin) -> Callable[[], str]:
 
 
 class _TensorflowLaunch:
+    """Starts the capture of a whole program when one of its hooks is called."""
+
     def __init__(self, begin: Begin) -> None:
         self._begin = begin
         self._begun = False

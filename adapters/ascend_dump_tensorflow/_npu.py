@@ -331,6 +331,7 @@ def _repeated_graphs(root: Path) -> list[str]:
 
 
 def put_into_new(values: Mapping[str, Any]) -> Any:
+    """Return a new ConfigProto with these dump settings."""
     config = config_class()()
     put(config, values)
     return config

@@ -14,6 +14,8 @@ _NAMES = ("run", "make_callable", "_make_callable_from_options")
 
 
 class RunRecorder(Protocol):
+    """An object through which the runs of captured sessions go."""
+
     def claims(self, session: Any) -> bool:
         """Return True if the next run of the session has to go through `run`. Called before every run."""
 

@@ -63,6 +63,7 @@ def range_in(tensor: torch.Tensor, storage: Any) -> tuple[int, int]:
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides, in elements, of a contiguous tensor with this shape."""
     strides = []
     step = 1
     for n in reversed(shape):
@@ -144,6 +145,7 @@ def unstorable(tensor: torch.Tensor) -> str:
 
 
 def quantization(tensor: torch.Tensor) -> dict[str, Any]:
+    """Return the quantization parameters of a quantized tensor: scheme, scale, zero point, and axis per channel."""
     if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
         return {"scheme": "per_tensor", "scale": tensor.q_scale(), "zero_point": tensor.q_zero_point()}
     return {

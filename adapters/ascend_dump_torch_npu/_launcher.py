@@ -17,6 +17,7 @@ __all__ = ["attach", "launch"]
 
 
 def launch(begin: Begin) -> Callable[[], str]:
+    """Follow the calls of modules to start the capture. Return a function that says why it never began."""
     keep_hooks_quiet()
     return _TorchNpuLaunch(begin).unused
 

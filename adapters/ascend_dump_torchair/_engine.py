@@ -27,6 +27,7 @@ def recorded() -> Optional[Mapping[str, str]]:
 
 
 def can_close() -> bool:
+    """Return True if this torchair has the function and the global that closing GE needs."""
     backend, _, _ = engine_modules()
     return callable(getattr(backend, "finalize_graph_engine", None)) and hasattr(backend, _RECORDED)
 

@@ -17,10 +17,13 @@ __all__ = ["launch"]
 
 
 def launch(begin: Begin) -> Callable[[], str]:
+    """Start the capture at the first config. Return a function that says why it never began."""
     return _TorchairLaunch(begin).unused
 
 
 class _TorchairLaunch:
+    """Calls `begin` with the first config, and sets the dump options on later configs."""
+
     def __init__(self, begin: Begin) -> None:
         self._begin = begin
         self._begun = False

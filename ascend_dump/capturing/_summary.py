@@ -41,6 +41,8 @@ _MAX_MANIFEST, _MAX_REASON = 10_000_000, 200
 
 
 class _FilesOnDisk(NamedTuple):
+    """Number of record files, and bytes of all files, of a dump."""
+
     number: int
     nbytes: int
 

@@ -280,6 +280,7 @@ def _check_targets(save: tuple[str, ...], write_mapping: Optional[str]) -> None:
 
 
 def exit_of(verdict: str) -> Exit:
+    """Return the exit code for the verdict of a comparison."""
     if verdict in ("equal", "noise"):
         return Exit.OK
     return Exit.UNREADABLE if verdict == "unreadable" else Exit.DIFFERENT
@@ -369,6 +370,7 @@ def _row(pair: Pair, several_ranks: bool) -> list[str]:
 
 
 def read_mapping(path: Optional[str]) -> Optional[dict[str, str]]:
+    """Read a --mapping file: names of actual and their names in the reference. Raises ConfigError."""
     if path is None:
         return None
     what = 'expected a JSON object such as {"layers.0/addmm_0": "blocks.0/addmm_0"}'

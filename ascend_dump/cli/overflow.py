@@ -43,6 +43,8 @@ _SELECTORS = ("step", "rank", "device", "model", "run", "label")
 
 
 class _Tensor(NamedTuple):
+    """A record with its statistics, or the error of computing them."""
+
     record: Record
     statistics: Optional[Statistics]
     error: Optional[ReadError]

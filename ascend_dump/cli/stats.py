@@ -48,6 +48,8 @@ _SAMPLE = 1000
 
 
 class _Row(NamedTuple):
+    """A record with its statistics, or the error of computing them."""
+
     record: Record
     statistics: Optional[Statistics]
     error: Optional[ReadError]

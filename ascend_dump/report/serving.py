@@ -95,6 +95,8 @@ class PageServer(ThreadingHTTPServer):
 
 
 class _PageRequest(BaseHTTPRequestHandler):
+    """The handler of one HTTP request: for the page, or for the tensor of a row."""
+
     server: PageServer
     timeout = _TIMEOUT
     server_version = "ascend-dump"

@@ -72,6 +72,8 @@ def _group(records: list[Record]) -> Group:
 
 
 class _OfRun(Protocol):
+    """A record or another object that knows the name of its run."""
+
     @property
     def run(self) -> Optional[str]: ...
 
