@@ -187,7 +187,7 @@ class MindSporeSession(Session):
         if not self._request.steps.all:
             reasons.append(
                 f"no graph ran with an iteration in steps={self._request.steps}; they count from 0, and a graph that "
-                "runs right after another graph may have the same number"
+                "runs right after another graph has the number of that graph"
             )
         if self._request.layers:
             reasons.append(

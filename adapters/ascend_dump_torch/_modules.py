@@ -89,7 +89,8 @@ class _ModuleCall(msgspec.Struct, eq=False):
     @property
     def waits(self) -> bool:
         """True if a call inside this call has to be written first."""
-        # A call inside that waits for no gradient of an input (`not call.inputs`) may still get gradients at any time.
+        # If this call waits for no gradient of an input, the end of its backward pass is not known, so all calls inside
+        # have to be written first.
         return any(not self.inputs or call.backward is not None or call.waits for call in self.inside)
 
 

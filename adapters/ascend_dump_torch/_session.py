@@ -487,7 +487,9 @@ class TorchSession(Session):
             compiled = " outside compiled code" if "torch._dynamo" in sys.modules else ""
             reasons.append(f"the target, a {type(self._target).__name__}, was never called{compiled}")
             if compiled:
-                reasons.append("torch.compile was applied to the target after the start: capture the compiled module")
+                reasons.append(
+                    "torch.compile was applied to it after the start of the capture: capture the compiled module"
+                )
         elif self._step is None:
             reached = {0: "no step began", 1: "1 step ran"}.get(self._calls, f"{self._calls} steps ran")
             reasons.append(f"steps={self.request.steps} was not reached: {reached}")

@@ -184,8 +184,8 @@ class Tensors:
 
         A handle is a small heap block that keeps the allocator from merging the free blocks around it. Then the
         program's next large tensor needs new pages from the system, and its allocation takes up to a third longer. Most
-        tensors are freed soon after their last operator, so a sweep checks the storages that were used before the last
-        sweep and not since. All storages are checked once in as many operators as there are storages.
+        tensors are freed soon after their last operator, so a sweep checks the storages that were used shortly before
+        the previous sweep. From time to time a sweep checks all storages.
         """
         self._operators += 1
         if self._operators % _SWEEP == 0 and self._states:

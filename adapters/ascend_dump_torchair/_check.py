@@ -147,7 +147,7 @@ def _of_config(options: Mapping[str, Any], detours: list[str], road: str) -> Ite
         yield Problem("AD242", "warning", message, "leave it off", "target")
     for option in detours:
         if road != "eager" or option == "debug.fx_summary.type":
-            message = f"config.{option} is on, so torchair runs every graph eagerly, and none reaches GE's dump"
+            message = f"config.{option} is on, so torchair runs every graph eagerly, and none reaches the device"
             yield Problem("AD371", "silent", message, "switch it off while dumping", "target")
 
 

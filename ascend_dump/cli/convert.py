@@ -180,7 +180,7 @@ def _dump_of_records(
 
     if len(sources) > 1:
         raise ConfigError(
-            f"{len(sources)} sources were given, and only of CANN's dumps several can be converted in one command",
+            f"{len(sources)} sources were given, and several can be converted in one command only if all are CANN's",
             hint="convert each source by itself",
         )
     if chosen["compat"]:
