@@ -5,14 +5,14 @@
     for record in ascend_dump.open("dumps").select(op="*linear1*", io="output"):
         print(record, record.statistics())
 
-Importing this package loads nothing else: every name is fetched when it is first used.
+Importing this package imports nothing else: the module of a name is imported when the name is first used.
 """
 
 from __future__ import annotations
 
 from ascend_dump._version import __version__
 
-# Type checkers take this name for true; importing `typing` for it would cost more than the rest.
+# Type checkers treat this name as True. Importing it from `typing` would take longer than the rest of this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ascend_dump.adapter import Adapter, AdapterInfo, adapters
@@ -94,7 +94,7 @@ __all__ = [
     "triage",
 ]
 
-#: Where each lazy name lives; (module, name there) where the two names differ.
+#: The module of each public name, and its name in that module.
 _HOMES: dict[str, tuple[str, str]] = {
     name: (module, name)
     for module, names in {
@@ -138,12 +138,12 @@ _HOMES["overflow"] = ("analysis.overflow", "find_overflows")
 
 def __getattr__(name: str) -> object:
     try:
-        module, there = _HOMES[name]
+        module, name_in_module = _HOMES[name]
     except KeyError:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
     from importlib import import_module
 
-    value: object = getattr(import_module(f"{__name__}.{module}"), there)
+    value: object = getattr(import_module(f"{__name__}.{module}"), name_in_module)
     globals()[name] = value
     return value
 

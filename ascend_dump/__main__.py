@@ -1,4 +1,4 @@
-"""`python -m ascend_dump`: the command line where the script is not on PATH."""
+"""`python -m ascend_dump`: the command line, if the script `ascend-dump` is not on PATH."""
 
 from __future__ import annotations
 

@@ -5,15 +5,15 @@
     ├── AdapterError                         AD2xx
     │   ├── AdapterNotFound (LookupError)    AD201  nothing captures this target
     │   ├── FrameworkMissing (ImportError)   AD202  the adapter's framework cannot be imported
-    │   └── NotSupported (NotImplementedError)  AD203  a thing this framework or version cannot do
-    ├── CaptureError (RuntimeError)          AD3xx  start/stop/step used in an order that cannot work
+    │   └── NotSupported (NotImplementedError)  AD203  something that this framework or version cannot do
+    ├── CaptureError (RuntimeError)          AD3xx  start/stop/step were called in a wrong order, or nothing was written
     ├── ReadError                            AD4xx
-    │   ├── CorruptDump (ValueError)         AD401  a file is truncated, foreign or lies about itself
+    │   ├── CorruptDump (ValueError)         AD401  a file is truncated, of another format, or contradicts itself
     │   ├── UnknownFormat (ValueError)       AD402  no dialect recognises the files
-    │   ├── DumpNotFound (FileNotFoundError) AD403  the path does not exist or holds no dump
-    │   └── StorageError (OSError)           AD405  an object store does not answer, or not as it should
+    │   ├── DumpNotFound (FileNotFoundError) AD403  the path does not exist or contains no dump
+    │   └── StorageError (OSError)           AD405  an object store does not answer, or answers wrongly
     ├── WriteError (OSError)                 AD5xx  the dump cannot be written
-    └── WorkerLost (RuntimeError)            AD601  a process that worked on one of many ranks is gone
+    └── WorkerLost (RuntimeError)            AD601  a worker process, which analysed some of the ranks, has died
 
 `code` is stable; `ascend-dump explain AD101` explains it.
 """
@@ -45,7 +45,7 @@ _Path = Union[str, "os.PathLike[str]"]
 
 
 class AscendDumpError(Exception):
-    """The base of all errors. `code` names its explanation, `hint` the next thing to do."""
+    """The base class of all errors. `code` is the name of its explanation, `hint` says what to do next."""
 
     default_code = "AD000"
 
@@ -54,7 +54,7 @@ class AscendDumpError(Exception):
         self.message = message
         self.hint = hint
         self.code = code or self.default_code
-        self.reported = False  # True once the user has seen it
+        self.reported = False  # True once it was logged
 
     def __str__(self) -> str:
         text = f"{self.message} [{self.code}]"
@@ -116,7 +116,7 @@ class UnknownFormat(ReadError, ValueError):
 class DumpNotFound(ReadError, FileNotFoundError):
     default_code = "AD403"
 
-    # OSError.__str__ would print only errno and strerror, which are not set here.
+    # OSError.__str__ would print errno and strerror, which are not set here.
     __str__ = AscendDumpError.__str__
 
 
@@ -134,7 +134,7 @@ class StorageError(ReadError, OSError):
         code: str = "",
     ) -> None:
         super().__init__(message, path=path, offset=offset, hint=hint, code=code)
-        # Code that reads files catches OSError and reports these two.
+        # Code that reads files catches OSError, and prints these two attributes.
         self.errno = errno.EIO
         self.strerror = message
 

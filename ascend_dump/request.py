@@ -1,4 +1,4 @@
-"""DumpRequest: a framework-neutral, immutable description of a dump; and the table of its spellings."""
+"""DumpRequest: a framework-neutral, immutable description of a dump; and the names of its settings elsewhere."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = [
     "value_from_word",
 ]
 
-#: Our name of each setting, and each framework's. An empty string: it has no such setting.
+#: Our name of each setting, and the name in each framework. An empty string: the framework has no such setting.
 SPELLINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         name: MappingProxyType(dict(zip(("cann", "ge", "torchair", "mindspore", "tensorflow"), spellings)))
@@ -69,7 +69,8 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     }
 )
 
-#: Spellings accepted in files, in the environment and on the command line, but not in Python.
+#: Other names of settings, mapped to ours. They are accepted in files, in the environment and on the command line, but
+#: not in Python.
 ALIASES: Mapping[str, str] = MappingProxyType(
     {
         SPELLINGS[name][who]: name
@@ -84,10 +85,10 @@ Data = Literal["tensor", "stats", "full"]
 Level = Literal["op", "kernel", "all", "module"]
 Scene = Literal["overflow", "watch", "exception"]
 Until = Literal["nonfinite"]
-#: The adapters of this distribution; others add theirs, so any text is one.
+#: The names of this distribution's adapters. Other packages may register adapters, so any str is accepted.
 FrameworkName = Union[Literal["acl", "mindspore", "tensorflow", "torch", "torch_npu", "torchair"], str]
 
-#: The settings with a fixed set of values, and those that take several names.
+#: The settings with a fixed set of values; and, in LISTS, the settings that take several names.
 CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "mode": get_args(Mode),
@@ -98,15 +99,16 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 LISTS = ("layers", "models", "stats", "watch", "ignore")
-#: Those that are True or False.
+#: The settings that are True or False.
 FLAGS = ("quant", "quiet", "strict")
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _MAX_BYTES, _MAX_DIGITS, _MAX_SHOWN = 2**63 - 1, 30, 200
-#: Longest file of settings that is read, in bytes.
+#: Maximum size of a file of settings, in bytes.
 _MAX_FILE = 2**20
-#: Python's reader of TOML takes microseconds for each byte, and for a dotted key the square of its parts.
+#: Maximum number of characters of a TOML file. Python's TOML parser takes microseconds per byte, and for a dotted key
+#: a time that grows with the square of the number of its parts (see _LONG_KEY).
 _MAX_TOML = 2**18
-#: A label is part of a selection, where `*`, `[` and `:` mean something.
+#: The characters of a label. It is used as a pattern in selections, where `*`, `[` and `:` have a meaning.
 _LABEL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LONG_KEY = re.compile(r"""(?<![\w."'-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){100}""")
 _TRUE, _FALSE = ("1", "true", "on", "yes"), ("0", "false", "off", "no")
@@ -114,20 +116,21 @@ _TRUE, _FALSE = ("1", "true", "on", "yes"), ("0", "false", "off", "no")
 
 @dataclasses.dataclass(frozen=True, init=False)
 class DumpRequest:
-    # Assigned, because `python -OO` removes docstrings, and help texts of the command line are made of this one.
+    # Assigned, because the help texts of the command line are taken from it, and `python -OO` removes docstrings.
     __doc__ = """What to dump. Every field has a default; values are validated and normalised here.
 
     path       The directory to write to, created if missing; ~, $NAME and ${NAME} are expanded.
     steps      Steps to dump, counted from 0: "0|3-5|10" or "all"; on the host also "0-10000:1000" and "4000-".
-    mode       What to dump of an operator: "input", "output" or "all".
-    layers     Operators to dump: globs or `re:` patterns, all by default. MODEL:LAYER is for one of `models` only.
-    models     Names of the models to dump, if a process runs several; all by default. A model that no layer is for is
-               dumped whole.
+    mode       Which tensors of an operator to dump: "input", "output" or "all".
+    layers     Operators to dump: globs or `re:` patterns, all by default. MODEL:LAYER applies to one of `models` only.
+    models     Names of the models to dump, if a process runs several; all by default. A model to which no pattern of
+               `layers` applies is dumped completely.
     data       "tensor", "stats" (statistics only) or "full" (both).
-    stats      Names of the statistics to record. By default those that cost one pass over the elements: all but
+    stats      Names of the statistics to record. By default those that need a single pass over the elements: all but
                "variance", "skewness" and "kurtosis".
-    level      "op", "kernel" or "all": what CANN dumps; "module": inputs and outputs of modules only, forward and
-               backward (PyTorch on the host; with "stats" norms of parameters and gradients too).
+    level      On NPUs "op", "kernel" or "all": operators, kernels or both. With PyTorch on the host also "module":
+               inputs and outputs of modules only, forward and backward (with "stats" norms of parameters and gradients
+               too).
     scene      Dump only operators that overflow ("overflow"), the watched operators ("watch") or operators that fail
                ("exception").
     watch      For scene="watch": operators whose output memory is checked for being overwritten.
@@ -136,17 +139,17 @@ class DumpRequest:
     max_bytes  Stop writing at about this size: an int, or text such as "20GB".
     keep       Keep only this number of recorded steps on disk: the oldest is removed once a newer one is complete.
     until      "nonfinite": stop recording after the first step that produces NaN or Inf.
-    ignore     With until: operators whose NaN and Inf is known and does not count: globs of names or types, modules, or
-               FILE:LINE.
-    label      A name for what is dumped, such as "update_actor": listings show it, `select(label=)` selects by it, and
-               `compare` compares equal labels. Up to 64 letters, digits, "-" and "_".
+    ignore     With until: operators whose NaN and Inf is expected and does not count: globs of names or types, modules,
+               or FILE:LINE.
+    label      A name for the dump, such as "update_actor": listings show it, `select(label=)` selects by it, and
+               `compare` compares dumps with equal labels. Up to 64 letters, digits, "-" and "_".
     quiet      Print no summary at the end of a successful run.
-    strict     Raise an exception instead of reporting a failure once and letting the program go on. A program that was
-               started with the dump ends with exit code 2, and with 5 if nothing was recorded.
+    strict     Raise an exception for a failure, instead of logging it once and continuing. A program that was started
+               by `ascend-dump run` or with ASCEND_DUMP then ends with exit code 2, and with 5 if nothing was recorded.
     options    Settings that only one adapter has.
 
     In Python `steps` and `ranks` may also be an int, a range or a list, and lists of names any iterable. Raises
-    ConfigError naming the field, the value and what it accepts.
+    ConfigError naming the field, its value and the accepted values.
 
     >>> DumpRequest(steps=range(3), layers="*conv*").to_text()
     'steps=0-2,layers=*conv*'
@@ -234,7 +237,7 @@ class DumpRequest:
         self._refuse_idle()
 
     def _refuse_idle(self) -> None:
-        """Raise ConfigError for `until` or `keep` in a scene where they have no effect, and for `ignore` alone."""
+        """Raise ConfigError for `until` or `keep` in a scene where they have no effect, and for `ignore` by itself."""
         if self.ignore and self.until is None and "outline" not in self.options:
             raise ConfigError(
                 f"ignore={list(self.ignore)} was given without until='nonfinite'",
@@ -253,7 +256,10 @@ class DumpRequest:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], *, origin: str = "") -> DumpRequest:
-        """Return the request of decoded settings, by our names or CANN's. Raises ConfigError for an unknown name."""
+        """Create a request from a mapping of settings, whose keys are our names or aliases such as CANN's.
+
+        origin: a prefix for messages, such as the name of a file. Raises ConfigError for an unknown name.
+        """
         settings: dict[str, Any] = {}
         for spelling, value in values.items():
             name = spelling if spelling in SPELLINGS else ALIASES.get(spelling, "")
@@ -269,7 +275,10 @@ class DumpRequest:
 
     @classmethod
     def from_file(cls, path: Union[str, os.PathLike[str]]) -> DumpRequest:
-        """Return the request of a .json or .toml file; its keys may be in a table `ascend_dump`. Raises ConfigError."""
+        """Create a request from a .json or .toml file; its settings may be in a table `ascend_dump`.
+
+        Raises ConfigError.
+        """
         file = Path(path)
         try:
             content = read_regular(file, _MAX_FILE + 1)
@@ -291,9 +300,9 @@ class DumpRequest:
 
     @classmethod
     def from_text(cls, text: str) -> DumpRequest:
-        """Return the request of a value of `ASCEND_DUMP`: `1`, `steps=0|2-5,path=/d`, JSON, or a .json/.toml path.
+        """Create a request from a value of ASCEND_DUMP: `1`, `steps=0|2-5,path=/d`, JSON, or a .json/.toml path.
 
-        Items of lists are separated by `;`, adapter options are written `options.name=value`. Raises ConfigError.
+        In a list, `;` separates the items. Options of an adapter are written `options.name=value`. Raises ConfigError.
         """
         text = text.strip()
         if text.lower() in _TRUE:
@@ -331,7 +340,7 @@ class DumpRequest:
         return cls.from_mapping(values)
 
     def layers_of(self, model: str) -> tuple[str, ...]:
-        """Return the patterns of `layers` that apply to a model: patterns without a model name, and with its name."""
+        """Return the patterns of `layers` that apply to a model: those without a model name and those with its name."""
         patterns = []
         for layer in self.layers:
             owner, colon, pattern = layer.partition(":")
@@ -342,7 +351,7 @@ class DumpRequest:
         return tuple(patterns)
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return the settings that differ from the defaults, as plain values for `from_mapping`."""
+        """Return the settings that differ from the defaults, as JSON values that `from_mapping` accepts."""
         plain: dict[str, Any] = {}
         defaults = _defaults()
         for name in SPELLINGS:
@@ -359,12 +368,12 @@ class DumpRequest:
         return plain
 
     def to_text(self) -> str:
-        """Return one line for `ASCEND_DUMP`; `from_text` reads it back."""
+        """Return the value of ASCEND_DUMP for this request, in one line. `from_text` reads it back."""
         plain = self.to_mapping()
         simple = {name: ";".join(value) if isinstance(value, list) else value for name, value in plain.items()}
         words = [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in simple.items()]
         text = ",".join(words)
-        # Anything the short form cannot carry (a comma in a path, options) goes as JSON.
+        # Settings that the short form cannot express, such as a comma in a path or options, are written as JSON.
         try:
             if "options" not in plain and (not plain or DumpRequest.from_text(text) == self):
                 return text or "1"
@@ -382,7 +391,10 @@ def _defaults() -> DumpRequest:
 
 
 def unknown_name(name: str, *, origin: str = "", aliases: bool = False) -> ConfigError:
-    """Return the error for an unknown setting, or for CANN's name of a setting."""
+    """Return the error for an unknown setting, or for an alias such as CANN's name unless `aliases` are allowed.
+
+    origin: a prefix for the message, such as the name of a file
+    """
     if name in ALIASES and not aliases:
         return ConfigError(f"{name}= is CANN's spelling", hint=f"use `{ALIASES[name]}=`")
     guess = did_you_mean(name, [*SPELLINGS, *ALIASES] if aliases else SPELLINGS)
@@ -390,10 +402,10 @@ def unknown_name(name: str, *, origin: str = "", aliases: bool = False) -> Confi
 
 
 def parse_size(value: Union[int, str]) -> int:
-    """Return the number of bytes in an int or in text such as `20GB`, `512 MiB`. Raises ConfigError."""
+    """Return the number of bytes that an int, or a text such as `20GB` or `512 MiB`, stands for. Raises ConfigError."""
     if isinstance(value, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", value.lower())
-        # No disk has a size of more digits, and int() refuses thousands of them.
+        # A limit on the digits, because int() raises ValueError for thousands of them.
         if match and match[2] in _UNITS and len(match[1]) <= _MAX_DIGITS:
             value = int(Fraction(match[1]) * _UNITS[match[2]])
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _MAX_BYTES:
@@ -410,7 +422,7 @@ def _number_of_steps(value: Union[int, str]) -> int:
 
 
 def _put(request: DumpRequest, name: str, value: Any) -> None:
-    object.__setattr__(request, name, value)  # the class is frozen for everyone else
+    object.__setattr__(request, name, value)  # the class is frozen, so plain assignment would fail
 
 
 def _path(value: Any) -> Path:
@@ -426,11 +438,11 @@ def _path(value: Any) -> Path:
             hint=f"give a directory, and upload it later: `ascend-dump push DIRECTORY {text}`",
         )
     for whole, name, braced in re.findall(r"(\$(?:(\w+)|\{([^}]*)\}))", text, re.ASCII) if "$" in text else ():
-        # A Path may come from the file system, where a name may hold this character.
+        # Only for str: a Path may come from the file system, where a name may contain `$`.
         if (name or braced) not in os.environ and isinstance(value, str):
             raise ConfigError(
                 f"path={text!r}: the environment variable in {whole} is not set",
-                hint="set it, or write the path without it; a Path object keeps the character",
+                hint="set it, or write the path without it; in a Path object `$` is an ordinary character",
             )
     try:
         return Path(os.path.expandvars(text)).expanduser()
@@ -453,7 +465,7 @@ def _names(name: str, value: Any) -> tuple[str, ...]:
 def _wrong(name: str, value: object, expected: str, near: Iterable[str]) -> ConfigError:
     try:
         shown_value = repr(value)
-    except ValueError:  # an int of more digits than Python writes
+    except ValueError:  # an int with more digits than Python converts to text
         shown_value = f"<{type(value).__name__}>"
     guess = did_you_mean(shown_value.strip("'"), near).rstrip() or f"give {name} as {expected}"
     shown = shown_value if len(shown_value) <= _MAX_SHOWN else f"{shown_value[:_MAX_SHOWN]}..."
@@ -474,7 +486,7 @@ def value_from_word(name: str, value: str) -> Any:
 
 
 def plain_value(value: str) -> Any:
-    """Return True, False, an int, or the text itself."""
+    """Return the text converted to True, False or an int if it is written like one, else the text itself."""
     low = value.lower()
     if low in _TRUE[1:] or low in _FALSE[1:]:
         return low in _TRUE

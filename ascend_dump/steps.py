@@ -1,7 +1,8 @@
-"""The step language `0|3-5|10|0-10000:1000|4000-`: a class to parse it, to test steps and to write it.
+"""The step language `0|3-5|10|0-10000:1000|4000-`: a class that parses it, tests steps, and writes it for frameworks.
 
-Sources of the limits: `dump_step` of CANN's dump JSON and of GE's options (at most 100 intervals; GE refuses a range
-with equal ends). torchair hands the text to GE unchanged. `iteration` of MindSpore takes the word `all`, and no spaces.
+The frameworks have limits. `dump_step` of CANN's dump JSON and of GE's options takes at most 100 intervals, and GE
+refuses a range with equal ends. torchair passes the text to GE unchanged. `iteration` of MindSpore accepts the word
+`all`, and no spaces.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ __all__ = ["Steps", "StepsLike"]
 
 StepsLike = Union[None, str, int, range, Iterable[int], "Steps"]
 
-#: CANN and GE refuse more; see adump `dump_step` and GE `dump_properties`.
+#: Maximum number of intervals that CANN and GE accept; see adump `dump_step` and GE `dump_properties`.
 _MAX_INTERVALS = 100
 _INT32_MAX = 2**31 - 1
 _MAX_DIGITS = 18
-#: For frameworks without strides, a stride is expanded into at most this many steps.
+#: For frameworks without strides, a range with a stride is expanded into single steps, at most this many.
 _MAX_EXPANDED = 10_000
 
 _Ranges = tuple[tuple[int, int], ...]
 
 
 class _Stride(NamedTuple):
-    """Every `stride`-th step from `low` to `high`, both included; high=None: without end."""
+    """Every `stride`-th step from `low` to `high`, both included. high=None: the range has no end."""
 
     low: int
     high: Optional[int]
@@ -51,8 +52,8 @@ class Steps:
 
     Built from `"0|3-5|10"`, `"all"`, an int, a range, an iterable of ints, or None (all). Ranges include both ends.
     `"0-10000:1000"` is every 1000th step from 0 to 10000, `"4000-"` has no end. CANN, GE, torchair and MindSpore
-    support neither: for them strides are expanded as far as their limits allow, and open ends are refused. Raises
-    ConfigError with the offending part marked.
+    support neither strides nor open ends: for them strides are expanded as far as their limits allow, and open ends
+    are refused. Raises ConfigError, whose message marks the wrong part of the text.
 
     >>> [step for step in range(5000) if step in Steps("0-2000:1000|4998-")]
     [0, 1000, 2000, 4998, 4999]
@@ -62,8 +63,8 @@ class Steps:
 
     def __init__(self, value: StepsLike = None, *, name: str = "steps") -> None:
         self._name = name
-        #: Ranges of consecutive steps, sorted and with gaps between them, or None for all steps; and the parts of the
-        #: text with strides or open ends.
+        #: The ranges of consecutive steps, sorted and with gaps between them, or None for all steps; and the ranges
+        #: that have a stride or an open end.
         self._ranges: Optional[_Ranges]
         self._strides: tuple[_Stride, ...]
         self._ranges, self._strides = _parse(value, name)
@@ -78,7 +79,7 @@ class Steps:
     def count(self) -> Optional[int]:
         """Return the number of selected steps, None if there is no end.
 
-        Steps that are in several strides count once per stride.
+        Overlaps of ranges with strides are not subtracted: a step in two of them counts twice.
         """
         if self._ranges is None or self.last is None:
             return None
@@ -92,7 +93,7 @@ class Steps:
         return any(low <= step <= high for low, high in self._ranges) or any(step in stride for stride in self._strides)
 
     def end_before(self, step: int) -> bool:
-        """Return True if neither `step` nor a later one is selected."""
+        """Return True if neither `step` nor a later step is selected."""
         return self.last is not None and step > self.last
 
     def __eq__(self, other: object) -> bool:
@@ -130,7 +131,7 @@ class Steps:
         return "all" if self._ranges is None else _join(self._expanded("MindSpore's iteration"))
 
     def _expanded(self, consumer: str) -> _Ranges:
-        """Return the ranges with all strides expanded."""
+        """Return the ranges, with each stride expanded into single steps. Raises ConfigError if that is impossible."""
         ranges = self._ranges or ()
         steps: list[tuple[int, int]] = []
         for stride in self._strides:
@@ -216,7 +217,7 @@ def _from_text(text: str, name: str) -> tuple[Optional[_Ranges], tuple[_Stride, 
         if colon and not dash:
             raise _marked(name, text, position, len(part), f"{part.strip()!r} has a stride but is not a range")
         for piece in [low, *([high] if high else []), *([stride_text] if colon else [])]:
-            # str.isdigit accepts digits of other scripts, which no framework reads.
+            # str.isdigit accepts digits of other scripts too, which no framework can read.
             if not (piece.isascii() and piece.isdigit()):
                 raise _marked(name, text, position, len(part), f"{part.strip()!r} is neither a number nor a range")
             # No framework counts steps beyond int64, and int() itself refuses more than 4300 digits.
@@ -239,7 +240,10 @@ def _from_text(text: str, name: str) -> tuple[Optional[_Ranges], tuple[_Stride, 
 
 
 def _without_covered(ranges: _Ranges, strides: set[_Stride]) -> tuple[Optional[_Ranges], tuple[_Stride, ...]]:
-    """Return the ranges and strides without those that an open range covers, which is extended to adjacent ranges."""
+    """Join everything that an open range such as `4000-` covers or touches with it; return ranges and strides.
+
+    The ranges are None if all steps are selected.
+    """
     open_ends = [stride.low for stride in strides if stride.high is None and stride.stride == 1]
     if open_ends:
         low = min(open_ends)

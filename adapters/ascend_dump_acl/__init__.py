@@ -1,15 +1,15 @@
-"""Dumps of offline models (`.om`) that run through pyACL, by CANN's own dump service.
+"""The adapter for offline models (`.om`) that run through pyACL. CANN's own dump service writes them.
 
-CANN's settings apply to the models that are loaded after them, and it counts the steps: one per
-execution of a model. There are two ways, and the capture chooses by the return codes of acl:
+CANN's settings apply to models that are loaded after them. CANN counts the steps: each execution of a model is one.
+There are two ways to switch the dump on. The return codes of acl show which one is possible:
 
     acl.init()                                            acl is initialised: the block switches the dump
     with capture(framework="acl", path="dumps") as cap:   on and off
         model, ret = acl.mdl.load_from_file("net.om")
         acl.mdl.execute(model, inputs, outputs)
 
-    with capture(framework="acl", path="dumps") as cap:   acl is not initialised: pass it the file that the
-        acl.init(cap.config)                              capture has written
+    with capture(framework="acl", path="dumps") as cap:   acl is not initialised: the program passes the file
+        acl.init(cap.config)                              that the capture has written to acl.init
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPTIONS", "AclAdapter"]
 
-#: What `DumpRequest.options` may contain in addition to the keys of the dump JSON.
+#: The options of `DumpRequest.options` in addition to the keys of the dump JSON.
 OPTIONS = {
     "graph": "GE's graph as text (ge_proto_*_Build.txt): patterns in layers and watch are expanded with it",
     "status_check": "True: the model was converted with --status_check=1",
@@ -33,13 +33,13 @@ OPTIONS = {
 class AclAdapter(Adapter):
     name = "acl"
     framework = "acl"
-    # A user of the device wants the operators on the device, not those on the host.
+    # Higher than the priority of host adapters: whoever uses a device wants its operators, not those of the host.
     priority = 5
     process_hooks = ("acl",)
     only_from_the_start = "CANN dumps only models that are loaded after the dump was set"
 
     def accepts(self, target: Any) -> bool:
-        # A model id is accepted so that check can tell why it comes too late.
+        # A model id is accepted, so that `check` can report that the model is already loaded.
         return target is None or type(target) is int
 
     def check(self, request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:

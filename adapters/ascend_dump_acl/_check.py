@@ -1,4 +1,4 @@
-"""Report settings that CANN refuses, accepts and ignores, or gets too late."""
+"""Find settings that CANN refuses, that it accepts and ignores, or that come too late."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _too_late(target: Any) -> Iterator[Problem]:
 
 
 def _of_acl(request: DumpRequest) -> Iterator[Problem]:
-    """Problems specific to captures of offline models."""
+    """Yield the problems that only captures of offline models have."""
     if request.scene in (None, "watch") and request.steps.all:
         yield Problem(
             "AD115",

@@ -1,7 +1,8 @@
-"""Record a whole pyACL program: starts after acl is initialised, before a model is loaded.
+"""Record a whole pyACL program: start the capture after acl is initialised and before a model is loaded.
 
-CANN dumps only models that are loaded after the dump is set. Single operators are not loaded, so the capture starts
-after `acl.init`; if something else initialised acl, at the first load.
+CANN dumps only models that are loaded after the dump is configured. Operators that run without a model are never
+loaded. So the capture starts right after `acl.init`, or, if acl was initialised in another way, before the first model
+is loaded.
 """
 
 from __future__ import annotations
@@ -15,21 +16,24 @@ from ascend_dump.native.cann.acl_codes import AclError
 
 __all__ = ["launch"]
 
-#: In acl.mdl: load_from_file, load_from_mem, load_with_config and their variants.
-_LOADS = ("load_from", "load_with")
+#: Prefixes of the functions of acl.mdl that load a model: load_from_file, load_from_mem, load_with_config, ….
+_LOAD_PREFIXES = ("load_from", "load_with")
 
 
 def launch(begin: Begin) -> Callable[[], str]:
-    launched = _AclLaunch(begin)
+    """Call `begin` at the right moment. Return a function that says why it was never called."""
+    hooks = _AclHooks(begin)
     acl: Any = importlib.import_module("acl")
-    acl.init = launched.after(acl.init)
+    acl.init = hooks.after(acl.init)
     for name in dir(acl.mdl):
-        if name.startswith(_LOADS) and callable(getattr(acl.mdl, name)):
-            setattr(acl.mdl, name, launched.before(getattr(acl.mdl, name)))
-    return launched.unused
+        if name.startswith(_LOAD_PREFIXES) and callable(getattr(acl.mdl, name)):
+            setattr(acl.mdl, name, hooks.before(getattr(acl.mdl, name)))
+    return hooks.unused
 
 
-class _AclLaunch:
+class _AclHooks:
+    """Wrappers around functions of acl; the first one that runs calls `begin`."""
+
     def __init__(self, begin: Begin) -> None:
         self._begin = begin
         self._begun = False

@@ -1,4 +1,4 @@
-"""A capture through acl: started by acl.mdl.set_dump, or by a file for acl.init."""
+"""The session of a capture through acl, which is started by acl.mdl.set_dump or by a file for acl.init."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ log = logging.getLogger("ascend_dump")
 class AclSession(Session):
     """An active capture.
 
-    root     the dump_path of CANN, a new and empty directory
-    config   the file with the settings
-    prepared True if acl was not initialised at the start, so that the program must pass `config` to acl.init
+    root      the dump_path of CANN, a new directory
+    config    path of the file with the settings
+    prepared  True if acl was not initialised at the start, so that the program must pass `config` to acl.init
 
-    Creating it raises ConfigError, CaptureError or AdapterError for an error of acl, with the name of its code, and
+    The constructor raises ConfigError, CaptureError or AdapterError for an error of acl, with the name of its code, and
     WriteError if the file cannot be written.
     """
 
@@ -48,8 +48,8 @@ class AclSession(Session):
     def _begin(self, request: DumpRequest, run: RunDirectory) -> None:
         self.prepared = self._init_dump()
         try:
-            # Absolute, because acl resolves a relative path in two ways: from the working directory
-            # on a host, from the directory of the executable on a SoC.
+            # An absolute path, because acl resolves relative paths from the working directory on a host, but from the
+            # directory of the executable on a SoC.
             self.root = run.path
             self.config = os.fspath(run.beside("acl.json"))
             save_config(Path(self.config), build(request, self.root, look_around(request)))
@@ -72,9 +72,9 @@ class AclSession(Session):
 
     def _end(self) -> None:
         if self.prepared and self._init_dump():
-            return  # acl was never initialised, or is finalised: its dump is off
+            return  # acl was never initialised, or was finalised, so its dump is off
         code = self._acl.mdl.finalize_dump()
-        # acl.finalize inside the block has switched it off already.
+        # UNINITIALIZE and DUMP_NOT_RUN are no errors: acl.finalize inside the block has switched the dump off already.
         if code not in (AclError.SUCCESS, AclError.UNINITIALIZE, AclError.DUMP_NOT_RUN):
             raise refusal(self._acl, "acl.mdl.finalize_dump", code)
 
@@ -87,7 +87,7 @@ class AclSession(Session):
         if not self._request.steps.all:
             reasons.append(f"executions count from 0, and only those of steps={self._request.steps} are dumped")
         if self._request.layers or self._request.models:
-            reasons.append("no operator or model has a name of layers= and models=; CANN compares exact names")
+            reasons.append("no operator or model has a name that layers= and models= select; CANN compares exact names")
         if self._request.level == "kernel":
             reasons.append("level='kernel' leaves models out")
         return reasons

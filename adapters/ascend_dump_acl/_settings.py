@@ -20,7 +20,10 @@ def build(request: DumpRequest, path: Path, situation: Situation) -> dict[str, A
 
 
 def look_around(request: DumpRequest) -> Situation:
-    """Return the situation of this process, and of the model by the options. Raises ReadError for the graph."""
+    """Return the situation of this process, with facts about the model from the options.
+
+    Raises ReadError if the graph in the options cannot be read.
+    """
     situation = Situation.here()._replace(container=in_container(), status_check=request.options.get("status_check"))
     graph = request.options.get("graph")
     if graph is None:

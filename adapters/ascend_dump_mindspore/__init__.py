@@ -1,16 +1,16 @@
-"""Dumps of MindSpore's graphs by its own Dump, on Ascend (jit_level O0 and O1), GPU and CPU.
+"""The adapter for MindSpore. MindSpore's own Dump writes graphs on Ascend (jit_level O0 and O1), GPU and CPU.
 
-MindSpore reads its dump JSON once in a process: when the first operator runs, the first graph is compiled or
-`mindspore.communication.init` is called. A capture must start before that; it sets MINDSPORE_DUMP_CONFIG and needs
-no other change of the program. Steps are MindSpore's iterations. Every graph that the process compiles is dumped, not
-only those of the target; `layers` selects operators.
+MindSpore reads its dump JSON once per process: when the first operator runs, when the first graph is compiled, or when
+`mindspore.communication.init` is called. A capture must start before that. It sets MINDSPORE_DUMP_CONFIG; the program
+need not be changed. Steps are MindSpore's iterations. All graphs that the process compiles are dumped, not only those
+of the target. `layers` selects operators.
 
-When the block ends, the dump is paused: MindSpore's iteration counter is set to a number that `steps` does not
-select. A second capture in the same process resumes it into a directory of its own; since the configuration cannot
-be read again, its settings must be the same.
+When the block ends, the dump is paused: MindSpore's iteration counter is set to a number that `steps` does not select.
+A second capture in the same process resumes the dump, into a directory of its own. Its settings must be the same,
+because MindSpore does not read the configuration again.
 
-Graphs must not run in several threads at once while MindSpore dumps: its Dump, with or without this adapter, then
-crashes (2.10.0 on a CPU).
+Graphs must not run in several threads at the same time while MindSpore dumps, because its Dump then crashes, with or
+without this adapter (2.10.0 on a CPU).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["MindSporeAdapter"]
 class MindSporeAdapter(Adapter):
     name = "mindspore"
     framework = "mindspore"
-    # In a process with MindSpore its own dump has more than that of another framework.
+    # Higher than the priority of host adapters: in a process with MindSpore, its dump contains the most.
     priority = 3
     process_hooks = ("mindspore",)
     only_from_the_start = "MindSpore reads its dump configuration once, when its first operator runs"

@@ -1,4 +1,4 @@
-"""Report settings that MindSpore refuses, ignores, or gets too late."""
+"""Find settings that MindSpore refuses, that it ignores, or that come too late."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from ascend_dump_mindspore._settings import build, can_pause
 
 __all__ = ["check"]
 
-#: The path in the JSON is a link created by the capture; the user's path is checked by the capture.
+#: A path for the check of the JSON. The real JSON contains the path of a link that the capture creates; the capture
+#: checks the user's path itself.
 _ANY_PATH = Path("/tmp")
 
 
@@ -44,7 +45,8 @@ def check(request: DumpRequest, target: Any) -> list[Problem]:
     else:
         problems += left_out(request)
         problems += _too_late(mindspore, config)
-        # Without a target the program may choose its mode later, so the capture reports problems with it at its end.
+        # Without a target the program may choose its mode (graph or PyNative) later, so the capture reports problems
+        # with the mode at its end.
         facts = known_of(target, mindspore, mode_is_chosen=target is not None or armed() is not None)
         found_in_config = check_mindspore_config(
             json.dumps(config).encode(), all=True, runtime=current_runtime(mindspore), known=facts
@@ -61,7 +63,7 @@ def _too_late(mindspore: ModuleType, config: dict[str, Any]) -> Iterator[Problem
         yield Problem(
             "AD276",
             "error",
-            f"{CONFIG_VARIABLE} is set already, and MindSpore reads one configuration in a process",
+            f"{CONFIG_VARIABLE} is set already, and MindSpore reads only one configuration per process",
             "unset it, or dump with it and read the files with ascend_dump.open",
             CONFIG_VARIABLE,
         )

@@ -1,8 +1,8 @@
-"""Complex numbers: MindSpore 2.10 refuses to compile any graph that has them while its Dump is on.
+"""Handle complex numbers: MindSpore 2.10 refuses to compile a graph that contains them while its Dump is on.
 
-It serialises each graph in a format without complex types (`Unexpected type Complex`), even if no operator of the graph
-is selected and while the dump is paused. Inputs and parameters of a graph are known before it is compiled; types inside
-it are not.
+With Dump, MindSpore serialises each graph in a format that has no complex types, which fails with `Unexpected type
+Complex`. It does so even if no operator of the graph is selected, and while the dump is paused. The types of a graph's
+inputs and parameters are known before it is compiled; the types inside the graph are not.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ def has_complex_parameters(cell: Any) -> bool:
 
 
 def watch_compilations(can_give_up: Callable[[], bool], give_up: Callable[[], None]) -> Wrapped:
-    """Check the inputs and parameters of compiled graphs for complex types, until the result's `remove()` is called.
+    """Check inputs and parameters of graphs for complex types before they are compiled, until `remove()` of the result.
 
-    While MindSpore has not read its configuration (`can_give_up`), `give_up` is called before such a graph is compiled,
-    to prevent the dump. Later MindSpore refuses to compile it: the program gets the error, and a warning explains it.
+    As long as MindSpore has not read its configuration (`can_give_up()` is True), `give_up()` is called before a graph
+    with complex numbers is compiled, to prevent the dump. Later, MindSpore refuses to compile such a graph: the program
+    gets MindSpore's error, and a warning explains it.
     """
 
     def around(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        # The cell is the first argument, or belongs to the executor of a method under `jit`.
+        # The cell is the first argument, or the attribute `obj` of the executor of a method under `jit`.
         cells = (*args[1:2], *(getattr(executor, "obj", None) for executor in args[:1]))
         if can_give_up() and (
             _holds_complex(args) or _holds_complex(kwargs) or any(map(has_complex_parameters, cells))

@@ -1,7 +1,7 @@
 """Count the runs of graphs as iterations of MindSpore.
 
-A paused dump can be resumed only if the user counts iterations. Each run of a root graph goes through one of two
-methods, and is one iteration.
+MindSpore resumes a paused dump only if iterations are counted from outside, as this module does. Each run of a root
+graph is one iteration. Root graphs run through one of two methods, which are wrapped.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ _RUNS = (("_CellGraphExecutor", "run"), ("_JitExecutor", "__call__"))
 
 
 def can_count() -> bool:
+    """Return True if this MindSpore has both methods through which graphs run."""
     return bool(find(_RUNS))
 
 
 def count_runs(advance: Callable[[], Any]) -> Wrapped:
-    """Call `advance` after each run of a graph, until the result's `remove()` is called."""
+    """Call `advance` after each run of a root graph, until `remove()` of the result is called."""
 
     def around(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = original(*args, **kwargs)

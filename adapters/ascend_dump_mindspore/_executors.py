@@ -1,6 +1,6 @@
-"""MindSpore's two executors of root graphs: one for cells, one for functions under `jit`.
+"""Wrap methods of MindSpore's two executors of root graphs: one for cells, one for functions under `jit`.
 
-They are private, so check that this version has them before wrapping them.
+The executors are private, so the methods are wrapped only if this version of MindSpore has all of them.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ __all__ = ["Method", "Wrapped", "find"]
 
 #: The name of a class and of its method.
 Method = tuple[str, str]
-#: (the original method, its arguments, its keyword arguments) -> its result.
+#: A function that is called as around(original method, arguments, keyword arguments) and returns the method's result.
 Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
-#: The module moved in MindSpore 2.10.
+#: The module with the executors, since MindSpore 2.10 and before.
 _MODULES = ("mindspore.graph.api", "mindspore.common.api")
 
 
 def find(methods: tuple[Method, ...]) -> list[tuple[type, str]]:
-    """Return the classes with the names of their methods; empty unless this MindSpore has all of them."""
+    """Return (class, name of the method) for each of these methods; [] unless this MindSpore has all of them."""
     for module in map(sys.modules.get, _MODULES):
         owners = [(getattr(module, owner, None), name) for owner, name in methods]
         if all(isinstance(owner, type) and name in owner.__dict__ for owner, name in owners):
@@ -30,7 +30,7 @@ def find(methods: tuple[Method, ...]) -> list[tuple[type, str]]:
 
 
 class Wrapped:
-    """Routes calls of these methods through `around`, until `remove()`."""
+    """Makes calls of these methods go through `around`, until `remove()`."""
 
     def __init__(self, methods: tuple[Method, ...], around: Around) -> None:
         self._replaced: list[tuple[type, str, Any, Any]] = []
@@ -43,7 +43,7 @@ class Wrapped:
     def remove(self) -> None:
         replaced, self._replaced = self._replaced, []
         for owner, name, original, wrapped in replaced:
-            # If something else has wrapped it, this wrapper stays inside and only calls the original.
+            # Not if something else has wrapped our wrapper in the meantime.
             if owner.__dict__.get(name) is wrapped:
                 setattr(owner, name, original)
 

@@ -1,4 +1,4 @@
-"""Record a whole MindSpore program: starts at the import of mindspore, before it reads its configuration."""
+"""Record a whole MindSpore program: start at the import of mindspore, before MindSpore reads its configuration."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ __all__ = ["launch"]
 
 
 def launch(begin: Begin) -> None:
+    """Start the capture now, unless this process only starts other processes."""
     if not _only_starts_others():
         begin()
 
 
 def _only_starts_others() -> bool:
-    """Return True if this process is msrun or its scheduler: they import MindSpore, but only start workers."""
+    """Return True if this process is msrun or its scheduler, which import MindSpore but only start workers."""
     if os.environ.get("MS_ROLE") == "MS_SCHED":
         return True
     started = (*sys.argv[:1], *getattr(sys, "orig_argv", ()))

@@ -1,4 +1,4 @@
-"""The configuration of MindSpore in this process; MindSpore reads it only once."""
+"""The dump configuration of MindSpore in this process, which MindSpore reads only once."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ from ascend_dump_mindspore._scratch import ACCEPTED, Scratch
 
 __all__ = ["OURS", "ArmedRun", "armed", "forget", "is_foreign"]
 
-#: Set in addition to MINDSPORE_DUMP_CONFIG: a child process thus distinguishes its parent's file from the user's.
+#: A variable that is set to the same path as MINDSPORE_DUMP_CONFIG. By it a child process recognises that the file was
+#: written by a capture of its parent, and not by the user.
 OURS = "ASCEND_DUMP_MINDSPORE_CONFIG"
-#: Files that MindSpore writes only once: per process, or per graph when it is compiled.
+#: Files that MindSpore writes only once: once per process, or once per graph when the graph is compiled.
 _WRITTEN_ONCE = ("rank_*/.dump_metadata/*", "rank_*/graphs/*", "rank_*/execution_order/ms_execution_order_graph_*")
 
 _HINT = "free some space, and give path= a directory in which only this user may write"
@@ -38,7 +39,7 @@ _armed: Optional[ArmedRun] = None
 
 
 def armed() -> Optional[ArmedRun]:
-    """Return the configuration of MindSpore in this process; None if there is none."""
+    """Return the configuration that a capture has set in this process; None if there is none."""
     global _armed
     loaded = sys.modules.get("mindspore")
     if _armed is not None and (_armed.pid != os.getpid() or _armed.module is not loaded):
@@ -47,7 +48,7 @@ def armed() -> Optional[ArmedRun]:
 
 
 def forget() -> None:
-    """Drop the configuration, if MindSpore has not read it: the next capture may have other settings."""
+    """Drop the configuration that MindSpore has not read, so that the next capture may have other settings."""
     global _armed
     if _armed is not None:
         _armed.remove()
@@ -60,15 +61,17 @@ def is_foreign(config: str) -> bool:
 
 
 class ArmedRun:
-    """The configuration file of MindSpore, and the symbolic link to the directory that it writes to.
+    """The configuration file for MindSpore, and a symbolic link to the directory of the current capture.
 
-    MindSpore keeps the path that it has read, so this path is a link to the directory of the current capture. The path
-    of the link has only characters that MindSpore accepts, whatever the user's path is.
+    MindSpore keeps the path in the configuration for the whole process. So the path names a link, which each capture
+    points to its own directory. The path of the link contains only characters that MindSpore accepts, even if
+    the user's path contains others.
 
     settings  the dump JSON without its path
     text      the whole dump JSON
+    on        True while a capture is active
 
-    Creating it writes the file and sets the environment. Raises WriteError.
+    The constructor writes the file and sets environment variables. Raises WriteError.
     """
 
     def __init__(self, module: Any, build: Any, run: RunDirectory) -> None:
@@ -78,14 +81,14 @@ class ArmedRun:
         self.on = True
         self._scratch: Optional[Scratch] = None
         self._removed = False
-        #: Directories of graphs that stood in the way of the link.
+        #: Directories with graphs that MindSpore created in place of the link.
         self._kept: list[Path] = []
         self.link = Path(os.path.abspath(run.beside("mindspore")))
         try:
             if not ACCEPTED.fullmatch(f"{self.link.parent}/"):
                 self._scratch = Scratch()
                 self.link = self._scratch.path / self.link.name
-            self._lead_to(run.path)
+            self._set_link(run.path)
             config = build(self.link)
             self.settings = without_path(config)
             self.text = json.dumps(config, indent=2) + "\n"
@@ -102,24 +105,24 @@ class ArmedRun:
         _armed = self
         at_exit(self._exit)
 
-    def lead_to(self, run: RunDirectory) -> None:
-        """Point the link to this run, and copy the graphs that MindSpore has written for earlier runs into it.
+    def point_to(self, run: RunDirectory) -> None:
+        """Point the link to this run, and link or copy the graphs of earlier runs into it.
 
-        Raises WriteError; the link is unchanged then.
+        Raises WriteError; then the link is unchanged.
         """
         try:
-            self._mend()
+            self._repair_link()
             for before in self._roots:
-                _share(before, run.path)
-            # The reader takes the settings of a dump from the file next to it.
+                _share_once_written(before, run.path)
+            # The reader of dumps reads the settings from the file next to a dump.
             self._write(run)
-            self._lead_to(run.path)
+            self._set_link(run.path)
         except OSError as error:
             raise WriteError(f"the dump cannot be prepared: {error}", hint=_HINT) from error
         self._roots.append(run.path)
 
-    def lead_away(self) -> None:
-        """Point the link to a scratch directory, because MindSpore still writes each graph that it compiles.
+    def point_away(self) -> None:
+        """Point the link to a temporary directory, because MindSpore writes compiled graphs even while it is paused.
 
         Raises WriteError.
         """
@@ -129,8 +132,8 @@ class ArmedRun:
             self._scratch = self._scratch or Scratch()
             aside = self._scratch.path / "aside"
             aside.mkdir(mode=0o700, exist_ok=True)
-            self._mend()
-            self._lead_to(aside)
+            self._repair_link()
+            self._set_link(aside)
         except OSError as error:
             raise WriteError(
                 f"graphs that are compiled from now on are added to the dump: {error}", hint=_HINT
@@ -160,11 +163,14 @@ class ArmedRun:
         if self.pid == os.getpid():
             self.remove()
 
-    def _mend(self) -> None:
-        """Recreate the directory of the link, if the user removed it."""
+    def _repair_link(self) -> None:
+        """Recreate the directory that contains the link, if the user has removed it.
+
+        If MindSpore has created a directory in place of the link, move that directory away.
+        """
         make_private_directory(self.link.parent)
         if self.link.is_dir() and not self.link.is_symlink():
-            # Without the link MindSpore has created a directory of that name for its graphs: keep them.
+            # It contains graphs, which are needed for later runs.
             graphs = self.link.with_name(f"{self.link.name}-{len(self._kept)}")
             move(self.link, graphs)
             self._kept.append(graphs)
@@ -185,21 +191,21 @@ class ArmedRun:
             file.write(self.text)
         return os.fspath(path)
 
-    def _lead_to(self, directory: Path) -> None:
+    def _set_link(self, directory: Path) -> None:
         beside = self.link.with_name(f"{self.link.name}-new")
         with located(beside) as (name, above):
             os.symlink(os.path.abspath(directory), name, target_is_directory=True, dir_fd=above)
-        # Atomically, so that MindSpore finds a directory at any time.
+        # The rename is atomic, so that MindSpore finds a directory at any time.
         move(beside, self.link)
 
 
 def without_path(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the dump JSON without its path, the only setting that may differ between captures."""
+    """Return the dump JSON without its path, which is the only setting that may differ between captures."""
     common = {key: value for key, value in config["common_dump_settings"].items() if key != "path"}
     return {**config, "common_dump_settings": common}
 
 
-def _share(before: Path, root: Path) -> None:
+def _share_once_written(before: Path, root: Path) -> None:
     for pattern in _WRITTEN_ONCE:
         for file in before.glob(pattern):
             copy = root / file.relative_to(before)
@@ -209,6 +215,6 @@ def _share(before: Path, root: Path) -> None:
                     os.link(file, name, dst_dir_fd=above)
             except FileExistsError:
                 continue
-            except OSError:  # another file system
+            except OSError:  # for example because the directories are on different file systems
                 with open(file, "rb") as old, open(open_private(copy, os.O_WRONLY | os.O_EXCL), "wb") as new:
                     shutil.copyfileobj(old, new)

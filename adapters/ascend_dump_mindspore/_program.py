@@ -1,4 +1,4 @@
-"""Detect features of the program that MindSpore's dump does not support, by inspecting its objects."""
+"""Detect features of a program that MindSpore's dump does not support, by inspecting its objects."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ _SINK_RULES = ("mindspore-o2-sink-size", "mindspore-gpu-sink")
 
 
 def known_of(target: Any, mindspore: ModuleType, *, mode_is_chosen: bool) -> Known:
-    """Return facts about the program in this process. mode_is_chosen: True if its mode (graph or PyNative) is final."""
+    """Return facts about the program in this process, for the rules of the check.
+
+    mode_is_chosen: True if the program's mode (graph or PyNative) is final
+    """
     cell = cell_of(target)
     primitives = list(_primitives(cell))
-    # Other devices warn about this setting, even when it is only read.
+    # Only on Ascend, because on other devices MindSpore logs a warning even if the setting is only read.
     ascend = context(mindspore, "ascend_config") if current_runtime(mindspore).device == "Ascend" else None
     return Known(
         env=os.environ,
@@ -43,7 +46,7 @@ def known_of(target: Any, mindspore: ModuleType, *, mode_is_chosen: bool) -> Kno
 
 
 def _primitives(cell: Any) -> Iterator[Any]:
-    """Yield the operators that a Cell has as attributes; those that it calls as functions are unknown."""
+    """Yield the operators that are attributes of a Cell. Operators that it calls as functions are not found."""
     walk = getattr(cell, "cells_and_names", None)
     for _, inner in walk() if callable(walk) else ():
         primitives = getattr(inner, "_primitives", None)
@@ -51,9 +54,9 @@ def _primitives(cell: Any) -> Iterator[Any]:
 
 
 class SinkWatch:
-    """Warns once about a `Model.train` with a data sink mode that cannot be dumped, until `remove()`.
+    """Warns once if `Model.train` is called with a data sink mode that cannot be dumped, until `remove()`.
 
-    The sink mode is known only when training begins: too late to refuse the capture.
+    It is only a warning, because the sink mode is known only when training begins, too late to refuse the capture.
     """
 
     def __init__(self, mindspore: ModuleType, config: bytes) -> None:
@@ -65,14 +68,14 @@ class SinkWatch:
         original = owner.__dict__.get("train") if isinstance(owner, type) else None
         if callable(original) and (self._runtime.device == "GPU" or self._runtime.ge):
             watching = self._watching(original)
-            setattr(owner, "train", watching)  # noqa: B010  (mypy knows no attribute of a class it does not know)
+            setattr(owner, "train", watching)  # noqa: B010  (mypy would refuse a plain assignment)
             self._replaced = (owner, original, watching)
 
     def remove(self) -> None:
         if self._replaced is not None:
             owner, original, watching = self._replaced
             self._replaced = None
-            # If something else has wrapped it, this wrapper stays inside and does nothing.
+            # Not if something else has wrapped our wrapper in the meantime; then ours does nothing.
             if owner.__dict__.get("train") is watching:
                 owner.train = original
 

@@ -1,4 +1,4 @@
-"""A temporary directory that is removed at the end of its process; if that was killed, by a later process."""
+"""A temporary directory that is removed at the end of its process, or by a later process if its process was killed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["ACCEPTED", "Scratch"]
 #: The characters of a path that MindSpore accepts.
 ACCEPTED = re.compile(r"[A-Za-z0-9\-_/]+", re.ASCII)
 _PREFIX = "ascend_dump_"
-#: Locked as long as the process, or a child that it forked, is alive.
+#: A file in the directory that is locked as long as the process, or a child forked from it, is alive.
 _LOCK_FILE = "in_use"
 
 
 class Scratch:
-    """Creates a directory with a path that MindSpore accepts. Raises OSError if that is not possible.
+    """A new temporary directory with a path that MindSpore accepts. Raises OSError if none can be created.
 
-    A process that is killed, or ends by `os._exit`, cannot remove its directory: the next process that creates one
-    removes it.
+    A process that is killed, or ends with `os._exit`, cannot remove its directory. The next process that creates such a
+    directory removes it.
     """
 
     def __init__(self) -> None:
@@ -36,13 +36,13 @@ class Scratch:
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         unlocked = self.path / f"{_LOCK_FILE}-new"
         self._lock_file = os.open(unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        # The file gets its name when it is locked, because another process may sweep at any time; where locks are not
-        # supported it gets none, and the directory is never mistaken for an abandoned one.
+        # The file is renamed only once it is locked, because another process may look for abandoned directories at any
+        # time. If locks are not supported, it is not renamed, and the directory never counts as abandoned.
         if _lock(self._lock_file):
             os.rename(unlocked, self.path / _LOCK_FILE)
 
     def remove(self) -> None:
-        """Remove the directory with its contents; a second call does nothing."""
+        """Remove the directory with its contents. A second call does nothing."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock_file >= 0:
             os.close(self._lock_file)
@@ -50,7 +50,7 @@ class Scratch:
 
 
 def _sweep(parent: str) -> None:
-    """Remove abandoned directories of this user."""
+    """Remove the abandoned directories of this user in `parent`."""
     with contextlib.suppress(OSError), os.scandir(parent) as entries:
         for entry in entries:
             if entry.name.startswith(_PREFIX):
@@ -71,7 +71,7 @@ def _remove_if_abandoned(entry: os.DirEntry[str]) -> None:
 
 
 def _lock(descriptor: int) -> bool:
-    """Try to lock a file. False if another process has the lock, or locks are not supported."""
+    """Try to lock a file. Return False if another process has locked it, or if locks are not supported."""
     try:
         import fcntl
 

@@ -1,4 +1,4 @@
-"""A capture through MindSpore: set up before the device is initialised, or resumed later in the same process."""
+"""The session of a capture through MindSpore: it is set up before the device is initialised, or resumed later."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ascend_dump_mindspore._runtime import (
     wait_for_operators,
 )
 from ascend_dump_mindspore._settings import build, can_pause, far
-from ascend_dump_mindspore._written import look_at
+from ascend_dump_mindspore._written import examine_files
 
 __all__ = ["MindSporeSession"]
 
@@ -34,7 +34,7 @@ log = logging.getLogger("ascend_dump")
 
 
 class MindSporeSession(Session):
-    """An active capture. root: its new directory; MindSpore creates `rank_{R}` in it."""
+    """An active capture. root: its new directory, in which MindSpore creates `rank_{R}`."""
 
     step_directories = STEP_DIRECTORY
 
@@ -46,7 +46,7 @@ class MindSporeSession(Session):
         self._given_up: Optional[CaptureError] = None
         self._ran = False
         self._marked: Any = None
-        # Without a target the program may have chosen its mode inside the block.
+        # In the first capture without a target, the program may choose its mode (graph or PyNative) inside the block.
         self._mode_is_checked = target is not None or armed() is not None
         current = armed()
         wait_for_operators()
@@ -72,7 +72,7 @@ class MindSporeSession(Session):
                 self._mark(cell_of(target))
         except BaseException:
             self._end()
-            # The next run, even in the same second, can use the directory of a run that did not start.
+            # The file is removed, so that a run that starts in the same second can use the same paths.
             self._armed.forget_config(run)
             raise
 
@@ -80,7 +80,7 @@ class MindSporeSession(Session):
         move, advance = native(self._mindspore, "_set_init_iter"), native(self._mindspore, "_dump_step")
         if move is None or advance is None:
             raise CaptureError("this MindSpore cannot resume a dump", hint="use one capture per process", code="AD277")
-        self._armed.lead_to(run)
+        self._armed.point_to(run)
         self._armed.on = True
         move(int(self._request.options.get("initial_iteration", 0)))
         self._wrapped.append(count_runs(lambda: advance(1)))
@@ -94,7 +94,7 @@ class MindSporeSession(Session):
         self._armed.restore_environment()
         self._given_up = CaptureError(
             "the first graph of the program has complex numbers, and MindSpore compiles no such graph in a process "
-            "that dumps: the capture ended before it, and the program runs without a dump",
+            "that dumps: the capture was ended before, and the program runs without a dump",
             hint="dump in a process without this part of the program",
             code="AD279",
         )
@@ -108,7 +108,7 @@ class MindSporeSession(Session):
             self._marked = target
 
     def settle(self) -> None:
-        """Wait for queued operators. Raises the error of a failed one: MindSpore reports it only once."""
+        """Wait for queued operators. Raises the error of a failed operator, because MindSpore reports it only once."""
         if not self._stopped and self._armed.pid == os.getpid():
             wait_for_operators()
 
@@ -117,7 +117,7 @@ class MindSporeSession(Session):
         if self._stopped:
             return
         self._stopped = True
-        # A forked child shares the link with its parent, which goes on dumping.
+        # A forked child does nothing, because it shares the link with its parent, which continues to dump.
         if self._armed.pid == os.getpid():
             self._end()
 
@@ -145,13 +145,16 @@ class MindSporeSession(Session):
             log.info("MindSpore cannot be paused: it goes on dumping into %s", self.root)
             return
         move(far(self._request))
-        self._armed.lead_away()
+        self._armed.point_away()
 
     def _incomplete(self) -> Optional[AscendDumpError]:
-        """Return the error if no record was written (graphs are, even then), or if small files were lost."""
+        """Return the error if no record was written, or if small files were lost; else None.
+
+        Graphs do not count as records, because MindSpore writes them even if no operator is dumped.
+        """
         if self._given_up is not None:
             return self._given_up
-        written = look_at(self.root)
+        written = examine_files(self.root)
         if written.empty:
             return WriteError(
                 f"{len(written.empty)} files of the dump are empty, the first is {written.empty[0]}: on a full "
@@ -161,9 +164,9 @@ class MindSporeSession(Session):
             )
         if written.renamed:
             log.warning(
-                "%d file names of the dump were too long and became numbers, which mapping.csv beside them explains: "
-                "mindspore.set_context(reserve_class_name_in_scope=False) leaves class names out of them, and out of "
-                "the names that layers= takes",
+                "%d file names of the dump were too long and became numbers, which mapping.csv beside them explains. "
+                "mindspore.set_context(reserve_class_name_in_scope=False) makes names shorter, without class names; "
+                "then names for layers= have no class names either",
                 written.renamed,
             )
         if written.records and not self._mode_is_checked and is_pynative(self._mindspore):
@@ -184,17 +187,17 @@ class MindSporeSession(Session):
         if not self._request.steps.all:
             reasons.append(
                 f"no graph ran with an iteration in steps={self._request.steps}; they count from 0, and a graph that "
-                "runs right after another one has that one's number"
+                "runs right after another graph has the number of that graph"
             )
         if self._request.layers:
             reasons.append(
-                f"no operator has a name that layers={list(self._request.layers)} asks for; names are full names such "
-                "as Default/fc-Dense/MatMul-op0, their numbers count on over all graphs of a process"
+                f"no operator has a name that layers={list(self._request.layers)} selects; names are full names such "
+                "as Default/fc-Dense/MatMul-op0, whose numbers count on over all graphs of a process"
             )
         if is_pynative(self._mindspore):
-            reasons.append("in PyNative mode only what @jit compiles is dumped")
+            reasons.append("in PyNative mode only functions under @jit are dumped")
         runtime = current_runtime(self._mindspore)
         if runtime.ge and not runtime.old_ge:
             reasons.append("with jit_level O2 MindSpore dumps nothing since 2.6")
-        reasons.append("MindSpore's log tells what it could not write: set GLOG_v=2")
+        reasons.append("MindSpore could not write it: set GLOG_v=2 to see the reason in its log")
         return reasons

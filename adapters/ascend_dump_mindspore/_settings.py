@@ -12,7 +12,7 @@ from ascend_dump_mindspore._runtime import current_runtime, device_id, native
 
 __all__ = ["FAR", "build", "can_pause", "far"]
 
-#: An iteration that no training reaches. MindSpore's counter is set to it or beyond while the dump is paused.
+#: An iteration that no training reaches. While the dump is paused, MindSpore's counter has this value or a larger one.
 FAR = 10**9
 
 
@@ -23,7 +23,10 @@ def far(request: DumpRequest) -> int:
 
 
 def can_pause(mindspore: ModuleType, request: DumpRequest) -> bool:
-    """Return True if the dump can be paused by setting the iteration. scene="exception" applies to every iteration."""
+    """Return True if the dump can be paused by setting the iteration.
+
+    With scene="exception" it cannot, because that scene applies to every iteration.
+    """
     return native(mindspore, "_set_init_iter") is not None and request.scene != "exception"
 
 
@@ -36,6 +39,6 @@ def build(request: DumpRequest, mindspore: ModuleType, path: Path) -> dict[str, 
         options.setdefault("devices", [*range(8), device])
     config = mindspore_config(request.replace(path=path, options=options), runtime=current_runtime(mindspore))
     if request.steps.all and can_pause(mindspore, request):
-        # "all" would leave no iteration for the pause.
+        # Not "all", so that there is an iteration without dump for the pause.
         config["common_dump_settings"]["iteration"] = f"0-{FAR - 1}"
     return config

@@ -1,4 +1,4 @@
-"""Check the files of a dump by MindSpore: records, files lost on a full disk, and long names."""
+"""Check the files that MindSpore has written: whether there are records, files lost on a full disk, and long names."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import NamedTuple
 from ascend_dump.native.cann.mapping import MAPPING
 from ascend_dump.native.mindspore.names import holds_record
 
-__all__ = ["Written", "look_at"]
+__all__ = ["Written", "examine_files"]
 
-#: The names of files with too long names, by MindSpore or by GE for it; a mapping explains them.
+#: Names that MindSpore, or GE for it, gives to files whose names are too long. A file mapping.csv has the long names.
 _RENAMED = re.compile(r"\d{1,20}\.npy|\d{10,20}", re.ASCII)
 
 
 class Written(NamedTuple):
-    """The result of `look_at`.
+    """The result of `examine_files`.
 
-    records  True if a file has a tensor, statistics or an overflow
-    empty    empty files: MindSpore could not write them
-    renamed  number of files that have a number for a name, because their names were too long
+    records  True if a file contains a tensor, statistics or an overflow
+    empty    the empty files, which MindSpore could not write
+    renamed  number of files whose name is a number, because their names were too long
 
     On a full disk MindSpore raises an error for tensors of 1024 bytes or more, but texts and smaller tensors silently
-    become empty files (measured with MindSpore 2.10.0 on a CPU). There are no other empty files: a tensor without
-    elements is not written.
+    become empty files (measured with MindSpore 2.10.0 on a CPU). An empty file has no other reason, because a tensor
+    without elements is not written.
     """
 
     records: bool
@@ -33,8 +33,8 @@ class Written(NamedTuple):
     renamed: int
 
 
-def look_at(root: Path) -> Written:
-    """Check the names and sizes of all files below a directory; no file is opened."""
+def examine_files(root: Path) -> Written:
+    """Check the names and sizes of all files below a directory. No file is opened."""
     records = mapped = False
     renamed = 0
     empty = []

@@ -1,4 +1,4 @@
-"""Dumps of TensorFlow on Ascend, by the settings that npu_bridge and npu_device hand to CANN.
+"""The adapter for TensorFlow. On Ascend it uses the settings that npu_bridge and npu_device pass to CANN.
 
     with ascend_dump.capture(session_config, steps="0|5|10"):      a tf.ConfigProto, a RunConfig or NPURunConfig, or an
         train(session_config)                                     Estimator: it has the settings during the block
@@ -6,9 +6,9 @@
     with ascend_dump.capture(framework="tensorflow"):             every session created in the block, and npu_device
         train()                                                   if it is opened in the block
 
-The bridge reads the settings when a session is created, and each graph of a session counts its own steps. If neither
-bridge is imported, the same calls write a reference dump of the host, in the host dialect: sessions with TensorFlow's
-debugger, eager operators with callbacks.
+The bridge reads the settings when a session is created. Each graph of a session counts its own steps. If neither bridge
+is imported, the same calls write a reference dump of the host in our own format: runs of sessions are recorded with
+TensorFlow's debugger, eager operators with callbacks.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ __all__ = ["TensorflowAdapter", "apply", "check_config", "dump_config"]
 class TensorflowAdapter(Adapter):
     name = "tensorflow"
     framework = "tensorflow"
-    # Below the other host adapters, because PyTorch's TensorBoard writer imports tensorflow if it is installed.
+    # Lower than the priority of other host adapters, because programs of PyTorch may import tensorflow for TensorBoard.
     priority = -1
     process_hooks = ("tensorflow",)
-    only_from_the_start = "sessions and devices take their dump settings when they are made"
+    only_from_the_start = "sessions and devices read their dump settings when they are created"
 
     def accepts(self, target: Any) -> bool:
         from ascend_dump_tensorflow._bridge import kind_of
@@ -52,7 +52,7 @@ class TensorflowAdapter(Adapter):
         return HostSession(request, target, run)
 
     def counts_steps(self, target: Any) -> bool:
-        """Return True for sessions: they count their runs. False for eager operators without a target."""
+        """Return True for sessions, which count their runs. Return False for eager operators without a target."""
         from ascend_dump_tensorflow._bridge import is_on_npu
 
         if target is not None or is_on_npu():
@@ -69,9 +69,13 @@ class TensorflowAdapter(Adapter):
 def apply(config_proto: Any, request: DumpRequest, *, names: Optional[Iterable[str]] = None) -> Any:
     """Write the dump settings of a request into a ConfigProto for the bridge, and return the proto.
 
-    The last entry of NpuOptimizer is used; without one it is added. The directory of `request.path` must exist when a
-    session is created. names: operators of the graph, to expand patterns in layers. Raises ConfigError for a conflict
-    with existing settings (AD291), NotSupported for settings that GE's session options do not have.
+    They are written into its last entry of NpuOptimizer, which is added if there is none. The directory `request.path`
+    must exist when a session is created.
+
+    names: names of the graph's operators, to which patterns in layers are expanded
+
+    Raises ConfigError for a conflict with existing settings (AD291), NotSupported for settings that GE's session
+    options do not have.
     """
     from ascend_dump.native.tensorflow.config import parameters
     from ascend_dump.native.tensorflow.options import OPTIONS
@@ -82,9 +86,9 @@ def apply(config_proto: Any, request: DumpRequest, *, names: Optional[Iterable[s
 
 
 def dump_config(request: DumpRequest, *, names: Optional[Iterable[str]] = None) -> Any:
-    """Return npu_bridge's DumpConfig for `NPURunConfig(dump_config=…)`.
+    """Return the dump settings of a request as npu_bridge's DumpConfig, for `NPURunConfig(dump_config=…)`.
 
-    Raises FrameworkMissing without npu_bridge, NotSupported for settings that it or GE does not have.
+    Raises FrameworkMissing without npu_bridge, NotSupported for settings that npu_bridge or GE does not have.
     """
     from ascend_dump.native.tensorflow.config import parameters
     from ascend_dump.native.tensorflow.options import OPTIONS
@@ -94,7 +98,7 @@ def dump_config(request: DumpRequest, *, names: Optional[Iterable[str]] = None) 
 
 
 def check_config(config_proto: Any) -> list[Problem]:
-    """Find dump settings in a ConfigProto that the bridge or GE would refuse or ignore; the proto is not changed."""
+    """Find dump settings in a ConfigProto that the bridge or GE would refuse or ignore. The proto is not changed."""
     from ascend_dump_tensorflow._check import check_config as check
 
     return check(config_proto)

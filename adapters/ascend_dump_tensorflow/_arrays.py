@@ -1,4 +1,4 @@
-"""Convert tensors of TensorFlow to lines and payloads for the writer of host dumps."""
+"""Convert tensors of TensorFlow to the records of our dump format."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from ascend_dump.writing import Line, Payload
 
 __all__ = ["RecordedTensor", "line_of", "payload_of"]
 
-#: Quantised types of TensorFlow; in numpy they are structures of one field.
+#: Quantised types of TensorFlow. In numpy they are structured types with one field, which has this name.
 _QUANTISED = ("qint8", "quint8", "qint16", "quint16", "qint32")
 
 
 class RecordedTensor(NamedTuple):
-    """One tensor of one operator: names, time (microseconds since the epoch), bytes, and FILE:LINE of the user."""
+    """One tensor of one execution of an operator.
+
+    slot    index among the inputs or outputs
+    time    microseconds since the epoch
+    source  FILE:LINE of the user's code
+    """
 
     op_type: str
     op_name: str
@@ -30,7 +35,7 @@ class RecordedTensor(NamedTuple):
 
 
 def payload_of(array: Any) -> Optional[Payload]:
-    """Return the bytes of an array; None if it has no numbers: text, resources, variants, uninitialised tensors."""
+    """Return the bytes of an array; None if it contains no numbers, such as text, resources or variants."""
     if not isinstance(array, np.ndarray):
         return None
     name = array.dtype.name
@@ -47,6 +52,7 @@ def payload_of(array: Any) -> Optional[Payload]:
 
 
 def line_of(tensor: RecordedTensor, seq: int) -> Line:
+    """Return the line of the index for a tensor. seq: number of the operator's execution in the step."""
     return Line(
         seq=seq,
         op_type=tensor.op_type,

@@ -1,4 +1,4 @@
-"""Detect the loaded parts of TensorFlow on Ascend from sys.modules and types. Imports nothing."""
+"""Detect which parts of TensorFlow on Ascend are loaded, from sys.modules and types, without importing them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
     "unknown_keys",
 ]
 
-#: The modules of DumpConfig: of the bridge for TensorFlow 1, and of its copy for TensorFlow 2.
+#: The modules with the class DumpConfig: in the bridge for TensorFlow 1, and in its copy for TensorFlow 2.
 _CONFIG_MODULES = ("npu_bridge.estimator.npu.npu_config", "npu_device.compat.v1.estimator.npu.npu_config")
 #: Names of the classes that can be a target, and their kinds.
 _KINDS = {
@@ -34,12 +34,15 @@ _KINDS = {
     "BaseSession": "session",
     "Session": "session",
 }
-#: Settings that bridges of 2021 do not have.
+#: Settings that the bridges of 2021 do not have yet.
 _NEWER = ("dump_layer", "dump_data")
 
 
 def kind_of(target: Any) -> str:
-    """Return "config", "run_config", "npu_run_config", "estimator", "session", "process" for None, else ""."""
+    """Return the kind of a target: "config", "run_config", "npu_run_config", "estimator" or "session".
+
+    It is "process" for None, and "" for any other object.
+    """
     if target is None:
         return "process"
     for base in type(target).__mro__:
@@ -51,19 +54,19 @@ def kind_of(target: Any) -> str:
 
 
 def holder_of(target: Any) -> Any:
-    """Return the object with the `_session_config` for the sessions of a RunConfig or an Estimator."""
+    """Return the object whose `_session_config` the sessions of a RunConfig or an Estimator use."""
     if kind_of(target) == "estimator" and "_session_config" not in vars(target):
         return target.config
     return target
 
 
 def bridge() -> Optional[Any]:
-    """Return the loaded npu_bridge, of TensorFlow 1 or in compat.v1 of npu_device."""
+    """Return the loaded npu_bridge: that of TensorFlow 1, or npu_device.compat.v1. None if neither is loaded."""
     return sys.modules.get("npu_bridge") or sys.modules.get("npu_device.compat.v1")
 
 
 def device() -> Optional[Any]:
-    """Return the loaded npu_device, the bridge of TensorFlow 2."""
+    """Return the loaded npu_device, the bridge of TensorFlow 2. None if it is not loaded."""
     return sys.modules.get("npu_device")
 
 
@@ -78,7 +81,10 @@ def device_is_open() -> bool:
 
 
 def device_settings() -> dict[str, Any]:
-    """Return the dump settings of the program in `global_options()`: switches as bool, others as text."""
+    """Return the dump settings that the program has made in npu_device's `global_options()`.
+
+    Switches are bool, other settings are text.
+    """
     module = device()
     if module is None or not hasattr(module, "global_options"):
         return {}
@@ -92,7 +98,7 @@ def device_settings() -> dict[str, Any]:
 
 
 def known_keys() -> Optional[frozenset[str]]:
-    """Return the settings that the Python side of the bridge has; None if it cannot be determined."""
+    """Return the names of settings that the Python part of the bridge has; None if that cannot be determined."""
     config = _config_module()
     if config is not None:
         return frozenset(inspect.signature(config.DumpConfig.__init__).parameters)
@@ -107,7 +113,7 @@ def _config_module() -> Optional[Any]:
 
 
 def unknown_keys(values: Mapping[str, Any]) -> list[str]:
-    """Return the settings in `values` that this bridge is too old for."""
+    """Return the names of settings in `values` that this bridge does not have, because it is too old."""
     keys = known_keys()
     return [] if keys is None else [name for name in _NEWER if name in values and name not in keys]
 
@@ -126,7 +132,7 @@ def make_dump_config(values: Mapping[str, Union[bool, int, str]]) -> Any:
     if old:
         raise NotSupported(
             f"DumpConfig of this npu_bridge has no {old[0]}",
-            hint="use a newer npu_bridge, or leave it out",
+            hint=f"use a newer npu_bridge, or leave {old[0]} out",
             code="AD293",
         )
     return config.DumpConfig(**{name: value for name, value in values.items() if name != "quant_dumpable"})

@@ -1,4 +1,4 @@
-"""Report settings of a request that the bridge or GE refuse, accept and ignore, or get too late."""
+"""Find settings that the bridge or GE refuses, that they accept and ignore, or that come too late."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ascend_dump_tensorflow._proto import conflict, effective, settings_of_entri
 
 __all__ = ["check", "check_config"]
 
-#: Keys of an entry that are read only if the dump is switched on in it or before it.
+#: Keys of an NpuOptimizer entry that are read only if the dump is switched on in this entry or an earlier one.
 _BESIDE_A_SWITCH = ("dump_step", "dump_mode", "dump_debug_mode")
 
 
@@ -50,9 +50,10 @@ def check_config(config: Any) -> list[Problem]:
         for number, settings in enumerate(each):
             later = set[str]().union(*each[number + 1 :])
             for problem in check_parameters(settings, all=True):
-                # A key without effect here may have one by a later entry, unless it is read with its switch only.
+                # A key without effect in this entry may have an effect because of a later entry, but not one of
+                # _BESIDE_A_SWITCH, unless the later entry has it too.
                 ignored = problem.where in _BESIDE_A_SWITCH and problem.where not in later
-                # Switches that exclude each other are checked by GE, for all entries together.
+                # AD291 (switches that exclude each other) is left out, because GE checks it for the merged entries.
                 refused = problem.severity == "error" and problem.code != "AD291"
                 if (refused or ignored) and (problem.where, problem.message) not in reported:
                     message = f"entry {number + 1} of NpuOptimizer: {problem.message}"
@@ -65,15 +66,15 @@ def _too_late(target: Any) -> Iterator[Problem]:
         yield Problem(
             "AD290",
             "error",
-            "the session exists already, and the bridge reads the settings when a session is made",
-            "make the session inside the block, from the captured configuration or without a target",
+            "the session exists already, and the bridge reads the settings when a session is created",
+            "create the session inside the block, from the captured configuration or without a target",
             "target",
         )
     if target is None and device() is not None and device_is_open():
         yield Problem(
             "AD290",
             "error",
-            "npu_device.open() was called already, and it takes the options of the process once",
+            "npu_device.open() was called already, and it reads the options of the process only once",
             "start the capture before npu.open(), or use ASCEND_DUMP",
             "target",
         )
@@ -109,9 +110,8 @@ def _of_request(request: DumpRequest, run: RunDirectory) -> Iterator[Problem]:
         yield Problem(
             "AD298",
             "silent",
-            f"GE took dump_data from an earlier session of this process and keeps it: {settled} is dumped, not "
-            f"{request.data}",
-            f"use data={settled!r}, or a process for each",
+            f"GE keeps dump_data of an earlier session of this process: {settled} is dumped, not {request.data}",
+            f"use data={settled!r}, or a separate process",
             "data",
         )
     yield from size_is_unlimited(request)
@@ -137,12 +137,12 @@ def _of_target(request: DumpRequest, target: Any) -> Iterator[Problem]:
     elif kind != "config":
         return
     settings = {} if config is None else effective(config)
-    # Settings of the user that stay in addition to ours.
+    # Settings of the user that remain in addition to ours.
     beside: dict[str, Any] = {
         name: settings[name] for name in ("use_off_line", "enable_exception_dump") if name in settings
     }
     if kind == "npu_run_config":
-        # NPUEstimator's own entry comes last and always has both keys; the user's entry is still checked.
+        # NPUEstimator appends an entry that always has both keys, so the user's use_off_line has no effect.
         beside.pop("use_off_line", None)
         if target.enable_exception_dump is not None:
             beside.setdefault("enable_exception_dump", target.enable_exception_dump)

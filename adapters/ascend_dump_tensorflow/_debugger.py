@@ -1,8 +1,9 @@
 """Record one run of a session with the files of TensorFlow's debugger (tfdbg).
 
-While debugged, TensorFlow runs loops one iteration at a time, so the input of an operator is the newest value of its
-producer (`debug_utils.add_debug_tensor_watch`). Functional control flow is lowered before that, and its bodies have
-the names given by the lowering.
+The debugger writes the outputs of operators. While a run is debugged, TensorFlow runs loops one iteration at a time
+(`debug_utils.add_debug_tensor_watch`). So the input of an operator is the newest output of the operator that produced
+it. Functional control flow (While, If) is lowered before it runs, so operators in its bodies have other names than in
+the program's graph.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ __all__ = ["read", "watch"]
 
 
 class _OutputInTime(NamedTuple):
-    """The values of one output of a node in this run, in order of time."""
+    """The values that one output of a node had in this run, ordered by time."""
 
     times: list[int]
     payloads: list[Optional[Payload]]
 
 
-#: Operators whose bodies run as operators with names that the graph does not have.
+#: Operators with a body. The operators of the body run with names that do not occur in the graph.
 _FUNCTIONAL = frozenset(
     (
         *("While", "StatelessWhile", "For", "If", "StatelessIf", "Case", "StatelessCase"),
@@ -35,9 +36,9 @@ _FUNCTIONAL = frozenset(
 
 
 def watch(options: Any, graph: Any, directory: Path, selects: Optional[Callable[[str], bool]], inputs: bool) -> None:
-    """Request the tensors of operators, and the executed graph, in RunOptions.
+    """Request in RunOptions that the debugger writes tensors of operators, and that the executed graph is returned.
 
-    selects  returns True for names of operators to record; None for all
+    selects  a function that returns True for names of operators to record; None to record all operators
     inputs   True to request the inputs of these operators too
     """
     from tensorflow.python.debug.lib import debug_utils
@@ -60,14 +61,17 @@ def watch(options: Any, graph: Any, directory: Path, selects: Optional[Callable[
             node,
             output_slot=slot,
             debug_urls=url,
-            # Tensors of some types cannot be watched; the rest are.
+            # Tensors of some types cannot be watched; that must not be an error.
             tolerate_debug_op_creation_failures=True,
         )
     _add(options, requested)
 
 
 def _add(options: Any, requested: Any) -> None:
-    """Merge the watches with those of another capture or the program, because only one watch per tensor has effect."""
+    """Add the requested watches to the options. TensorFlow uses only one watch per tensor, so equal ones are merged.
+
+    Other watches may come from another capture or from the program.
+    """
     watched = options.debug_options.debug_tensor_watch_opts
     before = {(option.node_name, option.output_slot, tuple(option.debug_ops)): option for option in watched}
     for option in requested.debug_options.debug_tensor_watch_opts:
@@ -81,7 +85,7 @@ def _add(options: Any, requested: Any) -> None:
 def read(
     directory: Path, metadata: Any, selects: Callable[[str], bool], inputs: bool, outputs: bool
 ) -> tuple[list[RecordedTensor], set[str]]:
-    """Return the tensors of selected operators, in order of execution, and the names of all operators that ran."""
+    """Return the tensors of selected operators in execution order, and the names of all operators that ran."""
     from tensorflow.python.debug.lib import debug_data
 
     # Nodes that TensorFlow and the debugger add (feeds, fetches, transfers) are not operators of the program.
@@ -123,7 +127,7 @@ class _Device:
         kind = self._dump.node_op_type(node, device_name=self._name)
         for time, written in self._executions(node):
             if inputs:
-                taken = self._taken(node, kind, written)
+                taken = self._forwarded_input(node, kind, written)
                 for index, name in enumerate(self._dump.node_inputs(node, device_name=self._name)):
                     if taken not in (None, index):
                         continue
@@ -134,23 +138,26 @@ class _Device:
                 for slot, position in written:
                     yield from self._recorded(kind, node, "output", slot, time, self._value(node, slot), position)
 
-    def _taken(self, node: str, kind: str, written: list[tuple[int, int]]) -> Optional[int]:
-        """Return the index of the input that a Merge forwarded: its second output. None for other operators."""
+    def _forwarded_input(self, node: str, kind: str, written: list[tuple[int, int]]) -> Optional[int]:
+        """Return the index of the input that a Merge has forwarded, which is the value of its second output.
+
+        None for other operators.
+        """
         if kind not in ("Merge", "RefMerge"):
             return None
         payload = next((self._value(node, slot).payloads[position] for slot, position in written if slot == 1), None)
         return None if payload is None else int(payload.owner.reshape(()))
 
     def _executions(self, node: str) -> list[tuple[int, list[tuple[int, int]]]]:
-        """Return the times of the runs of an operator, with the outputs written then: (slot, index of the value)."""
+        """Return the executions of an operator: the time, and (slot, index of the value) for each output written."""
         slots = self._slots.get(node, [])
         if not slots:
-            time = self._end_of_silent(node)
+            time = self._time_without_outputs(node)
             return [] if time is None else [(time, [])]
         times = [self._times(node, slot) for slot in slots]
         if len(set(map(len, times))) == 1:
             return [(min(row), [(slot, index) for slot in slots]) for index, row in enumerate(zip(*times))]
-        # A Switch writes one of its outputs each time.
+        # A Switch writes only one of its outputs in each execution, so each value is an execution of its own.
         return sorted((time, [(slot, i)]) for slot, column in zip(slots, times) for i, time in enumerate(column))
 
     def _recorded(
@@ -160,8 +167,11 @@ class _Device:
         if payload is not None:
             yield RecordedTensor(kind, node, io, index, time, payload, self._label)
 
-    def _end_of_silent(self, node: str) -> Optional[int]:
-        """Return the time of an operator without outputs: after its inputs. None in loops and in branches not taken."""
+    def _time_without_outputs(self, node: str) -> Optional[int]:
+        """Return the time of an operator without outputs: that of its last input.
+
+        None if the time is not known, because the operator is in a loop or in a branch that was not taken.
+        """
         last = None
         for name in self._dump.node_inputs(node, device_name=self._name):
             times = self._times(*_tensor(name))

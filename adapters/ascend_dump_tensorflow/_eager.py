@@ -1,7 +1,7 @@
 """Record eager operators with TensorFlow's operator callbacks.
 
-A `tf.function` runs as one graph; while a step is recorded such functions run eagerly, so that their operators are
-seen, including loop bodies and branches.
+A `tf.function` normally runs as one graph. While a step is recorded, such functions run eagerly, so that callbacks see
+their operators, including those in loop bodies and branches.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["EagerRecorder"]
 
 log = logging.getLogger("ascend_dump")
 
-#: Parts of the paths of files that are not the user's: installed packages, frozen modules, and this adapter.
+#: Path parts of files that are not user code: installed packages, frozen modules, and this adapter.
 _LIBRARIES = (
     *(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages")),
     *("<frozen ", os.path.dirname(os.path.abspath(__file__)) + os.sep, os.path.dirname(os.__file__) + os.sep),
 )
 
-#: The active recorders, and whether functions ran eagerly before the first one.
+#: The active recorders; and True if functions already ran eagerly before the first recorder started.
 _recording: list[EagerRecorder] = []
 _ran_eagerly = False
 
@@ -58,7 +58,7 @@ class EagerRecorder:
     def __init__(
         self, selects: Callable[[str], bool], inputs: bool, outputs: bool, fail: Callable[[Exception], None]
     ) -> None:
-        """Create an idle recorder. fail: called with its exceptions, which must not reach the recorded operator."""
+        """Create an idle recorder. fail: a function that gets exceptions of the recording, which must not be raised."""
         self.recording = False
         self._fail = fail
         self._thread = 0
@@ -68,7 +68,7 @@ class EagerRecorder:
         self._writer: Optional[HostWriter] = None
         self._names: dict[str, int] = {}
         self._seq = 0
-        #: Payloads of this step by the id of the tensor; the reference shows that the id was not reused.
+        #: Payloads of this step by the id of the tensor. The weak reference shows whether the id was reused.
         self._payloads: dict[int, tuple[weakref.ref[Any], Optional[Payload]]] = {}
 
     def begin_step(self, writer: HostWriter) -> None:
@@ -92,7 +92,7 @@ class EagerRecorder:
         if threading.get_ident() == self._thread:
             op_callbacks.remove_op_callback(self._executed)
         else:
-            # A callback can be removed only in its own thread; it stays there and does nothing.
+            # A callback can be removed only by its own thread, so it stays, and does nothing.
             log.warning("the capture was ended in another thread than the one it recorded")
         _run_functions_as_before(self, tf.config)
         self._payloads = {}
@@ -101,7 +101,7 @@ class EagerRecorder:
     def _executed(
         self, op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None
     ) -> None:
-        # With a graph the operator is being created, not run.
+        # If `graph` is given, the operator is added to a graph, and does not run.
         if graph is None and self.recording:
             try:
                 self._record(op_type.decode() if isinstance(op_type, bytes) else str(op_type), inputs, outputs)
@@ -130,7 +130,7 @@ class EagerRecorder:
             self._writer.put(items, new)
 
     def _name(self, op_type: str) -> str:
-        """Return the name as in a graph: name scope, type, and a number from the second one on."""
+        """Return a name like those in a graph: name scope and type, and a number from the second occurrence on."""
         from tensorflow.python.eager import context
 
         name = f"{context.context().scope_name}{op_type}"

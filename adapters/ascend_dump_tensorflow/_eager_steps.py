@@ -1,4 +1,4 @@
-"""Count the steps of a program that runs eagerly: each outermost call of a `tf.function` or of a Keras model is one."""
+"""Count the steps of a program that runs eagerly: outermost calls of a `tf.function` or of a Keras model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Callable
 
 __all__ = ["EagerSteps"]
 
-#: By module, the class whose calls are steps: functions, the models of Keras 2, and those of Keras 3.
+#: Classes whose calls are steps, by module: functions, models of Keras 2, and models of Keras 3.
 _CALLED = {
     "tensorflow.python.eager.polymorphic_function.polymorphic_function": "Function",
     "keras.src.engine.training": "Model",
@@ -20,13 +20,14 @@ _CALLED = {
 
 
 class EagerSteps:
-    """Calls `begins(number)` before each outermost call in the main thread, with the numbers from 0.
+    """Calls `begins(number)` before each outermost call in the main thread. Numbers count from 0.
 
-    Calls while a graph is built are no steps: then TensorFlow does not execute eagerly, or Keras passes symbols.
+    Calls while a graph is built are not steps. In such calls TensorFlow does not execute eagerly, or Keras passes
+    symbolic tensors.
     """
 
     def __init__(self, begins: Callable[[int], None]) -> None:
-        """Wrap the classes, now or when the program imports them."""
+        """Wrap the classes now, or when the program imports them."""
         from wrapt import register_post_import_hook
 
         self._begins = begins
@@ -37,7 +38,7 @@ class EagerSteps:
             register_post_import_hook(self._wrap, module)
 
     def end(self) -> None:
-        """Count no further steps."""
+        """Restore the classes, and count no further steps."""
         self._over = True
         undo, self._undo = self._undo, []
         for restore in undo:
@@ -86,6 +87,6 @@ def _executes(args: Any, kwargs: Any) -> bool:
         return False
     try:
         parts = tensorflow.nest.flatten((args, kwargs))
-    except (TypeError, ValueError):  # arguments that it cannot take apart have no symbols
+    except (TypeError, ValueError):  # arguments that cannot be flattened contain no symbolic tensors
         return True
     return all(type(part).__name__ != "KerasTensor" for part in parts)

@@ -1,8 +1,9 @@
 """Find the model directory of a dump that belongs to the computational graph.
 
-GE builds a graph for each signature of `session.run`, so a training run leaves directories for initialisation, saving
-and evaluation in addition to the important one. GE writes each built graph as
-`ge_proto_*_Build.txt`; its name is the name of the directory (document "Dump Data Collection" of TensorFlow).
+GE builds a graph for each signature of `session.run`. So a training run leaves directories for initialisation, saving
+and evaluation, in addition to the directory of the computational graph, which trains. GE writes each built graph as
+`ge_proto_*_Build.txt`. The name of the graph is the name of its directory in the dump (document "Dump Data Collection"
+of TensorFlow).
 """
 
 from __future__ import annotations
@@ -20,14 +21,19 @@ __all__ = ["Model", "graph_directory", "models_of", "settle_environment"]
 
 _Path = Union[str, "os.PathLike[str]"]
 
-#: Variables that make GE write graphs: the structure only, and only the graphs that are executed.
+#: Environment variables that make GE write graphs: without weights, and only graphs that are executed.
 _ENVIRONMENT = {"DUMP_GE_GRAPH": "2", "DUMP_GRAPH_LEVEL": "3"}
 _DIRECTORY = "DUMP_GRAPH_PATH"
 _COLLECT = "NPU_COLLECT_PATH"
 
 
 class Model(NamedTuple):
-    """A graph that GE built. folders: its directories in the dump; computational: True for the computational graph."""
+    """A graph that GE has built.
+
+    file           its text, `ge_proto_*_Build.txt`
+    folders        its directories in the dump
+    computational  True for the computational graph
+    """
 
     name: str
     file: Path
@@ -38,9 +44,12 @@ class Model(NamedTuple):
 def models_of(root: _Path, graphs: _Path, names: Iterable[str] = (), since: float = 0.0) -> list[Model]:
     """Return the graphs below the directory `graphs`, with their directories below the dump `root`.
 
-    A graph is computational if its text has `Iterator`, the data pipeline of training (method 1 of the document); with
-    `names`, if it has all these operators of the user's model (method 2). since: ignore older files, in seconds since
-    the epoch. Files that cannot be read are ignored.
+    A graph is computational if its text contains `Iterator`, the data pipeline of training (method 1 of the document).
+    With `names`, it is computational if it contains all these operators of the user's model (method 2).
+
+    since: files that are older than this time, in seconds since the epoch, are ignored
+
+    Files that cannot be read are ignored too.
     """
     operators = list(names)
     files = [file for file in build_graphs(graphs) if _is_new(file, since)]
@@ -53,13 +62,13 @@ def models_of(root: _Path, graphs: _Path, names: Iterable[str] = (), since: floa
             continue
         before = models.get(name)
         folders = tuple(find_model_folders(root, name)) if before is None else before.folders
-        # A graph that was built several times has several files.
+        # A graph that was built several times has several files; it is computational if one of them is.
         models[name] = Model(name, file, folders, computes or (before is not None and before.computational))
     return list(models.values())
 
 
 def marks_of(models: Iterable[Model]) -> dict[str, Mapping[str, str]]:
-    """Return attributes for records by the name of their model directory; empty if no computational graph was found."""
+    """Return attributes for records, by the name of their model directory; {} if no computational graph was found."""
     listed = list(models)
     if not any(model.computational for model in listed):
         return {}
@@ -73,9 +82,9 @@ def marks_of(models: Iterable[Model]) -> dict[str, Mapping[str, str]]:
 
 
 def settle_environment(default: Path) -> tuple[dict[str, Optional[str]], Path]:
-    """Make GE write its graphs, below `default` unless the user chose a directory.
+    """Set environment variables that make GE write its graphs, into `default` unless the user has set a directory.
 
-    Returns the earlier values of the environment variables, and the directory of the graphs.
+    Returns the earlier values of the variables, and the directory of the graphs.
     """
     before: dict[str, Optional[str]] = {}
     if "DUMP_GE_GRAPH" not in os.environ:
@@ -89,7 +98,7 @@ def settle_environment(default: Path) -> tuple[dict[str, Optional[str]], Path]:
 
 
 def graph_directory() -> Path:
-    """Return the directory of the graphs that GE writes, by the environment."""
+    """Return the directory into which GE writes graphs, according to the environment variables."""
     collect = os.environ.get(_COLLECT)
     if collect:
         return Path(collect, "extra-info", "graph")

@@ -1,6 +1,6 @@
 """Intercept the creation of TensorFlow sessions, as npu_bridge does.
 
-While there are watchers, a wrapper of `BaseSession.__init__` passes them the configuration of each new session.
+While watchers are registered, a wrapper of `BaseSession.__init__` passes the configuration of each new session to them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ __all__ = ["Watcher", "session_class", "unwatch", "watch"]
 
 
 class Watcher(Protocol):
+    """An object that is told about new sessions, and can change their configuration."""
+
     def configure(self, config: Any) -> Any:
-        """Return the configuration for a new session. config: the configuration of the program, or None."""
+        """Return the configuration to use for a new session. config: the configuration of the program, or None."""
 
     def created(self, session: Any) -> None:
-        """Note that a session was created with the returned configuration."""
+        """Take note of a session that was created with the returned configuration."""
 
 
 log = logging.getLogger("ascend_dump")
@@ -37,14 +39,14 @@ def session_class() -> Any:
 
 
 def watch(watcher: Watcher) -> None:
-    """Add a watcher. A second call with it only makes sure that the wrapper is installed."""
+    """Add a watcher and install the wrapper. A second call with a watcher only makes sure that it is installed."""
     if watcher not in _watchers:
         _watchers.append(watcher)
     _install()
 
 
 def unwatch(watcher: Watcher) -> None:
-    """Remove a watcher. With the last watcher the wrapper is removed too, unless something else wraps it by now."""
+    """Remove a watcher, and with the last watcher the wrapper, unless something else has wrapped it meanwhile."""
     global _wrapped
     if watcher in _watchers:
         _watchers.remove(watcher)
@@ -65,7 +67,7 @@ def _install() -> None:
 
     @functools.wraps(original)
     def wrapper(self: Any, target: Any = "", graph: Any = None, config: Any = None) -> None:
-        # Iterate over the list itself: the launcher's watcher may append another one, for this session too.
+        # Not over a copy: the launcher's watcher may append another watcher, which has to see this session too.
         for watcher in _watchers:
             config = _guarded(watcher.configure, config, otherwise=config)
         original(self, target, graph, config)
@@ -77,7 +79,10 @@ def _install() -> None:
 
 
 def _guarded(function: Callable[[Any], Any], argument: Any, otherwise: Any = None) -> Any:
-    """Call a function; an exception is logged, so that the user's session is created in any case."""
+    """Call a function and return its result. Exceptions are logged, so that the user's session is always created.
+
+    otherwise: the result after an exception
+    """
     try:
         return function(argument)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""A reference capture on the host: selects runs, numbers their steps, and writes them."""
+"""The session of a reference capture on the host: selects runs, numbers their steps, and writes their records."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ log = logging.getLogger("ascend_dump")
 
 
 class HostSession(Session):
-    """A capture, started by `TensorflowAdapter.start`.
+    """A running capture, started by `TensorflowAdapter.start`.
 
-    Each signature of a run (fetches, targets and feeds) of a session is a model with its own step count, as in GE.
-    Eager operators outside sessions are one model, `eager`; its steps begin with `cap.step()`.
+    Each signature of `session.run` (fetches, targets and feeds) is a model with its own step count, as in GE. Eager
+    operators outside of sessions are one model, `eager`, whose steps begin with `cap.step()`.
     """
 
     def __init__(self, request: DumpRequest, target: Any, run: RunDirectory) -> None:
@@ -50,14 +50,14 @@ class HostSession(Session):
         self._target = target
         self._armed = True
         self._launched = run.launched
-        #: Whether the program requested the end of the recording.
-        self._ends = False
+        #: True once `trigger` was called: nothing is recorded after the open steps.
+        self._ends_after_step = False
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._undo: list[Callable[[], None]] = []
         self._writers: dict[Any, HostWriter] = {}
         self._steps: dict[Any, int] = {}
-        #: Numbers of sessions, because an id may be reused.
+        #: Numbers of the captured sessions. Their ids are not used, because an id may be reused.
         self._sessions: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._numbers = itertools.count()
         self._local = threading.local()
@@ -83,7 +83,7 @@ class HostSession(Session):
             return
         self._armed = False
         if os.getpid() != self._process:
-            # In a forked child, where threads and files belong to the parent.
+            # In a forked child the writer's threads and files belong to the parent.
             for writer in self._writers.values():
                 writer.abandon()
             return
@@ -116,8 +116,8 @@ class HostSession(Session):
         return Tally.of_all(writer.tally() for writer in self._writers.values())._replace(limit=limit)
 
     def trigger(self, reason: str) -> None:
-        """Keep the open steps and those before them, and record nothing after them. The first reason is kept."""
-        self._ends = True
+        """Keep the open steps and earlier steps, and record nothing after them. The first reason is kept."""
+        self._ends_after_step = True
         with self._lock:
             for writer in self._writers.values():
                 writer.end(reason)
@@ -125,12 +125,12 @@ class HostSession(Session):
     def reasons(self) -> Optional[list[str]]:
         reasons = []
         if self._eager is None and not self._runs:
-            reasons.append("no session that was made from the target, in the block, ran anything")
+            reasons.append("no session that was created from the target in the block ran anything")
         elif not self._recorded and not self.request.steps.all:
             reasons.append(f"steps={self.request.steps} was not reached; each signature of a run counts from 0")
         if self.request.layers and self._ran:
             names = ", ".join(sorted(self._ran)[:5])
-            reasons.append(f"no operator has a name that layers= asks for; there were {names}")
+            reasons.append(f"no operator has a name that layers= selects; there were {names}")
         return reasons
 
     # Selecting sessions and steps.
@@ -145,7 +145,7 @@ class HostSession(Session):
         _hook.watch(self)
         self._undo.append(lambda: _hook.unwatch(self))
         self._undo.append(replace_runs(self))
-        # A launched program that runs eagerly makes it known by its first step.
+        # For a launched program the recorder is created in `step`, if the program runs eagerly.
         if kind == "process" and tensorflow.executing_eagerly() and not launched:
             self._eager = self._eager_recorder()
 
@@ -170,11 +170,16 @@ class HostSession(Session):
         return mine and session in self._sessions and not getattr(self._local, "inside", False)
 
     def step(self, number: Optional[int]) -> None:
-        """End the open step of eager operators and begin another one. Raises CaptureError in another thread."""
+        """End the open step of eager operators, and begin another step if it is selected.
+
+        Raises CaptureError if the capture records sessions, which count their own steps.
+        """
         if self._eager is None and self._launched and not self._runs:
             self._eager = self._eager_recorder()
         if self._eager is None or not self._armed:
-            raise CaptureError("this capture marks no steps: sessions count their own", hint="leave cap.step() out")
+            raise CaptureError(
+                "step() was called on a capture of sessions, which count their own steps", hint="leave cap.step() out"
+            )
         writer = self._writers.get("eager")
         self._eager.end_step()
         if writer is not None:
@@ -266,10 +271,10 @@ class HostSession(Session):
         limit = self._limit
         full = limit is not None and sum(writer.tensor_bytes for writer in writers) >= limit.nbytes
         over = any(writer.failure is not None or writer.ended is not None for writer in writers)
-        return self._ends or self.failure is not None or full or over
+        return self._ends_after_step or self.failure is not None or full or over
 
     def _give_up(self, error: Exception, directory: Optional[Path]) -> None:
-        """Report an error once; the program goes on without recording."""
+        """Report an error once, and record nothing any more. The program continues."""
         if directory is not None:
             remove_tree(directory)
         if self.failure is None:
@@ -285,7 +290,7 @@ class HostSession(Session):
 
 
 def write_operators(writer: HostWriter, tensors: list[RecordedTensor]) -> None:
-    """Queue the tensors for the writer, and number the operators in this order."""
+    """Pass the tensors to the writer, and number the operators in the order of the tensors."""
     seq = -1
     last: Any = None
     counted: set[int] = set()
@@ -299,7 +304,7 @@ def write_operators(writer: HostWriter, tensors: list[RecordedTensor]) -> None:
 
 
 def _signature(fetches: Any) -> Any:
-    """Return the signature of a run: the names of all fetched items, in their structure."""
+    """Return the signature of fetches or feeds: the names of all items, in the structure of the argument."""
     if isinstance(fetches, (str, bytes)):
         return fetches
     if isinstance(fetches, dict):
@@ -311,7 +316,7 @@ def _signature(fetches: Any) -> Any:
 
 
 def _name(fetches: Any) -> str:
-    """Return the name of the first thing fetched, for the directory of the model."""
+    """Return the name of the first fetched item, which becomes part of the name of the model's directory."""
     signature = _signature(fetches)
     while isinstance(signature, tuple):
         signature = next((part for part in signature if part), "")

@@ -1,4 +1,4 @@
-"""Report settings of a request that the host capture of TensorFlow does not support, or that have no effect."""
+"""Find settings of a request that the host capture of TensorFlow does not support, or that have no effect."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ __all__ = ["check"]
 
 
 def check(request: DumpRequest, target: Any) -> Iterator[Problem]:
+    """Yield the problems of a request for a capture on the host."""
     for name, value in request.options.items():
         if name not in OPTIONS and name != "debug_mode":
             options = ", ".join(OPTIONS)
@@ -66,8 +67,8 @@ def check(request: DumpRequest, target: Any) -> Iterator[Problem]:
         yield Problem(
             "AD297",
             "warning",
-            "functions of tf.function run eagerly in recorded steps: last bits may differ, and operators that draw "
-            "random numbers by tf.random.set_seed draw others",
+            "functions of tf.function run eagerly in recorded steps: last bits may differ, and with tf.random.set_seed "
+            "random operators give other numbers",
             "compare results with the run outside the block if the difference matters",
             "target",
         )
@@ -78,15 +79,16 @@ def _of_optimizers(request: DumpRequest, target: Any) -> Iterator[Problem]:
         yield Problem(
             "AD296",
             "warning",
-            "the session exists already: what Grappler has fused or folded in it keeps the names it has then",
-            "make the session inside the block for the names of the program",
+            "the session exists already: operators that Grappler has fused or folded in it keep their new names",
+            "create the session inside the block to get the names of the program",
             "target",
         )
     elif not request.options.get("optimize", False) and target is not None:
         yield Problem(
             "AD296",
             "warning",
-            "Grappler is off in sessions made in the block, so that operators keep their names; last bits may differ",
+            "Grappler is off in sessions created in the block, so that operators keep their names; last bits may "
+            "differ",
             "options={'optimize': True} leaves it on",
             "options.optimize",
         )
@@ -94,15 +96,15 @@ def _of_optimizers(request: DumpRequest, target: Any) -> Iterator[Problem]:
         yield Problem(
             "AD299",
             "warning",
-            "oneDNN is on in this process: it merges operators such as Conv2D and BiasAdd into one, which has the name "
-            "of the last of them; the outputs of the others are not recorded",
+            "oneDNN is on in this process: it merges operators such as Conv2D and BiasAdd into one operator, which has "
+            "the name of the last of them; the outputs of the others are not recorded",
             "set TF_ENABLE_ONEDNN_OPTS=0 before TensorFlow is imported; last bits may differ",
             "options.optimize",
         )
 
 
 def _merges_operators() -> bool:
-    """Return True if oneDNN rewrites graphs: the default on CPUs with AVX-512 VNNI or AMX, for all sessions."""
+    """Return True if oneDNN rewrites the graphs of all sessions, the default on CPUs with AVX-512 VNNI or AMX."""
     try:
         from tensorflow.python.util import _pywrap_util_port as port
 

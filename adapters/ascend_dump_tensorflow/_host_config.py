@@ -1,7 +1,7 @@
-"""The ConfigProto of sessions to record on the host.
+"""Prepare the ConfigProto of sessions that are recorded on the host.
 
-Grappler and the older graph optimiser rename, fuse and fold operators before the debugger sees them, so they are
-switched off unless the user requests them.
+Grappler and the older graph optimiser rename, fuse and fold operators before the debugger sees them. So both are
+switched off, unless the user wants them.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from ascend_dump_tensorflow._proto import config_class, copy_of
 
 __all__ = ["Marked", "claims", "quiet"]
 
-#: Name of an entry without a registered optimiser: TensorFlow ignores it.
+#: Name of the entry by which a configuration is marked. TensorFlow ignores it, because no optimiser has this name.
 _MARK = "AscendDumpHost"
 _KEY = "root"
-#: OptimizerOptions.L0: no common subexpressions, no constant folding.
+#: OptimizerOptions.L0: no elimination of common subexpressions, no constant folding.
 _L0 = -1
 
 
 class Marked:
-    """Marks a user's configuration, so that its sessions can be recognised, until `restore`."""
+    """A mark in the configuration of the program, by which its sessions are recognised, until `restore`."""
 
     def __init__(self, target: Any, root: str, *, quiet_too: bool) -> None:
         self._holder: Optional[Any] = None
@@ -56,7 +56,7 @@ class Marked:
 
 
 def claims(config: Any, root: str) -> bool:
-    """Return True if this configuration is the marked one or a copy of it."""
+    """Return True if this is the configuration that the capture with the directory `root` has marked, or a copy."""
     return config is not None and any(
         entry.name == _MARK and entry.parameter_map[_KEY].s == root.encode("utf-8", "surrogateescape")
         for entry in config.graph_options.rewrite_options.custom_optimizers
@@ -64,7 +64,7 @@ def claims(config: Any, root: str) -> bool:
 
 
 def quiet(config: Any, *, off: bool) -> Any:
-    """Return a copy without the mark. off: True to switch the optimisers off."""
+    """Return a copy of a configuration without the mark. off: True to switch the optimisers off in it."""
     copied = copy_of(config)
     _unmark(copied, None)
     if off:
@@ -82,7 +82,7 @@ def _unmark(config: Any, root: Optional[str]) -> None:
 
 
 def _default_of(run_config: Any) -> Any:
-    """Return the session configuration that an Estimator uses for a RunConfig without one."""
+    """Return the session configuration that an Estimator uses if its RunConfig contains none."""
     for base in type(run_config).__mro__:
         module = sys.modules.get(base.__module__)
         make = getattr(module, "get_default_session_config", None)

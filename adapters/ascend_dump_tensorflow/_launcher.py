@@ -1,4 +1,4 @@
-"""Record a whole TensorFlow program: starts at its first session or eager step, or before npu_device is opened."""
+"""Record a whole TensorFlow program: start at its first session or eager step, or before npu_device is opened."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ log = logging.getLogger("ascend_dump")
 
 
 def launch(begin: Begin) -> Callable[[], str]:
+    """Install the hooks that start the capture. Return a function that says why it never began."""
     from wrapt import register_post_import_hook
 
     launched = _TensorflowLaunch(begin)
@@ -27,6 +28,8 @@ def launch(begin: Begin) -> Callable[[], str]:
 
 
 class _TensorflowLaunch:
+    """Starts the capture of a whole program when one of its hooks is called."""
+
     def __init__(self, begin: Begin) -> None:
         self._begin = begin
         self._begun = False
@@ -35,12 +38,12 @@ class _TensorflowLaunch:
 
     def unused(self) -> str:
         return (
-            "TensorFlow made no session here, and called no tf.function and no Keras model; other eager operators need "
-            "`with ascend_dump.capture(framework='tensorflow')` in the script"
+            "TensorFlow created no session here, and called no tf.function and no Keras model; to capture other eager "
+            "operators, use `with ascend_dump.capture(framework='tensorflow')` in the script"
         )
 
     def begin_step(self, number: int) -> None:
-        """Begin a step of a program that runs eagerly on the host. Devices count their own."""
+        """Begin a step of a program that runs eagerly on the host. On an NPU do nothing: GE counts its own steps."""
         if not is_on_npu():
             self._begin_once()
             try:
@@ -52,7 +55,7 @@ class _TensorflowLaunch:
             self.steps.end()
 
     def _records_step(self, number: int) -> bool:
-        """Begin a step of the session. Returns False if it records no further ones."""
+        """Begin a step of the capture's session. Return False if the session records no further steps."""
         session = self._session
         if session is None:
             return False
@@ -68,7 +71,7 @@ class _TensorflowLaunch:
         return
 
     def device_imported(self, module: Any) -> None:
-        """Start the capture before npu_device.open(), in each module that exports it."""
+        """Wrap npu_device.open() in each module that exports it, so that the capture starts before the call."""
         inner = sys.modules.get("npu_device.npu_device", module)
         before = inner.open
 
@@ -81,7 +84,7 @@ class _TensorflowLaunch:
                 namespace.open = begin_and_open
 
     def _begin_once(self) -> None:
-        """Start the capture. Its watcher is added after this one, so it sees this session too."""
+        """Start the capture at the first call. It adds a watcher of sessions, which sees the current session too."""
         if not self._begun:
             self._begun = True
             self._session = self._begin()

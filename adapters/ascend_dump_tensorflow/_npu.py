@@ -1,4 +1,4 @@
-"""A capture on the NPU: puts the settings where TensorFlow on Ascend reads them, for the duration of the block."""
+"""The session of a capture on the NPU: puts the dump settings where TensorFlow on Ascend reads them, until `stop`."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ __all__ = ["NpuSession", "settled_data"]
 log = logging.getLogger("ascend_dump")
 
 _MISSING = object()
-#: A bridge, and the kind of data that its GE writes until the end of the process.
+#: The bridge that was used, and the kind of data ("tensor" or "stats") that its GE writes until the process ends.
 _settled: Optional[tuple[Any, str]] = None
 
 
 class NpuSession(Session):
-    """A capture, started by `TensorflowAdapter.start`.
+    """A running capture, started by `TensorflowAdapter.start`.
 
-    root    the dump_path, a new and empty directory; GE creates a directory named by time below it for each session
-    graphs  the directory of the graphs that GE builds
+    root    the dump_path, a new directory; GE creates a directory in it for each session, whose name is a time
+    graphs  the directory into which GE writes the graphs that it builds
     """
 
     step_directories = STEP_DIRECTORY
@@ -59,7 +59,7 @@ class NpuSession(Session):
         self._undo: list[Callable[[], None]] = []
         self._sessions: list[weakref.ref[Any]] = []
         self._foreign = 0
-        #: Number of sessions with the settings that only initialise the device.
+        #: Number of captured sessions that only initialise the device (init_resource).
         self._initialising = 0
         self._uncaptured: dict[str, int] = {}
         self._since = time.time() - 1
@@ -86,7 +86,7 @@ class NpuSession(Session):
         still = [session for session in (reference() for reference in self._sessions) if _is_open(session)]
         if undo and still:
             log.warning(
-                "%d session(s) made inside the block are still open: CANN goes on dumping what they run "
+                "%d session(s) created inside the block are still open: CANN goes on dumping what they run "
                 "until they are closed [AD294]",
                 len(still),
             )
@@ -95,7 +95,7 @@ class NpuSession(Session):
             self._warn_of_graphs()
 
     def marks(self) -> dict[str, Mapping[str, str]]:
-        """Return attributes for records by model directory: they mark the computational graph."""
+        """Return attributes for records by their model directory, which mark the records of the computational graph."""
         directory = self.graphs
         if not directory.is_dir():
             return {}
@@ -104,7 +104,8 @@ class NpuSession(Session):
             return marks_of(models_of(self.root, directory, exact_names(named), self._since))
         marks = marks_of(models_of(self.root, directory, (), self._since))
         layers = exact_names(self._request.layers)
-        # Programs that feed their data have no Iterator; then the graph with the operators in layers= is taken.
+        # Graphs of programs that feed their data have no Iterator. Then the graph with the operators in layers= counts
+        # as the computational one.
         return marks or (marks_of(models_of(self.root, directory, layers, self._since)) if layers else {})
 
     def reasons(self) -> Optional[list[str]]:
@@ -112,24 +113,26 @@ class NpuSession(Session):
             return None
         reasons = []
         if not self._sessions and device() is None:
-            reasons.append("no session was made with these settings: the bridge reads them when a session is made")
+            reasons.append(
+                "no session was created with these settings: the bridge reads them when a session is created"
+            )
         elif len(self._sessions) == self._initialising > 0:
-            reasons.append("only init_resource made a session with these settings: it only initialises the device")
+            reasons.append("only init_resource created a session with these settings: it only initialises the device")
         if self._foreign and self._target is not None:
             reasons.append(
-                f"{self._foreign} session(s) in the block were made with another configuration; settings given to "
-                "init_resource alone do not reach them: capture without a target"
+                f"{self._foreign} session(s) in the block were created with another configuration; settings that are "
+                "given to init_resource only do not reach them: capture without a target"
             )
         reasons += [f"{count} session(s) {why}" for why, count in self._uncaptured.items()]
         if not self._request.steps.all:
             reasons.append(f"no graph ran a step of steps={self._request.steps}; each graph counts its own runs from 0")
         if self._request.layers:
-            reasons.append("no operator has a name that layers= asks for, or GE has fused it; names are exact")
+            reasons.append("no operator has a name that layers= selects, or GE has fused it; names are exact")
         reasons.append("the graph ran on the host, or has only operators that GE never dumps")
         return reasons
 
     def _settle_data(self) -> None:
-        """Remember the kind of data that GE writes, and report if it is not the requested one."""
+        """Remember the kind of data that GE writes, and set `failure` if it is not the requested kind."""
         global _settled
         written = _data_in(self.root)
         if written is None:
@@ -137,14 +140,14 @@ class NpuSession(Session):
         _settled = (bridge() or device(), written)
         if self._request.scene is None and written != self._request.data:
             self.failure = CaptureError(
-                f"data={self._request.data!r} was requested, but {written} was dumped: GE took dump_data from the "
+                f"data={self._request.data!r} was requested, but {written} was dumped: GE keeps dump_data of the "
                 "first session of this process",
                 hint="start the capture before the first session, or use the same data= as there",
                 code="AD298",
             )
 
     def _warn_of_graphs(self) -> None:
-        """Warn if several graphs ran repeatedly, contrary to the advice of the document."""
+        """Warn if several graphs of a session ran more than once, because each of them counts its own steps."""
         repeated = _repeated_graphs(self.root)
         if len(repeated) > 1:
             log.warning(
@@ -182,14 +185,14 @@ class NpuSession(Session):
             _hook.watch(self)
             self._undo.append(lambda: _hook.unwatch(self))
         if kind in ("config", "run_config", "npu_run_config"):
-            # Estimators copy their configuration, and would use the copy after the block.
+            # Estimators copy their configuration, and would dump with the copy after the block too.
             self._undo.append(lambda: _retire(str(self.root)))
         if kind == "process" and device() is not None and not device_is_open():
             self._arm_device()
 
     def _arm_config(self, config: Any) -> None:
         armed = arm(config, self.values)
-        # The restored settings may be those of a capture that has ended in the meantime.
+        # The restored settings may be those of another capture, which has ended in the meantime: remove them.
         self._undo.append(lambda: take_out(config, _retired.roots))
         self._undo.append(armed.restore)
 
@@ -206,7 +209,7 @@ class NpuSession(Session):
         self._undo.append(back)
 
     def _arm_device(self) -> None:
-        """Set global_options() of npu_device; open() reads them once."""
+        """Set the dump options in npu_device's global_options(), which npu_device.open() reads once."""
         module: Any = device()
         options = module.global_options()
         # All settings of the program are replaced, because its layers or steps would restrict this dump.
@@ -218,7 +221,7 @@ class NpuSession(Session):
             self._set_option(holder, name, value)
 
     def _set_option(self, holder: Any, name: str, value: Any) -> None:
-        # Options with restricted values do not accept None, so the option object itself is replaced.
+        # The option object itself is replaced: its value could not be restored, because some options refuse None.
         before = vars(holder)[name]
         vars(holder)[name] = copy.copy(before)
         self._undo.append(lambda: vars(holder).__setitem__(name, before))
@@ -248,8 +251,8 @@ class NpuSession(Session):
         self._foreign += 1
         if self._target is not None and self._foreign == 1 and len(self._sessions) == self._initialising > 0:
             log.warning(
-                "a session was made with another configuration than the captured one, which was given to init_resource "
-                "only and does not reach it: give it to this session too, or capture without a target [AD292]"
+                "a session was created with another configuration than the captured one, which was given to "
+                "init_resource only: give it to this session too, or capture without a target [AD292]"
             )
 
     def _leave(self, config: Any, why: str) -> Any:
@@ -259,19 +262,22 @@ class NpuSession(Session):
         return config
 
     def _repair(self, config: Any) -> Any:
-        """Repair a configuration with the settings, to which NPUEstimator appended an entry of its own."""
+        """Repair a captured configuration if NPUEstimator has appended an entry of its own to it.
+
+        That entry switches the dump off, or mixes its settings with ours. Other configurations are returned unchanged.
+        """
         entries_of_config = [] if config is None else entries(config)
         if not any(has_root(entry, {str(self.root)}) for entry in entries_of_config):
             return config
         settings = effective(config)
         silenced = any(settings.get(name) != value for name, value in self.values.items())
-        # The bridge reads all entries: steps and layers in an older one would restrict this dump.
+        # The bridge reads all entries, so steps and layers in an older entry would restrict this dump.
         keys = set(DUMP_KEYS) - {"quant_dumpable"}
         mixed = any(keys & set(entry.parameter_map) for entry in entries_of_config[:-1])
         if silenced:
             log.warning(
                 "an entry of NpuOptimizer that was appended later switched the dump off; this session gets the "
-                "settings again. NPUEstimator takes them by NPURunConfig(dump_config=…) [AD292]"
+                "settings again. To NPUEstimator, pass them by NPURunConfig(dump_config=…) [AD292]"
             )
         if not silenced and not mixed:
             return config
@@ -281,10 +287,10 @@ class NpuSession(Session):
 
 
 class _Retired:
-    """Removes the dump from configurations that were copied from one that was captured earlier."""
+    """A watcher of sessions that removes the settings of ended captures from copied configurations."""
 
     def __init__(self) -> None:
-        #: Directories of ended captures, to which nothing may be added.
+        #: The directories of ended captures. No session may dump into them.
         self.roots: set[str] = set()
 
     def configure(self, config: Any) -> Any:
@@ -303,7 +309,7 @@ def _retire(root: str) -> None:
 
 
 def settled_data() -> Optional[str]:
-    """Return the kind of data that GE writes in this process, "tensor" or "stats"; None if it is not known yet."""
+    """Return the kind of data that GE writes in this process, "tensor" or "stats". None if it is not known yet."""
     return _settled[1] if _settled is not None and _settled[0] is (bridge() or device()) else None
 
 
@@ -316,7 +322,7 @@ def _data_in(root: Path) -> Optional[str]:
 
 
 def _repeated_graphs(root: Path) -> list[str]:
-    """Return the graphs with more than one step, of the session with the most of them."""
+    """Return the names of the graphs with several steps, for the session that has most such graphs."""
     graphs: dict[Path, list[str]] = {}
     for graph in sorted(root.glob("*/*/*")):  # time, device, graph
         if len({step.name for step in graph.glob("*/*") if step.is_dir()}) > 1:
@@ -325,13 +331,14 @@ def _repeated_graphs(root: Path) -> list[str]:
 
 
 def put_into_new(values: Mapping[str, Any]) -> Any:
+    """Return a new ConfigProto with these dump settings."""
     config = config_class()()
     put(config, values)
     return config
 
 
 def _is_in_init_resource() -> bool:
-    """Return True if npu_bridge's init_resource creates the session, by its name on the call stack."""
+    """Return True if npu_bridge's init_resource is creating the session, according to the call stack."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == "init_resource":

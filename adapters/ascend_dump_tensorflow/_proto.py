@@ -1,7 +1,7 @@
 """Read and write the entries of NpuOptimizer in a ConfigProto.
 
-The bridge reads all entries of that name in order, and for each key the last one takes precedence (hicann/tensorflow
-`npu_attrs`); NPUEstimator appends an entry of its own that switches the dump off without `dump_config=`.
+The bridge reads all entries with that name in order, and for each key the last entry wins (hicann/tensorflow
+`npu_attrs`). NPUEstimator appends an entry of its own, which switches the dump off unless `dump_config=` is set.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def config_class() -> Any:
 
 
 def copy_of(config: Any) -> Any:
-    """Return a copy of a ConfigProto; for None the default configuration of a session."""
+    """Return a copy of a ConfigProto; if it is None, a copy of the default configuration of a session."""
     if config is None:
         context = sys.modules.get("tensorflow.python.eager.context")
         config = context.context().config if context is not None else None
@@ -55,7 +55,7 @@ def copy_of(config: Any) -> Any:
 
 
 def settings_of_entries(config: Any) -> list[dict[str, Any]]:
-    """Return the settings that the bridge checks for each entry: its own keys, and the switches set up to it."""
+    """Return the settings that the bridge checks for each entry: its keys, and the switches of earlier entries."""
     switches: dict[str, Any] = {}
     settings = []
     for entry in entries(config):
@@ -66,13 +66,13 @@ def settings_of_entries(config: Any) -> list[dict[str, Any]]:
 
 
 def put(config: Any, values: Mapping[str, Value]) -> Any:
-    """Set the keys in the last entry, as `tf1_dump.put`. Raises ConfigError (AD291)."""
+    """Set the keys in the last entry with `tf1_dump.put`, and return the config. Raises ConfigError (AD291)."""
     _refuse_conflict(config, values)
     return tf1_dump.put(config, values)
 
 
 def arm(config: Any, values: Mapping[str, Value]) -> tf1_dump.ArmedConfig:
-    """Put the settings into a user's ConfigProto until `restore`. Raises ConfigError (AD291)."""
+    """Put the settings into the program's ConfigProto, until `restore` of the result. Raises ConfigError (AD291)."""
     _refuse_conflict(config, values)
     return tf1_dump.ArmedConfig(config, values)
 
@@ -88,7 +88,7 @@ def _refuse_conflict(config: Any, values: Mapping[str, Value]) -> None:
 
 
 def strip(config: Any, roots: Collection[str]) -> Any:
-    """Return the configuration; if it dumps into one of `roots`, a copy without this dump."""
+    """Return the configuration, or, if it dumps into one of `roots`, a copy without the dump settings."""
     if not any(has_root(entry, roots) for entry in entries(config)):
         return config
     copied = copy_of(config)
@@ -97,7 +97,7 @@ def strip(config: Any, roots: Collection[str]) -> Any:
 
 
 def take_out(config: Any, roots: Collection[str]) -> None:
-    """Remove the dump into one of `roots` from the configuration, in place."""
+    """Remove the dump settings from entries of the configuration that dump into one of `roots`, in place."""
     for entry in entries(config):
         if has_root(entry, roots):
             for name in DUMP_KEYS:

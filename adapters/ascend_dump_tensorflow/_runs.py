@@ -1,4 +1,4 @@
-"""Intercept runs of graphs: `BaseSession.run`, and the callables that programs and keras create from a session."""
+"""Intercept runs of graphs: `BaseSession.run`, and callables that programs and Keras create from a session."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ _NAMES = ("run", "make_callable", "_make_callable_from_options")
 
 
 class RunRecorder(Protocol):
+    """An object through which the runs of captured sessions go."""
+
     def claims(self, session: Any) -> bool:
-        """Return True if this run of the session is recorded; called before every run."""
+        """Return True if the next run of the session has to go through `run`. Called before every run."""
 
     def run(self, session: Any, plain: _Run, fetches: Any, feeds: Any, options: Any, metadata: Any) -> Any:
-        """Run as `BaseSession.run` does, with or without recording."""
+        """Do what `BaseSession.run` does, with or without recording. plain: the original method of the session."""
 
 
 def can_replace_runs() -> bool:
-    """Return True if sessions of this TensorFlow have all replaced methods; the fake of the tests does not."""
+    """Return True if sessions of this TensorFlow have all methods that have to be replaced."""
     where = session_class()
     return all(hasattr(where, name) for name in _NAMES)
 
 
 def replace_runs(recorder: RunRecorder) -> Callable[[], None]:
-    """Route the runs of claimed sessions through the recorder. Returns a function that undoes it."""
+    """Make the runs of claimed sessions go through the recorder. Returns a function that ends this."""
     where = session_class()
     before = {name: getattr(where, name) for name in _NAMES}
     run_before, callable_before = before["run"], before["_make_callable_from_options"]
@@ -42,7 +44,7 @@ def replace_runs(recorder: RunRecorder) -> Callable[[], None]:
     @functools.wraps(before["make_callable"])
     def make_callable(self: Any, fetches: Any, feed_list: Any = None, accept_options: bool = False) -> Any:
         plain = before["make_callable"](self, fetches, feed_list, accept_options)
-        # With a list of feeds TensorFlow calls `run` itself.
+        # With a list of feeds the callable calls `run`, which is replaced already.
         if feed_list is not None:
             return plain
 
@@ -54,7 +56,7 @@ def replace_runs(recorder: RunRecorder) -> Callable[[], None]:
     @functools.wraps(callable_before)
     def make_callable_from_options(self: Any, callable_options: Any) -> Any:
         plain = callable_before(self, callable_options)
-        # `run` cannot feed a tensor from a fetch of the same run.
+        # Not replaced: `run` cannot feed a tensor with a fetch of the same run, as tensor_connection does.
         if callable_options.tensor_connection:
             return plain
         return _Callable(recorder, self, plain, functools.partial(run_before, self), callable_options)
@@ -64,7 +66,7 @@ def replace_runs(recorder: RunRecorder) -> Callable[[], None]:
         setattr(where, name, function)
 
     def restore() -> None:
-        # Wrappers that others have added in the meantime are kept.
+        # Not if another library has wrapped the method in the meantime.
         for name, function in after.items():
             if where.__dict__.get(name) is function:
                 setattr(where, name, before[name])
@@ -73,7 +75,7 @@ def replace_runs(recorder: RunRecorder) -> Callable[[], None]:
 
 
 class _Callable:
-    """A callable of a session. Its C++ implementation supports no debugger, so a recorded call uses `run`."""
+    """A callable of a session. A recorded call uses `run`, because the callable's C++ code supports no debugger."""
 
     def __init__(self, recorder: RunRecorder, session: Any, plain: Any, run: _Run, options: Any) -> None:
         self._recorder = recorder

@@ -1,4 +1,4 @@
-"""Determine where an operator is called: module, phase, name and the user's source line."""
+"""Determine the call site of an operator: module, phase and the user's source line; and its name."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _LIBRARIES = (
     os.path.dirname(torch.__file__) + os.sep,
     os.path.dirname(ascend_dump.__file__) + os.sep,
     os.path.dirname(__file__) + os.sep,
-    # Their wrapper of deprecated functions, such as those of torch.distributed.
+    # These contain the wrapper around deprecated functions, such as those of torch.distributed.
     typing_extensions.__file__,
     warnings.__file__,
     "<",  # frozen modules and generated code
 )
-#: Python's own library, such as the queues of multiprocessing; installed packages may be in a directory below.
+#: Directory of Python's standard library. Installed packages may be in a directory inside it.
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 #: File names that Python and IPython give to interactive input.
 _TYPED = ("<stdin>", "<console>", "<python-input-", "<ipython-input-")
-#: Levels that wrappers insert into the paths of modules.
+#: Name parts that wrappers insert into the paths of modules.
 _WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
-#: The code of the functions of PyTorch that call the engine of autograd, by id: hashing a code object is slow.
+#: The code objects of PyTorch's functions that call the autograd engine, by id, because hashing a code object is slow.
 _ENGINE = {
     id(code): code
     for code in (
@@ -55,18 +55,21 @@ _current_node = torch._C._current_autograd_node
 _sequence_nr = torch.autograd._get_sequence_nr
 
 
-#: The number of innermost functions of a call stack that are kept.
+#: Maximum number of functions of a call stack that are recorded, starting with the innermost.
 _MOST_FRAMES = 64
-#: Nodes of autograd with known call sites.
+#: Maximum number of autograd nodes whose call sites are kept from step to step.
 _MOST_NODES = 1 << 16
-#: Where a parameter is: its module, and the attribute there.
+#: The module of a parameter, and the name of the parameter in it.
 _Home = tuple["weakref.ref[torch.nn.Module]", str]
 
 
 class CallSite(msgspec.Struct, eq=False, gc=False):
-    """Where an operator is called.
+    """The call site of an operator.
 
-    stack  the call stack as JSON; empty if it is not recorded
+    module  path of the innermost module, "" outside of modules
+    phase   "forward", "backward" or "other"
+    source  the user's source line as FILE:LINE, "" if there is none
+    stack   the call stack as JSON, b"" if it is not recorded
     """
 
     module: str
@@ -76,12 +79,12 @@ class CallSite(msgspec.Struct, eq=False, gc=False):
 
 
 def operator_name(module: str, base: str, number: int) -> str:
-    """Return `module/base_N`, with the number from `Tracker.count`."""
+    """Return the name of an operator, `module/base_N`. number: the result of `Tracker.count`."""
     return f"{module}/{base}_{number}" if module else f"{base}_{number}"
 
 
 def module_names(target: torch.nn.Module) -> dict[int, str]:
-    """Paths of the target's modules by id, without the levels that wrappers such as DDP insert."""
+    """Return the paths of the target's modules by id, without the name parts that wrappers such as DDP insert."""
     names = {}
     prefix = "module." if type(target).__name__ in ("DistributedDataParallel", "DataParallel") else ""
     for path, module in target.named_modules():
@@ -95,7 +98,7 @@ def module_names(target: torch.nn.Module) -> dict[int, str]:
 
 
 def is_user_code(file_name: str) -> bool:
-    """Return True for code that is not part of PyTorch, Python or ascend_dump, such as other packages."""
+    """Return True for code outside of PyTorch, Python and ascend_dump. Code of other packages counts as user code."""
     if file_name.startswith(_TYPED):
         return True
     if file_name.startswith(_STANDARD_LIBRARY) and not any(name in file_name for name in _INSTALLED):
@@ -122,40 +125,44 @@ def _parameter_at(home: _Home) -> Optional[torch.nn.Parameter]:
 
 
 class Tracker:
-    """Follows module calls and autograd nodes of one step.
+    """Determines names and call sites of operators, from module calls and autograd nodes.
 
-    Backward operators get the module and source line of a forward operator, by the autograd node that runs: nodes and
-    forward operators share PyTorch's sequence numbers.
+    An operator of the backward pass gets the module and source line of the forward operator that created the running
+    autograd node. Both are connected by PyTorch's sequence number of the node.
     """
 
     def __init__(self, target: Optional[torch.nn.Module], *, stacks: bool = False) -> None:
         self._names: dict[int, str] = {}
         self._owners: dict[int, str] = {}
-        #: Names of parameters by id, and of their gradients, which are searched again after each backward pass.
+        #: Names of parameters, by the parameter's id.
         self._parameters: dict[int, str] = {}
-        #: An id may be used again for another tensor, so gradients are compared with those of parameters. Tensors have
-        #: no weak references here, because `torch.utils.swap_tensors` refuses such tensors.
+        #: Modules of parameters, by the parameter's id. An id may be reused for another tensor, so a tensor is compared
+        #: with the parameter in its module. Weak references to tensors are not used, because
+        #: `torch.utils.swap_tensors` refuses tensors that have them.
         self._homes: dict[int, _Home] = {}
+        #: Modules and names of gradients, by the gradient's id. They are determined again after each backward pass.
         self._gradients: dict[int, tuple[_Home, str]] = {}
         self._old_gradients = True
         #: Tensors in the state of optimizers: the optimizer, the parameter, the key in the state, and the name.
         self._optimizer_states: dict[int, tuple[weakref.ref[torch.optim.Optimizer], _Home, Any, str]] = {}
         self._adopted: dict[int, weakref.ref[torch.nn.Module]] = {}
-        #: Its modules are named when the first step is recorded: many captures record no step.
+        #: The target until its modules are named. They are named in the first recorded step, because many captures
+        #: record no step.
         self._target = target
-        # By id, because hashing a code object is slow; the value keeps the code alive, and so its id unique.
+        #: True for user code, by the id of the code object, because hashing a code object is slow. The value refers to
+        #: the code object, so that its id is not reused.
         self._user_code: dict[int, tuple[bool, CodeType]] = {}
         self._lines: dict[tuple[int, int], str] = {}
         self._with_stacks = stacks
         self._call_stacks: dict[tuple[int, ...], bytes] = {}
-        # (path, whether it was called while an autograd node ran, as checkpointing does)
+        #: The open module calls: path, and True if it was called while an autograd node ran, as checkpointing does.
         self._stack: list[tuple[str, bool]] = []
         self._nodes: dict[int, CallSite] = {}
         self._last_node = 0
         self._counts: dict[tuple[str, str], int] = {}
 
     def adopt(self, root: torch.nn.Module) -> None:
-        """Name the modules and parameters of a target; those of further targets are prefixed with the class name."""
+        """Name the modules and parameters of a model. Names of all models but the first begin with the class name."""
         self._adopt_target()
         if id(root) in self._adopted:
             return
@@ -181,7 +188,7 @@ class Tracker:
         me = weakref.ref(self)
 
         def forget(_: object) -> None:
-            # The id may be reused for another module.
+            # The ids may be reused for other modules.
             tracker = me()
             if tracker is not None:
                 del tracker._adopted[key]
@@ -196,13 +203,13 @@ class Tracker:
         self._adopted[key] = weakref.ref(root, forget)
 
     def parameter_of(self, tensor: torch.Tensor) -> str:
-        """Return the name of a parameter, of its gradient, or of a tensor in the state of its optimizer, else "".
+        """Return the name of a parameter, a gradient or a tensor of an optimizer's state; "" for any other tensor.
 
-        These are `fc.weight`, `fc.weight.grad` and `exp_avg of fc.weight`.
+        Such names are `fc.weight`, `fc.weight.grad` and `exp_avg of fc.weight`.
         """
         key = id(tensor)
         name = self._parameters.get(key)
-        # The id of a parameter that its module has lost may be reused for another tensor.
+        # If the module has lost the parameter, the id may belong to another tensor now.
         if name is not None and (type(tensor) is _Parameter or _parameter_at(self._homes[key]) is tensor):
             return name
         if self._old_gradients:
@@ -224,7 +231,7 @@ class Tracker:
         return ""
 
     def name_optimizer_states(self, optimizer: torch.optim.Optimizer) -> None:
-        """Name the tensors in the state of an optimizer. Call before its step."""
+        """Name the tensors in the state of an optimizer. To be called before its step."""
         reference = weakref.ref(optimizer)
         for parameter, state in optimizer.state.items():
             name = self._parameters.get(id(parameter))
@@ -252,7 +259,7 @@ class Tracker:
         self._old_gradients = True
         self._optimizer_states.clear()
         self._counts.clear()
-        if len(self._nodes) > _MOST_NODES:  # a backward pass may go through the graphs of several steps
+        if len(self._nodes) > _MOST_NODES:  # kept otherwise: a backward pass may go through graphs of several steps
             self._nodes.clear()
         self._stack.clear()
         self._last_node = _sequence_nr()
@@ -260,11 +267,11 @@ class Tracker:
     def enter(self, module: torch.nn.Module) -> None:
         path = self._names.get(id(module))
         if path is None and not self._stack and next(module.parameters(), None) is not None:
-            # A model that is not the target.
+            # A top-level model that is not the target.
             self.adopt(module)
             path = self._names[id(module)]
         if path is None:
-            # Not part of the target at the start: a loss, or a module created later.
+            # A module that was not part of the model when it was named: a loss, or a module created later.
             outer = self._stack[-1][0] if self._stack else ""
             name = type(module).__name__
             path = f"{outer}.{name}" if outer else name
@@ -294,23 +301,23 @@ class Tracker:
             owner = getattr(node, "variable", None)  # AccumulateGrad: the gradient of a parameter
             return CallSite(self._owners.get(id(owner), ""), "backward", self._source(), self._call_stack())
         source, stack = self._source(), self._call_stack()
-        # A module called while a node runs is recomputed by checkpointing, with its own backward pass.
+        # A module that is called while a node runs is recomputed by checkpointing.
         phase = "backward" if node is not None else "forward" if top else "other"
         call_site = CallSite(top[0] if top else "", phase, source, stack)
         newest = _sequence_nr()
         if newest != self._last_node:
-            # A node is created before its operator runs, so these nodes belong to this operator.
+            # An autograd node is created before its operator runs, so the new nodes belong to this operator.
             for number in range(max(self._last_node, newest - 16), newest):
                 self._nodes[number] = call_site
             self._last_node = newest
         return call_site
 
     def name(self, module: str, base: str) -> str:
-        """Return the name of an operator; call once for each."""
+        """Return the name of an operator. To be called once per operator, because it counts the operator."""
         return operator_name(module, base, self.count(module, base))
 
     def count(self, module: str, base: str) -> int:
-        """Return the number of operators of that name before this one in this step."""
+        """Count an operator. Return how many operators with the same module and base came before it in this step."""
         key = (module, base)
         counts = self._counts
         count = counts.get(key, 0)
@@ -318,14 +325,15 @@ class Tracker:
         return count
 
     def _source(self) -> str:
-        # Skips the frames of this function, `call_site` and the mode's `_before`. Autograd threads have none below.
+        # 3 skips the frames of this function, `call_site` and their caller in the mode. On threads of autograd there
+        # may be no user code.
         frame: Any = sys._getframe(3)
         user_code = self._user_code
         while frame is not None:
             code = frame.f_code
             judged = user_code.get(id(code)) or self._judge(code)
             if judged[0]:
-                # Cached, because Python computes a line number by a scan of the line table.
+                # Cached, because Python scans a table of lines to compute a line number.
                 key = (id(code), frame.f_lasti)
                 line = self._lines.get(key)
                 if line is None:
@@ -335,7 +343,10 @@ class Tracker:
         return ""
 
     def _source_in_node(self) -> str:
-        """Return the line of user code that a node runs, such as the backward of an `autograd.Function`, else ""."""
+        """Return the line of user code that an autograd node runs, such as the backward of an `autograd.Function`.
+
+        "" if the node runs no user code.
+        """
         frame: Any = sys._getframe(3)
         while frame is not None and id(frame.f_code) not in _ENGINE:
             code = frame.f_code
@@ -349,7 +360,7 @@ class Tracker:
         return judged
 
     def _call_stack(self) -> bytes:
-        """Return the user's functions on the call stack, innermost first, as a JSON list."""
+        """Return the user's functions on the call stack as a JSON list, innermost first; b"" without `stacks`."""
         if not self._with_stacks:
             return b""
         frame: Any = sys._getframe(3)

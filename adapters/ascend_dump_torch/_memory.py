@@ -27,7 +27,7 @@ _PLAIN: set[type] = {torch.Tensor, torch.nn.Parameter}
 
 
 def is_plain(kind: type) -> bool:
-    """Return True if tensors of this class store their values: it does not override `__torch_dispatch__`."""
+    """Return True if tensors of this class store their values themselves, since it has no `__torch_dispatch__`."""
     if kind in _PLAIN:
         return True
     plain = getattr(kind, "__torch_dispatch__", None) is torch._C._disabled_torch_dispatch_impl
@@ -37,7 +37,7 @@ def is_plain(kind: type) -> bool:
 
 
 def storages_of(tensor: torch.Tensor) -> list[Any]:
-    """Return the storages of a tensor of any layout; empty if they are not accessible."""
+    """Return the storages of a tensor with any layout (dense or sparse); [] if they are not accessible."""
     if not is_plain(type(tensor)):
         return []
     if tensor.layout is torch.strided:
@@ -63,6 +63,7 @@ def range_in(tensor: torch.Tensor, storage: Any) -> tuple[int, int]:
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides, in elements, of a contiguous tensor with this shape."""
     strides = []
     step = 1
     for n in reversed(shape):
@@ -72,13 +73,14 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class ViewLayout(msgspec.Struct, eq=False, gc=False):
-    """The position of a view in its storage. Views of the same position have the same object.
+    """The layout of a view in its storage. Equal layouts are one object, so they are compared by identity.
 
-    first   offset of its first element, in elements; stride: in elements
-    nbytes  size of its elements in bytes
-    begin   offset of its first byte
-    span    bytes from its first to its last byte
-    dense   its shape with the dimensions in memory order; None if elements overlap or have gaps between them
+    first   offset of the first element, in elements
+    stride  strides in elements
+    nbytes  number of bytes of all elements
+    begin   offset of the first byte
+    span    number of bytes from the first to the last byte
+    dense   the shape with the dimensions in memory order; None if elements overlap or have gaps between them
     """
 
     dtype: str
@@ -95,7 +97,7 @@ class ViewLayout(msgspec.Struct, eq=False, gc=False):
 
 @functools.lru_cache(1 << 14)
 def layout_of(first: int, sizes: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> ViewLayout:
-    """Return the layout of a view. The offset and the strides are in elements."""
+    """Return the layout of a view. first: offset of its first element in elements. stride: in elements."""
     shape = tuple(sizes)
     size = dtype.itemsize
     nbytes = math.prod(shape) * size
@@ -110,7 +112,7 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def _extent(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, Optional[tuple[int, ...]]]:
-    """Return the number of elements from the first to the last of a non-empty tensor, and `ViewLayout.dense`."""
+    """Return the extent of a non-empty tensor, in elements from the first to the last, and `ViewLayout.dense`."""
     elements = 1 + sum((n - 1) * s for n, s in zip(shape, stride))
     if all(n == 1 or s == dense for n, s, dense in zip(shape, stride, row_major(shape))):
         return elements, shape
@@ -126,10 +128,10 @@ def _extent(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, Optio
 
 
 def unstorable(tensor: torch.Tensor) -> str:
-    """Return the reason why the bytes of a tensor cannot be stored; empty if they can."""
+    """Return why the bytes of a tensor cannot be stored; "" if they can."""
     if not is_plain(type(tensor)):
         kind = type(tensor).__name__
-        # The result of a functional collective, until it is waited for.
+        # AsyncCollectiveTensor is the result of a functional collective that was not waited for yet.
         return UNWAITED if kind == "AsyncCollectiveTensor" else f"a {kind}"
     if tensor.layout is not torch.strided:
         return f"{str(tensor.layout).replace('torch.', '')} layout"
@@ -143,6 +145,7 @@ def unstorable(tensor: torch.Tensor) -> str:
 
 
 def quantization(tensor: torch.Tensor) -> dict[str, Any]:
+    """Return the quantization parameters of a quantized tensor: scheme, scale, zero point, and axis per channel."""
     if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
         return {"scheme": "per_tensor", "scale": tensor.q_scale(), "zero_point": tensor.q_zero_point()}
     return {

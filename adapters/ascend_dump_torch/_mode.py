@@ -35,8 +35,8 @@ _mode_of_kind = torch._C._get_dispatch_mode
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
-#: Higher-order operators whose device-independent kernels can run with a dispatch mode active; others assert that
-#: there is none.
+#: Higher-order operators whose device-independent kernels can run while a dispatch mode is active. The kernels of
+#: other higher-order operators raise an error then.
 _SEEN_THROUGH = ("flex_attention", "flex_attention_backward")
 NO_CALL = msgspec.Raw()
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -47,7 +47,7 @@ class RecordMode(TorchDispatchMode):
     """Dispatch mode that records the inputs of each operator before it runs, and its outputs after."""
 
     supports_higher_order_operators = True
-    #: Whether inputs are read once more when the operator has run.
+    #: True if inputs are needed once more after the operator has run (OverflowMode).
     _checks_inputs = False
 
     def __init__(self, session: Recording) -> None:
@@ -55,21 +55,21 @@ class RecordMode(TorchDispatchMode):
         self._session = session
         # Autograd runs the backward pass of each device in its own thread, with this mode active in all of them.
         self._lock = threading.RLock()
-        #: By the id of the operator: faster than its own hash.
+        #: Schemas of operators by the operator's id, which is faster than its hash.
         self._schemas: dict[int, Schema] = {}
         self._collectives = Collectives()
         #: A context to enter while steps are recorded.
         self.reductions = Reductions(session.guard)
         self._groups = GroupCalls(self.reductions)
         self._placements = Placements()
-        #: Thread-local flag `begins`: a DTensor operator was dispatched and is not decomposed yet.
+        #: Thread-local flag `begins`: True if a DTensor operator was dispatched and is not yet decomposed.
         self._distributed = threading.local()
         self._devices: Optional[Devices] = None
-        #: Seconds spent in this mode, without the operators.
+        #: Seconds spent in this mode, without the time of the operators.
         self.seconds = 0.0
 
     def find_devices(self) -> None:
-        """Detect the available devices. Call before each recorded step: importing torch_npu, for example, adds one."""
+        """Detect the available devices. To be called before each recorded step, since an import may add a device."""
         self._devices = find_devices()
 
     @classmethod
@@ -83,7 +83,7 @@ class RecordMode(TorchDispatchMode):
         if not session.recording:
             return func(*args, **kwargs)
         if _dispatch_modes() and _mode_of_kind(_FAKE) is not None:
-            return func(*args, **kwargs)  # only shapes are computed, as DTensor does before an operator runs
+            return func(*args, **kwargs)  # computes shapes only, as DTensor does before an operator runs
         if kinds and not all(map(is_plain, kinds)):
             if _dispatch_modes():
                 return func(*args, **kwargs)  # handled by an inner mode of PyTorch, such as FakeTensorMode
@@ -103,25 +103,26 @@ class RecordMode(TorchDispatchMode):
                 return self._run_higher_order(func, args, kwargs)
             schema = self._schemas[id(func)] = schema_of(func)
         if schema.composite and not has_own_kernels(args, kwargs, schema.own_kernels):
-            # In inference mode autograd has not decomposed it. This is the kernel that would run without this mode.
+            # In inference mode autograd has not decomposed this operator. Without our mode the same kernel would run.
             with self:
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
         if schema.views_first and type(args[0]) in _PLAIN and session.grafts is None:
-            # It changes no memory, so it is recorded afterwards. Two of three operators of a transformer are such.
+            # A view changes no memory, so it is recorded after it has run, which is faster. Two thirds of the operators
+            # of a transformer are views.
             try:
                 result = func(*args, **kwargs)
             except Exception:
                 if session.records_failures:
-                    session.guard(_apart, self._record_failed, self._before(schema, args, kwargs))
+                    session.guard(_without_function_modes, self._record_failed, self._before(schema, args, kwargs))
                 raise
-            self._viewed(schema, args, kwargs, result)
+            self._after_view(schema, args, kwargs, result)
             return result
         began = time.perf_counter()
-        # An exception in recording code ends the recording, never the user's run.
+        # An exception in recording code ends the recording, not the program.
         try:
             with self._lock:
                 if _function_modes():
-                    pending = _apart(self._before, schema, args, kwargs)
+                    pending = _without_function_modes(self._before, schema, args, kwargs)
                 else:
                     pending = self._before(schema, args, kwargs)
         except Exception as error:
@@ -134,14 +135,14 @@ class RecordMode(TorchDispatchMode):
             result = func(*args, **kwargs)
         except Exception:
             if session.records_failures:
-                session.guard(_apart, self._record_failed, pending)
+                session.guard(_without_function_modes, self._record_failed, pending)
             raise
         returned = time.perf_counter()
         if pending is not None:
             try:
                 with self._lock:
                     if _function_modes():
-                        _apart(self._after, schema, pending, result)
+                        _without_function_modes(self._after, schema, pending, result)
                     else:
                         self._after(schema, pending, result)
             except Exception as error:
@@ -149,13 +150,13 @@ class RecordMode(TorchDispatchMode):
         self.seconds += called - began + time.perf_counter() - returned
         return result
 
-    def _viewed(self, schema: Schema, args: Any, kwargs: Any, result: Any) -> None:
-        """Record an operator that has returned a view of its first argument. One that raises takes no number."""
+    def _after_view(self, schema: Schema, args: Any, kwargs: Any, result: Any) -> None:
+        """Record an operator after it has returned a view of its first argument."""
         returned = time.perf_counter()
         try:
             with self._lock:
                 if _function_modes():
-                    _apart(self._record_view, schema, args, kwargs, result)
+                    _without_function_modes(self._record_view, schema, args, kwargs, result)
                 else:
                     self._record_view(schema, args, kwargs, result)
         except Exception as error:
@@ -174,7 +175,7 @@ class RecordMode(TorchDispatchMode):
         unset = tensors.is_unset(source)
         items: Optional[list[Item]] = None
         if not (session.records_inputs and session.records_outputs):
-            # Only the one: a view of few elements would be recorded with all that the other one holds.
+            # Only one of both is recorded, as `item`: `items_of_view` would store all elements of the source.
             io, described = ("input", (source,)) if session.records_inputs else ("output", (result,))
             items = [tensors.item(op, described[0], io, 0, unset)]
         elif not unset:
@@ -188,7 +189,10 @@ class RecordMode(TorchDispatchMode):
         session.write(items)
 
     def _locate(self, schema: Schema) -> tuple[OperatorCall, bytes]:
-        """Return the fields shared by all records of an operator, and its `CallSite.stack`. Call once per operator."""
+        """Return the fields that all records of an operator share, and its `CallSite.stack`.
+
+        To be called once per operator, because it counts the operator.
+        """
         session = self._session
         site = session.tracker.call_site()
         name = session.tracker.name(site.module, schema.base)
@@ -197,34 +201,37 @@ class RecordMode(TorchDispatchMode):
         return OperatorCall(seq, schema.op_type, name, now, site.phase, site.module, site.source), site.stack
 
     def _run_distributed(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Decompose an operator on DTensors, and record the placements of its inputs and outputs."""
+        """Run an operator on DTensors, which decomposes it, and note the placements of its inputs and outputs."""
         guard = self._session.guard
-        guard(_apart, self._placements.note, (args, tuple(kwargs.values())))
+        guard(_without_function_modes, self._placements.note, (args, tuple(kwargs.values())))
         self._distributed.begins = True
         try:
             with self:
                 result = func(*args, **kwargs)
         finally:
             self._distributed.begins = False
-        guard(_apart, self._placements.note, (result,))
+        guard(_without_function_modes, self._placements.note, (result,))
         return result
 
     def _run_higher_order(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run a higher-order operator (`cond`, `flex_attention`) and record the operators inside."""
         if func.name() in _SEEN_THROUGH and _EXPLICIT in func.py_kernels:
-            # This kernel would run without this mode too: all dispatch keys of higher priority were handled already.
+            # Without our mode the same kernel would run: all dispatch keys of higher priority were handled already.
             with self:
                 return func.py_kernels[_EXPLICIT](*args, **kwargs)
         tensors: list[torch.Tensor] = []
         collect((args, tuple(kwargs.values())), tensors)
         guard = self._session.guard
-        guard(_apart, self._protect, tensors)
+        guard(_without_function_modes, self._protect, tensors)
         result = func(*(self._enter_in(value) for value in args), **kwargs)
-        guard(_apart, self._protect, tensors)
+        guard(_without_function_modes, self._protect, tensors)
         return result
 
     def _enter_in(self, value: Any) -> Any:
-        """Wrap a function that a higher-order operator calls, so that this mode is active inside."""
+        """Wrap a function that a higher-order operator calls, so that this mode is active inside it.
+
+        Sequences of functions are wrapped item by item; other values are returned unchanged.
+        """
         if isinstance(value, (tuple, list)) and any(isinstance(item, _FUNCTIONS) for item in value):
             return type(value)(self._enter_in(item) for item in value)
         if not isinstance(value, _FUNCTIONS):
@@ -266,7 +273,7 @@ class RecordMode(TorchDispatchMode):
         return pending
 
     def _begin(self, schema: Schema, args: Any, kwargs: Any) -> PendingOperator:
-        """Find the tensors of an operator that is about to run, and describe its call."""
+        """Collect the tensors of an operator that is about to run, replace inputs by grafts, and note its call."""
         session = self._session
         tensors = session.tensors
         op, stack = self._locate(schema)
@@ -304,7 +311,7 @@ class RecordMode(TorchDispatchMode):
         return pending
 
     def _announce_writes(self, pending: PendingOperator) -> None:
-        """Call before an operator writes to its arguments."""
+        """Secure the queued bytes of the tensors that an operator is about to write."""
         self._protect(pending.written)
         if pending.schema.asynchronous:
             for tensor in pending.written:
@@ -315,7 +322,7 @@ class RecordMode(TorchDispatchMode):
         session = self._session
         tensors = session.tensors
         if pending.written:
-            # The operator changed the content of this memory.
+            # A new version: the operator has changed this memory.
             self._protect(pending.written)
         outputs, names = outputs_of(schema, result)
         if session.grafts is not None:
@@ -341,7 +348,7 @@ class RecordMode(TorchDispatchMode):
             return
         if pending.items:
             pending.items[0].line.call = with_stack(pending.call, pending.stack)
-            session.write(pending.items)  # now, since the program may hang in the wait for the outputs
+            session.write(pending.items)  # now, because the program may hang while it waits for the outputs
             pending.items = []
         if not self._checks_inputs:
             pending.inputs = []
@@ -351,7 +358,7 @@ class RecordMode(TorchDispatchMode):
             self._collectives.begin(RunningCollective(outputs, work, conclude))
 
     def _record_failed(self, pending: Optional[BegunCall]) -> None:
-        """Record the inputs of an operator that has raised an exception."""
+        """Write the records of the inputs of an operator that has raised an exception, and note them as symptoms."""
         if isinstance(pending, PendingOperator) and pending.items:
             pending.items[0].line.call = with_stack(pending.call, pending.stack)
             self._session.write(pending.items)
@@ -369,7 +376,7 @@ class RecordMode(TorchDispatchMode):
     def _write(
         self, pending: PendingOperator, outputs: list[torch.Tensor], names: Sequence[str], origin: bool = False
     ) -> None:
-        """Write the records of an operator: those of its inputs so far, and those of its outputs.
+        """Create the records of the outputs of an operator, and write them together with the records of its inputs.
 
         origin  True if the operator computed NaN or Inf from finite inputs
         """
@@ -393,7 +400,7 @@ class RecordMode(TorchDispatchMode):
     def _describe_ranks(
         self, collective: Optional[CollectiveCall], items: Sequence[Item], tensors: Sequence[torch.Tensor]
     ) -> None:
-        """Add collective and placement to the records."""
+        """Add the collective call and the placements of the tensors to the records."""
         if collective is not None:
             for item in items:
                 item.line.collective = collective
@@ -402,9 +409,9 @@ class RecordMode(TorchDispatchMode):
                 item.line.placement = self._placements.of(tensor)
 
     def _name_parameters(self, op: OperatorCall, items: Sequence[Item], tensors: Sequence[torch.Tensor]) -> None:
-        """Add parameter names to the records of operators outside modules, such as an optimizer's.
+        """Add parameter names to the records of operators outside modules, such as those of an optimizer.
 
-        Within modules only the first record of a parameter in a step has its name: it is the input of many operators.
+        Of the operators inside modules, many may read one parameter; only the first record in a step gets its name.
         """
         of = self._session.tracker.parameter_of
         for item, tensor in zip(items, tensors):
@@ -419,35 +426,35 @@ class RecordMode(TorchDispatchMode):
         self._conclude(pending, outputs, names)
 
     def _settle(self, tensors: list[torch.Tensor]) -> None:
-        """Mark collectives that write to these tensors as finished. Call before an operator reads or writes them."""
+        """Mark collectives that write to these tensors as finished, because an operator is about to use the tensors."""
         self._collectives.settle(tensors)
         self._session.tensors.settle(tensors)
 
     def waits(self, work: Any) -> None:
-        """Called before `work.wait()`."""
-        self._outside(self._collectives.waits, work)
+        """Note that the program calls `work.wait()`."""
+        self._between_operators(self._collectives.waits, work)
 
     def waited(self, work: Any, complete: bool) -> None:
-        """Called after `work.wait()`.
+        """Note the end of `work.wait()`.
 
         complete  True if it returned without an exception
         """
-        self._outside(self._collectives.waited, work, complete)
+        self._between_operators(self._collectives.waited, work, complete)
 
     def end_step(self) -> None:
-        """Record pending collectives, while writes to memory are still tracked."""
+        """Record pending collectives at the end of a step, while writes to memory are still observed."""
         if self._session.recording:
-            self._outside(self._collectives.end_step)
+            self._between_operators(self._collectives.end_step)
         self.forget()
 
     def forget(self) -> None:
-        """Drop pending records, and groups and placements of ranks."""
+        """Drop pending collectives, process groups and placements."""
         self._collectives.forget()
         self._groups.begin_step()
         self._placements.clear()
 
-    def _outside(self, function: Any, *args: Any) -> None:
-        """Call a function outside an operator, hidden from dispatch modes, function modes and autograd."""
+    def _between_operators(self, function: Any, *args: Any) -> None:
+        """Call a recording function while no operator runs, hidden from dispatch modes, function modes and autograd."""
         with self._lock, torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), torch.no_grad():
             function(*args)
 
@@ -464,14 +471,15 @@ class BegunCall(msgspec.Struct, eq=False):
 class PendingOperator(BegunCall, eq=False):
     """An operator between the start of its call and the writing of its records.
 
-    items        the records so far: those of its inputs
+    items        the records of its inputs
     written      the tensors that it writes to
     call         its arguments as JSON, stored in its first line
-    copies       copies of the inputs that it overwrites, by position, in the scene `overflow`
-    called       its (args, kwargs), in that scene
+    copies       with scene="overflow": copies of the inputs that it overwrites, by position
+    called       with scene="overflow": its (args, kwargs)
     first_unset  True if its first argument was uninitialized memory
     unset        True if its outputs are uninitialized memory
-    unreturned   outputs that it writes to but does not return; names: the names of these arguments
+    unreturned   outputs that it writes but does not return
+    names        the names of the arguments in `unreturned`
     collective   its `CollectiveCall`, None if it is not a collective
     stack        `CallSite.stack`
     """
@@ -494,7 +502,7 @@ class PendingOperator(BegunCall, eq=False):
 
 
 def outputs_of(schema: Schema, result: Any) -> tuple[list[torch.Tensor], list[str]]:
-    """Return the tensors that an operator has returned, and their names in its schema, if there are any."""
+    """Return the tensors that an operator has returned, and their names if its schema has names, else []."""
     outputs: list[torch.Tensor] = []
     names: list[str] = []
     if schema.returns:
@@ -505,7 +513,7 @@ def outputs_of(schema: Schema, result: Any) -> tuple[list[torch.Tensor], list[st
     return outputs, names
 
 
-def _apart(function: Any, *args: Any) -> Any:
-    """Call a function hidden from the user's `TorchFunctionMode`s."""
+def _without_function_modes(function: Any, *args: Any) -> Any:
+    """Call a function so that the user's `TorchFunctionMode`s do not see its operators."""
     with torch._C.DisableTorchFunction():
         return function(*args)

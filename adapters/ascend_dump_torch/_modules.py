@@ -1,11 +1,14 @@
 """`level="module"`: record inputs and outputs of modules, forward and backward, instead of operators.
 
-Gradients are recorded by hooks on the input and output tensors: backward hooks of modules would insert functions into
-the autograd graph, so that in-place operators fail. If several modules read a tensor, its gradient is the sum over all
-of them.
+Gradients are recorded by hooks on the input and output tensors. Backward hooks of modules are not used, because they
+insert functions into the autograd graph, with which in-place operators fail. If several modules read a tensor, its
+gradient is the sum over all of them.
 
 Modules are recorded in the order in which they finish: a module comes after the modules inside it, forward and
-backward. Then the first record with a wrong value is of the module that computed it.
+backward. So the first record with a wrong value belongs to the module that computed the value.
+
+In a backward pass the inputs of a module are the gradients of its outputs, and its outputs are the gradients of its
+inputs.
 """
 
 from __future__ import annotations
@@ -31,27 +34,31 @@ from ascend_dump_torch._tensors import OperatorCall
 
 __all__ = ["ModuleRecorder"]
 
-#: How deep nested containers are searched for tensors.
-_DEEPEST = 8
-#: Bytes of gradients that wait for those of other modules; with more the order of the records may differ.
-_MOST_HELD = 256 << 20
+#: Depth to which nested containers are searched for tensors.
+_MAX_DEPTH = 8
+#: Maximum number of bytes of gradients that are held back to write modules in order. If there are more, complete
+#: modules are written at once, in another order.
+_MAX_HELD_BYTES = 256 << 20
 
 
 class _ModuleCall(msgspec.Struct, eq=False):
     """One call of a module.
 
-    module    its id
-    number    of this call in the step, in the order of their beginnings; negative if it began before the step
-    items     the records of its forward pass so far; keyword arguments are added when it returns, because only then
-              PyTorch passes them to hooks
-    input_tensors  its input tensors
-    outer     the call that it is inside of
-    inside    the calls inside it that wait for gradients
-    inputs    for how many gradients of its input tensors it waits in a backward pass; outputs: of its output tensors
-    missing_inputs, missing_outputs  how many of them have not arrived in this backward pass
-    backward  its backward pass, None before it begins; it is named when it is written
-    gradients the records of its backward pass so far
-    watched_outputs  its output tensors with gradients that it waits for
+    module           id of the module
+    number           number of the call in the step, in the order in which calls begin; negative if it began before
+                     the step
+    items            the records of its forward pass so far; those of keyword arguments are added when it returns,
+                     because PyTorch passes them to hooks only then
+    input_tensors    its input tensors
+    outer            the call that contains this call, or None
+    inside           the calls inside this call that wait for gradients
+    inputs           number of its input tensors whose gradients it waits for in a backward pass
+    outputs          number of its output tensors whose gradients it waits for
+    missing_inputs   number of gradients of inputs that have not arrived yet in this backward pass
+    missing_outputs  number of gradients of outputs that have not arrived yet
+    backward         its backward pass, None before that begins; it gets its name when it is written
+    gradients        the records of its backward pass so far
+    watched_outputs  its output tensors whose gradients it waits for
     """
 
     module: int
@@ -72,20 +79,27 @@ class _ModuleCall(msgspec.Struct, eq=False):
 
     @property
     def is_complete(self) -> bool:
-        """True if its backward pass has ended. Some outputs may have no gradient, if nothing else uses them."""
+        """True if its backward pass has ended.
+
+        That is when the gradients of all inputs have arrived. Outputs that nothing uses never get a gradient, so those
+        of outputs count only if it waits for no input.
+        """
         return self.backward is not None and not (self.missing_inputs if self.inputs else self.missing_outputs)
 
     @property
     def waits(self) -> bool:
-        """True if it is to be written after a call inside it that is not written yet."""
-        # Without gradients of inputs the end of its backward pass is not known.
+        """True if a call inside this call has to be written first."""
+        # If this call waits for no gradient of an input, the end of its backward pass is not known, so all calls inside
+        # have to be written first.
         return any(not self.inputs or call.backward is not None or call.waits for call in self.inside)
 
 
 class _Gradient(NamedTuple):
-    """A gradient that a module is waiting for.
+    """A gradient that a call of a module waits for.
 
-    io  in the backward pass the inputs of a module are the gradients of its outputs
+    io        "input" for the gradient of an output, "output" for the gradient of an input
+    position  index among the outputs or inputs of the call
+    name      name of the output
     """
 
     call: _ModuleCall
@@ -95,9 +109,9 @@ class _Gradient(NamedTuple):
 
 
 class _Watched(msgspec.Struct, eq=False):
-    """A tensor of the program with a gradient that modules wait for.
+    """A tensor of the program whose gradient one or several calls wait for.
 
-    settled  True once the gradient has arrived, or will not
+    settled  True once the gradient has arrived, or is known not to arrive
     """
 
     gradients: list[_Gradient] = []
@@ -122,13 +136,13 @@ class ModuleRecorder:
 
     def _begin_step(self) -> None:
         self._called_so_far = self._late_so_far = self._held_bytes = 0
-        #: By thread: the calls that have not returned.
+        #: The calls of each thread that have not returned, outermost first.
         self._stacks: defaultdict[int, list[_ModuleCall]] = defaultdict(list)
-        #: The calls outside all others that wait for gradients.
+        #: The top-level calls that wait for gradients.
         self._outermost: list[_ModuleCall] = []
-        #: By number: the calls of which gradients have arrived and are not written.
+        #: The calls with gradients that have arrived and are not written yet, by number.
         self._begun: dict[int, _ModuleCall] = {}
-        #: Under this key nodes of autograd's graph store their watched outputs in this step.
+        #: The key in the metadata of an autograd node under which its watched outputs of this step are stored.
         self._key = object()
         self._leaves = WeakTensorKeyDictionary()
 
@@ -152,8 +166,9 @@ class ModuleRecorder:
         handles, self._handles = self._handles, []
         for handle, watched in handles:
             handle.remove()
-            watched.gradients.clear()  # the graph, which keeps it, may outlive the step
-        # The last ones began first, and those inside others after these.
+            watched.gradients.clear()  # because the autograd graph, which refers to `watched`, may outlive the step
+        # In reverse order of the forward pass. A nested call has a larger number than the call around it, so it is
+        # written first.
         for _, call in sorted(self._begun.items(), reverse=True):
             self._session.guard(self._write_backward, call)
         self._begin_step()
@@ -164,7 +179,7 @@ class ModuleRecorder:
 
     def _returned(self, module: torch.nn.Module, args: Any, *kwargs_and_output: Any) -> None:
         if self._session.recording:
-            # If the module raised, PyTorch calls this without the keyword arguments.
+            # If the module raised an exception, PyTorch calls this hook without the keyword arguments.
             raised = len(kwargs_and_output) == 1
             kwargs, output = ({}, *kwargs_and_output) if raised else kwargs_and_output
             self._guard(self._end, module, args, kwargs, output, raised)
@@ -182,7 +197,7 @@ class ModuleRecorder:
         op = OperatorCall(0, type(module).__name__, name, 0, call_site.phase, call_site.module, call_site.source)
         selected = session.selects is None or session.selects(name, call_site.module)
         stack = self._stacks[threading.get_ident()]
-        # Calls of another thread are taken to be inside the call that is open when they begin.
+        # The first call of another thread counts as inside a call that is open in some other thread.
         outer = stack[-1] if stack else next((calls[0] for calls in self._stacks.values() if calls), None)
         call = _ModuleCall(id(module), self._called_so_far, op, selected, outer)
         self._called_so_far += 1
@@ -191,7 +206,10 @@ class ModuleRecorder:
             self._add_inputs(call, args, "")
 
     def _begin_late(self, module: torch.nn.Module, args: Any) -> None:
-        """Begin a call that began before the step, or before the hooks were installed: all calls so far are inside."""
+        """Register a call that began before the step or before the hooks were installed, when it ends.
+
+        All top-level calls so far are inside it.
+        """
         self._begin(module, args)
         call = self._stacks[threading.get_ident()][-1]
         self._late_so_far += 1
@@ -202,7 +220,7 @@ class ModuleRecorder:
                 nested.outer = call
 
     def _take(self, module: torch.nn.Module, args: Any) -> _ModuleCall:
-        """Take the call that ends from the stack of this thread."""
+        """Remove the call that ends from the stack of this thread, and return it."""
         stack = self._stacks[threading.get_ident()]
         index = len(stack) - 1
         while index >= 0 and stack[index].module != id(module):
@@ -233,11 +251,11 @@ class ModuleRecorder:
             self._drop(call)
 
     def _siblings(self, call: _ModuleCall) -> list[_ModuleCall]:
-        """Return the calls that wait for gradients and are inside the same call."""
+        """Return the list of waiting calls to which this call belongs: those inside the same outer call."""
         return self._outermost if call.outer is None else call.outer.inside
 
     def _drop(self, call: _ModuleCall) -> None:
-        """Drop a call that waits for no gradients; those inside it move to the one around it."""
+        """Drop a call that waits for no gradients. The calls inside it move to its outer call."""
         self._siblings(call).extend(call.inside)
         for nested in call.inside:
             nested.outer = call.outer
@@ -245,7 +263,7 @@ class ModuleRecorder:
     def _add_inputs(self, call: _ModuleCall, values: Any, prefix: str) -> None:
         for name, tensor in _tensors(values, prefix):
             if self._session.records_inputs:
-                # The index is the position already.
+                # A name such as "[0]" would only repeat the index.
                 label = "" if name.startswith("[") else name
                 call.items.append(self._item(call.op, tensor, "input", len(call.input_tensors), label))
             call.input_tensors.append(tensor)
@@ -255,11 +273,12 @@ class ModuleRecorder:
         inputs, call.input_tensors = call.input_tensors, []
         awaited = [(i, name, tensor) for i, (name, tensor) in enumerate(outputs) if self._is_evidence(call, tensor)]
         if outputs and not awaited:
-            return  # it is in no backward pass: the gradients of its inputs come from other readers
+            return  # the call is not part of a backward pass: gradients of its inputs would come from other readers
         if self._session.records_outputs:
             for index, tensor in enumerate(inputs):
                 call.inputs += self._wait_for(_Gradient(call, "output", index, ""), tensor)
-        # If only those of inputs are recorded, these show that the call is part of the backward pass.
+        # Gradients of outputs are waited for even if they are not recorded: they show that the call is part of the
+        # backward pass.
         if self._session.records_inputs or call.inputs:
             for index, name, tensor in awaited:
                 call.outputs += self._wait_for(_Gradient(call, "input", index, name), tensor)
@@ -269,23 +288,24 @@ class ModuleRecorder:
         """Return True if a gradient of this output would show that the call is part of the backward pass."""
         if call.op.phase != "backward" or tensor.grad_fn is None:
             return bool(tensor.requires_grad)
-        # Modules that checkpointing runs again may return a tensor of the forward pass, which has other readers.
+        # A module that checkpointing recomputes may return a tensor of the forward pass, which has other readers too.
         watched: Optional[_Watched] = tensor.grad_fn.metadata.get(self._key, {}).get(tensor.output_nr)
         return watched is None or watched.gradients[0].call.op.phase == "backward"
 
     def _wait_for(self, gradient: _Gradient, tensor: torch.Tensor) -> bool:
-        """Add a hook to a tensor; False if it will have no gradient."""
+        """Wait for the gradient of a tensor, by a hook. Return False if the tensor will have no gradient."""
         if not is_plain(type(tensor)):
             return False
         node = tensor.grad_fn
         if node is not None:
-            # Nodes have no other identity: they are numbered in each thread, and holding one would hold its memory.
+            # The metadata identifies the node. Its number is unique per thread only, and a reference to the node would
+            # keep its memory alive.
             by_output = node.metadata.setdefault(self._key, {})
             watched = by_output.get(tensor.output_nr)
             if watched is None:
                 watched = by_output[tensor.output_nr] = self._add_hook(tensor)
         elif gradient.call.op.phase == "backward" and tensor.requires_grad and type(tensor) is torch.Tensor:
-            # Reentrant checkpointing detaches the inputs of modules that it runs again.
+            # A leaf: reentrant checkpointing detaches the inputs of modules that it recomputes.
             watched = self._leaves.get(tensor)
             if watched is None:
                 watched = self._leaves[tensor] = self._add_hook(tensor)
@@ -306,9 +326,9 @@ class ModuleRecorder:
             self._guard(self._add_gradients, watched, gradient)
 
     def _add_gradients(self, watched: _Watched, tensor: torch.Tensor) -> None:
-        """Record the gradient of a tensor for all modules that returned or read it."""
+        """Record the gradient of a tensor for all calls that returned or read the tensor."""
         watched.settled = True
-        # The module that returned the tensor did so before others read it, and its backward pass follows theirs.
+        # In reverse order: the backward passes of the readers come before that of the call that returned the tensor.
         gradients = watched.gradients[::-1]
         first: Optional[Item] = None
         for call, io, index, name in gradients:
@@ -332,7 +352,7 @@ class ModuleRecorder:
             self._settle_outputs(gradient.call)
         for gradient in gradients:
             self._finish(gradient.call)
-        if self._held_bytes > _MOST_HELD:
+        if self._held_bytes > _MAX_HELD_BYTES:
             for call in list(self._begun.values()):
                 if call.is_complete:
                     self._write_backward(call)
@@ -342,10 +362,13 @@ class ModuleRecorder:
         call.backward = OperatorCall(0, op.op_type, "", 0, "backward", op.module, op.source)
         self._begun[call.number] = call
         if call.outer is not None and call not in call.outer.inside:
-            call.outer.inside.append(call)  # another backward pass through the same graph
+            call.outer.inside.append(call)  # missing in a second backward pass through the same graph
 
     def _settle_outputs(self, call: _ModuleCall) -> None:
-        """Once a backward pass has ended, outputs without gradients get none: no call waits for these any more."""
+        """Settle the outputs of a call whose backward pass has ended: if they have no gradient, none will arrive.
+
+        No call waits for these gradients any more.
+        """
         if not call.is_complete:
             return
         for watched in call.watched_outputs:
@@ -358,7 +381,7 @@ class ModuleRecorder:
                         self._finish(gradient.call)
 
     def _finish(self, call: _ModuleCall) -> None:
-        """Write the backward pass of a call if it has ended and need not wait, and then those that waited for it."""
+        """Write the backward pass of a call if it has ended and no nested call has to come first; then outer calls."""
         candidate: Optional[_ModuleCall] = call
         while candidate is not None and candidate.is_complete and not candidate.waits:
             self._write_backward(candidate)
@@ -368,11 +391,11 @@ class ModuleRecorder:
         items, call.gradients = call.gradients, []
         items.sort(key=lambda item: (item.line.io, item.line.index))
         self._held_bytes -= sum(item.line.nbytes for item in items)
-        # If none of its outputs has a gradient, it is not part of this backward pass, and the gradient of its input
-        # comes from other readers: a head that the loss does not use, or a second run by checkpointing.
-        # Of outputs that cannot be watched, such as tensors in an object, nothing is known.
+        # If no output has a gradient, the call is not part of this backward pass, and the gradient of its input comes
+        # from other readers. Examples are a head that the loss does not use, and a recomputation by checkpointing.
+        # Calls whose outputs cannot be watched (`not call.outputs`), such as tensors in an object, are written.
         if items and (not call.outputs or call.missing_outputs < call.outputs):
-            # Named here, so that a call that is not written takes no number.
+            # The name is taken only now, so that a call that is not written uses no number.
             name = self._session.tracker.name(call.op.module, "backward")
             for item in items:
                 item.line.op_name = name
@@ -384,7 +407,7 @@ class ModuleRecorder:
             call.outer.inside.remove(call)
 
     def _write(self, items: list[Item]) -> None:
-        """Write the records of a module; it gets its number now, when it has finished."""
+        """Write the records of a module. Their sequence number and time are those of its end."""
         seq, now = self._session.next_seq(), time.time_ns() // 1000
         for item in items:
             item.line.seq, item.line.time = seq, now
@@ -400,19 +423,22 @@ class ModuleRecorder:
 
 
 def _same_tensor(item: Item, op: OperatorCall, io: str, index: int, name: str) -> Item:
-    """Return a record of the tensor of another record, at the same moment."""
+    """Return a copy of a record for another module that reads or returns the same tensor."""
     fields = {"op_type": op.op_type, "op_name": op.name, "module": op.module, "source": op.source}
     return Item(msgspec.structs.replace(item.line, **fields, io=io, index=index, argument=name), item.payload)
 
 
 def _tensors(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors in the arguments or results of a module, with their positions, such as `hidden_states[2]`."""
+    """Yield (name, tensor) for the tensors in arguments or results of a module. A name is `hidden_states[2]`, ….
+
+    name: the name of `value` itself, "" for the whole arguments or results
+    """
     if isinstance(value, torch.Tensor):
         yield name, value
-    elif depth < _DEEPEST and isinstance(value, Mapping):
+    elif depth < _MAX_DEPTH and isinstance(value, Mapping):
         for key, item in value.items():
             yield from _tensors(item, f"{name}.{key}" if name else str(key), depth + 1)
-    elif depth < _DEEPEST and isinstance(value, (tuple, list)):
+    elif depth < _MAX_DEPTH and isinstance(value, (tuple, list)):
         fields = getattr(value, "_fields", None)
         for index, item in enumerate(value):
             inner = f"{name}[{index}]" if fields is None else f"{name}.{fields[index]}" if name else fields[index]

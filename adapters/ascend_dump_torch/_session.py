@@ -1,4 +1,4 @@
-"""A capture of a PyTorch process: counts steps, and installs the hooks and the mode that record a selected step."""
+"""The session of a capture of PyTorch: counts steps, and installs the hooks and mode that record selected steps."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ _FOLLOWED = "operators with NaN or Inf in later consecutive steps are not record
 
 
 class TorchSession(Session):
-    """A capture, started by `TorchAdapter.start`. Between selected steps only the hooks of the target are installed."""
+    """A running capture, started by `TorchAdapter.start`.
+
+    Outside of selected steps only the hooks on the target are installed, so that other steps are not slowed down.
+    """
 
     def __init__(
         self,
@@ -57,13 +60,14 @@ class TorchSession(Session):
         self.launched: bool = run.launched
         self.recording = False
         self._abandoned = False
-        #: Whether the program requested the end of the recording.
+        #: True once `trigger` was called: nothing is recorded after the open step.
         self._ends = False
         self._superseded = False
         self._target = target
         self.failure: Optional[AscendDumpError] = None
         self.records_inputs = request.mode in ("input", "all")
-        # `triage --run` explains the exception that ends a program. Elsewhere one may be a part of it.
+        # Only for `triage --run`, which explains the exception that ends a program. In other runs an exception of an
+        # operator may be normal.
         self.records_failures = "outline" in request.options
         self.records_outputs = request.mode in ("output", "all")
         self.overflow_only = request.scene == "overflow"
@@ -73,23 +77,23 @@ class TorchSession(Session):
         self._other_threads = 0
         self._calls = 0
         self._step: Optional[int] = None
-        #: When the open step began (`perf_counter`); seconds in the steps before it, and in recording between steps.
+        #: Begin of the open step (`perf_counter`), seconds spent in earlier steps, and seconds spent between steps.
         self._opened: Optional[float] = None
         self._took = self._between = 0.0
         self._leaves_warmup_out = bool(request.options.get("skip_warmup"))
-        #: Whether the program calls `step` itself.
-        self._drawn = False
+        #: True once the program has called `step`.
+        self._steps_are_called = False
         self._layers = LayerFilter(request.layers)
         self.selects: Optional[Callable[[str, str], bool]] = self._layers.selects if request.layers else None
         graft = request.options.get("graft")
         self.grafts: Optional[Grafts] = None if graft is None else Grafts(read_grafts(graft))
-        #: The number of the next operator of this step.
+        #: Returns the number of the next operator of this step.
         self.next_seq = itertools.count().__next__
         self.tracker = Tracker(target, stacks=bool(request.options.get("stack", False)))
         self._watch: Optional[Watch] = None
-        #: Removes what was installed to record the step.
+        #: Removes the hooks and the mode that record the open step. None if no step is recorded.
         self._undo: Optional[contextlib.ExitStack] = None
-        self._refuse_others()
+        self._refuse_overlap()
         versions = {"torch": str(torch.__version__)}
         self._run = HostRun(run, request=request.to_mapping(), versions=versions, settings=settings_of_torch())
         self.root = run.path
@@ -100,11 +104,12 @@ class TorchSession(Session):
         self.tensors = Tensors(
             self._writer,
             whole=request.data in ("stats", "full"),
-            # At level="module" no operator is seen, so writes are not seen either and tensors are copied at once.
+            # With level="module" operators are not observed, so neither are their writes: tensors are copied at once.
             rehash=request.level == "module" or bool(request.options.get("rehash", False)),
-            # Without tensors there are no shards to delete.
+            # With data="stats" no tensors are stored, so no stored tensor is ever deleted.
             keep=None if request.data == "stats" else request.keep,
-            # Most operators are not recorded there, so that the memory of a tensor is known by its number alone.
+            # Most operators have no record in this scene. Only the number of a storage shows that two records use the
+            # same memory.
             numbers_last=self.overflow_only,
         )
         self._spread: Optional[SpreadSteps] = None
@@ -113,7 +118,9 @@ class TorchSession(Session):
         self._mode = (OverflowMode if self.overflow_only else RecordMode)(self)
         self._updates: Optional[OptimizerSteps] = None
         self._cut = False
-        if request.options.get("step") == "optimizer" and not run.launched:  # else the launcher counts
+        if (
+            request.options.get("step") == "optimizer" and not run.launched
+        ):  # with a launcher, the launcher counts steps
             self._updates = OptimizerSteps(self._updated, target)
         self._modules = ModuleRecorder(self) if request.level == "module" else None
         self._norms: Optional[ParameterNorms] = None
@@ -121,18 +128,18 @@ class TorchSession(Session):
             self._norms = ParameterNorms(self, request.stats)
         if target is not None:
             self._watch = Watch(target, self._target_called)
-        # The launcher does this from its start, because this call may already be inside such a block.
-        self._unfollow: Callable[[], None] = (lambda: None) if run.launched else _stack.follow_inference_mode()
+        # The launcher follows it from its start, because this code may already run inside a torch.inference_mode block.
+        self._stop_following: Callable[[], None] = (lambda: None) if run.launched else _stack.follow_inference_mode()
         self.armed = True
         _sessions.add(self)
 
     @property
     def claims_operators(self) -> bool:
-        """True if a second capture would record the same operators. False between calls of a decorated function."""
+        """True if a second capture would record the same operators; False between calls of a decorated function."""
         return self.armed and (self._target is not None or self._undo is not None)
 
-    def _refuse_others(self) -> None:
-        """Raise CaptureError if another capture records the same operators; a capture of the launcher is ended."""
+    def _refuse_overlap(self) -> None:
+        """Raise CaptureError if another capture records the same operators, but end a capture of the launcher."""
         for session in list(_sessions):
             if session is self or not session.armed:
                 continue
@@ -144,7 +151,7 @@ class TorchSession(Session):
             elif session.claims_operators or self.launched:
                 raise CaptureError(
                     "another capture of PyTorch is active in this process",
-                    hint="stop it first; one capture sees every operator, select() narrows what you read",
+                    hint="stop it first; one capture records all operators, use select() to read some of them",
                     code="AD302",
                 )
 
@@ -163,12 +170,12 @@ class TorchSession(Session):
         self._calls = number + 1
         self.guard(self.enter_step, number)
         if self.recording and not entered:
-            # The global hooks were not installed yet when this call began.
+            # The global hooks were installed after this call began, so they have not seen it.
             assert self._target is not None, "only a target is watched"
             self.guard(self.tracker.enter, self._target)
 
     def skips_warmup(self) -> bool:
-        """Return True if this is a warm-up call of a server: it is no step, and ends the open step."""
+        """Return True if this is a warm-up call of an inference server, and end the open step. The call is no step."""
         if not self._leaves_warmup_out or not is_warmup():
             return False
         self.guard(self.enter_step, None)
@@ -178,19 +185,19 @@ class TorchSession(Session):
         return self._target is None or self._target.training
 
     def _updated(self) -> None:
-        """Called after each optimizer step."""
+        """End the step, or without a target begin the next one. Called after each optimizer step."""
         assert self._updates is not None, "the hook belongs to it"
         self.guard(self.enter_step, None if self._target is not None else self._updates.count)
 
     def step(self, number: Optional[int]) -> None:
-        """`enter_step`, called by the program. Raises CaptureError inside another capture."""
+        """Call `enter_step` on behalf of the program. Raises CaptureError if another capture is active."""
         if number is not None and self._undo is None:
-            self._refuse_others()
-        self._drawn = True
+            self._refuse_overlap()
+        self._steps_are_called = True
         self.guard(self.enter_step, number)
 
     def enter_step(self, number: Optional[int]) -> None:
-        """End the open step, and begin step `number` if it is selected. None only ends the open step."""
+        """End the open step, and begin step `number` if it is selected. None: only end the open step."""
         if not self.armed:
             return
         selected = self.selects_step(number) and (self._spread is None or self._spread.records_next())
@@ -217,7 +224,7 @@ class TorchSession(Session):
             if self._undo is None:
                 self._arm_step()
             elif self.launched and self._modules is None:
-                # The capture may have begun inside a torch.inference_mode block that has ended since.
+                # The capture may have begun inside a torch.inference_mode block that has ended since then.
                 _stack.align()
             self._opened = time.perf_counter()
         if selected or recorded:
@@ -244,7 +251,7 @@ class TorchSession(Session):
         return not self.armed or self._ends or is_failed or bool(self._writer.ended)
 
     def trigger(self, reason: str) -> None:
-        """Keep the open step and those before it, and record nothing after it. The first reason is kept."""
+        """Keep the open step and the steps before it, and record nothing after it. The first reason is kept."""
         self._ends = True
         self._writer.end(reason)
 
@@ -278,11 +285,11 @@ class TorchSession(Session):
         self.tensors.forget()
 
     def _take_mode_out(self) -> None:
-        # In a child forked by another thread, the thread with the mode does not exist.
+        # In a child that was forked by another thread, the thread with the mode does not exist: no warning.
         if not _stack.remove(self._mode) and not self._abandoned:
             log.warning(
                 "the capture was stopped in another thread than the one it recorded: "
-                "a dispatch mode that does nothing stays active there"
+                "a dispatch mode that does nothing stays active in the recorded thread"
             )
 
     def _module_called(self, module: torch.nn.Module, args: Any) -> None:
@@ -313,7 +320,7 @@ class TorchSession(Session):
             self.recording = False
 
     def _report_changed(self) -> None:
-        """Warn once that memory changed before it was stored, so records are marked; copy all tensors from now on."""
+        """Warn once that memory changed before it was stored, and copy all tensors from now on."""
         if not self.tensors.copies_all:
             self.tensors.copies_all = True
             first = self._writer.first_skipped.get(CHANGED, "")
@@ -324,10 +331,11 @@ class TorchSession(Session):
             )
 
     def note_symptom(self, tensor: torch.Tensor, kind: str, parameter: str = "", argument: str = "") -> None:
-        """Record a tensor with NaN or Inf that the user sees: a "loss", "gradient", "parameter", "output" or "read".
+        """Record a tensor with NaN or Inf that the user sees, or an input of an operator that raised an exception.
 
-        kind       "raised" for an input of an operator that has raised an exception; argument: its name
-        parameter  the name of the parameter, or of the one that it is the gradient of, `fc.weight.grad`
+        kind       "loss", "gradient", "parameter", "output", "read" (the program reads the value), or "raised"
+        parameter  the name of the parameter or gradient, `fc.weight` or `fc.weight.grad`
+        argument   for "raised" the name of the operator
         """
         if self.recording and self._records_here():
             name = self.tracker.name("", kind)
@@ -341,7 +349,10 @@ class TorchSession(Session):
         self._writer.skipped[reason] += 1
 
     def guard(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function; an exception ends the recording, never the user's run. Returns None then."""
+        """Call a recording function and return its result. An exception ends the recording, not the program.
+
+        Returns None after an exception.
+        """
         try:
             result = function(*args)
         except Exception as error:
@@ -359,12 +370,12 @@ class TorchSession(Session):
         if self.failure is not None:
             return
         self._mode.forget()
-        # Writes are no longer seen, so queued payloads must not refer to the program's memory.
+        # Writes are no longer observed, so queued payloads must not refer to the program's memory.
         with contextlib.suppress(Exception):
             self.tensors.forget()
         what, hint = repr(error), "please report this with the traceback of ASCEND_DUMP_LOG=debug"
         if isinstance(error, (ConfigError, NotSupported)):
-            # The request cannot be fulfilled, as with a graft that does not fit: no fault of the recording.
+            # The request cannot be fulfilled, for example if a graft has a wrong shape. The recording is not at fault.
             what, hint = error.message, error.hint
         elif isinstance(error, OSError):
             hint = "the disk is full or fails: free some space, or give path= another disk"
@@ -401,14 +412,14 @@ class TorchSession(Session):
             return
         self.armed = False
         began = time.perf_counter()
-        # Without a target the optimizer's last step begins another one, in which nothing need be.
+        # Without a target the optimizer's last step has begun another step, which may be empty: it is not incomplete.
         self._cut = self._updates is not None and self._target is not None and self._undo is not None
         self._note_end(began)
         self.guard(self._end_recording)
         empty = self._writer.empty_steps  # without the open step, which the program has not ended
         self.guard(self._disarm_step)
         self._stop_watching()
-        self._unfollow()
+        self._stop_following()
         self._writer.end_step()
         self._writer.close()
         self._between += time.perf_counter() - began
@@ -419,9 +430,9 @@ class TorchSession(Session):
             log.warning("%d %s", self.aftermath.followed, _FOLLOWED)
         self.failure = self.failure or self._writer.failure
         if self._writer.records:
-            if self._drawn and not self.overflow_only and self.failure is None:
+            if self._steps_are_called and not self.overflow_only and self.failure is None:
                 tell_of_empty("step", *empty)
-            # If nothing was written, `reasons` reports them.
+            # Only if there are records; otherwise `reasons` reports them.
             for reason in [*self._layers.reasons(), *([] if self.grafts is None else self.grafts.reasons())]:
                 self.note_skipped(reason)
                 log.warning("%s", reason)
@@ -443,7 +454,7 @@ class TorchSession(Session):
         )
 
     def abandon(self) -> None:
-        """Drop this capture in a forked child: it has a copy of everything except the writer's thread."""
+        """Drop this capture in a forked child, which has a copy of everything except the writer's thread."""
         self.armed = self.recording = False
         self._abandoned = True
         self._mode.forget()
@@ -452,7 +463,7 @@ class TorchSession(Session):
         if undo is not None:
             undo.close()
         self._stop_watching()
-        self._unfollow()
+        self._stop_following()
 
     def _stop_watching(self) -> None:
         if self._watch is not None:
@@ -469,13 +480,15 @@ class TorchSession(Session):
         if self._other_threads:
             reasons.append(
                 f"the target was called {self._other_threads} times in threads other than the one that started it, "
-                "which is the one that is captured"
+                "and only the thread that started the capture is captured"
             )
         elif self._target is not None and self._calls == 0:
             compiled = " outside compiled code" if "torch._dynamo" in sys.modules else ""
             reasons.append(f"the target, a {type(self._target).__name__}, was never called{compiled}")
             if compiled:
-                reasons.append("torch.compile was applied to it after it was given: capture what that returned")
+                reasons.append(
+                    "torch.compile was applied to it after the start of the capture: capture the compiled module"
+                )
         elif self._step is None:
             reached = {0: "no step began", 1: "1 step ran"}.get(self._calls, f"{self._calls} steps ran")
             reasons.append(f"steps={self.request.steps} was not reached: {reached}")
@@ -490,7 +503,7 @@ def _device(target: Optional[torch.nn.Module]) -> int:
     return 0
 
 
-#: Sessions of this process. Only one may record at a time: two would record each other's operators.
+#: The sessions of this process. Only one may record at a time, since two would record each other's operators.
 _sessions: weakref.WeakSet[TorchSession] = weakref.WeakSet()
 
 

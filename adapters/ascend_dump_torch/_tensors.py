@@ -1,10 +1,13 @@
-"""Make the records of tensors, and recognise tensors that are stored already without reading them.
+"""Create the records of tensors, and recognise tensors that are stored already without reading them.
 
-A tensor is recognised by its storage, the number of writes to it, and the range that it covers. Only writes by
-operators that pass through PyTorch's dispatcher are seen, so memory that is shared (numpy, shared memory) is read each
-time; PyTorch marks such storages as not resizable. Writes by other threads, and while our mode is disabled, are not
-seen: queued bytes have a hash that is checked when they are stored, a sample of a known tensor is compared with its
-memory, and after the first difference, or while other threads run, tensors are copied.
+A tensor is recognised by its storage, the number of writes to it (its version), and the byte range that it covers. Only
+writes by operators that pass through PyTorch's dispatcher are observed:
+
+- Memory that is shared (with numpy, or between processes) is read each time. PyTorch marks its storages as not
+  resizable.
+- Writes by other threads, and writes while our mode is disabled, may be missed. So queued bytes have a hash that is
+  checked when they are stored, and a sample of a known tensor is compared with its memory. After the first difference,
+  or while other threads run, all tensors are copied.
 """
 
 from __future__ import annotations
@@ -32,9 +35,9 @@ from ascend_dump_torch._memory import (
 
 __all__ = ["OperatorCall", "Tensors"]
 
-#: Smaller tensors are copied at once, which is cheaper than tracking their memory.
+#: Tensors of at most this number of bytes are copied at once, which is cheaper than tracking their memory.
 _COPY_AT_ONCE = 16 * 1024
-#: Storages that were not used since the sweep before are checked for release every so many operators.
+#: Number of operators between two sweeps. A sweep drops storages that were freed, see `next_operator`.
 _SWEEP = 4
 
 _expired = torch.UntypedStorage._expired
@@ -55,7 +58,7 @@ class OperatorCall(msgspec.Struct, eq=False, gc=False):
 
 
 class _RecordedView(msgspec.Struct, eq=False, gc=False):
-    """The fields of a `Line` that follow from the tensor alone, and its payload, to record it again."""
+    """The fields of a `Line` that depend on the tensor only, and its payload, for recording it again."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -72,16 +75,18 @@ class _RecordedView(msgspec.Struct, eq=False, gc=False):
 
 
 class _StorageState(msgspec.Struct, eq=False, gc=False):
-    """A storage seen in this step, and its ranges that are stored, for its current version.
+    """A storage of the program, and the byte ranges of its current version that are stored in the dump.
 
-    key          its address
-    handle       a weak reference to it: PyTorch reuses the address only after this reference is freed
-    unset        True if no write to it was seen since it was allocated
-    in_flight    ranges of bytes that unfinished collectives write
-    ranges       (begin, end, stored type, payload) of stored ranges of bytes
-    views        the fields of the records of each tensor on it, by its layout
-    infinite     True if Inf was computed into it, which is no mask
-    pending      queued payloads that still refer to this memory, of any version
+    key            address of the storage object
+    handle         a weak reference to the storage: PyTorch reuses the address only after this reference is freed
+    number         number of the storage in the records, -1 if it has none yet
+    unseen_writes  True if the memory may be written unobserved, so that it is read each time
+    unset          True if no write was observed since the storage was allocated
+    infinite       True if an operator computed Inf into it, which is not a mask
+    in_flight      byte ranges (begin, end) that unfinished collectives write
+    ranges         payloads of the stored byte ranges, by (begin, end, stored dtype)
+    views          the recorded fields of each tensor on the storage, by the tensor's layout
+    pending        queued payloads of any version that still refer to this memory
     """
 
     key: int
@@ -102,42 +107,50 @@ class _StorageState(msgspec.Struct, eq=False, gc=False):
 
 
 class Tensors:
-    """The storages known to a capture. They stay known over steps as long as all writes are seen."""
+    """The storages that a capture knows, and the creation of records for tensors.
+
+    A storage is remembered from step to step as long as all writes to it are observed.
+    """
 
     def __init__(
         self, writer: HostWriter, *, whole: bool, rehash: bool, keep: Optional[int] = None, numbers_last: bool = False
     ) -> None:
-        """whole: True to store each view on its own; rehash: True to recognise no tensor by its storage; keep: the
-        number of recorded steps that stay on disk, None if all do; numbers_last: storages keep their numbers."""
+        """Create an empty registry.
+
+        whole         True to store each view as a payload of its own
+        rehash        True to recognise no tensor by its storage, so that each is read
+        keep          number of recorded steps that stay on disk, None if all do
+        numbers_last  True to keep the numbers of storages from step to step
+        """
         self._numbers_last = numbers_last
         self._writer = writer
         self._keep = keep
         self._steps = 0
-        #: Statistics belong to a view, so a part of a known tensor needs its own payload.
+        #: Statistics are computed per payload, so with statistics each view needs its own payload.
         self._whole = whole
         self._rehash = rehash
         self._states: dict[int, _StorageState] = {}
         self._numbered = 0
         self._operators = 0
         self._next_sweep = 0
-        #: Payloads copied in this step or stored in the files, by digest, type and `Payload.strided`.
+        #: Payloads of this step that were copied or are stored in the files, by (digest, dtype, `Payload.strided`).
         self._contents: dict[tuple[bytes, str, Optional[tuple[tuple[int, ...], tuple[int, ...]]]], Payload] = {}
-        #: Storages by key: those used since the last sweep, and before it.
+        #: Storages by key: used since the last sweep; and used before it.
         self._just_used: dict[int, _StorageState] = {}
         self._used: dict[int, _StorageState] = {}
-        #: Whether an unfinished collective may write to one of the storages.
+        #: True if an unfinished collective may write to one of the storages.
         self.any_in_flight = False
         self._any_unset = False
-        #: Threads that started in this step: their operators are not seen.
+        #: Threads that were started in this step. Their operators are not observed.
         self._threads: list[threading.Thread] = []
-        #: Whether an unseen write was detected: from then on tensors are copied.
+        #: True once an unobserved write was detected. Then all tensors are copied.
         self.copies_all = False
         self.new_bytes = 0
 
     def begin_step(self) -> None:
-        """Restart the numbering of storages and drop the freed ones. Call between two recorded steps."""
+        """Restart the numbering of storages, and drop storages that were freed. To be called between recorded steps."""
         self._steps += 1
-        # A record may refer to bytes of an earlier step only as long as that step is kept on disk.
+        # With `keep`, bytes of earlier steps are deleted. A record may refer to them only while that step exists.
         forgets = self._keep is not None and self._steps % (self._keep + 1) == 0
         for state in list(self._states.values()):
             if _expired(state.handle):
@@ -147,31 +160,32 @@ class Tensors:
                 state.number = -1
             if forgets:
                 state.ranges.clear()
-            state.views.clear()  # they contain the number of the storage
+            state.views.clear()  # because they contain the number of the storage
         if not self._numbers_last:
             self._numbered = 0
         self._contents.clear()
 
     def thread_starts(self, thread: threading.Thread) -> None:
-        """Call before another thread of the program starts."""
+        """Copy all queued bytes, because another thread of the program is about to start and may write to them."""
         if thread.name.startswith("ascend_dump"):
-            return  # does not write to the program's memory; may be started by the writer, which would wait for itself
+            return  # our threads do not write to the program's memory; and the writer's thread would wait for itself
         for state in list(self._states.values()):
             self._secure(state)
         self._threads.append(thread)
 
     def _may_change_unseen(self) -> bool:
-        """Return True if memory may change unseen at any time, so that tensors must be copied."""
+        """Return True if memory may be written unobserved at any time, so that tensors must be copied."""
         if self._threads:
             self._threads = [thread for thread in self._threads if thread.is_alive() or thread.ident is None]
         return self.copies_all or bool(self._threads)
 
     def next_operator(self) -> None:
-        """Drop the handles of storages that were freed.
+        """Count an operator, and every few operators drop the handles of storages that were freed.
 
-        A handle is a small heap block that keeps the allocator from merging the free blocks around it. The program's
-        next large tensor then needs new pages from the system, and takes up to a third longer. Most tensors are
-        freed soon after their last operator; of the others one is checked per operator.
+        A handle is a small heap block that keeps the allocator from merging the free blocks around it. Then the
+        program's next large tensor needs new pages from the system, and its allocation takes up to a third longer. Most
+        tensors are freed soon after their last operator, so a sweep checks the storages that were used shortly before
+        the previous sweep. From time to time a sweep checks all storages.
         """
         self._operators += 1
         if self._operators % _SWEEP == 0 and self._states:
@@ -181,7 +195,7 @@ class Tensors:
                 self._next_sweep = self._operators + len(used)
             states = self._states
             for key, state in used.items():
-                # In this order: the handle of a storage that was dropped in the meantime is invalid.
+                # The first test comes first, because the handle of a storage that was dropped meanwhile is invalid.
                 if states.get(key) is state and _expired(state.handle):
                     self._drop(state)
 
@@ -190,7 +204,7 @@ class Tensors:
         del self._states[state.key]
 
     def forget(self) -> None:
-        """Forget all storages, and copy queued bytes, because writes are not seen from now on."""
+        """Forget all storages, and copy queued bytes, because writes are no longer observed from now on."""
         states, self._states = self._states, {}
         self._used, self._just_used = {}, {}
         for state in states.values():
@@ -204,7 +218,10 @@ class Tensors:
         self._threads = []
 
     def protect(self, tensor: torch.Tensor) -> None:
-        """Call before and after the memory of `tensor` is written or freed: copies queued bytes, begins a version."""
+        """Copy queued bytes of the tensor's memory and forget its stored ranges.
+
+        To be called before and after the memory is written or freed.
+        """
         if not self._states:
             return
         for storage in storages_of(tensor):
@@ -218,14 +235,14 @@ class Tensors:
             state.unset = False
 
     def resize_storage(self, storage: Any) -> None:
-        """Call before the memory is freed or reallocated."""
+        """Do the same as `protect_storage`, before the memory of a storage is freed or reallocated."""
         self.protect_storage(storage)
         if not storage.nbytes():
             self._any_unset = True
             self._find(storage).unset = True
 
     def distrust(self, tensor: torch.Tensor) -> None:
-        """Read this memory each time from now on, because it may be written unseen."""
+        """Read the tensor's memory each time from now on, because it may be written unobserved."""
         for storage in storages_of(tensor):
             self.distrust_storage(storage)
 
@@ -243,7 +260,7 @@ class Tensors:
             self._find(storage).unset = True
 
     def mark_infinite(self, tensor: torch.Tensor) -> None:
-        """Mark this memory as holding Inf that an operator has computed."""
+        """Mark this memory as containing Inf that an operator has computed."""
         for storage in storages_of(tensor):
             self._find(storage).infinite = True
 
@@ -261,7 +278,7 @@ class Tensors:
         return False
 
     def set_in_flight(self, tensor: torch.Tensor, in_flight: bool) -> None:
-        """Mark this memory as written by an unfinished collective, or as complete."""
+        """Mark the tensor's memory as being written by an unfinished collective (True), or as complete (False)."""
         for storage in storages_of(tensor):
             self.distrust_storage(storage)
         if in_flight:
@@ -272,7 +289,7 @@ class Tensors:
             self.settle([tensor])
 
     def settle(self, tensors: list[torch.Tensor]) -> None:
-        """Mark collectives that write to these tensors as finished. Call before an operator reads them."""
+        """Mark collectives that write to these tensors as finished, because an operator is about to read them."""
         if not self.any_in_flight:
             return
         for tensor, storage, state in self._in_flight_around(tensors):
@@ -302,7 +319,7 @@ class Tensors:
         unset: bool = False,
         copy: Optional[torch.Tensor] = None,
     ) -> Item:
-        """Return the record of a tensor, with its bytes unless they are stored already.
+        """Return the record of a tensor, with a reference to its stored bytes, or with new bytes.
 
         unset  True if the memory is uninitialized (`empty`), so that nothing is stored
         copy   the earlier values of the tensor, if it was overwritten
@@ -314,20 +331,20 @@ class Tensors:
         version = _version_of(tensor)
         layout = layout_of(tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
         state = self._states.get(storage._cdata)
-        # Most tensors occur again unchanged: the output of one operator is the input of another.
+        # Most tensors were recorded before, unchanged: the output of one operator is the input of another.
         view = state.views.get(layout) if state is not None and state.version == version else None
         if state is None or view is None or unset or copy is not None or tensor.is_neg() or not storage.resizable():
-            return self._look(op, tensor, storage, version, layout, io, index, unset, copy)
+            return self._item_of_new_view(op, tensor, storage, version, layout, io, index, unset, copy)
         if self._is_overwritten(view, storage):
-            return self._look(op, tensor, storage, version, layout, io, index, unset, copy)
+            return self._item_of_new_view(op, tensor, storage, version, layout, io, index, unset, copy)
         self._just_used[state.key] = state
         return _item_of_view(op, io, index, view)
 
     def items_of_view(self, op: OperatorCall, tensor: torch.Tensor, view: torch.Tensor) -> Optional[list[Item]]:
         """Return the records of the input and the output of an operator that has returned a view of its only input.
 
-        They equal the results of `item` for each, but their shared fields are read once. None if the input is not known
-        in this version, or its memory is not plain.
+        The records are those that `item` would return, but this is faster: fields that both share are determined once.
+        Returns None if the input was not recorded in its current version, or if its memory is not an ordinary storage.
         """
         if tensor.layout is not _strided or view.layout is not _strided or tensor.is_nested or view.is_nested:
             return None
@@ -336,7 +353,7 @@ class Tensors:
         storage = tensor.untyped_storage()
         state = self._states.get(storage._cdata)
         version = _version_of(tensor)
-        # The view behind `.data` counts versions of its own.
+        # The versions differ for `.data`, which counts versions of its own.
         if state is None or version < 0 or not (state.version == version == _version_of(view)):
             return None
         if not storage.resizable():
@@ -351,7 +368,7 @@ class Tensors:
         if returned is None:
             begin = layout.begin
             if layout.dense is None or state.ranges.get((begin, begin + layout.span, layout.dtype)) is not payload:
-                output = self._look(op, view, storage, state.version, layout, "output", 0, False, None)
+                output = self._item_of_new_view(op, view, storage, state.version, layout, "output", 0, False, None)
                 return [_item_of_view(op, "input", 0, source), output]
             # The same bytes in another shape or order.
             returned = state.views[layout] = _RecordedView(
@@ -363,7 +380,7 @@ class Tensors:
         return [_item_of_view(op, "input", 0, source), _item_of_view(op, "output", 0, returned)]
 
     def _is_overwritten(self, view: _RecordedView, storage: Any) -> bool:
-        """Return True if the memory of a known view was written to unseen; it is read each time from then on."""
+        """Return True if the memory of a recorded view was written unobserved. Then it is read each time in future."""
         payload, window = view.payload, view.payload.window
         if payload.changed or (
             window is not None and (storage.data_ptr() != view.address or window.tobytes() != payload.sample)
@@ -372,7 +389,7 @@ class Tensors:
             return True
         return False
 
-    def _look(
+    def _item_of_new_view(
         self,
         op: OperatorCall,
         tensor: torch.Tensor,
@@ -384,7 +401,7 @@ class Tensors:
         unset: bool,
         copy: Optional[torch.Tensor],
     ) -> Item:
-        """Return `item` for a tensor that is not known in this version."""
+        """Return the result of `item` for a tensor that was not recorded in its current version."""
         if tensor.is_meta or tensor._is_zerotensor():
             return _not_stored(op, tensor, io, index)
         state = self._find(storage)
@@ -401,7 +418,7 @@ class Tensors:
         if tensor.is_quantized:
             line.quantization = quantization(tensor)
         if io == "input" and tensor.requires_grad and _is_leaf(tensor):
-            line.requires_grad = True  # in its first record of the step; later records are copies of known ones
+            line.requires_grad = True  # set in the first record of the step only; later records come from `views`
         if not nbytes:
             return Item(line, None)
         if state.in_flight and self.is_in_flight(tensor):
@@ -411,17 +428,17 @@ class Tensors:
             line.skipped = UNINITIALISED
             return Item(line, None)
         if copy is not None:
-            return self._packed(copy, line)
+            return self._item_of_copy(copy, line)
         return self._stored(tensor, storage, state, layout, line)
 
     def _stored(self, tensor: torch.Tensor, storage: Any, state: _StorageState, layout: ViewLayout, line: Line) -> Item:
-        """Return the record of a tensor with its bytes: a range of this storage queued before, or a new payload."""
+        """Return the record of a tensor with its bytes: an already stored range of its storage, or a new payload."""
         dtype, begin, span, dense = layout.dtype, layout.begin, layout.span, layout.dense
         if begin + span > line.storage_nbytes:
             line.skipped = FREED
             return Item(line, None)
         plain = not (tensor.is_neg() or (layout.is_complex and tensor.is_conj()))
-        # Memory shared with numpy, another process or a file is not resizable.
+        # `resizable` is False for memory that is shared with numpy, another process or a file.
         trusted = plain and not state.unseen_writes and storage.resizable() and not self._rehash
         if trusted:
             stored = state.ranges.get((begin, begin + span, dtype)) if dense is not None else None
@@ -436,8 +453,8 @@ class Tensors:
             if stored is not None:
                 return _keep_view(state, layout, line, stored)
         if not plain or span > layout.nbytes or (dense is None and not tensor.is_cpu):
-            # Not dense in memory, or other values than in memory.
-            return self._packed(tensor, line)
+            # The elements are not dense in memory, or their values are not the bytes in memory (conjugated, negated).
+            return self._item_of_copy(tensor, line)
         if tensor.is_cpu:
             payload = Payload(storage, line.address + begin, span, dtype, dense or (span // layout.itemsize,))
             if dense is None and self._whole:
@@ -463,7 +480,7 @@ class Tensors:
             return _keep_view(state, layout, line, payload)
         return Item(line, payload)
 
-    def _packed(self, tensor: torch.Tensor, line: Line) -> Item:
+    def _item_of_copy(self, tensor: torch.Tensor, line: Line) -> Item:
         """Return the record of a tensor that is stored as a contiguous copy."""
         try:
             if tensor.is_neg() or tensor.is_conj():
@@ -478,9 +495,9 @@ class Tensors:
         return Item(line, self._own(packed, line.dtype, line.shape, line.nbytes))
 
     def _copied(self, payload: Payload) -> Payload:
-        """Return a payload with these bytes as they are now: of this step, of the files, or a copy.
+        """Return a payload with the current bytes: an equal one of this step or of the files, or else a copy.
 
-        A hash costs half as much time as a copy, and modules pass half of their tensors on to other modules.
+        A hash takes half as long as a copy, and half of the tensors of modules are passed on to other modules.
         """
         payload.hash()
         content = (payload.digest, payload.dtype, payload.strided)
@@ -491,7 +508,7 @@ class Tensors:
             payload.copy()
             payload.hash()
             self.new_bytes += payload.nbytes
-        if payload.digest == content[0]:  # else it was written to meanwhile
+        if payload.digest == content[0]:  # False if the memory was written meanwhile
             self._contents[content] = payload
         return payload
 
@@ -500,7 +517,7 @@ class Tensors:
         try:
             host = tensor.cpu()  # keeps the strides
         except RuntimeError:
-            # Any other error is raised again here.
+            # The type may have no copy operator. If that was not the reason, the same error is raised again here.
             host = _as_bits(tensor).cpu()
         self.new_bytes += nbytes
         return Payload(host.untyped_storage(), host.data_ptr(), nbytes, dtype, shape)
@@ -521,7 +538,7 @@ class Tensors:
 
 
 def _version_of(tensor: torch.Tensor) -> int:
-    """Return the number of writes to its memory that PyTorch has counted; -1 if the tensor has no such count."""
+    """Return the number of writes to the tensor that PyTorch has counted; -1 if PyTorch does not count them."""
     if tensor.is_inference():
         return -1
     try:
@@ -531,7 +548,7 @@ def _version_of(tensor: torch.Tensor) -> int:
 
 
 def _as_bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the same memory in a type that has operators: types such as uint3 and bits16 have none."""
+    """Return the tensor viewed as an integer type that has operators: types such as uint3 and bits16 have none."""
     return tensor.view(torch.uint8 if tensor.element_size() == 1 else torch.int16)
 
 
@@ -543,14 +560,14 @@ def _is_leaf(tensor: torch.Tensor) -> bool:
 
 
 def _is_sample(payload: Payload, address: int) -> bool:
-    """Return True if the sample of a payload is still equal to its memory."""
+    """Return True if the sampled bytes of a payload are still equal to its memory."""
     if payload.window is not None and address == payload.address:
         return payload.window.tobytes() == payload.sample
     return not payload.sample or sample_of(address, payload.nbytes) == payload.sample
 
 
 def _keep_view(state: _StorageState, layout: ViewLayout, line: Line, payload: Payload) -> Item:
-    # The layout does not include conjugation, nor the scale of a quantized tensor.
+    # Not for complex and quantized tensors: the layout includes neither conjugation nor the quantization scale.
     if not layout.is_complex and line.quantization is None:
         state.views[layout] = _RecordedView(
             line.dtype, line.shape, line.nbytes, line.device, line.stride, line.storage_offset, line.storage,
@@ -561,7 +578,7 @@ def _keep_view(state: _StorageState, layout: ViewLayout, line: Line, payload: Pa
 
 def _item_of_view(op: OperatorCall, io: str, index: int, view: _RecordedView) -> Item:
     """Return the record of a tensor that was recorded before."""
-    # Positional arguments in the order of Line are faster, and this runs for every tensor.
+    # Positional arguments, in the order of Line's fields, because they are faster and this runs for every tensor.
     line = Line(
         op.seq, op.op_type, op.name, io, index, op.time, view.dtype, view.shape, view.nbytes, view.device,
         op.phase, op.module, op.source, view.stride, view.first, view.storage, view.address, view.storage_nbytes,

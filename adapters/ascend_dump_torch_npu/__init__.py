@@ -1,13 +1,15 @@
-"""Dumps of eager PyTorch on NPUs, by CANN's own dump service: every API call of torch_npu, with its kernels.
+"""The adapter for eager PyTorch on NPUs. CANN's own dump service writes every API call of torch_npu and its kernels.
 
     with ascend_dump.capture(model, steps="0|1", path="dumps"):
         train(model)
 
-torch_npu's dump interface has no steps, so it is switched on and off at the boundaries of selected steps. Each of them
-has a directory of its own, `{path}/worldsize{N}_global_rank{R}/{run}/{step}/{time}/{device}`. `record.op_type` is the
-API call, such as `aclnnAdd`, and `record.kernel` the kernel, such as `AddAiCore`; None for records of the call itself.
+torch_npu's dump interface has no steps, so the dump is switched on and off at the boundaries of selected steps. Each
+selected step has a directory of its own, `{path}/worldsize{N}_global_rank{R}/{run}/{step}/{time}/{device}`.
+`record.op_type` is the API call, such as `aclnnAdd`. `record.kernel` is the kernel, such as `AddAiCore`; it is None for
+records of the call itself.
 
-Overflow detection and norm exception dumps are read by CANN at the first operator of the process, and stay.
+CANN reads the switches of overflow detection and of norm exception dumps at the first operator of the process, and
+keeps them until the process ends.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ OPTIONS = {
 class TorchNpuAdapter(PyTorchAdapter):
     name = "torch_npu"
     framework = "torch_npu"
-    # A user of the device wants the operators on the device, not those on the host.
+    # Higher than the priority of host adapters: whoever uses an NPU wants its operators, not those of the host.
     priority = 10
     process_hooks = ("torch_npu",)
-    # torchair uses acl's dump interface itself, and dumps the operators of its graphs.
+    # torchair uses acl's dump interface itself, and also dumps the operators in its graphs.
     yields_to = ("torchair",)
 
     def check(self, request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:

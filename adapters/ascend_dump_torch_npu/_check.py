@@ -1,4 +1,4 @@
-"""Report settings of a request for eager kernels that torch_npu or CANN refuse, or accept and ignore."""
+"""Find settings of a request for eager kernels that torch_npu or CANN refuses, or accepts and ignores."""
 
 from __future__ import annotations
 
@@ -20,24 +20,29 @@ __all__ = ["check"]
 
 _ACL_DUMP_DATA = "ACL_DUMP_DATA"
 _SWITCH = "dump.dump_op_switch"
-#: Variables by which torch_npu chooses the saturation mode.
+#: Environment variables, and the values with which torch_npu uses the saturation mode.
 _SATURATION = (("INF_NAN_MODE_FORCE_DISABLE", "1"), ("INF_NAN_MODE_ENABLE", "0"))
-_INF_NAN = "in INF_NAN mode each one with Inf or NaN in an output is written, also where it only passes them on"
-_SATURATES = "in saturation mode each one that overflowed is written, with the largest number instead of Inf"
+_INF_NAN = "in INF_NAN mode each kernel with Inf or NaN in an output is written, even if it only passes them on"
+_SATURATES = "in saturation mode each kernel that overflowed is written, with the largest number instead of Inf"
 _MODES = {True: _INF_NAN, False: _SATURATES, None: f"{_INF_NAN}, and {_SATURATES}"}
 
 
 def check(request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
     """Return all problems of a request, errors first."""
     situation = look_around()
-    problems = [*_taken(situation), *_of_scene(request, situation), *_of_target(request, target), *_of_eager(request)]
+    problems = [
+        *_of_interface(situation),
+        *_of_scene(request, situation),
+        *_of_target(request, target),
+        *_of_eager(request),
+    ]
     if request.scene != "watch":
         problems += [*SCENES.problems(request), *_of_configuration(request, run, situation)]
     return worst_first(dict.fromkeys(problems))
 
 
-def _taken(situation: Situation) -> Iterator[Problem]:
-    """Yield the problem if something else uses acl's dump interface, one for each process."""
+def _of_interface(situation: Situation) -> Iterator[Problem]:
+    """Yield a problem if something else uses acl's dump interface, of which a process has only one."""
     level = re.match(r"\s*[+-]?(\d+)", situation.env.get(_ACL_DUMP_DATA, ""))
     if level and int(level[1]):
         yield Problem(
@@ -64,7 +69,7 @@ def _of_scene(request: DumpRequest, situation: Situation) -> Iterator[Problem]:
         yield Problem(
             "AD203",
             "error",
-            "scene='watch' needs a graph: the watcher looks at operators of models, eager kernels belong to none",
+            "scene='watch' needs a graph: CANN watches operators of models, and eager kernels belong to no model",
             "compile the model and capture it with framework='torchair'",
             "scene",
         )
@@ -77,8 +82,8 @@ def _of_scene(request: DumpRequest, situation: Situation) -> Iterator[Problem]:
             "AD262",
             "silent",
             "torch_npu switched the exception dump lite_exception on when it initialised the NPU, and CANN keeps the "
-            "first one: this scene changes nothing",
-            "start the capture before anything uses the NPU; what fails now is dumped to "
+            "first exception dump: this scene changes nothing",
+            "start the capture before anything uses the NPU; operators that fail now are dumped to "
             "$ASCEND_WORK_PATH/extra-info, else to ./extra-info",
             "scene",
         )
@@ -88,7 +93,7 @@ def _of_scene(request: DumpRequest, situation: Situation) -> Iterator[Problem]:
             "warning",
             f"the scene is set through {INIT_CONFIG} when the NPU is initialised inside the block, and stays on until "
             "the process ends",
-            "torch_npu 2.13 reads that variable; with one that does not, lite_exception stays on",
+            "torch_npu 2.13 reads that variable; with a version that does not, lite_exception stays on",
             "scene",
         )
 
@@ -134,7 +139,7 @@ def _of_target(request: DumpRequest, target: Any) -> Iterator[Problem]:
         yield Problem(
             "AD266",
             "silent",
-            f"no parameter of the {type(target).__name__} is on an NPU, and only what runs there is dumped",
+            f"no parameter of the {type(target).__name__} is on an NPU, and only operators that run there are dumped",
             "move it with .npu() before the capture, or capture the host with framework='torch'",
             "target",
         )
@@ -146,7 +151,7 @@ def _of_eager(request: DumpRequest) -> Iterator[Problem]:
         yield Problem(
             "AD265",
             "silent",
-            "layers=, models= and blacklists choose among operators of models; every eager operator is dumped",
+            "layers=, models= and blacklists select among operators of models; every eager operator is dumped",
             "select when reading (dump.select(op=...)), or capture a compiled model with framework='torchair'",
             "layers",
         )
@@ -154,7 +159,7 @@ def _of_eager(request: DumpRequest) -> Iterator[Problem]:
         yield Problem(
             "AD268",
             "silent",
-            "level='op' leaves out the API calls of aclnn and their kernels, which is all that eager operators are",
+            "level='op' leaves out the API calls of aclnn and their kernels, so no eager operator is dumped",
             "leave level= out, or use 'kernel'",
             "level",
         )
@@ -164,7 +169,7 @@ def _of_eager(request: DumpRequest) -> Iterator[Problem]:
             "AD267",
             "warning",
             "this torch_npu has only the dump interface that drops acl's return codes: a refusal would not be seen",
-            "look at the log of CANN in ~/ascend/log when nothing is written",
+            "look at the log of CANN in ~/ascend/log if nothing is written",
             "torch_npu",
         )
 
@@ -175,6 +180,6 @@ def _of_configuration(request: DumpRequest, run: RunDirectory, situation: Situat
         problems = problems_of_config(build(request, planned), planned, situation)
     except AscendDumpError as error:
         return [Problem(error.code, "error", error.message, error.hint)]
-    # The warning that the switch dumps models too matters only if there are models.
+    # The warning that dump_op_switch dumps models too is dropped if the process has no models.
     models = "torchair" in sys.modules
     return [problem for problem in problems if models or (problem.where, problem.severity) != (_SWITCH, "warning")]

@@ -1,9 +1,8 @@
-"""The two dump interfaces of torch_npu.
+"""Use the two dump interfaces of torch_npu, which both have `init_dump`, `set_dump` and `finalize_dump`.
 
-`init_dump`, `set_dump` and `finalize_dump` in `torch_npu.npu.utils` initialise the NPU and raise the errors of acl.
-Those in `torch_npu.npu` come from `npu_config` and set options that take effect when the NPU is initialised; return
-codes of acl are dropped. Sources: torch_npu 2.13, `npu/__init__.py`, `npu/utils.py`, `npu/npu_config.py`,
-OptionRegister.cpp, EnvVariables.cpp.
+The functions in `torch_npu.npu.utils` initialise the NPU and raise the errors of acl. The functions in `torch_npu.npu`
+come from `npu_config`; they set options that take effect when the NPU is initialised, and drop the return codes of acl.
+Sources: torch_npu 2.13, `npu/__init__.py`, `npu/utils.py`, `npu/npu_config.py`, OptionRegister.cpp, EnvVariables.cpp.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class DumpInterface:
     def __init__(self) -> None:
         self._npu: Any = importlib.import_module("torch_npu").npu
         utils = getattr(self._npu, "utils", None)
-        #: Whether errors of acl are raised.
+        #: True if errors of acl are raised.
         self.checked = all(hasattr(utils, name) for name in _NAMES)
         self._utils: Any = utils if self.checked else self._npu
         self._waits = False
@@ -41,7 +40,7 @@ class DumpInterface:
 
     @property
     def capturing(self) -> bool:
-        """True if a graph (NPUGraph) is being captured in the current stream: waiting for the device would break it.
+        """True if a graph (NPUGraph) is being captured in the current stream; waiting for the device would break it.
 
         (assumption torch_npu.capturing)
         """
@@ -50,7 +49,7 @@ class DumpInterface:
 
     @property
     def supports_inf_nan(self) -> Optional[bool]:
-        """True in INF_NAN mode, False in saturation mode, None where torch_npu does not tell.
+        """True in INF_NAN mode, False in saturation mode, None if torch_npu does not say.
 
         (assumption torch_npu.overflow_mode)
         """
@@ -60,8 +59,8 @@ class DumpInterface:
     def begin(self, config: str) -> None:
         """Start dumping, with the settings in the file `config`.
 
-        If the NPU is not initialised yet, the dump starts when it is, so that the program still chooses the device.
-        Raises the typed error of `acl_interface.refusal`.
+        If the NPU is not initialised yet, the dump starts when the NPU is initialised, so that the program can still
+        choose the device. Raises the typed errors of `acl_interface.refusal`.
 
         (assumption acl.begin_again)
         (assumption torch_npu.waiting_interface)
@@ -83,7 +82,7 @@ class DumpInterface:
             raise
 
     def end(self) -> None:
-        """Stop dumping. Raises as `begin`, also if a delayed dump could not start.
+        """Stop dumping. Raises the errors of `begin`, also if a delayed dump could not start.
 
         (assumption torch_npu.set_between_kernels)
         """
@@ -97,7 +96,7 @@ class DumpInterface:
                 self._utils.finalize_dump()
 
     def synchronize(self) -> None:
-        """Wait until the kernels of the step have run, because they are launched asynchronously.
+        """Wait until all kernels launched so far have run, because they are launched asynchronously.
 
         Raises AdapterError if a kernel failed.
 
@@ -110,13 +109,13 @@ class DumpInterface:
         except RuntimeError as error:
             first = (str(error).splitlines() or [""])[0]
             raise AdapterError(
-                f"the device reports an error of what the program launched: {first}",
-                hint="the program meets it where it waits for the device itself; run it without a capture to see where",
+                f"a kernel that the program launched failed on the device: {first}",
+                hint="run the program without a capture: it gets the same error where it waits for the device",
             ) from error
 
 
 def overflow_once() -> None:
-    """Let a kernel of one element overflow, and wait for it."""
+    """Run a kernel on one element that overflows, and wait for it."""
     import torch
 
     with torch.no_grad():
@@ -125,7 +124,7 @@ def overflow_once() -> None:
 
 @contextmanager
 def _typed(call: str) -> Iterator[None]:
-    """Convert torch_npu's RuntimeError into the typed error for its code."""
+    """Convert errors of torch_npu inside the with block to the typed error for acl's return code."""
     try:
         yield
     except (RuntimeError, AssertionError) as error:

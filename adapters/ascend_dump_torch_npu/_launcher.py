@@ -17,6 +17,7 @@ __all__ = ["attach", "launch"]
 
 
 def launch(begin: Begin) -> Callable[[], str]:
+    """Follow the calls of modules to start the capture. Return a function that says why it never began."""
     keep_hooks_quiet()
     return _TorchNpuLaunch(begin).unused
 
@@ -27,7 +28,10 @@ def attach(begin: Begin) -> Callable[[], bool]:
 
 
 class _TorchNpuLaunch:
-    """Starts the capture at the first step; in these scenes earlier, because CANN reads their switches only once."""
+    """Starts the capture at the first step of the program.
+
+    In the scenes "exception" and "overflow" it starts at once, because CANN reads their switches only once.
+    """
 
     def __init__(self, begin: Begin) -> None:
         self._begin = begin

@@ -1,4 +1,4 @@
-"""A capture of eager kernels: counts steps, and switches the dump on in selected ones."""
+"""The session of a capture of eager kernels: counts steps, and switches the dump on in selected steps."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ __all__ = ["TorchNpuSession"]
 
 log = logging.getLogger("ascend_dump")
 
-#: The most steps that `keep=` may not have removed yet, because its thread runs from time to time only.
+#: Maximum number of steps that `keep=` may not have removed yet, because its thread runs only from time to time.
 _LATE = 10_000
-#: The directory of overflows outside of selected steps, which is removed.
+#: Name of the directory for overflows outside of selected steps. It is removed.
 _UNSELECTED = "unselected"
 
 
 class TorchNpuSession(Session):
-    """A capture. Outside selected steps only a hook on the target is installed, to count its calls.
+    """A running capture. Outside of selected steps only a hook on the target is installed, to count its calls.
 
-    root     has one directory for each dumped step, CANN's dump_path
-    failure  why the capture is incomplete
+    root     the directory of the capture; it contains one directory per dumped step, which is CANN's dump_path
+    failure  why the capture is incomplete, or None
     """
 
     step_directories = re.compile(r"(\d{1,18})", re.ASCII)
@@ -61,24 +61,24 @@ class TorchNpuSession(Session):
         self._thread = threading.get_ident()
         self._other_threads = 0
         self._calls = 0
-        #: How many steps were dumped.
+        #: Number of dumped steps.
         self.dumped = 0
-        # Of steps whose directories may exist at the end: the begun and the completed ones.
+        # The begun and the completed steps, as far as their directories may still exist at the end.
         most = None if request.keep is None else request.keep + _LATE
         self._begun: deque[int] = deque(maxlen=most)
         self._ended: deque[int] = deque(maxlen=most)
         self._on = False
         #: The open step, if it is dumped.
         self._open: Optional[int] = None
-        #: Whether the dump has to stay on until an operator has run, see `_watch_overflow`.
+        #: True if the dump has to stay on until an operator has run, see `_watch_overflow`.
         self._awaits_operator = False
         self._is_unsure = False
         self._superseded = False
-        #: Whether the recording ends with the open step.
+        #: True once `trigger` was called: nothing is dumped after the open step.
         self._ends = False
         self._watch: Optional[Watch] = None
         self._restore: Callable[[], None] = lambda: None
-        self._end_launched()
+        self._stop_launched()
         interface.claim(self, "torch_npu")
         try:
             self.root = run.path
@@ -94,7 +94,7 @@ class TorchNpuSession(Session):
             raise
         _sessions.add(self)
 
-    def _end_launched(self) -> None:
+    def _stop_launched(self) -> None:
         for session in list(_sessions):
             if session.launched and session.armed and not self.launched:
                 # The script's own capture is more specific than the settings of the launcher.
@@ -112,14 +112,14 @@ class TorchNpuSession(Session):
             self.guard(self.enter_step, self._calls)
 
     def skips_warmup(self) -> bool:
-        """Return True if this is a warm-up call of a server: it is no step, and ends the open step."""
+        """Return True if this is a warm-up call of an inference server, and end the open step. The call is no step."""
         if not self.request.options.get(SKIP_WARMUP) or not is_warmup():
             return False
         self.guard(self.enter_step, None)
         return True
 
     def step(self, number: Optional[int]) -> None:
-        """`enter_step` for steps that the program marks itself; a failure ends the dump only."""
+        """Call `enter_step` for a step that the program or launcher begins. A failure ends the dump only."""
         self.guard(self.enter_step, number)
 
     def enter_step(self, number: Optional[int]) -> None:
@@ -148,7 +148,7 @@ class TorchNpuSession(Session):
     def _refuse_in_graph(self, what: str) -> None:
         if self._interface.capturing:
             raise CaptureError(
-                f"{what} began while a graph (NPUGraph) was being captured, where the dump cannot be switched",
+                f"{what} began while a graph (NPUGraph) was being captured, when the dump cannot be switched on or off",
                 hint="capture graphs before the block, or outside selected steps",
                 code="AD269",
             )
@@ -187,7 +187,7 @@ class TorchNpuSession(Session):
                 shutil.rmtree(self.root / _UNSELECTED, ignore_errors=True)
 
     def guard(self, function: Callable[..., Any], *args: Any) -> None:
-        """Call a function of this capture; an exception in it ends the dump and is kept in `failure`, not raised."""
+        """Call a function of this capture. An exception is not raised; it ends the dump and is stored in `failure`."""
         try:
             function(*args)
         except Exception as error:
@@ -213,13 +213,15 @@ class TorchNpuSession(Session):
     # Overflow.
 
     def _watch_overflow(self) -> None:
-        """Switch the detection on. CANN reads that at the first operator of the process, and keeps it.
+        """Switch overflow detection on. (assumption torch_npu.overflow_switch)
 
-        So it is on from here until an operator has run, which the first step does. If the NPU is initialised, operators
-        may have run: in INF_NAN mode an overflow is made then, which is written if it is on. Not in saturation mode,
-        where it would set the status that scalers of the loss look at. Raises CaptureError AD257 if it is off.
+        CANN reads the switch at the first operator of the process and keeps it. So the dump stays on from here until an
+        operator has run, which happens in the first step.
 
-        (assumption torch_npu.overflow_switch)
+        If the NPU is initialised, operators may have run already, and detection may be off. In INF_NAN mode that is
+        tested: an operator that overflows is run, and its record is written only if detection is on. Raises
+        CaptureError AD257 if it is off. In saturation mode there is no test, because the overflow would set a status
+        that loss scalers read.
         """
         self._refuse_in_graph("the capture")
         path = self.root / _UNSELECTED
@@ -232,7 +234,7 @@ class TorchNpuSession(Session):
         try:
             overflow_once()
         finally:
-            # Its files are complete when the dump has ended.
+            # The files of the overflow are complete only when the dump has ended.
             self._on = False
             self._interface.end()
             is_detected = any(names for _, _, names in os.walk(path))
@@ -240,18 +242,21 @@ class TorchNpuSession(Session):
         if not is_detected:
             raise CaptureError(
                 "overflow detection is off in this process: CANN reads its switch at the first operator on an NPU, and "
-                "keeps it; an overflow was made to try it, and left no file",
+                "keeps it; a test operator overflowed, and was not recorded",
                 hint="start the capture before the first operator, or run the program with "
-                "`ascend-dump run --scene overflow`, which does so",
+                "`ascend-dump run --scene overflow`",
                 code="AD257",
             )
 
     # Exception scenes.
 
     def _set_scene(self) -> Callable[[], None]:
-        """Set the variable that torch_npu passes to aclInit. Returns the function that restores it."""
+        """Set the variable with the path of the file that torch_npu passes to aclInit.
+
+        Returns a function that restores the variable.
+        """
         if self._interface.initialised:
-            return lambda: None  # it would have no effect, as the check reports
+            return lambda: None  # the variable would have no effect, as the check reports
         before = own_initial_config()
         config = build_initial(self.request, self.root)
         if before is not None:
@@ -280,18 +285,18 @@ class TorchNpuSession(Session):
         ended = list(self._ended)
         self.guard(self._switch_off)
         self.armed = False
-        self._let_go()
+        self._release()
         if self._target is None and self.request.scene is None and self.failure is None:
             first = 0
-            if self.request.keep is not None:  # older steps were removed
+            if self.request.keep is not None:  # earlier steps were removed, so they do not count as empty
                 first = min((int(path.name) for path in self.root.iterdir() if path.name.isdecimal()), default=0)
             empty = [number for number in ended if number >= first and not self._wrote(number)]
             if any(self._wrote(number) for number in self._begun if number >= first and number not in empty):
                 tell_of_empty("step", len(empty), min(empty, default=None))
         if self._is_unsure and self.dumped and not any(map(self._wrote, self._begun)):
             log.warning(
-                "no overflow was recorded: none happened, or the detection was off, because an operator had run on the "
-                "NPU before this capture [AD257]"
+                "no overflow was recorded: either there was none, or detection was off, because an operator had run on "
+                "the NPU before this capture [AD257]"
             )
         self._look_for_torchair()
 
@@ -299,7 +304,7 @@ class TorchNpuSession(Session):
         return any(names for _, _, names in os.walk(self.root / str(step)))
 
     def _look_for_torchair(self) -> None:
-        """Report a graph with dump options that torchair built in the block: torchair ignores the refusal of acl."""
+        """Set `failure` if torchair built a graph with dump options in the block, since it ignores acl's refusal."""
         reason = torchair_dump()
         if reason is not None and self.request.scene != "exception" and self.failure is None:
             self.failure = CaptureError(
@@ -313,9 +318,9 @@ class TorchNpuSession(Session):
         """Drop this capture in a forked child, where the NPU cannot be used."""
         self.armed = self._on = False
         self._superseded = True
-        self._let_go()
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._stop_watching()
         restore, self._restore = self._restore, lambda: None
         restore()
@@ -329,7 +334,7 @@ class TorchNpuSession(Session):
         if self._superseded or self.request.scene == "exception" or (self.request.scene and self.dumped):
             return None
         if self.launched and self.request.scene and parent_process() is not None and not self._calls:
-            return None  # a worker that runs no model
+            return None  # a worker process that runs no model, which is normal
         reasons = []
         if self._other_threads:
             reasons.append(
@@ -349,7 +354,7 @@ class TorchNpuSession(Session):
 
 
 def _read(file: str) -> dict[str, Any]:
-    """Return the user's own file for aclInit: its other settings must stay."""
+    """Return the content of the user's own file for aclInit, because its other settings must be preserved."""
     config = read_config(file)
     if config.refusal is not None:
         raise CaptureError(

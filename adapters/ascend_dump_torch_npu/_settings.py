@@ -27,17 +27,19 @@ __all__ = [
 INIT_CONFIG = "TORCH_ACL_INIT_CONFIG_PATH"
 #: The option that leaves out warm-up calls.
 SKIP_WARMUP = "skip_warmup"
-#: Options that select operators of models.
+#: Options that select operators in models.
 _MODEL_OPTIONS = ("optype_blacklist", "opname_blacklist", "opname_range")
-#: The first version of CANN for which torch_npu requires a default device.
+#: The version of CANN from which on torch_npu requires a default device in the file for aclInit.
 _DEFAULT_DEVICE_SINCE = "8.3.RC1"
 
 
 def build(request: DumpRequest, path: Path) -> dict[str, Any]:
     """Return the dump JSON for one step. Raises ConfigError and NotSupported.
 
-    It has no steps, because CANN counts executions of models only; the capture switches the dump on and off instead.
-    Without a scene and the option `op_switch` it dumps no models, and has no selection in models either.
+    It contains no steps, because CANN counts executions of models only. The capture switches the dump on and off
+    instead. Without a scene and without the option `op_switch`, no models are dumped, so settings that select operators
+    in models are left out.
+
 
     (assumption cann.single_operators)
     """
@@ -51,12 +53,12 @@ def build(request: DumpRequest, path: Path) -> dict[str, Any]:
 
 
 def selects_in_models(request: DumpRequest) -> bool:
-    """Return True if the request selects operators of models; kernels launched by eager PyTorch belong to no model."""
+    """Return True if the request selects operators in models. Kernels that eager PyTorch launches are in no model."""
     return bool(request.layers or request.models or any(name in request.options for name in _MODEL_OPTIONS))
 
 
 def build_initial(request: DumpRequest, path: Path) -> dict[str, Any]:
-    """Return the content of the file for aclInit with a scene, and the default device that torch_npu requires there."""
+    """Return the content of a file for aclInit: the scene, and the default device that torch_npu requires."""
     config = build(request, path)
     torch_npu: Any = sys.modules["torch_npu"]
     at_least = getattr(getattr(torch_npu.npu, "utils", None), "_is_gte_cann_version", None)
@@ -68,8 +70,9 @@ def build_initial(request: DumpRequest, path: Path) -> dict[str, Any]:
 def look_around() -> Situation:
     """Return the situation of this process.
 
-    torch_npu passes `lite_exception` to aclInit, and CANN keeps the first exception dump. Overflow detection needs an
-    option of atc only for models that atc converts, and this process converts none.
+    Exception dumps are on if the NPU is initialised, because torch_npu passes `lite_exception` to aclInit, and CANN
+    keeps the first exception dump. Overflow detection (status_check) needs an option of atc only for models that atc
+    converts, and this process converts none.
 
     (assumption torch_npu.initial_config)
     """
@@ -92,5 +95,5 @@ def torchair_dump() -> Optional[str]:
 
 
 def own_initial_config() -> Optional[str]:
-    """Return the file for aclInit that the user chose; None if there is none."""
+    """Return the path of the file for aclInit that the user has set; None if there is none."""
     return os.environ.get(INIT_CONFIG)

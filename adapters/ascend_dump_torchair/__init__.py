@@ -1,13 +1,15 @@
-"""Dumps of graphs that torchair compiles, by CANN's own dump service.
+"""The adapter for graphs that torchair compiles. They are dumped by CANN's own dump service.
 
-torchair reads its options when the process builds its first graph and keeps them from then on, so a capture has to
-begin before that. GE counts the steps: one per execution of a graph, from 0.
+torchair reads its options when the process builds its first graph, and keeps them from then on. So a capture has to
+begin before the first graph is built. GE counts the steps: each execution of a graph is one step, counted from 0.
+
+The target may be
 
     with capture(model, framework="torchair", steps="0|1"):      a module: it is compiled in place for the block,
-        model(x)                                                 and is eager again after it
+        model(x)                                                 and is eager again after the block
 
-    config = torchair.CompilerConfig()                           a config: it is filled for the block, and the program
-    with capture(config, steps="0|1"):                           builds its backend from it
+    config = torchair.CompilerConfig()                           a config: its dump options are set for the block, and
+    with capture(config, steps="0|1"):                           the program builds its backend from it
         backend = torchair.get_npu_backend(compiler_config=config)
         torch.compile(model, backend=backend)(x)
 
@@ -32,9 +34,9 @@ __all__ = ["TorchairAdapter", "check_options", "configure"]
 class TorchairAdapter(Adapter):
     name = "torchair"
     framework = "torchair"
-    # Below the host adapters: a module is compiled only if framework="torchair" is given.
+    # Lower than the priority of host adapters, so that a module is compiled only if framework="torchair" is given.
     priority = -1
-    # Not torchair itself, because import hooks do not see the proxy that torch_npu puts into sys.modules.
+    # A submodule, because torch_npu puts a proxy for torchair into sys.modules, which import hooks do not notice.
     process_hooks = ("torchair.npu_fx_compiler",)
     only_from_the_start = "torchair reads its dump options when the process builds its first graph"
     repeats = Repeats.NEVER
@@ -76,11 +78,12 @@ class TorchairAdapter(Adapter):
 
 
 def configure(config: Any, request: DumpRequest) -> list[Problem]:
-    """Fill a torchair.CompilerConfig with the dump settings of a request, permanently.
+    """Set the dump options of a torchair.CompilerConfig permanently, as a request says.
 
-    The dump goes to `request.path`, created if missing. Call it before the first graph of the process is built. Returns
-    the settings that torchair or GE will ignore, as a list of `Problem`. Raises ConfigError for settings that they
-    refuse, NotSupported for those that torchair does not have, WriteError if the path cannot be written.
+    The dump is written to `request.path`, which is created if missing. Call this function before the first graph of the
+    process is built. Returns the settings that torchair or GE will ignore, as a list of `Problem`. Raises ConfigError
+    for settings that they refuse, NotSupported for settings that torchair does not have, WriteError if the path cannot
+    be written.
     """
     from ascend_dump_torchair._configure import configure
 
@@ -90,7 +93,7 @@ def configure(config: Any, request: DumpRequest) -> list[Problem]:
 def check_options(options: Any, *, mode: str = "max-autotune") -> list[Problem]:
     """Find options of `config.dump_config` that torchair or GE would refuse, or accept and ignore.
 
-    options: a mapping of option names to values as they would be assigned. mode: that of the CompilerConfig.
+    options: a mapping of option names to values, as they would be assigned. mode: the mode of the CompilerConfig.
     """
     from ascend_dump.native.torchair.config.check import check_options
 

@@ -1,4 +1,4 @@
-"""Report settings that torchair refuses, accepts and ignores, or gets too late."""
+"""Find settings that torchair refuses, that it accepts and ignores, or that come too late."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from ascend_dump_torchair._target import find_compiled, find_scopes, is_compilab
 
 __all__ = ["check"]
 
-_CACHE = "a model of cache_compile keeps the dump options it was first compiled with, the path among them"
+_CACHE = "a model of cache_compile keeps the dump options with which it was first compiled, including the path"
 
 
 def check(request: DumpRequest, target: Any, run: RunDirectory, plan: SettingsPlan) -> list[Problem]:
-    """Return all problems of a request, errors first. plan: of this request and run."""
+    """Return all problems of a request, errors first. plan: the plan of this request and run."""
     config = request.options.get("compiler_config")
     problems = list(_of_torchair(target, config))
     if problems:
@@ -77,14 +77,14 @@ def _of_torchair(target: Any, config: Any) -> Iterator[Problem]:
         yield Problem("AD248", "error", message, "give a torchair.CompilerConfig()", location)
     elif is_foreign(config):
         message = (
-            f"this CompilerConfig is the one of {type(config).__module__}, a second copy of torchair in this process: "
-            "the backend does not know it"
+            f"this CompilerConfig belongs to {type(config).__module__}, a second copy of torchair in this process, and "
+            "the backend ignores it"
         )
         yield Problem("AD248", "error", message, "`import torchair` and use torchair.CompilerConfig", location)
 
 
 def _of_target(target: Any, config: Any) -> Iterator[Problem]:
-    """Yield the problems of the target. config: the one in the options of the request."""
+    """Yield the problems of the target. config: the CompilerConfig in the options of the request, or None."""
     if is_config(target) and config is not None and config is not target:
         message = "options['compiler_config'] changes nothing: the config that is captured is the target"
         yield Problem("AD255", "silent", message, "leave it out", "options")
@@ -92,7 +92,7 @@ def _of_target(target: Any, config: Any) -> Iterator[Problem]:
         return
     compiled = find_compiled(target)
     if compiled is not None:
-        message = f"{compiled} is compiled already, and its backend has the options it was made with"
+        message = f"{compiled} is compiled already, and its backend keeps the options with which it was built"
         hint = "capture the eager module, or the CompilerConfig of its backend before the first call"
         yield Problem("AD253", "error", message, hint, "target")
     elif not is_compilable(target):
@@ -102,7 +102,7 @@ def _of_target(target: Any, config: Any) -> Iterator[Problem]:
 
 
 def _of_engine(road: str, *, reset: bool) -> Iterator[Problem]:
-    """Yield the problems of GE: it reads options once. reset: True if it is closed first."""
+    """Yield the problems of GE, which reads options only once. reset: True if the capture closes GE first."""
     if road in ("options", "json") and _engine.recorded() is not None:
         if not reset:
             message = "GE is initialised already, by a graph that was built before: its options count for the process"
@@ -118,8 +118,8 @@ def _of_engine(road: str, *, reset: bool) -> Iterator[Problem]:
     anew = _engine.was_closed() or _engine.recorded() is not None
     if road in ("options", "json") and anew and "torch_npu" in sys.modules:
         message = (
-            "GE has been initialised in this process before. Beside torch_npu, closing it ends torchair's session and "
-            "not GE itself; whether a device takes the new options has not been tried"
+            "GE has been initialised in this process before. With torch_npu, closing it ends torchair's session but "
+            "not GE itself; it was never tested whether a device then uses the new options"
         )
         yield Problem(
             "AD240", "warning", message, "use a process for each capture where the dump stays empty", "target"
@@ -128,8 +128,8 @@ def _of_engine(road: str, *, reset: bool) -> Iterator[Problem]:
     grouped = distributed is not None and distributed.is_available() and distributed.is_initialized()
     if current_rank().world > 1 and not grouped:
         message = (
-            "this is one of several ranks, but the process group is not initialised: torchair names the directory "
-            "of the rank when the first graph is built, worldsize1_global_rank0 until then"
+            "this is one of several ranks, but the process group is not initialised: torchair determines the rank's "
+            "directory when the first graph is built, and uses worldsize1_global_rank0 without a process group"
         )
         hint = "call torch.distributed.init_process_group before the capture"
         yield Problem("AD241", "warning", message, hint, "ranks")
@@ -147,13 +147,16 @@ def _of_config(options: Mapping[str, Any], detours: list[str], road: str) -> Ite
         yield Problem("AD242", "warning", message, "leave it off", "target")
     for option in detours:
         if road != "eager" or option == "debug.fx_summary.type":
-            message = f"config.{option} is on, with which torchair runs every graph eagerly: none reaches the device"
+            message = f"config.{option} is on, so torchair runs every graph eagerly, and none reaches the device"
             yield Problem("AD371", "silent", message, "switch it off while dumping", "target")
 
 
 def _of_settings(settings: TorchairSettings, options: Mapping[str, Any], run: RunDirectory) -> Iterator[Problem]:
-    """Yield the problems of CANN, or of an aclgraph mode of torchair, with the settings. options: of the config."""
-    # Overflow detection is an option of atc, and nothing is converted in this process.
+    """Yield the problems that CANN, or an aclgraph mode of torchair, has with the settings.
+
+    options: the options of the config
+    """
+    # No problem with status_check: that is an option of atc for offline models, and this process converts no model.
     situation = Situation.here()._replace(
         exception_on="torch_npu" in sys.modules or None, status_check=True, planned=os.fspath(run.path)
     )
@@ -170,7 +173,7 @@ def _of_settings(settings: TorchairSettings, options: Mapping[str, Any], run: Ru
     elif settings.road == "aclgraph":
         stage = {**options, **settings.options}.get("dump_config.data_dump_stage")
         if options.get("experimental_config.aclgraph._super_kernel_optimize") == "1" and stage != "original":
-            message = "torchair switches the dump of optimized graphs off where super_kernel_optimize is on"
+            message = "torchair switches the dump of optimized graphs off if super_kernel_optimize is on"
             yield Problem("AD249", "silent", message, "switch it off, or use data_dump_stage='original'", "target")
 
 
@@ -189,7 +192,7 @@ def _of_model(target: Any, road: str) -> Iterator[Problem]:
             yield Problem("AD250", "silent", message, "use layers= with the names of the operators", "target")
         else:
             message = (
-                f"{method} uses scope.data_dump(), and torchair lists the types of its operators where names are "
-                "compared: of each type the first operator of the whole graph is dumped, the others are not"
+                f"{method} uses scope.data_dump(), and torchair lists the types of its operators where GE expects "
+                "names: of each type only the first operator of the whole graph is dumped"
             )
             yield Problem("AD250", "silent", message, "use layers= with the names of the operators", "target")

@@ -1,4 +1,4 @@
-"""Read, set and restore options of a torchair.CompilerConfig, by the attributes that it has, not by its version."""
+"""Read, set and restore options of a torchair.CompilerConfig. Existing attributes decide, not torchair's version."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 _ABSENT = object()
-#: The options of a config that matter to a dump.
+#: The options of a config that affect a dump.
 _OPTIONS = (
     "mode",
     *(
@@ -50,43 +50,43 @@ _OPTIONS = (
 
 
 def torchair() -> Any:
-    """Return the module torchair, imported if necessary. Raises any error of that import."""
+    """Return the module torchair, and import it if necessary. Raises any error of the import."""
     import importlib
 
     return importlib.import_module("torchair")
 
 
 def is_config(target: Any) -> bool:
-    """Return True if this is a CompilerConfig, of torchair or of a copy imported under a longer path."""
+    """Return True for a CompilerConfig of torchair, or of a copy of torchair that has another import path."""
     kind = type(target)
     return kind.__name__ == "CompilerConfig" and hasattr(target, "dump_config") and hasattr(target, "mode")
 
 
 def is_foreign(target: Any) -> bool:
-    """Return True if the class of a config is not `torchair.CompilerConfig`."""
+    """Return True for a config of a copy of torchair: its class is not `torchair.CompilerConfig`."""
     loaded = sys.modules.get("torchair")
     # A proxy of torch_npu raises AttributeError until it is initialised.
     return type(target) is not getattr(loaded, "CompilerConfig", None)
 
 
 def config_of(target: Any, from_request: Any) -> Any:
-    """Return the config to fill: the target, the one in the options of the request, or a new one."""
+    """Return the config to set: the target, or the config in the request's options, or a new config."""
     if is_config(target):
         return target
     return torchair().CompilerConfig() if from_request is None else from_request
 
 
 def read_options(config: Any) -> dict[str, Any]:
-    """Return the options that matter to a dump and that this torchair has, each as text or None."""
-    values = {option: _find(config, option) for option in _OPTIONS}
-    options = {option: _read(value) for option, value in values.items() if value is not _ABSENT}
+    """Return the options that affect a dump and that this torchair has. Values are text or None."""
+    values = {option: _option_of(config, option) for option in _OPTIONS}
+    options = {option: _plain_value(value) for option, value in values.items() if value is not _ABSENT}
     # The oldest versions of torchair have only this mode.
     options["mode"] = str(options.get("mode") or "max-autotune")
     return options
 
 
 def find_detours(options: Mapping[str, Any]) -> list[str]:
-    """Return the options that make every graph run eagerly, so that GE gets none and dumps nothing."""
+    """Return the options because of which every graph runs eagerly, so that GE gets no graph and dumps nothing."""
     of_ge = options["mode"] == "max-autotune"
     summary = options.get("debug.fx_summary.type") is not None and options.get("debug.fx_summary.skip_compile") == "1"
     detours = {
@@ -97,11 +97,11 @@ def find_detours(options: Mapping[str, Any]) -> list[str]:
     return [option for option, on in detours.items() if on]
 
 
-def _read(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     return getattr(value, "value", value)
 
 
-def _find(config: Any, option: str) -> Any:
+def _option_of(config: Any, option: str) -> Any:
     value = config
     for name in option.split("."):
         value = getattr(value, name, _ABSENT)
@@ -109,20 +109,20 @@ def _find(config: Any, option: str) -> Any:
 
 
 class Filled:
-    """Sets options on a config; `restore` resets them to their earlier values."""
+    """A config with options that `set` has changed. `restore` resets them to their earlier values."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
-        #: The options that were set here, and their values.
+        #: The options that were set, with the values that were given.
         self.options: dict[str, Any] = {}
-        #: The values as text; paths with links resolved.
+        #: The same options with the values that the config then returned: text, and paths with resolved links.
         self._set_to: dict[str, Any] = {}
         self._undo: list[Callable[[], None]] = []
 
     def set(self, options: Mapping[str, Any]) -> None:
-        """Set options, such as {"dump_config.dump_step": "0|1"}; if one fails, none is set.
+        """Set options, such as {"dump_config.dump_step": "0|1"}. If an option fails, none is set.
 
-        Raises ConfigError for a value that torchair refuses, NotSupported for an option that it does not have.
+        Raises ConfigError for a value that torchair refuses, NotSupported for an option that torchair does not have.
         """
         try:
             for option, value in options.items():
@@ -133,33 +133,34 @@ class Filled:
 
     def _set(self, option: str, value: Any) -> None:
         path, _, name = option.rpartition(".")
-        section = _find(self.config, path) if path else self.config
+        section = _option_of(self.config, path) if path else self.config
         if section is _ABSENT or getattr(section, name, _ABSENT) is _ABSENT:
             raise NotSupported(
-                f"this torchair has no option config.{option}", hint="it came with a later torch_npu; see its release"
+                f"this torchair has no option config.{option}",
+                hint="install a later version of torch_npu, which has it",
             )
-        self._undo.append(_remember(section, name))
+        self._undo.append(_restorer_of(section, name))
         self.options[option] = value
         try:
             setattr(section, name, value)
         except (ValueError, TypeError, FileNotFoundError) as error:
             raise _refusal(option, value, error) from error
-        self._set_to[option] = _read(_find(self.config, option))
+        self._set_to[option] = _plain_value(_option_of(self.config, option))
 
     def replaced(self) -> dict[str, Any]:
         """Return the options that were changed since `set`, with their current values."""
-        now = {option: _read(_find(self.config, option)) for option in self._set_to}
+        now = {option: _plain_value(_option_of(self.config, option)) for option in self._set_to}
         return {option: value for option, value in now.items() if value != self._set_to[option]}
 
     def restore(self) -> None:
-        """Reset every option; a second call does nothing."""
+        """Reset every option to its earlier value. A second call does nothing."""
         self.options, self._set_to = {}, {}
         while self._undo:
             self._undo.pop()()
 
 
 def _refusal(option: str, value: object, error: Exception) -> ConfigError:
-    """Return the error for a refused option, with the first line of torchair's message: the rest is a traceback."""
+    """Return the error for a refused option. It contains the first line of torchair's message, without traceback."""
     reason = (str(error).splitlines() or [type(error).__name__])[0]
     return ConfigError(
         f"torchair refuses config.{option} = {value!r}: {reason}",
@@ -168,8 +169,8 @@ def _refusal(option: str, value: object, error: Exception) -> ConfigError:
     )
 
 
-def _remember(section: Any, name: str) -> Callable[[], None]:
-    # The raw value is restored: reading an option returns text, and some options refuse their own default.
+def _restorer_of(section: Any, name: str) -> Callable[[], None]:
+    # The raw value is saved, because reading an option returns text, and some options refuse their own default.
     attribute = vars(section).get(name, vars(section).get(f"_{name}", _ABSENT))
     if hasattr(attribute, "_value"):
         before = attribute._value
@@ -179,7 +180,10 @@ def _remember(section: Any, name: str) -> Callable[[], None]:
 
 
 def engine_modules() -> tuple[Optional[Any], Optional[Any], Optional[Any]]:
-    """Return the modules of torchair with global state of the process; None for each that is not loaded."""
+    """Return the modules of torchair that contain global state: backend, converter and native module.
+
+    A module that is not loaded is None.
+    """
     names = ("torchair.core._backend", "torchair._ge_concrete_graph.fx2ge_converter", "torchair.core._torchair")
     backend, converter, native = (sys.modules.get(name) for name in names)
     return backend, converter, native

@@ -17,7 +17,7 @@ __all__ = ["configure"]
 
 
 def configure(config: Any, request: DumpRequest) -> list[Problem]:
-    """See `ascend_dump_torchair.configure`."""
+    """Set the dump options of a config permanently, as described in `ascend_dump_torchair.configure`."""
     if not is_config(config):
         raise ConfigError(
             f"a {type(config).__name__} is no torchair.CompilerConfig", hint="give torchair.CompilerConfig()"

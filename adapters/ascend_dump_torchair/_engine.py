@@ -1,7 +1,8 @@
-"""GE in this process: the first graph initialises it, and its options apply to all later graphs.
+"""The state of GE in this process, and closing GE.
 
-To reset it, a function of torchair is called and two of its globals are cleared: nothing else resets them. The
-function ends GE's session with its models, and the settings made through acl; a new session reads new options.
+The first graph initialises GE, and its options apply to all later graphs. To close GE, a function of torchair is
+called, which ends GE's session, its models, and the settings made through acl. Then two globals of torchair are
+cleared, because torchair does not clear them itself. A new session reads new options.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ from ascend_dump_torchair._config import engine_modules
 __all__ = ["can_close", "close", "forget_graphs", "generates_json", "recorded", "was_closed"]
 
 _RECORDED, _GENERATED = "_GLOBAL_COMPILE_OPTION", "g_cached_dump_root"
-#: The instances of torchair's backend module whose GE was closed here.
+#: The backend modules of torchair whose GE was closed by this module.
 _closed: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def recorded() -> Optional[Mapping[str, str]]:
-    """Return the options that GE was initialised with; None if it was not."""
+    """Return the options with which GE was initialised; None if it is not initialised."""
     backend, _, _ = engine_modules()
     return getattr(backend, _RECORDED, None)
 
 
 def can_close() -> bool:
+    """Return True if this torchair has the function and the global that closing GE needs."""
     backend, _, _ = engine_modules()
     return callable(getattr(backend, "finalize_graph_engine", None)) and hasattr(backend, _RECORDED)
 
@@ -39,15 +41,13 @@ def was_closed() -> bool:
 def close() -> None:
     """Close GE, end its dump and drop all compiled graphs, so that the next graph sets new options.
 
-    Raises the errors of torchair; its options are cleared in that case too.
-
-    (assumption torchair.closed_engine)
+    Raises the errors of torchair. Its options are cleared even then. (assumption torchair.closed_engine)
     """
     backend, converter, _ = engine_modules()
     if backend is None or not can_close():
         return
     _closed.add(backend)
-    # Older versions do not do this themselves; compiled graphs would run in a closed session.
+    # Older versions of torchair do not drop compiled graphs, which would then run in a closed session.
     forget_graphs()
     try:
         backend.finalize_graph_engine()

@@ -19,7 +19,7 @@ _CONFIG = "compiler_config"
 
 
 class _Maker(NamedTuple):
-    """A function of torchair that takes a config. positional: names of its positional arguments."""
+    """A function of torchair that has a parameter for a config. positional: names of its positional parameters."""
 
     name: str
     modules: tuple[str, ...]
@@ -47,8 +47,8 @@ _UNCAPTURED = (
         "cache_compile",
         ("torchair.inference",),
         "AD247",
-        "a model of torchair.inference.cache_compile is not captured: it keeps the dump options it was first compiled "
-        "with; compile it with torch.compile and get_npu_backend for the capture",
+        "a model of torchair.inference.cache_compile is not captured: it keeps the dump options with which it was "
+        "first compiled; compile it with torch.compile and get_npu_backend for the capture",
     ),
     _Uncaptured(
         "dynamo_export",
@@ -58,10 +58,10 @@ _UNCAPTURED = (
         "that runs the file, with framework='acl'",
     ),
 )
-#: The function with which torchair sets `torch.compile(options=…)` on the config of a backend when it compiles a graph.
+#: The function by which torchair sets the options of `torch.compile(options=…)` on the config of a backend.
 _APPLY = "_process_kwargs_options"
 _COMPILER = "torchair.npu_fx_compiler"
-#: Options of torch.compile about the dump, each with the option of a CompilerConfig that it sets.
+#: The options of torch.compile that concern the dump, and the option of a CompilerConfig that each of them sets.
 _OF_DUMP: Mapping[str, str] = {
     "dump_tensor_data": "dump_config.enable_dump",
     "data_dump_dir": "dump_config.dump_path",
@@ -70,11 +70,13 @@ _OF_DUMP: Mapping[str, str] = {
 
 
 class Hook:
-    """Calls `fill(config)` with each config of a new backend or compiler, until `remove`.
+    """Calls `fill(config)` with the config of each new backend or compiler, until `remove`.
 
-    If the program passes no config, a new one is used. Models compiled in other ways are not captured, and this is
-    logged: a model of `cache_compile` keeps the options of its first compilation, even in later processes; one of
-    `dynamo_export` is not run. `uncaptured` has the reason, once per function.
+    If the program passes no config, a new config is used. Models that are compiled in other ways are not captured, and
+    a warning is logged. A model of `cache_compile` keeps the options of its first compilation, even in later processes.
+    A model of `dynamo_export` is not run.
+
+    uncaptured: the reasons why models were not captured, one per function
     """
 
     def __init__(self, fill: Callable[[Any], object]) -> None:
@@ -91,14 +93,14 @@ class Hook:
         self, maker: _Maker, fill: Callable[[Any], object], original: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
         if len(args) > len(maker.positional):
-            return original(*args, **kwargs)  # which raises
+            return original(*args, **kwargs)  # raises TypeError: too many positional arguments
         arguments = {**dict(zip(maker.positional, args)), **kwargs}
         if arguments.get(_CONFIG) is None:
             arguments[_CONFIG] = torchair().CompilerConfig()
         try:
             fill(arguments[_CONFIG])
         except AscendDumpError as error:
-            # The program goes on without a dump.
+            # The program continues without a dump of this backend.
             log.warning("a config passed to torchair.%s is not captured: %s", maker.name, error)
         return original(**arguments)
 
@@ -122,21 +124,21 @@ class Hook:
         self._undo.append(lambda: self._put_back(module, name, replacement, original))
 
     def _put_back(self, module: Any, name: str, ours: object, original: object) -> None:
-        # If it was replaced again since, that replacement stays.
+        # Not if something else has replaced the function in the meantime.
         if getattr(module, name, None) is ours:
             setattr(module, name, original)
 
     def remove(self) -> None:
-        """Restore the functions; a second call does nothing."""
+        """Restore the functions of torchair. A second call does nothing."""
         while self._undo:
             self._undo.pop()()
 
 
 class OptionsOfCompile:
-    """Ignores options in `torch.compile(options=…)` that the capture has set on a config, until `remove`.
+    """Makes torchair ignore options of `torch.compile(options=…)` that the capture has set, until `remove`.
 
-    options_of(config)   returns the options that the capture has set there
-    report(name, value)  called for an option that is ignored
+    options_of(config)   returns the options that the capture has set on this config
+    report(name, value)  is called for an ignored option that has another value than the capture's
     """
 
     def __init__(self, options_of: Callable[[Any], Mapping[str, Any]], report: Callable[[str, Any], object]) -> None:
@@ -165,6 +167,6 @@ class OptionsOfCompile:
         self._undo = put_back
 
     def remove(self) -> None:
-        """Restore torchair's function; a second call does nothing."""
+        """Restore torchair's function. A second call does nothing."""
         self._undo()
         self._undo = lambda: None

@@ -1,7 +1,7 @@
-"""Record a whole torchair program: the first config for a backend or compiler becomes the target.
+"""Record a whole torchair program: the first config that it passes to a backend or compiler becomes the target.
 
-Later configs are filled too. Settings that the program makes on a config after that call take precedence, because
-torchair reads a config when the first graph is built.
+The dump options are set on later configs too. If the program changes them on a config afterwards, its values win,
+because torchair reads a config only when the first graph is built.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ __all__ = ["launch"]
 
 
 def launch(begin: Begin) -> Callable[[], str]:
+    """Start the capture at the first config. Return a function that says why it never began."""
     return _TorchairLaunch(begin).unused
 
 
 class _TorchairLaunch:
+    """Calls `begin` with the first config, and sets the dump options on later configs."""
+
     def __init__(self, begin: Begin) -> None:
         self._begin = begin
         self._begun = False
@@ -32,7 +35,7 @@ class _TorchairLaunch:
         return "; ".join(self._hook.uncaptured) or "it made no backend with get_npu_backend"
 
     def _fill(self, config: Any) -> None:
-        # GE and its dump belong to the process that was forked.
+        # In a forked child GE and its dump belong to the parent process.
         if os.getpid() != self._pid:
             return
         if self._session is not None:

@@ -1,4 +1,4 @@
-"""A capture through torchair: sets options on configs, and closes GE at the end if it was initialised with them."""
+"""The session of a capture through torchair: sets options on configs, and closes GE at the end if GE has used them."""
 
 from __future__ import annotations
 
@@ -28,22 +28,23 @@ __all__ = ["TorchairSession", "fill"]
 
 log = logging.getLogger("ascend_dump")
 
-_TWICE = "Unsupport twice"
-#: In bytes. CANN refuses files above 10 MiB; larger ones are read here so that the problem can be reported.
+_TWICE_MESSAGE = "Unsupport twice"
+#: Maximum size in bytes of a generated dump JSON that is read. CANN refuses files above 10 MiB; larger files are read
+#: here so that this problem can be reported.
 _LARGEST_GENERATED = 1 << 28
 
 
 class TorchairSession(Session):
     """An active capture.
 
-    root      the new, empty directory of the capture; torchair and GE create directories below it
-    failure   why graphs could not be compiled; None if they could
+    root      the directory of the capture; torchair and GE create directories in it
+    failure   why graphs could not be compiled or dumped, None if everything worked
 
-    Creating it raises ConfigError and NotSupported for settings that torchair refuses or does not have, WriteError if
-    the path cannot be written.
+    The constructor raises ConfigError for settings that torchair refuses, NotSupported for settings that torchair does
+    not have, WriteError if the path cannot be written.
     """
 
-    #: The directories of steps of GE, and of graphs that run eagerly.
+    #: The step directories that GE writes, and those of graphs that run eagerly.
     step_directories = re.compile(
         rf"{STEP_DIRECTORY.pattern}|worldsize\d+_global_rank\d+/graph_\d+/(\d{{1,18}})", re.ASCII
     )
@@ -53,7 +54,7 @@ class TorchairSession(Session):
         self._request = request
         self._plan = plan
         self._stopped = False
-        # A program may capture for itself under the launcher.
+        # Not under the launcher, because the program may start a capture of its own, which has priority.
         self._claims = not run.launched
         self._pid = os.getpid()
         self._errors: list[str] = []
@@ -70,7 +71,7 @@ class TorchairSession(Session):
         self._replaced: dict[str, Any] = {}
         self._detours: list[str] = []
         self._layers: list[str] = []
-        # For a module, the check has found the scopes in its code already.
+        # If the target is a module, the check has already reported the scopes in its code.
         self._scopes_reported = bool(target is not None and not is_config(target) and list(find_scopes(target)))
         self._roads: set[str] = set()
         self._undo: list[Callable[[], None]] = []
@@ -89,7 +90,7 @@ class TorchairSession(Session):
             raise
 
     def add(self, config: Any) -> None:
-        """Set the dump options on another config, until `stop`. Raises the same errors as creating the session."""
+        """Set the dump options on another config, until `stop`. Raises the errors of the constructor."""
         settings, filled = fill(self._plan, config)
         try:
             self._claim(settings.road)
@@ -101,13 +102,13 @@ class TorchairSession(Session):
         self._roads.add(settings.road)
 
     def _options_of(self, config: Any) -> dict[str, Any]:
-        """Return the options that this capture has set on a config, and their values; none once it has stopped."""
+        """Return the options that this capture has set on a config, with their values; {} after `stop`."""
         return {
             option: value for each in self._filled if each.config is config for option, value in each.options.items()
         }
 
     def _report_ignored(self, name: str, value: Any) -> None:
-        """Report an option of torch.compile that is ignored, once for each name."""
+        """Log a warning about an ignored option of torch.compile, once for each name."""
         if name not in self._reported_options:
             self._reported_options.add(name)
             log.warning(
@@ -119,7 +120,7 @@ class TorchairSession(Session):
             )
 
     def _claim(self, road: str) -> None:
-        """Reserve acl's dump interface if torchair will use it. Raises CaptureError while another capture has it."""
+        """Reserve acl's dump interface if torchair will use it. Raises CaptureError if another capture uses it."""
         if self._claims and (road == "json" or (road == "options" and _engine.generates_json())):
             interface.claim(self, "torchair")
             self._claims = False
@@ -133,9 +134,9 @@ class TorchairSession(Session):
         return InPlace(target, torch.compile(calls_of(target), backend=self._guard(backend), **settings_of_compile))
 
     def _guard(self, backend: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a backend so that graphs run eagerly if torchair cannot compile them.
+        """Wrap a backend, so that a graph that torchair cannot compile runs eagerly.
 
-        The decision is made for each graph, because the graphs before a graph break have run already.
+        This is decided for each graph, because when a graph fails, the graphs before a graph break have run already.
         """
 
         steering = steering_exceptions()
@@ -148,12 +149,12 @@ class TorchairSession(Session):
             except Exception as error:
                 if isinstance(error, steering):
                     raise
-                self._failed(error)
+                self._note_failure(error)
                 return module.forward
 
         return npu
 
-    def _failed(self, error: Exception) -> None:
+    def _note_failure(self, error: Exception) -> None:
         failure = why_failed(error)
         if self.failure is None:
             self.failure = failure
@@ -161,7 +162,7 @@ class TorchairSession(Session):
             log.warning("what torchair cannot compile runs eagerly: %s", failure)
 
     def stop(self) -> None:
-        """Restore the configs and the target, and close GE if this capture's dump is set in it.
+        """Restore the configs and the target, and close GE if it was initialised with this capture's settings.
 
         A second call does nothing.
         """
@@ -175,7 +176,7 @@ class TorchairSession(Session):
 
     def _end(self) -> None:
         if os.getpid() != self._pid:
-            # GE and its dump belong to the process that was forked.
+            # In a forked child GE and its dump belong to the parent process.
             self._restore()
             return
         ours = self._dumps_for_us()
@@ -185,7 +186,7 @@ class TorchairSession(Session):
             self._detours += find_detours(read_options(filled.config))
         self._restore()
         if ours:
-            self._look_at_generated()
+            self._check_generated()
             self.failure = _close() or self.failure
         elif self._compiled or self._roads & {"eager", "aclgraph"}:
             _engine.forget_graphs()
@@ -197,14 +198,14 @@ class TorchairSession(Session):
             self.failure = CaptureError(f"the capture wrote graphs but no operator{listed}", hint=hint, code="AD303")
 
     def _changed_options(self) -> Optional[CaptureError]:
-        """Return the error for options set by the capture that the program has changed inside the block."""
+        """Return the error if the program has changed options of the capture inside the block, else None."""
         if not self._replaced:
             return None
         listed = ", ".join(f"config.{option} = {value!r}" for option, value in self._replaced.items())
         return CaptureError(
             f"the program changed settings of the capture in the block: {listed}; the values at the time of the first "
-            "graph count, so the dump is not, or not all, in the capture's directory",
-            hint="leave the options of the dump to the capture, or set them before it and capture nothing",
+            "graph count, so a part or all of the dump is not in the capture's directory",
+            hint="do not set dump options inside a capture; or set them yourself and capture nothing",
             code="AD370",
         )
 
@@ -221,8 +222,8 @@ class TorchairSession(Session):
         return any(str(value).startswith(prefixes) for value in recorded.values())
 
     def _files(self) -> Iterator[tuple[Path, dict[str, Any]]]:
-        """Yield the dump JSON files that torchair wrote for this capture, and their `dump`."""
-        # The working directory at the first run of a graph, which may not be that of the start.
+        """Yield the dump JSON files that torchair wrote for this capture, each with the content of its key `dump`."""
+        # They are in the working directory at the first run of a graph, which may differ from that at the start.
         for directory in {self._directory, *_working_directory()}:
             for file in directory.glob(f"ge_dump_data_json/dump_options_*_pid{os.getpid()}.json"):
                 with contextlib.suppress(OSError, ValueError, AttributeError, TypeError, RecursionError):
@@ -231,8 +232,8 @@ class TorchairSession(Session):
                     if path == self.root or self.root in path.parents:
                         yield file, dump
 
-    def _look_at_generated(self) -> None:
-        """Check the JSON that torchair generated: torchair ignores the error that acl returns for it.
+    def _check_generated(self) -> None:
+        """Check the dump JSON that torchair generated, because torchair ignores the error that acl returns for it.
 
         (assumption torchair.refusal_dropped)
         """
@@ -240,12 +241,12 @@ class TorchairSession(Session):
             problems = (problem for problem in check_acl_config(file) if problem.severity == "error")
             self._errors += [f"the device refuses the settings that torchair generates: {each}" for each in problems]
             with contextlib.suppress(KeyError, AttributeError, TypeError):
-                self._look_for_scopes(dump["dump_list"])
+                self._check_scopes(dump["dump_list"])
 
-    def _look_for_scopes(self, listed: list[dict[str, list[str]]]) -> None:
-        """Report graphs with torchair's scope, by the generated JSON.
+    def _check_scopes(self, listed: list[dict[str, list[str]]]) -> None:
+        """Report graphs that use torchair's scope, according to the generated JSON.
 
-        Needed if only a config is captured, because then the model is not known.
+        This is needed if only a config is captured, because then the code of the model is not known.
         """
         selected = {name for layers in self._layers for name in layers.split()}
         types = {name for entry in listed for name in entry.get("layer", ())} - selected
@@ -261,12 +262,12 @@ class TorchairSession(Session):
     def _remove_generated(self) -> None:
         for file, _ in list(self._files()):
             with contextlib.suppress(OSError):
-                above = open_directory(file.parent)  # a link raises: what it leads to was not generated for us
+                above = open_directory(file.parent)  # raises for a link, because its target was not created by torchair
                 try:
                     os.unlink(file.name, dir_fd=above)
                 finally:
                     os.close(above)
-                file.parent.rmdir()  # unless it has files of other processes
+                file.parent.rmdir()  # fails if other processes have files in it
 
     def _only_graphs(self) -> bool:
         if "graph_dump" not in self._request.options:
@@ -294,8 +295,8 @@ class TorchairSession(Session):
             reasons.append(f"no graph was executed for a step in steps={request.steps}; each graph counts from 0")
         if request.layers or request.models:
             reasons.append(
-                "no operator or graph has a name that layers= and models= ask for; GE compares exact names, and "
-                "options={'graph_dump': 'py'} writes those of torchair"
+                "no operator or graph has a name that layers= and models= select; GE compares exact names, and "
+                "options={'graph_dump': 'py'} writes the names in torchair's graph"
             )
         if request.level == "kernel":
             reasons.append("level='kernel' leaves graphs out")
@@ -307,14 +308,14 @@ class TorchairSession(Session):
 
 
 def _working_directory() -> list[Path]:
-    """Return the current working directory; empty if it was removed."""
+    """Return a list with the current working directory, [] if that was removed."""
     with contextlib.suppress(OSError):
         return [Path.cwd()]
     return []
 
 
 def _close() -> Optional[CaptureError]:
-    """Close GE. Returns the error if torchair fails to."""
+    """Close GE. Return an error if torchair could not close it, else None."""
     try:
         _engine.close()
     except RuntimeError as error:
@@ -328,9 +329,9 @@ def _close() -> Optional[CaptureError]:
 
 
 def _backward_at_once() -> contextlib.AbstractContextManager[Any]:
-    """Let PyTorch compile the graph of the backward pass together with that of the forward pass.
+    """Return a context in which PyTorch compiles the graph of the backward pass together with the forward graph.
 
-    Compiled later, a graph that torchair cannot compile would make the program's `backward()` raise.
+    By default it is compiled later; if torchair cannot compile it, the program's `backward()` would raise an error.
     """
     import torch._functorch.config as settings
 
@@ -342,7 +343,7 @@ def _backward_at_once() -> contextlib.AbstractContextManager[Any]:
 
 
 def fill(plan: SettingsPlan, config: Any) -> tuple[TorchairSettings, Filled]:
-    """Set the options of a plan on a config, and write the dump JSON if one is needed."""
+    """Set the options of a plan on a config, and write the dump JSON if the plan needs one."""
     settings = plan.settings(read_options(config))
     if settings.file is not None:
         save_config(plan.file, settings.file)
@@ -352,13 +353,13 @@ def fill(plan: SettingsPlan, config: Any) -> tuple[TorchairSettings, Filled]:
 
 
 def why_failed(error: Exception) -> AscendDumpError:
-    """Return the error for an exception of torchair's backend: its text is the reason, then a traceback."""
+    """Convert an exception of torchair's backend to an error. The exception's text is the reason and a traceback."""
     text = str(error)
     reason = (text.splitlines() or [type(error).__name__])[0]
-    if _TWICE in text:
+    if _TWICE_MESSAGE in text:
         return CaptureError(
-            "GE was initialised by another graph inside the block, with other options, so this one cannot dump",
-            hint="call the captured model first, or give it the other's config: options={'compiler_config': config}",
+            "GE was initialised by another graph inside the block, with other options, so this graph cannot be dumped",
+            hint="call the captured model first, or pass the other graph's config: options={'compiler_config': config}",
             code="AD240",
         )
     if "acl init dump" in text:

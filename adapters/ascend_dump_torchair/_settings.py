@@ -1,4 +1,4 @@
-"""Convert a request to torchair's options: the kind of dump, and the options to set on a CompilerConfig."""
+"""Convert a request to torchair's settings: the kind of dump (road), and the options to set on a CompilerConfig."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ _SWITCHES = ("json", "eager", "reset")
 
 
 class TorchairSettings(NamedTuple):
-    """road: "options", "json", "aclgraph" or "eager". options: of the CompilerConfig. file: the dump JSON."""
+    """The settings of torchair for a request.
+
+    road     the kind of dump: "options" (GE, by options), "json" (GE, by a dump JSON), "aclgraph", or "eager" (the
+             dumper of graphs that run eagerly)
+    options  the options to set on the CompilerConfig
+    file     the content of the dump JSON, None if none is needed
+    """
 
     road: str
     options: Mapping[str, Any]
@@ -30,7 +36,10 @@ class TorchairSettings(NamedTuple):
 
 
 def _find_road(request: DumpRequest, mode: str) -> str:
-    """Return the kind of torchair's dump that can do the request. Raises NotSupported and ConfigError."""
+    """Return the kind of dump that can fulfil the request. mode: the mode of the CompilerConfig.
+
+    Raises NotSupported and ConfigError.
+    """
     for name in _SWITCHES:
         if not isinstance(request.options.get(name, False), bool):
             raise ConfigError(
@@ -56,7 +65,10 @@ def _refuse_scenes(request: DumpRequest, what: str, hint: str) -> None:
 
 
 def _names_of(request: DumpRequest) -> Optional[list[str]]:
-    """Return the operators in the graph file of the request; None without one. Raises ConfigError and ReadError."""
+    """Return the names of operators in the graph file of the request; None if the request names no graph file.
+
+    Raises ConfigError and ReadError.
+    """
     graph = request.options.get("graph")
     if graph is None:
         return None
@@ -68,9 +80,9 @@ def _names_of(request: DumpRequest) -> Optional[list[str]]:
 
 
 class SettingsPlan:
-    """The settings of a request for one run, built once for configs with the same mode and options.
+    """The settings of a request for one run. They are built once for all configs with the same mode and options.
 
-    file  path of the dump JSON, if one is needed; by default next to the directory of the run
+    file  path of the dump JSON, which is written if needed; by default next to the directory of the run
     """
 
     def __init__(self, request: DumpRequest, run: RunDirectory, file: Optional[Path] = None) -> None:
@@ -86,7 +98,7 @@ class SettingsPlan:
         """Return the settings for a config with these options.
 
         Raises ConfigError, NotSupported (also for an option that the config does not have), and ReadError for the
-        graph.
+        graph file.
         """
         key = (options["mode"], frozenset(options))
         if key not in self._built:
@@ -95,7 +107,7 @@ class SettingsPlan:
 
 
 def _build(request: DumpRequest, mode: str, has: Set[str], root: Path, file: Path) -> TorchairSettings:
-    """Return the settings. mode: of the config; has: its options; file: path of the dump JSON."""
+    """Build the settings. mode: mode of the config. has: names of its options. file: path of the dump JSON."""
     for name in request.options:
         if name not in OPTIONS and name not in CANN_OPTIONS:
             raise ConfigError(f"options: {name!r} is unknown", hint=f"known: {', '.join([*OPTIONS, *CANN_OPTIONS])}")
@@ -130,13 +142,17 @@ def _build(request: DumpRequest, mode: str, has: Set[str], root: Path, file: Pat
     for option in options:
         if option not in has:
             raise NotSupported(
-                f"this torchair has no option config.{option}", hint="it came with a later torch_npu; see its release"
+                f"this torchair has no option config.{option}", hint="install a later version of torch_npu"
             )
     return TorchairSettings(road, options, config_file)
 
 
 def _filter(request: DumpRequest) -> Any:
-    """Return a function that selects FX nodes for the eager dumper, by name of the node or of its operator."""
+    """Return the function by which the eager dumper selects FX nodes, None to select all.
+
+    It is the function in options={'filter': …}, or a function that compares the names of a node and of its operator
+    with `layers=`.
+    """
     function = request.options.get("filter")
     if function is not None:
         if not callable(function):

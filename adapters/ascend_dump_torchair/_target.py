@@ -1,4 +1,4 @@
-"""Compile a module in place for a block, and inspect a module without running it."""
+"""Compile a module in place for the time of a capture, and inspect a module without running it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CACHE_MODULE = "inference._cache_compiler"
 
 
 class InPlace:
-    """Routes the calls of a module to its compiled form until `remove`."""
+    """Makes calls of a module run its compiled form, until `remove`."""
 
     def __init__(self, target: Any, compiled: Callable[..., Any]) -> None:
         self._target = target
@@ -25,16 +25,17 @@ class InPlace:
         return (self._target._call_impl if compiled is None else compiled)(*args, **kwargs)
 
     def remove(self) -> None:
-        """Restore the eager module, unless the program compiled it again in the block."""
+        """Restore the eager module, unless the program has compiled it again in the meantime."""
         self._compiled = None
         if self._target.__dict__.get(_IMPL) is self._put:
             del self._target.__dict__[_IMPL]
 
 
 def calls_of(target: Any) -> Callable[..., Any]:
-    """Return the module's calls as a function to compile.
+    """Return a function that calls the module, to be compiled.
 
-    PyTorch does not compile `_call_impl` itself for modules of its own, such as Sequential.
+    `_call_impl` itself is not passed to the compiler, because PyTorch does not compile it for modules of its own, such
+    as Sequential.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -46,8 +47,9 @@ def calls_of(target: Any) -> Callable[..., Any]:
 def steering_exceptions() -> tuple[type[Exception], ...]:
     """Return the exceptions that make PyTorch restart its analysis of a frame, or skip the frame.
 
-    They are not failures, so a wrapper of a backend must not catch them. Those that restart have a common base class
-    since PyTorch 2.1; TensorifyScalarRestartAnalysis (dynamic shapes) is raised inside a backend.
+    They are not failures, so a wrapper of a backend must not catch them. Since PyTorch 2.1 the exceptions that restart
+    the analysis have a common base class. One of them, TensorifyScalarRestartAnalysis (dynamic shapes), is raised
+    inside a backend.
     """
     import torch._dynamo.exc as exc
 
@@ -55,14 +57,14 @@ def steering_exceptions() -> tuple[type[Exception], ...]:
 
 
 def is_compilable(target: Any) -> bool:
-    """Return True if the module can be compiled in place: not script modules, and not before PyTorch 2.1."""
+    """Return True if the module can be compiled in place. Script modules cannot, and no module before PyTorch 2.1."""
     import torch
 
     return hasattr(torch.nn.Module, _IMPL) and not isinstance(target, torch.jit.ScriptModule)
 
 
 def find_compiled(target: Any) -> Optional[str]:
-    """Return the part of the module that is compiled already; None if there is none."""
+    """Return a description of the part of the module that is compiled already; None if no part is."""
     from torch._dynamo import OptimizedModule
 
     for name, module in target.named_modules():
@@ -82,6 +84,6 @@ def find_scopes(target: Any) -> Iterator[str]:
 
 
 def uses_cache(target: Any) -> bool:
-    """Return True if an attribute of a module holds a result of torchair.inference.cache_compile."""
+    """Return True if an attribute of a module is a result of torchair.inference.cache_compile."""
     values = (value for module in target.modules() for value in vars(module).values())
     return any(type(value).__module__.endswith(_CACHE_MODULE) for value in values)

@@ -1,12 +1,13 @@
-"""For authors of adapters: the contract, the registry, and shared parts.
+"""The interface for authors of adapters: the contract, the registry, and shared parts.
 
-An adapter is a class that derives from `Adapter`, registered under the entry point group `ascend_dump.adapters`; its
-`start` returns a `Session`. `Recorder` is a session for adapters that see each operator: they pass its tensors to
-`Recorder.record`. It is built of `HostRun` and `HostWriter`, the writers of the dump format; an adapter may use these
-directly, to save copies. Errors to raise are those of `ascend_dump`. `ascend_dump.testing.contract` is the test suite.
+An adapter is a class that derives from `Adapter` and is registered under the entry point group `ascend_dump.adapters`.
+Its method `start` returns a `Session`. If the adapter sees each operator, the session can be a `Recorder`: the adapter
+passes the tensors of each operator to `Recorder.record`. A recorder consists of a `HostRun` and a `HostWriter`, which
+write the dump format. An adapter may use these two directly, to avoid copies. An adapter raises the errors of
+`ascend_dump`. `ascend_dump.testing.contract` is a test suite for adapters.
 
-Entry points are loaded in any process, so importing this package loads nothing else: every name is fetched when it is
-first used. `Recorder`, `HostWriter` and their parts load numpy: import them inside functions.
+Entry points are loaded in any process, so importing this package imports nothing else: the module of a name is imported
+when the name is first used. `Recorder`, `HostWriter` and their parts import numpy, so import them inside functions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The contract between the core and the adapter of a framework, and the registry of adapters.
 
-An adapter is a class registered under the entry point group `ascend_dump.adapters`. It may be
-loaded in any process, so its package imports its framework only inside functions.
+An adapter is a class that is registered under the entry point group `ascend_dump.adapters`. It may be loaded in any
+process, so its package imports its framework inside functions only.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ log = logging.getLogger("ascend_dump")
 
 
 class Begin(Protocol):
-    """Starts the capture of a whole process when `Adapter.launch` or `Adapter.attach` calls it with the target.
+    """A function that starts the capture of a whole process. `Adapter.launch` and `Adapter.attach` get one to call.
 
-    Returns the session, or None if this process is not captured: the request was refused, or another rank or adapter is
-    selected. That has been reported then, and calling it again would fail the same way.
+    It is called with the target. It returns the session, or None if this process is not captured, because the request
+    was refused or another rank or adapter is selected. In that case the reason was reported already, and a second call
+    would have the same result.
 
-    model  names the dump if there is no target
+    model  a name for the dump if there is no target
     over   True once the user has stopped the capture from outside: no further step may begin
     """
 
@@ -47,107 +48,112 @@ class Begin(Protocol):
     def __call__(self, target: Any = None, *, model: str = "") -> Optional[Session]: ...
 
     def done(self, failure: Optional[Exception] = None) -> None:
-        """Report that no further step will be recorded. An attached capture is finished then.
+        """Report that no further step will be recorded.
 
-        A launched capture is finished at the end of the process.
+        This finishes an attached capture. A launched capture is finished at the end of the process instead.
 
-        failure: the exception that kept the capture from beginning
+        failure: the exception because of which the capture could not begin, or None
         """
 
 
 class Repeats(Enum):
-    """The ability of a framework to be captured again after a capture has ended, as decorated functions need."""
+    """The ability of a framework to be captured again after a capture has ended. Decorated functions need this."""
 
+    #: A capture can begin at any time.
     ALWAYS = "always"
-    #: Yes, if the first capture began before the framework did.
+    #: A capture can begin again if the first one began before the framework was initialised.
     RESUMED = "resumed"
-    #: The framework reads its settings once: one capture runs from the first call to the last.
+    #: The framework reads its settings only once, so one capture has to run from the first call to the last.
     NEVER = "never"
 
 
 class Adapter(ABC):
-    """One framework: its abilities, and how a capture of it is started. Third parties subclass this."""
+    """The adapter of one framework: describes its abilities and starts captures. Third parties subclass this."""
 
-    #: The name of `framework=`.
+    #: The name of the adapter, as given in `framework=`.
     name: str = ""
     #: The module whose presence in `sys.modules` makes this adapter eligible.
     framework: str = ""
-    #: Of the adapters that accept a target, that with the highest priority captures it; adapters for the host have 0.
+    #: Among several adapters that accept a target, the one with the highest priority captures it. Adapters for the
+    #: host have priority 0.
     priority: int = 0
-    #: Modules after whose import `launch` is called if ASCEND_DUMP requests a dump; empty: `launch` is not supported.
+    #: Modules after whose import `launch` is called if ASCEND_DUMP requests a dump. Empty if `launch` is not supported.
     process_hooks: tuple[str, ...] = ()
-    #: Whether captures can follow each other in one process.
+    #: The ability to capture several times in one process.
     repeats: Repeats = Repeats.ALWAYS
-    #: Adapters that dump the same programs more precisely: if one of them is launched, this adapter is not.
+    #: Names of adapters that dump the same programs more precisely. If one of them is launched, this adapter stops.
     yields_to: tuple[str, ...] = ()
-    #: Why a running program cannot be dumped, if `attach` is not overridden; follows "because".
+    #: Why a running program cannot be dumped, if `attach` is not overridden: a clause that follows "because".
     only_from_the_start: str = "its adapter has no way to do that"
 
     @abstractmethod
     def accepts(self, target: Any) -> bool:
-        """Return True if this adapter captures `target` (None: the process). Imports nothing."""
+        """Return True if this adapter can capture `target` (None: the whole process). Must import nothing."""
 
     @abstractmethod
     def check(self, request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
-        """Return everything that this framework would refuse or silently ignore.
+        """Return the problems of a request: everything that this framework would refuse or silently ignore.
 
-        run: the directory of the dump; it is created if nothing is refused
+        run: the directory of the dump; it is created later, if nothing is refused
         """
 
     @abstractmethod
     def start(self, request: DumpRequest, target: Any, run: RunDirectory) -> Session:
-        """Arm the dump, to be written to `run`, an existing empty directory.
+        """Arm the dump and return its session. run: an existing empty directory for the files of the dump.
 
-        May raise any AscendDumpError; the target must be unchanged then.
+        May raise any AscendDumpError; then the target must be unchanged.
         """
 
     def counts_steps(self, target: Any) -> bool:
-        """Return True if the target or its framework counts steps itself; `Capture.step` is refused then."""
+        """Return True if the target or its framework counts steps itself, so that `Capture.step` must be refused."""
         return target is not None
 
     def launch(self, begin: Begin) -> Optional[Callable[[], str]]:
-        """Arrange that `begin(target)` is called when the dump of a whole process can begin.
+        """Arrange that `begin(target)` is called as soon as the dump of a whole process can begin.
 
-        Called once, after the import of a module of `process_hooks`; by default it calls `begin` at once. May return a
-        function that is called at the end of the process if `begin` was not: it returns the reason, or "" if that is
-        to be expected.
+        This method is called once, after the import of a module of `process_hooks`. By default it calls `begin` at
+        once. It may return a function that is called at the end of the process if `begin` was never called. That
+        function returns the reason, or "" if no warning is needed.
         """
         begin()
         return None
 
-    def wait(self) -> None:  # noqa: B027  (most have nothing to keep)
-        """Prepare a process that may be attached to later, after the import of a module of `process_hooks`.
+    def wait(self) -> None:  # noqa: B027  (most adapters have nothing to remember)
+        """Prepare a process to which `ascend-dump attach` may attach later.
 
-        Note from now on everything that `attach` will need, without slowing down steps.
+        Called after the import of a module of `process_hooks`. From now on the adapter remembers everything that
+        `attach` will need, without slowing down steps.
         """
 
     def only_starts_others(self) -> bool:
-        """Return True if this process is a launcher: it starts the processes that run models, and runs none itself."""
+        """Return True if this process is a launcher: it starts processes that run models, and runs no model itself."""
         return False
 
     def may_attach(self, request: DumpRequest) -> None:
-        """Raise NotSupported if this adapter or request cannot be attached."""
+        """Raise NotSupported if this adapter cannot attach to a running program, or not with this request."""
         if type(self).attach is Adapter.attach:
             raise NotSupported(
                 f"{self.name} cannot begin in a program that runs already, because {self.only_from_the_start}",
-                hint="start the program with `ascend-dump run`; `ascend-dump attach --framework NAME` takes another "
-                "framework of the process",
+                hint="start the program with `ascend-dump run`, or capture another framework of the process with "
+                "`ascend-dump attach --framework NAME`",
             )
 
     def attach(self, begin: Begin) -> Callable[[], bool]:
-        """Arrange that `begin` is called when the next step of a running program begins, in the thread that runs it.
+        """Arrange that `begin` is called when the next step of a running program begins, in the thread of that step.
 
-        This method itself is called in another thread, so it must not change anything that the program may be using at
-        that moment. After the last step, or once `begin.over` is set, the adapter calls `begin.done` in a thread of the
-        program. Returns a function that cancels, and returns False if the step has begun already. Raises NotSupported
-        by default.
+        This method is called in another thread, so it must not change anything that the program may be using at that
+        moment. After the last step, or once `begin.over` is set, the adapter calls `begin.done` in a thread of the
+        program.
+
+        Returns a function that cancels this. It returns False if the step has begun already. By default this method
+        raises NotSupported.
         """
         self.may_attach(begin.request)
         raise AssertionError("may_attach refuses what has no attach")
 
 
 class AdapterInfo(NamedTuple):
-    """One registered adapter. reason: why it is usable or not."""
+    """A registered adapter. reason: why it is usable or not."""
 
     name: str
     distribution: str
@@ -157,7 +163,7 @@ class AdapterInfo(NamedTuple):
 
 
 def adapters() -> list[AdapterInfo]:
-    """Return the registered adapters, usable or not. Loads them, but imports no framework."""
+    """Return a description of each registered adapter, usable or not. Adapters are loaded, but no framework."""
     infos = []
     for name, entry in sorted(_entry_points().items()):
         dist = distribution_of(entry)
@@ -177,12 +183,12 @@ def adapters() -> list[AdapterInfo]:
 
 
 def registered() -> list[str]:
-    """Names of the adapters that are installed and not disabled, without loading any."""
+    """Return the names of the adapters that are installed and not disabled. Loads no adapter."""
     return sorted(_entry_points())
 
 
 def load(name: str) -> Adapter:
-    """Load the adapter registered as `name`. Raises AdapterNotFound, or AdapterError if it is broken."""
+    """Load the adapter registered as `name`. Raises AdapterNotFound if there is none, or if it cannot be loaded."""
     if name in _loaded:
         return _loaded[name]
     entry = _entry_points().get(name)
@@ -193,7 +199,7 @@ def load(name: str) -> Adapter:
         )
     try:
         adapter = entry.load()()
-    except (Exception, SystemExit) as error:  # a module that ends the program when it is imported is broken too
+    except (Exception, SystemExit) as error:  # SystemExit: an imported module may call sys.exit()
         raise AdapterNotFound(
             f"the adapter {name!r} cannot be loaded: {error!r}",
             hint="reinstall the package that provides it, see `ascend-dump doctor`",
@@ -208,9 +214,10 @@ def load(name: str) -> Adapter:
 
 
 def choose(target: Any, framework: Optional[str]) -> Adapter:
-    """Choose the adapter for a target: by name, else the one of highest priority that accepts it.
+    """Choose the adapter for a target: the named one, or else the accepting adapter with the highest priority.
 
-    Without a name, only adapters of frameworks that the user has imported are considered.
+    Without a name, only adapters whose framework the program has imported are considered. Raises ConfigError,
+    AdapterNotFound or FrameworkMissing.
     """
     if framework is not None:
         if not isinstance(framework, str):
@@ -250,9 +257,9 @@ _loaded: dict[str, Adapter] = {}
 
 @contextlib.contextmanager
 def fresh_adapters() -> Iterator[None]:
-    """Forget the loaded adapters inside the block, and restore them at its end.
+    """Forget the loaded adapters inside the with block, and restore them at its end.
 
-    For tests that install an adapter temporarily, or several with one name.
+    For tests that install an adapter temporarily, or several adapters with one name.
     """
     before = dict(_loaded)
     _loaded.clear()

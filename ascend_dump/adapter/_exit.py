@@ -1,4 +1,4 @@
-"""Functions to call when a process ends, in processes forked by multiprocessing too."""
+"""Functions that are called at the end of a process, also of processes that multiprocessing has forked."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ __all__ = ["at_exit"]
 
 
 def at_exit(stop: Callable[[], object]) -> Callable[[], None]:
-    """Call `stop` once when this process ends, and once at the end of each process forked from it.
+    """Call `stop` once at the end of this process, and once at the end of each process forked from it.
 
-    Children that multiprocessing forks leave by os._exit. That runs multiprocessing's finalizers but not those of
-    atexit, so records queued for a writer thread would be lost. The last registered function is called first. Returns
-    a function that unregisters.
+    Children that multiprocessing forks end with os._exit. They run multiprocessing's finalizers, but not the functions
+    of atexit, so records that are queued for a writer thread would be lost with atexit alone. The function that was
+    registered last is called first. Returns a function that unregisters `stop`.
     """
     from multiprocessing import util
 
     end = _End(stop)
     _ends.append(end)
     atexit.register(end)
-    # Such a child clears the finalizers it inherited before it calls `_finalize`.
+    # A child of multiprocessing clears the inherited finalizers; then it calls `_finalize`, which adds one again.
     util.register_after_fork(end, _finalize)
     _finalize(end)
     return end.cancel
@@ -35,7 +35,7 @@ def _finalize(end: _End) -> None:
 
 
 class _End:
-    """Calls `stop` once in each process."""
+    """A callable that calls `stop` once in each process."""
 
     def __init__(self, stop: Callable[[], object]) -> None:
         self._stop: Callable[[], object] = stop
@@ -48,13 +48,13 @@ class _End:
             self._stop()
 
     def cancel(self) -> None:
-        """Do nothing when the process ends."""
+        """Unregister, so that nothing is called at the end of the process."""
         if self in _ends:
             _ends.remove(self)
             atexit.unregister(self)
             if self.finalizer is not None:
                 self.finalizer.cancel()
-            # Drops the reference, which may keep a model alive.
+            # The reference to `stop` is dropped, because it may keep a model alive.
             self._stop = _nothing
 
 
@@ -62,5 +62,5 @@ def _nothing() -> None:
     return
 
 
-#: multiprocessing keeps only weak references.
+#: References to all registered functions, because multiprocessing keeps weak references only.
 _ends: list[_End] = []

@@ -1,4 +1,4 @@
-"""Problems for limits of frameworks that write their dumps themselves."""
+"""Problems for settings that limit a dump, with frameworks that write their dumps themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A capture that an adapter records with one call for each operator."""
+"""A session for adapters that record a capture with one call per operator."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from ascend_dump.writing import HostRun, HostWriter, Item, Payload, size_limit
 
 __all__ = ["Recorder"]
 
-#: Tensors of an operator: in order, or by the names of its parameters, where a name may have a list of tensors.
+#: Tensors of an operator: in order, or by the names of its parameters. A parameter may have a list of tensors.
 Tensors = Union[Iterable[Any], Mapping[str, Any]]
-#: Names of operators in a message.
+#: Maximum number of operator names in a message.
 _MOST_NAMES = 5
 
 
@@ -39,10 +39,10 @@ class Recorder(Session):
             recorder.record("MatMul", inputs={"x": x, "weight": weight}, outputs=[y], arguments={"transpose": False})
         recorder.end_step()
 
-    run       the directory that `Adapter.start` was called with
-    model     the name of the model, a level of directories in the dump
-    restore   detaches from the target; called by the first `stop`
-    versions  of the framework, for the manifest
+    run       the directory with which `Adapter.start` was called
+    model     the name of the model, which becomes a directory level in the dump
+    restore   a function that detaches from the target; called by the first `stop`
+    versions  versions of the framework and other packages, for the manifest
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Recorder(Session):
 
     @staticmethod
     def check(request: DumpRequest) -> list[Problem]:
-        """Return the problems of settings that a recorder does not implement. For `Adapter.check`."""
+        """Return the problems of settings that a recorder does not implement, for use in `Adapter.check`."""
         problems = []
         if request.scene is not None:
             message = f"scene={request.scene!r} is not available here: every operator is recorded"
@@ -88,7 +88,7 @@ class Recorder(Session):
         return problems
 
     def begin_step(self) -> bool:
-        """End the open step and begin the next one; return True if it is recorded."""
+        """End the open step and begin the next one. Return True if the new step is recorded."""
         self.step(self._next_step)
         return self._is_open
 
@@ -127,14 +127,17 @@ class Recorder(Session):
         source: str = "",
         phase: str = "other",
     ) -> None:
-        """Record an operator that has run, with copies of its tensors. Outside of recorded steps nothing is done.
+        """Record an operator that has run, with copies of its tensors. Does nothing outside of recorded steps.
 
         op         the type of the operator, such as "MatMul"
-        inputs, outputs  numpy arrays, numbers, and objects with `__array__` or `__dlpack__`. A tensor without readable
-                   values is recorded without them, with the reason
-        arguments  its other arguments: numbers, texts, lists, types. Inputs in a sequence are the argument `inputs`
-        name       its name in the model, as `layers=` selects it; `op` by default
-        module     the path of the module that called it; source: the line of the program, "train.py:31"
+        inputs     its input tensors: numpy arrays, numbers, and objects with `__array__` or `__dlpack__`. A tensor
+                   whose values cannot be read is recorded without values, but with the reason. If they are a sequence,
+                   their parameter is called `inputs`
+        outputs    its output tensors, as for `inputs`
+        arguments  its other arguments: numbers, texts, lists, types
+        name       its name in the model, by which `layers=` selects it; `op` by default
+        module     the path of the module that called it
+        source     the line of the program, "train.py:31"
         phase      "forward", "backward", "optimizer" or "other"
         """
         name = name or op
@@ -208,7 +211,7 @@ class Recorder(Session):
 
 
 class _Content(NamedTuple):
-    """The values of a tensor as they are stored. skipped: why there are none."""
+    """The values of a tensor in the form in which they are stored. skipped: why there are no values, or ""."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -223,7 +226,7 @@ def _content(value: Any) -> _Content:
         if array.dtype.byteorder == ">":
             array = array.astype(array.dtype.newbyteorder("<"))
         return _Content(array.dtype.name, array.shape, array.tobytes())
-    except Exception as error:  # conversions of frameworks raise all kinds
+    except Exception as error:  # the conversions of frameworks raise many kinds of errors
         dtype = str(getattr(value, "dtype", type(value).__name__))
         return _Content(dtype, _shape(value), skipped=f"its values cannot be read: {error}")
 
@@ -250,7 +253,7 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _flat(tensors: Tensors) -> Iterator[tuple[str, Any]]:
-    """Yield (parameter, tensor); the parameter is "" in a sequence, and `tensors[1]` in a named list."""
+    """Yield (parameter, tensor) pairs. The parameter is "" in a sequence, `weights[1]` in a list named `weights`."""
     if not isinstance(tensors, Mapping):
         yield from (("", tensor) for tensor in tensors)
         return

@@ -19,15 +19,16 @@ log = logging.getLogger("ascend_dump")
 
 
 class Session(ABC):
-    """One running capture, made by `Adapter.start`. Everything but `stop` has a default.
+    """A running capture, created by `Adapter.start`. Every method except `stop` has a default implementation.
 
     root     the directory of this capture's files
-    request  the request that `selects_step` and `is_past` look at; only sessions that use these need it
-    config   the file that the program must pass to its framework to switch this capture on, None if there is none
+    request  the request; only needed by sessions that use `selects_step` or `is_past`
+    config   path of the file that the program must pass to its framework to switch this capture on, or None
     failure  why this capture is incomplete, None if it is complete; final once `stop` has returned
-    step_directories  a pattern for the paths, below `root`, of the directories that the framework itself writes for
-             each step; its last group is the step number. The capture then implements `keep=` and `until=`. None if
-             the session implements them, as with `HostWriter`, or if there are no such directories
+    step_directories  a pattern for the paths, relative to `root`, of the directories that the framework writes for
+             each step. Its last group is the step number. With it, the capture implements `keep=` and `until=` by
+             removing directories. None if the session implements `keep=` and `until=` itself, as a `HostWriter` does,
+             or if there are no such directories
     """
 
     root: Path
@@ -46,10 +47,13 @@ class Session(ABC):
             self.failure = failure
 
     def settle(self) -> None:  # noqa: B027  (most frameworks have nothing to wait for)
-        """Wait, before `stop`, for the work that the program has queued. Exceptions of that work reach the program."""
+        """Wait for the work that the program has queued on a device. Called before `stop`.
+
+        Exceptions of that work are passed on to the program.
+        """
 
     def step(self, number: Optional[int]) -> None:
-        """End the open step and begin step `number`; None only ends it."""
+        """End the open step and begin step `number`. None: only end the open step."""
         raise NotSupported(
             "the framework counts the steps of this capture itself",
             hint="leave out cap.step() and select with steps=",
@@ -61,7 +65,7 @@ class Session(ABC):
         return self.failure is not None
 
     def is_past(self, number: Optional[int]) -> bool:
-        """Return True if neither step `number` nor a later one will be recorded."""
+        """Return True if neither step `number` nor a later step will be recorded."""
         return self.is_over or (number is not None and self.request.steps.end_before(number))
 
     def selects_step(self, number: Optional[int]) -> bool:
@@ -71,8 +75,8 @@ class Session(ABC):
     def trigger(self, reason: str) -> None:
         """Stop recording after the open step, and keep the steps recorded so far. The first reason counts.
 
-        With `step_directories` it may be called in another thread. Raises NotSupported if the framework cannot stop
-        dumping.
+        If `step_directories` is set, this method may be called in another thread. Raises NotSupported if the framework
+        cannot stop dumping.
         """
         raise NotSupported(
             "this framework dumps until the capture ends", hint='call cap.stop() instead of cap.trigger("...")'
@@ -82,25 +86,31 @@ class Session(ABC):
         """Make everything captured so far readable."""
 
     def marks(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return extra `attrs` for the records of `cap.dump()`, by the name of their model."""
+        """Return additional `attrs` for the records of `cap.dump()`, by the name of the records' model."""
         return {}
 
     def tally(self) -> Optional[Tally]:
-        """Return the counts of recorded steps and records, exact after a stop. None: count them in the files."""
+        """Return the numbers of recorded steps and records. They are exact after a stop.
+
+        None if the session does not count them; then they are counted in the files.
+        """
         return None
 
     def reasons(self) -> Optional[list[str]]:
-        """Return likely reasons, most likely first, why nothing was written; called after a stop.
+        """Return likely reasons why nothing was written, the most likely first. Called after a stop.
 
-        None if an empty dump is a valid result, such as without any overflow in the scene "overflow".
+        None if an empty dump is a valid result, for example with scene="overflow" if nothing overflowed.
         """
         return []
 
 
 def tell_of_empty(what: str, count: int, first: Optional[int], reason: str = "") -> None:
-    """Warn about selected steps without a record, if there are any.
+    """Log a warning if selected steps have no records.
 
-    what: "step" or, for decorated functions, "call". first: the number of the first such step.
+    what    "step" or, for decorated functions, "call"
+    count   number of selected steps without records
+    first   number of the first step without records
+    reason  why there are no records; by default that no selected operator ran
     """
     if count:
         log.warning(

@@ -1,7 +1,8 @@
-"""acl's dump interface, one for each process, and typed errors for its return codes.
+"""A registration of the user of acl's dump interface, and typed errors for acl's return codes.
 
-`aclmdlInitDump` occupies it and `aclmdlFinalizeDump` releases it, also when libraries call them; a second caller gets
-ACL_ERROR_REPEAT_INITIALIZE, or an error that it ignores. So captures are registered in this module while they use it.
+A process has one dump interface. `aclmdlInitDump` occupies it and `aclmdlFinalizeDump` releases it, no matter which
+library calls them. A second caller of `aclmdlInitDump` gets ACL_ERROR_REPEAT_INITIALIZE, which libraries may ignore. So
+each capture registers itself in this module while it uses the interface.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ _holders: list[tuple[object, str]] = []
 
 
 def claim(owner: object, user: str) -> None:
-    """Register `owner`, a capture by `user`, for the interface. Raises CaptureError while another capture uses it."""
+    """Register `owner` as the user of the interface. Raises CaptureError while another capture uses it.
+
+    user: the name of the adapter or program that captures, for messages
+    """
     if _holders:
         raise CaptureError(
             f"a capture by {_holders[-1][1]} is dumping through acl in this process already",
@@ -45,7 +49,7 @@ def claim(owner: object, user: str) -> None:
 
 
 def release(owner: object) -> None:
-    """Release the interface; does nothing if `owner` does not use it."""
+    """Release the interface. Does nothing if `owner` does not use it."""
     _holders[:] = [entry for entry in _holders if entry[0] is not owner]
 
 
@@ -55,9 +59,9 @@ def holder() -> Optional[str]:
 
 
 def refusal(call: str, code: int, words: str = "") -> AscendDumpError:
-    """Return the typed error for a return code of acl. words: the message of CANN, if there is one.
+    """Return the typed error for a return code of acl (assumption acl.init_dump_twice).
 
-    (assumption acl.init_dump_twice)
+    call: the function that returned the code. words: the message of CANN, if there is one.
     """
     kind, ours = _ERRORS.get(code, (AdapterError, "AD200"))
     message = f"; CANN says: {words.strip()}" if words.strip() else ""

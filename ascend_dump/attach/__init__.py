@@ -1,1 +1,1 @@
-"""Captures of processes that are already running, asked for over a socket."""
+"""Captures of processes that are already running. `ascend-dump attach` requests them over a Unix socket."""

@@ -1,8 +1,8 @@
-"""The Unix sockets of `ascend-dump attach`: their directory, their permissions and the messages.
+"""The Unix sockets of `ascend-dump attach`: their directory, their permissions and their messages.
 
-A process that was started with ASCEND_DUMP=wait listens on `PID.NAMESPACE` in a directory of its user (NAMESPACE is the
-inode of its pid namespace). The directory has mode 0700, the socket 0600. On Linux both sides also check the user of
-the peer (SO_PEERCRED). A request is one line of JSON, and so is its answer.
+A process that was started with ASCEND_DUMP=wait listens on the socket `PID.NAMESPACE` in a directory of its user.
+NAMESPACE is the inode of its pid namespace. The directory has mode 0700, the socket 0600. On Linux both sides also
+check the user of the peer (SO_PEERCRED). A request is one line of JSON, and so is its answer.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ __all__ = [
 ]
 
 SCHEMA = "ascend-dump/attach/1"
-#: The largest message in bytes, newline included.
+#: Maximum size of a message in bytes, including the newline.
 _LONGEST = 2**18
 _NAME = re.compile(r"(\d{1,10})\.(\d{1,20})", re.ASCII)
-#: struct ucred of Linux: pid, uid, gid.
+#: The layout of Linux's struct ucred: pid, uid, gid.
 _CREDENTIALS = struct.Struct("iII")
 
 
 class AttachSocket(NamedTuple):
-    """The socket of a process that waits, or that has ended without removing it."""
+    """The socket of a process that waits, or of one that has ended without removing its socket."""
 
     directory: str
     pid: int
@@ -68,7 +68,7 @@ def _endpoints() -> Iterator[AttachSocket]:
 
 
 def waiting() -> Iterator[AttachSocket]:
-    """Yield the sockets of running processes; remove those of processes that have ended."""
+    """Yield the sockets of running processes, and remove the sockets of processes that have ended."""
     for endpoint in _endpoints():
         if is_alive(endpoint.pid):
             yield endpoint
@@ -77,9 +77,9 @@ def waiting() -> Iterator[AttachSocket]:
 
 
 def listen() -> tuple[AttachSocket, socket.socket]:
-    """Open the socket of this process, after removing the sockets of processes that have ended.
+    """Open the socket of this process, and remove the sockets of processes that have ended.
 
-    Raises CaptureError AD306 when no private directory can be made for it.
+    Raises CaptureError AD306 if no private directory can be created for the socket.
     """
     for _ in waiting():
         pass
@@ -104,7 +104,7 @@ def listen() -> tuple[AttachSocket, socket.socket]:
 def _bound(endpoint: AttachSocket, opened: int) -> socket.socket:
     listening = socket.socket(socket.AF_UNIX)
     try:
-        with contextlib.suppress(FileNotFoundError):  # of an earlier process of this number
+        with contextlib.suppress(FileNotFoundError):  # an earlier process with this id may have left a socket
             os.unlink(endpoint.name, dir_fd=opened)
         listening.bind(_address(endpoint, opened))
         os.chmod(endpoint.name, 0o600, dir_fd=opened)
@@ -118,8 +118,8 @@ def _bound(endpoint: AttachSocket, opened: int) -> socket.socket:
 def ask(endpoint: AttachSocket, request: dict[str, Any], *, timeout: float = 60.0) -> dict[str, Any]:
     """Send one request and return the answer.
 
-    Raises socket.timeout when the process does not answer in time, another OSError when no process listens, and
-    CaptureError AD306 when another process listens or the answer is not usable.
+    Raises socket.timeout if the process does not answer in time, another OSError if no process listens, and
+    CaptureError AD306 if another process listens or the answer is invalid.
     """
     with _opened(endpoint.directory) as opened, socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout)
@@ -162,8 +162,8 @@ def write_line(connection: socket.socket, message: dict[str, Any]) -> None:
 def read_line(connection: socket.socket, deadline: float) -> dict[str, Any]:
     """Read one message.
 
-    deadline: a time of `time.monotonic`. Raises socket.timeout at the deadline, ConnectionResetError when the peer
-    closes the connection, and ConfigError for anything but a JSON object.
+    deadline: a time of the clock `time.monotonic`. Raises socket.timeout at the deadline, ConnectionResetError if the
+    peer closes the connection, and ConfigError for anything but a JSON object.
     """
     received = bytearray()
     while not received.endswith(b"\n"):
@@ -190,14 +190,14 @@ def read_line(connection: socket.socket, deadline: float) -> dict[str, Any]:
 
 
 def fields_of(error: BaseException) -> dict[str, str]:
-    """Return the fields of an error in an answer, see `client.error_of`."""
+    """Convert an error to the fields of an answer. `client.error_of` converts them back."""
     if not isinstance(error, AscendDumpError):
         error = CaptureError(f"the process failed to handle the request: {error!r}", code="AD306")
     return {"kind": type(error).__name__, "message": error.message, "hint": error.hint, "code": error.code}
 
 
 def peer_of(connection: socket.socket) -> Optional[tuple[int, int]]:
-    """Return process id and user id of the peer; None where the system does not report them.
+    """Return process id and user id of the peer; None if the system does not report them.
 
     The process id is 0 for a process in another pid namespace.
     """
@@ -209,7 +209,7 @@ def peer_of(connection: socket.socket) -> Optional[tuple[int, int]]:
 
 
 def is_alive(pid: int) -> bool:
-    """Return True if a process with this id exists, of any user."""
+    """Return True if a process with this id exists, no matter of which user."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -220,7 +220,7 @@ def is_alive(pid: int) -> bool:
 
 
 def namespace_of(pid: object) -> int:
-    """Return the inode of the pid namespace of a process, 0 where it cannot be read."""
+    """Return the inode of the pid namespace of a process; 0 if it cannot be read."""
     try:
         return os.stat(f"/proc/{pid}/ns/pid").st_ino
     except OSError:
@@ -228,11 +228,11 @@ def namespace_of(pid: object) -> int:
 
 
 def _directories() -> list[str]:
-    """Return the candidate directories for sockets of this user; a process uses the first that it can create."""
+    """Return the possible directories for sockets of this user. A process uses the first that it can create or open."""
     user = os.geteuid()
     runtime = [os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{user}"]
     directories = [os.path.join(parent, "ascend-dump") for parent in runtime if os.path.isabs(parent)]
-    # The process and the shell of `attach` may have different environments: /tmp, which needs none, comes first.
+    # The waiting process and the shell of `attach` may have different environments, so /tmp comes before TMPDIR.
     for parent in ("/tmp", os.environ.get("TMPDIR", "")):
         if os.path.isabs(parent):
             directories.append(os.path.join(parent, f"ascend-dump-{user}"))
@@ -255,6 +255,9 @@ def _opened(directory: str) -> Iterator[int]:
 
 
 def _address(endpoint: AttachSocket, opened: int) -> str:
-    """Return the address of a socket through the open directory: its path may be long and cannot be replaced."""
+    """Return the address of a socket as a path through the descriptor of its open directory.
+
+    The directory's own path may be too long for an address, or may be replaced by another directory meanwhile.
+    """
     through = f"/proc/self/fd/{opened}"
     return f"{through if os.path.isdir(through) else endpoint.directory}/{endpoint.name}"

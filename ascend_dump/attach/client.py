@@ -17,7 +17,7 @@ from ascend_dump.storage.files import read_regular
 
 __all__ = ["AttachTarget", "TargetIsBusy", "error_of", "find", "find_all", "state_of"]
 
-#: The largest manifest that is read, in bytes.
+#: Maximum size of a manifest that is read, in bytes.
 _MOST_BYTES = 10_000_000
 #: Seconds without an answer after which a process counts as busy.
 _PATIENCE = 10.0
@@ -26,7 +26,7 @@ _HINT = "start it with ASCEND_DUMP=wait; `ascend-dump attach --list` shows the p
 
 
 class TargetIsBusy(CaptureError):
-    """The process runs but does not answer, because it is stopped or another thread holds the interpreter lock."""
+    """An error for a process that runs but does not answer, because it is stopped or its interpreter lock is held."""
 
     default_code = "AD306"
 
@@ -34,10 +34,11 @@ class TargetIsBusy(CaptureError):
 class AttachTarget(NamedTuple):
     """A process that waits for `ascend-dump attach`.
 
-    rank, world  its rank and the number of ranks
+    rank         its rank
+    world        the number of ranks
     command      its command line
-    idle         whether it is a launcher, which runs no model itself
-    capture      the state of its last capture (`Attachment.state`), None before the first one
+    idle         True if it is a launcher, which runs no model itself
+    capture      the state of its last capture (`Attachment.state`), None before the first capture
     """
 
     endpoint: _socket.AttachSocket
@@ -55,13 +56,16 @@ class AttachTarget(NamedTuple):
         return f"process {self.pid} (rank {self.rank})" if self.world > 1 else f"process {self.pid}"
 
     def check(self, settings: Mapping[str, Any], framework: Optional[str]) -> dict[str, Any]:
-        """Return path, steps, ranks, adapter and problems that `begin` would use. Raises as `begin`."""
+        """Return path, steps, ranks, adapter and problems of the capture that `begin` would start.
+
+        Raises the errors of `begin`.
+        """
         return self._ask_with("check", settings, framework)
 
     def begin(self, settings: Mapping[str, Any], framework: Optional[str]) -> AttachTarget:
         """Start a capture with the next step, and return the target with the state of this capture.
 
-        Raises the error that the process answers.
+        Raises the error that the process sends as its answer.
         """
         capture = self._ask_with("begin", settings, framework).get("capture")
         if not isinstance(capture, dict):
@@ -73,15 +77,15 @@ class AttachTarget(NamedTuple):
         return _ask(self.endpoint, {**request, "default_path": os.path.abspath("dumps")})
 
     def end(self) -> None:
-        """Stop the capture after the open step. Raises CaptureError AD306 when none is running."""
+        """Stop the capture after the open step. Raises CaptureError AD306 if no capture is running."""
         _ask(self.endpoint, {"verb": "end"})
 
     def look(self) -> AttachTarget:
-        """Return the current state of the process. Raises TargetIsBusy, or CaptureError AD306 when it has ended."""
+        """Return the current state of the process. Raises TargetIsBusy, or CaptureError AD306 if it has ended."""
         return _look(self.endpoint)
 
     def has_same_capture(self, target: AttachTarget) -> bool:
-        """Return True if both have a state of the same capture; a process may begin another between two requests."""
+        """Return True if the states of both belong to the same capture, and not to two captures of one process."""
         mine, theirs = self.capture or {}, target.capture or {}
         return bool(mine) and mine.get("number") == theirs.get("number")
 
@@ -100,7 +104,7 @@ def _all() -> Iterator[AttachTarget]:
 
 
 def find(pid: int) -> AttachTarget:
-    """Return the waiting process with this id. Raises CaptureError AD306 with the likely reason if there is none."""
+    """Return the waiting process with this id. Raises CaptureError AD306, with the likely reason, if none waits."""
     endpoints = [endpoint for endpoint in _socket.waiting() if endpoint.pid == pid]
     if endpoints:
         return _look(endpoints[0])
@@ -165,9 +169,9 @@ def _gone(endpoint: _socket.AttachSocket, error: OSError) -> CaptureError:
 
 
 def state_of(path: str, pid: int) -> str:
-    """Return the state in the manifest of a process's newest run, "" without such a run.
+    """Return the state in the manifest of a process's newest run; "" if there is no run of the process.
 
-    path: the directory of the run, or that of all dumps when the run is not known.
+    path: the directory of the run, or the directory of all dumps if the run is not known
     """
     for run in sorted((Path(path), *Path(path).glob("*/*")), key=lambda run: run.name, reverse=True):
         try:
@@ -180,7 +184,7 @@ def state_of(path: str, pid: int) -> str:
 
 
 def error_of(fields: Any) -> AscendDumpError:
-    """Return the error of an answer, see `_socket.fields_of`."""
+    """Convert the fields of an answer back to an error, see `_socket.fields_of`."""
     if not isinstance(fields, dict):
         fields = {}
     kind = str(fields.get("kind"))

@@ -1,4 +1,4 @@
-"""The thread of a waiting process that accepts connections of `ascend-dump attach`."""
+"""The thread with which a waiting process serves `ascend-dump attach`."""
 
 from __future__ import annotations
 
@@ -17,41 +17,42 @@ __all__ = ["Listener"]
 
 log = logging.getLogger("ascend_dump")
 
-#: Seconds to receive a request, and to send its answer.
-_PATIENCE = 5.0
+#: Seconds within which a request has to arrive, and within which its answer has to be sent.
+_TIMEOUT = 5.0
 
-Handle = Callable[[dict[str, Any]], dict[str, Any]]
+RequestHandler = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Listener:
-    """Accepts connections to the socket of this process, and answers the one request of each with `handle(request)`.
+    """A thread that listens on the socket of this process; each connection sends one request.
 
-    Errors are answered or logged, and never reach the program. A forked child listens on a socket of its own.
+    The answer to a request is the result of `handle(request)`. Errors are sent as the answer, or logged; they never
+    reach the program. A forked child opens a socket and a thread of its own.
 
-    forked: called in a forked child before it listens
+    after_fork: called in a forked child before it opens its socket
     """
 
-    def __init__(self, handle: Handle, forked: Callable[[], None]) -> None:
-        self._handle, self._forked = handle, forked
+    def __init__(self, handle: RequestHandler, after_fork: Callable[[], None]) -> None:
+        self._handle, self._after_fork = handle, after_fork
         self._endpoint: Optional[_socket.AttachSocket] = None
         self._open()
-        os.register_at_fork(after_in_child=self._begin_again)
+        os.register_at_fork(after_in_child=self._listen_in_child)
         atexit.register(self._close)
 
     def _open(self) -> None:
         self._endpoint, self._socket = _socket.listen()
         threading.Thread(target=self._run, args=(self._socket,), name="ascend_dump attach", daemon=True).start()
 
-    def _begin_again(self) -> None:
-        """In a forked child: open a socket of its own, as the inherited one belongs to the parent."""
+    def _listen_in_child(self) -> None:
+        """Close the inherited socket in a forked child, since it belongs to the parent, and open another one."""
         if self._endpoint is None:
             return
         self._endpoint = None
         self._socket.close()
         try:
-            self._forked()
+            self._after_fork()
             self._open()
-        except Exception as error:  # the child has work to do
+        except Exception as error:  # an error must not end the program in the child
             log.debug("a forked process cannot be attached to: %s", error, exc_info=True)
 
     def _close(self) -> None:
@@ -64,25 +65,25 @@ class Listener:
         while True:
             try:
                 connection = listening.accept()[0]
-            except OSError:  # too many files are open
+            except OSError:  # for example because too many files are open
                 time.sleep(1)
                 continue
             with connection:
                 try:
-                    self._talk(connection)
+                    self._serve(connection)
                 except Exception:
                     log.debug("the connection of an `ascend-dump attach` failed", exc_info=True)
 
-    def _talk(self, connection: socket.socket) -> None:
-        deadline = time.monotonic() + _PATIENCE
+    def _serve(self, connection: socket.socket) -> None:
+        deadline = time.monotonic() + _TIMEOUT
         try:
             answer = self._answer(connection, deadline)
         except AscendDumpError as error:
             answer = {"error": _socket.fields_of(error)}
-        except (Exception, SystemExit) as error:  # of what an adapter imports
+        except (Exception, SystemExit) as error:  # SystemExit: raised by a module that an adapter imports
             log.debug("a request of `ascend-dump attach` failed", exc_info=True)
             answer = {"error": _socket.fields_of(error)}
-        connection.settimeout(_PATIENCE)
+        connection.settimeout(_TIMEOUT)
         _socket.write_line(connection, {"schema": _socket.SCHEMA, **answer})
 
     def _answer(self, connection: socket.socket, deadline: float) -> dict[str, Any]:
@@ -95,7 +96,7 @@ class Listener:
             raise ConfigError(f"the request cannot be read: {error}", hint="use `ascend-dump attach`") from error
         if request.get("schema") != _socket.SCHEMA:
             raise ConfigError(
-                f"expected {_socket.SCHEMA!r}, not {request.get('schema')!r}",
+                f"the request has the schema {request.get('schema')!r}, expected {_socket.SCHEMA!r}",
                 hint="use the `ascend-dump attach` of this process's environment",
             )
         return self._handle({**request, "peer": None if peer is None else peer[0]})

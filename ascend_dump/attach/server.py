@@ -1,7 +1,7 @@
-"""The server side of `ascend-dump attach`: handles requests in the process that is captured, one capture at a time.
+"""The server side of `ascend-dump attach`: handles requests in the process to be captured, one capture at a time.
 
-Requests arrive in the thread of `Listener`, which only reads state, checks settings and arms a capture. Captures begin
-and end in the threads of the program.
+Requests arrive in the thread of `Listener`. In this thread only state is read, settings are checked and a capture is
+armed. Captures begin and end in the threads of the program.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ __all__ = ["Attachment", "Attachments"]
 
 log = logging.getLogger("ascend_dump")
 
-#: Bytes of the command line that are reported.
+#: Maximum number of bytes of the command line that are reported.
 _COMMAND = 4000
-#: Exceptions of third-party code: importing a module can call sys.exit().
+#: Exceptions that third-party code may raise. SystemExit, because an imported module may call sys.exit().
 _ANY = (Exception, SystemExit)
 
 
 class Attachments:
-    """Handler of the requests of `ascend-dump attach` in the process that it attaches to.
+    """The handler of requests of `ascend-dump attach` in the process to be captured.
 
     defaults: the settings of ASCEND_DUMP=wait,...; the settings of a request override them
     """
@@ -46,15 +46,18 @@ class Attachments:
         self._count = 0
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Handle one request and return the answer. Raises AscendDumpError when it is refused."""
+        """Handle one request and return the answer. Raises AscendDumpError if the request is refused."""
         verbs = {"look": self._look, "check": self._check, "begin": self._begin, "end": self._end}
         verb = verbs.get(str(request.get("verb")))
         if verb is None:
-            raise ConfigError(f"no verb {request.get('verb')!r}", hint=f"expected one of {', '.join(verbs)}")
+            raise ConfigError(
+                f"the request has the unknown verb {request.get('verb')!r}",
+                hint=f"expected one of {', '.join(verbs)}",
+            )
         return verb(request)
 
     def forked(self) -> None:
-        """In a forked child: drop the parent's capture."""
+        """Drop the parent's capture in a forked child."""
         current, self._current = self._current, None
         if current is not None:
             current.leave()
@@ -111,7 +114,7 @@ class Attachments:
         if dump_request.strict:
             raise ConfigError(
                 "strict=True decides the exit code of a program, and this one runs already",
-                hint="leave it out: `ascend-dump attach` ends with an error where nothing was recorded",
+                hint="leave it out: `ascend-dump attach` ends with an error if nothing was recorded",
             )
         # The client may run in another directory.
         dump_request = dump_request.replace(path=Path(os.path.abspath(dump_request.path)))
@@ -129,7 +132,11 @@ class Attachments:
 
 
 def _adapter(name: Any) -> Adapter:
-    """Return the named adapter, else that with the widest coverage: by `yields_to`, then by priority."""
+    """Return the named adapter, or else the best adapter of an imported framework.
+
+    Adapters that yield to another imported adapter (`yields_to`) are left out. Of the others, the adapter with the
+    highest priority is the best.
+    """
     if name is not None and not isinstance(name, str):
         raise ConfigError(f"framework={name!r}: expected a name", hint="such as 'torch'")
     chosen = None if name is None else load(name)
@@ -150,7 +157,7 @@ def _imported() -> list[Adapter]:
     for name in registered():
         try:
             adapter = load(name)
-        except AscendDumpError:  # reported when the process started
+        except AscendDumpError:  # was reported when the process started
             continue
         if any(module in sys.modules for module in adapter.process_hooks):
             adapters.append(adapter)
@@ -163,7 +170,7 @@ class Attachment:
     def __init__(self, number: int, adapter: Adapter, request: DumpRequest, peer: Optional[int]) -> None:
         self.number = number
         self.request = request
-        #: True once no further step is to be recorded.
+        #: True once no further step may be recorded.
         self.over = False
         self._adapter = adapter
         self._peer = peer
@@ -172,7 +179,7 @@ class Attachment:
         self._capture: Optional[_AttachedCapture] = None
         self._session: Optional[Session] = None
         self._failure: Optional[Exception] = None
-        #: The state once it has ended; objects of the program are released then.
+        #: The final state once the capture has ended, because objects of the program are released then.
         self._final: Optional[dict[str, Any]] = None
         self._ends = threading.Lock()
 
@@ -181,7 +188,7 @@ class Attachment:
         return self._final is None
 
     def arm(self) -> None:
-        """Let the capture begin at the next call. Raises NotSupported."""
+        """Let the capture begin at the next call of a model. Raises NotSupported."""
         self._cancel = self._adapter.attach(self)
 
     def __call__(self, target: Any = None, *, model: str = "") -> Optional[Session]:
@@ -206,13 +213,13 @@ class Attachment:
             try:
                 if self._capture is not None:
                     self._capture.stop()
-            except Exception as error:  # the program's own, such as work that it has queued
+            except Exception as error:  # may be an exception of the program, such as one of work that it has queued
                 self._note(error)
                 log.warning("%s", error)
             finally:
-                self._let_go(self._current_state(ended=True))
+                self._release(self._current_state(ended=True))
 
-    def _let_go(self, final: dict[str, Any]) -> None:
+    def _release(self, final: dict[str, Any]) -> None:
         self._final = final
         self._cancel, self._capture, self._session = (lambda: False), None, None
 
@@ -223,11 +230,11 @@ class Attachment:
             self.done()
 
     def leave(self) -> None:
-        """In a forked child: release the parent's capture; the adapter removes its own hooks."""
+        """Release the parent's capture in a forked child. The adapter removes its hooks itself."""
         self.over = True
         self._ends = threading.Lock()  # another thread of the parent may have held it at the fork
         self._cancel()
-        self._let_go({})  # computing its state could wait for locks that threads of the parent hold
+        self._release({})  # computing its state could wait for locks that threads of the parent hold
 
     def refusal(self) -> CaptureError:
         """Return the error for a second `attach` while this capture is active."""
@@ -243,7 +250,7 @@ class Attachment:
         )
 
     def state(self) -> dict[str, Any]:
-        """Return state and progress as plain values; may be called in any thread."""
+        """Return state and progress as JSON values. May be called in any thread."""
         final = self._final
         if final is not None:
             return final
@@ -278,13 +285,13 @@ class _AttachedCapture(Capture):
 
     first_problem: Optional[AscendDumpError] = None
 
-    def _complain(self, error: AscendDumpError) -> None:
+    def _report_failure(self, error: AscendDumpError) -> None:
         self.first_problem = self.first_problem or error
-        super()._complain(error)
+        super()._report_failure(error)
 
 
 def _command() -> list[str]:
-    """Return the command line as `ps` shows it, cut to 4000 bytes; servers put the role of a process into it."""
+    """Return the command line as `ps` shows it, cut to 4000 bytes. Servers write the role of a process into it."""
     try:
         words = Path("/proc/self/cmdline").read_bytes()[:_COMMAND].rstrip(b"\0 ").split(b"\0")
         return [word.decode(errors="backslashreplace") for word in words]

@@ -1,1 +1,1 @@
-"""Captures: one call that starts a dump, the same for a block, a decorated function and a launcher."""
+"""Captures: the object that records a dump, the same for a block, a decorated function and a whole process."""

@@ -1,4 +1,4 @@
-"""Overlapping calls of a decorated function: one of them at a time is recorded as a step."""
+"""A gate for overlapping calls of a decorated function: only one call at a time is recorded as a step."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ __all__ = ["CallGate"]
 
 log = logging.getLogger("ascend_dump")
 
-#: Recorded calls that the current code runs inside; an asyncio task inherits it from the code that created it.
-_around: ContextVar[tuple[object, ...]] = ContextVar("ascend_dump_calls", default=())
+#: The recorded calls that the current code runs inside. An asyncio task inherits them from its creator.
+_enclosing_calls: ContextVar[tuple[object, ...]] = ContextVar("ascend_dump_calls", default=())
 
 
 class CallGate:
-    """A gate that one call of a decorated function at a time passes; this call becomes a step.
+    """A gate that lets one call of a decorated function pass at a time. The call that passes becomes a step.
 
-    A call that begins while another runs is no step: a recursive call belongs to the step it runs in, and a call in
-    another thread or asyncio task runs beside it.
+    A call that begins while another one runs does not become a step. A recursive call belongs to the step in which it
+    runs. A call in another thread or asyncio task runs at the same time as the step; of its operators, those that the
+    step's recording sees are recorded in that step.
     """
 
     __slots__ = ("_call", "_lock", "_thread", "_warned")
@@ -30,16 +31,17 @@ class CallGate:
         self._warned = False
 
     def take(self, *, recorded: bool) -> bool:
-        """Return True if this call may become a step; then `end` must follow.
+        """Return True if this call may become a step; then `end` must be called when it returns.
 
-        recorded: a capture is running. If so, the first refused call outside of the passed call causes a warning.
+        recorded: True if a capture is running. Then a warning is logged for the first refused call that is not
+                  a recursive one.
         """
         if self._lock.acquire(blocking=False):
             self._thread, self._call = threading.get_ident(), object()
-            _around.set((*_around.get(), self._call))
+            _enclosing_calls.set((*_enclosing_calls.get(), self._call))
             return True
-        inside = self._thread == threading.get_ident() and self._call in _around.get()
-        if recorded and not inside and not self._warned:
+        is_recursive = self._thread == threading.get_ident() and self._call in _enclosing_calls.get()
+        if recorded and not is_recursive and not self._warned:
             self._warned = True
             log.warning(
                 "a captured function was called while another call of it was being recorded: the second call is not "
@@ -49,7 +51,7 @@ class CallGate:
         return False
 
     def end(self) -> None:
-        """Note the end of the call that passed: the next call may become a step."""
+        """Open the gate at the end of the call that passed, so that the next call may become a step."""
         call = self._call
-        _around.set(tuple(running for running in _around.get() if running is not call))
+        _enclosing_calls.set(tuple(running for running in _enclosing_calls.get() if running is not call))
         self._lock.release()

@@ -1,7 +1,7 @@
-"""The calls of a decorated function as steps, for frameworks that count steps of their own.
+"""A session that makes each call of a decorated function one step, although the framework counts steps of its own.
 
-Each selected call has a directory in that of the run, `call_{number}`. From the marker in it the reader takes the
-number of the call as the step of every record below.
+Each selected call has a directory `call_{number}` inside the run's directory. The directory contains a marker file,
+from which the reader takes the call's number as the step of every record below.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ __all__ = ["CallsSession"]
 
 
 class CallsSession(Session):
-    """One capture of a decorated function. `step(number)` runs for every call and selects the calls to record.
+    """The session of a decorated function: starts and stops a session of the framework around each selected call.
 
-    A session that can start only once (`Adapter.repeats`) runs from the first call to the last: after each selected
-    call its new files are moved to its directory; files of other calls are removed.
+    `step(number)` is called for every call, selected or not. If the framework's session can start only once
+    (`Adapter.repeats`), it runs from the first call to the last. Then the new files after each selected call are moved
+    to the directory of that call, and the files of other calls are removed.
     """
 
     step_directories = re.compile(r"call_(\d{1,18})", re.ASCII)
@@ -48,27 +49,28 @@ class CallsSession(Session):
     def __init__(self, adapter: Adapter, request: DumpRequest, target: Any, run: RunDirectory) -> None:
         self.root = run.path
         self._adapter, self.request, self._target, self._run = adapter, request, target, run
-        #: The request of a single call: all steps that the framework counts within it.
-        self._each = request.replace(steps=None, keep=None, until=None)
-        #: The last call that is recorded, where the recording ended before the capture did.
-        self._last: Optional[int] = None
+        #: The request for the session of a single call: it selects all steps that the framework counts in the call.
+        self._call_request = request.replace(steps=None, keep=None, until=None)
+        #: Number of the last recorded call, if `trigger` ended the recording before the end of the capture.
+        self._last_call: Optional[int] = None
         self._pid = os.getpid()
         self._session: Optional[Session] = None
         self._number: Optional[int] = None
         self._calls = 0
-        #: Selected calls that the framework itself reports as empty.
+        #: Selected calls for which the session failed with AD303: nothing was written.
         self._empty: set[int] = set()
         self._armed = False
         self._reasons: Optional[list[str]] = []
         self._marks: dict[str, Mapping[str, Any]] = {}
-        #: Of the calls that stay, None where one of them counts nothing.
+        #: The counters of the recorded calls. None with `keep=`, and if the session of a call has no counters.
         self._tallies: Optional[list[Tally]] = [] if request.keep is None else None
-        self._common = run.path / "calls"
-        #: The call that each step directory of the framework belongs to; files may still arrive after the call.
+        self._shared_directory = run.path / "calls"
+        #: The call that each step directory of the framework belongs to (None: no selected call). It is remembered
+        #: because the framework may write files into the directory after the call.
         self._owners: dict[str, Optional[int]] = {}
 
     @property
-    def config(self) -> Optional[str]:  # type: ignore[override]  # of the session of this call
+    def config(self) -> Optional[str]:  # type: ignore[override]  # that of the current call's session
         return None if self._session is None else self._session.config
 
     def step(self, number: Optional[int]) -> None:
@@ -79,32 +81,32 @@ class CallsSession(Session):
         self._number, self._calls = number, self._calls + 1
         if self._adapter.repeats is Repeats.NEVER:
             if self._session is None:
-                add_private_directory(self._common)
+                add_private_directory(self._shared_directory)
                 self._begin(self._run.within("calls"))
             else:
-                self._sort(None)
+                self._move_files(None)
         elif selected or (self._adapter.repeats is Repeats.RESUMED and not self._armed):
             call_run = self._run.of_call(number)
             mark_call(call_run.path, number)
             self._begin(call_run)
 
     def trigger(self, reason: str) -> None:
-        """Record no call after the one that runs, or that was the last one."""
-        if self._last is None:
+        """Record no call after the current one, or, between two calls, after the last one that ran."""
+        if self._last_call is None:
             number = self._number
-            self._last = self._calls - 1 if number is None else number
+            self._last_call = self._calls - 1 if number is None else number
 
     def is_past(self, number: Optional[int]) -> bool:
-        return number is not None and self._last is not None and number > self._last
+        return number is not None and self._last_call is not None and number > self._last_call
 
-    def _there(self) -> Iterator[int]:
+    def _existing_calls(self) -> Iterator[int]:
         """Yield the numbers of the calls that have a directory."""
         for step in find_steps(self.root, self.step_directories):
             yield step.number
 
     def _begin(self, call_run: RunDirectory) -> None:
         try:
-            self._session = self._adapter.start(self._each, self._target, call_run)
+            self._session = self._adapter.start(self._call_request, self._target, call_run)
         except AscendDumpError as error:
             remove_tree(call_run.path)
             if self._calls == 1:
@@ -119,7 +121,7 @@ class CallsSession(Session):
         if self._adapter.repeats is Repeats.NEVER:
             session.settle()
             session.flush()
-            self._sort(number if selected else None)
+            self._move_files(number if selected else None)
             return
         self._session = None
         directory = self._run.of_call(number).path
@@ -142,7 +144,7 @@ class CallsSession(Session):
         except Exception as error:
             failure = AdapterError(
                 f"the adapter {self._adapter.name} could not end the capture of a call: {error!r}",
-                hint="what it wrote until then can be read; please report this with the traceback of the cause",
+                hint="the files written before can be read; please report this with the traceback of the cause",
             )
             failure.__cause__ = error
             super().fail(failure)
@@ -152,10 +154,10 @@ class CallsSession(Session):
         if tally is None or self._adapter.repeats is not Repeats.ALWAYS:
             self._tallies = None
         elif self._tallies is not None:
-            # However the framework counts in it, the call is the step.
+            # The call is one step, whatever number of steps the framework counted in it.
             self._tallies.append(tally._replace(steps=min(tally.steps, 1), begun=1))
         self._reasons = session.reasons()
-        # An empty call is no failure by itself: the run is looked at when it ends.
+        # AD303: an empty call is not a failure yet. `stop` checks whether the whole run is empty.
         if session.failure is not None and session.failure.code != "AD303":
             super().fail(session.failure)
 
@@ -174,7 +176,7 @@ class CallsSession(Session):
         self._session.flush()
         if self._adapter.repeats is Repeats.NEVER and os.getpid() == self._pid:
             number = self._number
-            self._sort(number if self.selects_step(number) else None)
+            self._move_files(number if self.selects_step(number) else None)
 
     def marks(self) -> Mapping[str, Mapping[str, Any]]:
         return {**self._marks, **({} if self._session is None else self._session.marks())}
@@ -192,14 +194,15 @@ class CallsSession(Session):
         if os.getpid() != self._pid:
             return
         if self._adapter.repeats is Repeats.NEVER:
-            self._sort(self._number)
-            _remove_empty(self._common)
-        # Those before the first one that is there were removed, or nothing was written at all.
-        first = min(self._there(), default=0) if self.request.keep is not None else 0
+            self._move_files(self._number)
+            _remove_empty(self._shared_directory)
+        # With `keep=`, calls before the first existing directory were removed, so they do not count as empty.
+        first = min(self._existing_calls(), default=0) if self.request.keep is not None else 0
         selected = [number for number in range(first, self._calls) if self.selects_step(number)]
         empty = [number for number in selected if number in self._empty or not self._wrote(number)]
         if len(empty) < len(selected):
-            if self._reasons is not None and self.failure is None:  # with scene="overflow" an empty call is no finding
+            # The reasons are None if an empty call is a normal result, as with scene="overflow".
+            if self._reasons is not None and self.failure is None:
                 tell_of_empty("call", len(empty), min(empty, default=None), self._reasons[0] if self._reasons else "")
         elif self.failure is None:
             self.failure = self._nothing_written()
@@ -218,17 +221,17 @@ class CallsSession(Session):
         listed = "".join(f"\n  - {reason}" for reason in reasons)
         return CaptureError(f"the capture wrote nothing{listed}", hint="see `ascend-dump explain AD303`", code="AD303")
 
-    def _sort(self, number: Optional[int]) -> None:
+    def _move_files(self, number: Optional[int]) -> None:
         """Move new files into the directory of call `number`; None: the call is not selected, so delete them."""
         from ascend_dump.reading.sources import is_graph_file
 
-        for file in list(_files(self._common)):
+        for file in list(_files(self._shared_directory)):
             if is_graph_file(file.name):
-                continue  # the graphs of all calls
-            inside = file.relative_to(self._common)
+                continue  # a graph file belongs to all calls
+            relative_path = file.relative_to(self._shared_directory)
             owner = number
-            if inside.parent.name.isdecimal():
-                owner = self._owners.setdefault(os.fspath(inside.parent), number)
+            if relative_path.parent.name.isdecimal():
+                owner = self._owners.setdefault(os.fspath(relative_path.parent), number)
             with contextlib.suppress(FileNotFoundError):
                 if owner is None:
                     remove_file(file)
@@ -236,7 +239,7 @@ class CallsSession(Session):
                 call_directory = self._run.of_call(owner).path
                 if not call_directory.exists():
                     mark_call(call_directory, owner)
-                destination = call_directory / inside
+                destination = call_directory / relative_path
                 make_private_directory(destination.parent)
                 move(file, destination)
 

@@ -1,4 +1,4 @@
-"""One call of a decorated function: one step of its capture."""
+"""The context in which one call of a decorated function runs: it makes the call one step of the capture."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["CapturedCalls", "DecoratedCall"]
 
 
 class CapturedCalls(Protocol):
-    """The interface of a capture that `DecoratedCall` needs."""
+    """The methods of a capture that `DecoratedCall` uses."""
 
     @property
     def recording(self) -> bool: ...
 
     def begin_call(self) -> bool:
-        """Count a call. Return True if it is a step; then `end_call` must follow."""
+        """Count a call. Return True if it is recorded as a step; then `end_call` must be called when it returns."""
 
     def end_call(self, error: Optional[BaseException]) -> None:
-        """End the step of a call. error: the exception of the call."""
+        """End the step of a call. error: the exception that the call raised, None if it returned."""
 
 
 class _ToFinish(Enum):

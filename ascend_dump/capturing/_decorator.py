@@ -1,4 +1,4 @@
-"""Decorated functions: a wrapper that behaves as the function and makes each call one step of a capture."""
+"""A wrapper for decorated functions: it behaves like the function, and makes each call one step of a capture."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ascend_dump.errors import ConfigError
 if TYPE_CHECKING:
     _FunctionWrapper = wrapt.FunctionWrapper[..., Any]
     _BoundFunctionWrapper = wrapt.BoundFunctionWrapper[..., Any]
-else:  # which older versions do not have as generic types
+else:  # older versions of wrapt do not have these as generic types
     _FunctionWrapper, _BoundFunctionWrapper = wrapt.FunctionWrapper, wrapt.BoundFunctionWrapper
 
 __all__ = ["decorate", "refuse_class"]
 
-#: Not callable before they are bound, so the function inside them is looked at.
+#: Objects that are not callable before they are bound. The function inside them is examined instead.
 _DESCRIPTORS = (classmethod, staticmethod)
 
 
@@ -32,15 +32,15 @@ def decorate(function: Any, capture: object, step: Callable[[], AbstractContextM
     """
     if inspect.isclass(function):
         raise refuse_class(function)
-    plain = function.__func__ if isinstance(function, _DESCRIPTORS) else function
-    if not callable(plain):
+    inner_function = function.__func__ if isinstance(function, _DESCRIPTORS) else function
+    if not callable(inner_function):
         raise ConfigError(
-            f"a {type(function).__name__} cannot be decorated",
+            f"an object of type {type(function).__name__} cannot be decorated, because it cannot be called",
             hint="put @ascend_dump.capture(...) above a function, or use it in a with statement",
         )
-    if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
+    if inspect.isgeneratorfunction(inner_function) or inspect.isasyncgenfunction(inner_function):
         raise ConfigError(
-            f"{_name(plain)} is a generator: calling it runs nothing, so no step can be drawn around it",
+            f"{_name(inner_function)} is a generator: calling it runs nothing, so no step can be drawn around it",
             hint="use `with ascend_dump.capture(...)` inside it, or decorate the function that consumes it",
             code="AD304",
         )
@@ -53,13 +53,13 @@ def decorate(function: Any, capture: object, step: Callable[[], AbstractContextM
         with step():
             return await wrapped(*args, **kwargs)
 
-    decorated = _DecoratedFunction(function, run_coroutine if inspect.iscoroutinefunction(plain) else run)
+    decorated = _DecoratedFunction(function, run_coroutine if inspect.iscoroutinefunction(inner_function) else run)
     decorated._self_capture = capture
     return decorated
 
 
 def refuse_class(cls: type) -> ConfigError:
-    """Return the error for a class: a capture needs a function or an object that runs."""
+    """Return the error for a class given as target: a capture needs a function, or an object that runs."""
     return ConfigError(
         f"{cls.__qualname__} is a class, and a capture needs an object of it or one of its methods",
         hint="give the object: capture(model); or put @ascend_dump.capture above the method",
@@ -71,7 +71,7 @@ def _name(function: Any) -> str:
     return str(qualname) if qualname else type(function).__name__  # a functools.partial has none
 
 
-def _refuse_block(name: str) -> NoReturn:
+def _refuse_with_statement(name: str) -> NoReturn:
     raise ConfigError(
         f"`with capture({name})`: a function given to capture() is decorated, and {name} was not called",
         hint=f"write `with ascend_dump.capture(): {name}(...)` to dump a block; or decorate the function, each call of "
@@ -79,30 +79,30 @@ def _refuse_block(name: str) -> NoReturn:
     )
 
 
-class _NoBlock:
-    """A base class that refuses the with statement, since it would dump nothing."""
+class _NotAContextManager:
+    """A base class of wrappers that raises ConfigError in a with statement, which would dump nothing."""
 
     def __enter__(self) -> NoReturn:
-        _refuse_block(_name(self.__wrapped__))  # type: ignore[attr-defined]  # of the proxy
+        _refuse_with_statement(_name(self.__wrapped__))  # type: ignore[attr-defined]  # an attribute of wrapt's proxy
 
     def __exit__(self, *error: object) -> None:
-        """Never run: a with statement looks for it before it enters."""
+        """Do nothing. It exists because a with statement looks it up before it calls `__enter__`."""
 
     async def __aenter__(self) -> NoReturn:
         self.__enter__()
 
     async def __aexit__(self, *error: object) -> None:
-        """As `__exit__`."""
+        """Do nothing, as `__exit__`."""
 
 
-class _BoundDecorated(_NoBlock, _BoundFunctionWrapper):
+class _BoundDecorated(_NotAContextManager, _BoundFunctionWrapper):
     """A decorated function as a method of an object."""
 
     @property
     def capture(self) -> Any:
         return self._self_parent.capture
 
-    # Proxies refuse to be copied and pickled; a method is what its object and its name are.
+    # wrapt's proxies cannot be copied or pickled. A method is pickled as its object and its name.
     def __reduce_ex__(self, protocol: Any) -> Any:
         if hasattr(self, "__self__"):
             return getattr, (self.__self__, self.__name__)
@@ -118,11 +118,11 @@ class _BoundDecorated(_NoBlock, _BoundFunctionWrapper):
 
 
 def _find(module: str, qualname: str) -> Any:
-    """Return a method of a class, for unpickling."""
+    """Return the method of a class that was pickled by its module and qualified name."""
     return operator.attrgetter(qualname)(import_module(module))
 
 
-class _DecoratedFunction(_NoBlock, _FunctionWrapper):
+class _DecoratedFunction(_NotAContextManager, _FunctionWrapper):
     """A decorated function, called as before; `capture` is its capture."""
 
     __bound_function_wrapper__ = _BoundDecorated
@@ -132,7 +132,7 @@ class _DecoratedFunction(_NoBlock, _FunctionWrapper):
     def capture(self) -> Any:
         return self._self_capture
 
-    # As functions are: by their name.
+    # Pickled by name, as Python pickles functions.
     def __reduce_ex__(self, protocol: Any) -> Union[str, Any]:
         return self.__qualname__
 

@@ -1,6 +1,7 @@
-"""A forecast of the disk space for steps that a framework dumps by itself, made when the first step is complete.
+"""A forecast of the disk space that a capture will need, made when the first step is complete.
 
-Host dumps need no such thread, their writer does the same (`ascend_dump.writing`).
+It is for frameworks that write the dump files themselves. For dumps that our own writer writes, the writer makes the
+forecast (`ascend_dump.writing`).
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ __all__ = ["StepForecast"]
 
 log = logging.getLogger("ascend_dump")
 
-#: Seconds between two looks; after one that took long it rests so many times as long.
-_PAUSE, _REST = 0.5, 20
+#: Minimum seconds between two measurements, and minimum pause as a multiple of the duration of the last measurement.
+_PAUSE, _PAUSE_FACTOR = 0.5, 20
 
 
 class StepForecast:
@@ -41,7 +42,7 @@ class StepForecast:
     def _run(self) -> None:
         pause = _PAUSE
         while not self._stop.wait(pause):
-            began = time.monotonic()
+            start = time.monotonic()
             try:
                 size = self._first_step()
                 if size is not None:
@@ -49,15 +50,18 @@ class StepForecast:
                     limits = [limit for limit in (count and count - 1, keep) if limit is not None]
                     Budget(self._session.root, None).forecast(size, min(limits, default=None), endless=True)
                     return
-            except Exception:  # the program must not suffer
+            except Exception:  # an error here must not stop the program
                 log.debug("the size of a step could not be measured", exc_info=True)
                 return
-            pause = max(_PAUSE, _REST * (time.monotonic() - began))
+            pause = max(_PAUSE, _PAUSE_FACTOR * (time.monotonic() - start))
 
     def _first_step(self) -> Optional[int]:
-        """Return the bytes of one step in all streams, since graphs and models run in turn; None: none is complete."""
+        """Return the bytes of a complete step: the sum over all streams (models or graphs), since they run in turn.
+
+        None if no stream has a complete step yet.
+        """
         layout = self._session.step_directories
-        assert layout is not None, "else there is no thread"
+        assert layout is not None, "the thread runs only if step_directories is set"
         sizes = []
         for _, group in groupby(find_steps(self._session.root, layout), key=lambda step: step.stream):
             steps = list(group)
@@ -72,6 +76,6 @@ def _bytes_below(directory: str) -> int:
         for name in names:
             try:
                 total += os.lstat(os.path.join(parent, name)).st_size
-            except OSError:  # `keep=` removes steps meanwhile
+            except OSError:  # `keep=` may have removed the file
                 continue
     return total

@@ -1,7 +1,8 @@
-"""Recorders for dumps that a framework writes by itself: `keep=` and `until=` remove and read its step directories.
+"""The implementation of `keep=` and `until=` for dumps that a framework writes itself.
 
-A thread polls them, since no event marks the end of a step: a step is complete once the framework has begun a newer
-step. Host dumps need no such thread, their writer does the same (`ascend_dump.writing`).
+A thread polls the step directories of the framework. For `keep=` it removes old steps, for `until=` it reads complete
+steps. No event marks the end of a step, so a step counts as complete once the framework has begun a newer step. Dumps
+that our own writer writes need no such thread: the writer implements both (`ascend_dump.writing`).
 """
 
 from __future__ import annotations
@@ -29,55 +30,55 @@ __all__ = ["StepRecorder", "TreeRecorder"]
 
 log = logging.getLogger("ascend_dump")
 
-#: Seconds between two looks; after one that took long it rests so many times as long.
-_PAUSE, _REST = 0.5, 20
-#: The longest reason taken from the text of an exception, in characters.
-_LONGEST_REASON = 500
+#: Minimum seconds between two polls, and minimum pause as a multiple of the duration of the last poll.
+_PAUSE, _PAUSE_FACTOR = 0.5, 20
+#: Maximum number of characters of an exception's text that become the reason of the end of a recording.
+_MAX_REASON = 500
 
 
 class StepRecorder:
-    """The handling of `keep=`, `until=`, `trigger` and exceptions in a capture, for any session.
+    """The part of a capture that handles `keep=`, `until=`, `trigger` and exceptions, for any session.
 
-    A session that removes old steps itself gets triggers through `Session.trigger`. For the others a `TreeRecorder`
-    removes step directories.
+    If the session has step directories, a `TreeRecorder` removes and reads them. Otherwise the session implements
+    `keep=` and `until=` itself, and triggers are passed to `Session.trigger`.
     """
 
     def __init__(self, session: Session, request: DumpRequest) -> None:
         self._session, self._request = session, request
-        self._asked = request.keep is not None or request.until is not None
-        self._trees = self._begin() if self._asked else None
+        self._has_limits = request.keep is not None or request.until is not None
+        self._tree_recorder = self._begin() if self._has_limits else None
         self._forecast = StepForecast(session, request)
-        if self._asked and self._trees is None and type(session).trigger is Session.trigger:
+        if self._has_limits and self._tree_recorder is None and type(session).trigger is Session.trigger:
             log.warning(
-                "keep= and until= change nothing: the adapter neither thins its dump nor says where its steps are "
-                "[AD213]"
+                "keep= and until= change nothing: the adapter neither removes steps itself nor says in which "
+                "directories they are [AD213]"
             )
 
     def trigger(self, reason: str) -> None:
-        """End the recording with the open step. Raises NotSupported where the framework cannot be kept from dumping."""
-        if self._trees is None:
-            self._trees = self._begin()
-        if self._trees is None:
+        """End the recording after the open step. Raises NotSupported if the framework cannot stop dumping."""
+        if self._tree_recorder is None:
+            self._tree_recorder = self._begin()
+        if self._tree_recorder is None:
             self._session.trigger(reason)
         else:
-            self._trees.trigger(reason)
+            self._tree_recorder.trigger(reason)
 
     def trigger_by(self, error: Optional[BaseException]) -> None:
-        """End a recorder at the program's exception, so that the steps before it stay."""
-        if error is not None and self._asked:
-            text = " ".join(str(error).split())[:_LONGEST_REASON]
+        """End the recording because of an exception of the program, so that the steps before it are kept."""
+        if error is not None and self._has_limits:
+            text = " ".join(str(error).split())[:_MAX_REASON]
             with contextlib.suppress(NotSupported):
                 self.trigger(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
     def stop(self) -> None:
-        """Finish, once the session has stopped."""
+        """End the threads. To be called after the session has stopped."""
         self._forecast.stop()
-        if self._trees is not None:
-            self._trees.stop()
+        if self._tree_recorder is not None:
+            self._tree_recorder.stop()
 
     def kept(self) -> dict[str, Any]:
-        """Return the fields of the manifest about the remaining steps, if the session writes no manifest itself."""
-        return {} if self._trees is None else self._trees.kept()
+        """Return the manifest's fields about removed steps and the end of recording; {} if the session adds them."""
+        return {} if self._tree_recorder is None else self._tree_recorder.kept()
 
     def _begin(self) -> Optional[TreeRecorder]:
         layout = self._session.step_directories
@@ -85,7 +86,10 @@ class StepRecorder:
 
 
 class TreeRecorder:
-    """A thread that removes step directories below `session.root` until `stop`, for each stream of steps separately.
+    """A thread that checks and removes step directories below `session.root` until `stop` is called.
+
+    A stream is a sequence of steps that the framework counts separately, such as those of one model. Each stream is
+    handled on its own.
 
     ended    reason and step of the end of the recording, None before it
     unknown  with until="nonfinite": number of tensors that could not be checked for NaN and Inf
@@ -97,17 +101,18 @@ class TreeRecorder:
         self._session, self._request, self._layout = session, request, layout
         self._root: Path = session.root
         self._removed = 0
-        self._seen = False
-        self._failed = False
-        #: By stream: the last step that was looked at for NaN and Inf, and the last one that stays.
+        self._has_step_directories = False
+        self._failure_is_logged = False
+        #: For each stream the last step that was checked for NaN and Inf, and, after the end of the recording, the
+        #: last step that is kept.
         self._checked: dict[str, int] = {}
-        self._last: dict[str, int] = {}
+        self._last_kept: dict[str, int] = {}
         #: True once the framework has stopped writing.
-        self._quiet = False
+        self._framework_stopped = False
         self._lock = threading.RLock()
         self._pid = os.getpid()
         if request.until is not None:
-            # Not on the thread: a process that is forked while it imports a module has half of it.
+            # Imported here, not on the thread: a child forked during an import has a half-initialised module.
             import_module("ascend_dump.analysis.overflow")
             import_module("ascend_dump.analysis.suspects.first_wrong")
         self._stop = threading.Event()
@@ -115,29 +120,29 @@ class TreeRecorder:
         self._thread.start()
 
     def trigger(self, reason: str) -> None:
-        """End the recording with the newest step of each stream. The first reason counts."""
-        if os.getpid() != self._pid:  # forked, where nobody gives the lock back
+        """End the recording: keep the newest step of each stream, and none after it. Later calls do nothing."""
+        if os.getpid() != self._pid:  # in a forked child the lock may never be released
             return
         with self._lock:
             if self.ended is None:
                 self._end(Ended(reason, None), find_steps(self._root, self._layout))
 
     def stop(self) -> None:
-        """Check the steps a last time, after the framework has stopped writing."""
+        """End the thread, and check the steps a last time. To be called after the framework has stopped writing."""
         if os.getpid() != self._pid:
             return
         self._stop.set()
         self._thread.join()
-        self._look(over=True)
-        if not self._seen and self._holds_records():
+        self._poll(over=True)
+        if not self._has_step_directories and self._holds_records():
             log.warning(
-                "keep= and until= changed nothing: what was dumped into %s has no directory for each step, so nothing "
-                "was removed or looked at [AD213]",
+                "keep= and until= changed nothing: the dump in %s has no directory per step, so no step was removed or "
+                "checked [AD213]",
                 self._root,
             )
 
     def kept(self) -> dict[str, Any]:
-        """Return fields of the manifest, as `HostWriter.kept`."""
+        """Return the fields of the manifest that `HostWriter.kept` returns for our own format."""
         fields: dict[str, Any] = {}
         if self._request.keep is not None:
             fields["removed"] = {"steps": self._removed}
@@ -150,27 +155,27 @@ class TreeRecorder:
     def _run(self) -> None:
         pause = _PAUSE
         while not self._stop.wait(pause):
-            began = time.monotonic()
-            self._look()
-            if self._quiet:
+            start = time.monotonic()
+            self._poll()
+            if self._framework_stopped:
                 return
-            pause = max(_PAUSE, _REST * (time.monotonic() - began))
+            pause = max(_PAUSE, _PAUSE_FACTOR * (time.monotonic() - start))
 
-    def _look(self, *, over: bool = False) -> None:
-        """Check complete steps and remove superfluous ones. over: the newest step is complete too."""
+    def _poll(self, *, over: bool = False) -> None:
+        """Check complete steps, and remove steps that are not to be kept. over: the newest step is complete too."""
         with self._lock:
             try:
                 steps = find_steps(self._root, self._layout)
-                self._seen = self._seen or bool(steps)
+                self._has_step_directories = self._has_step_directories or bool(steps)
                 if self._request.until is not None and self.ended is None:
                     self._check(steps, over)
                 old, late = self._superfluous(steps, over)
                 for step in (*old, *late):
                     remove_step(step)
                 self._removed += len(old)
-            except Exception as error:  # the program must not suffer
-                if not self._failed:
-                    self._failed = True
+            except Exception as error:  # an error here must not stop the program
+                if not self._failure_is_logged:
+                    self._failure_is_logged = True
                     level = logging.WARNING if self._session.failure is None else logging.DEBUG
                     log.log(level, "steps of %s could not be removed or read: %s", self._root, error)
                     log.debug("a recorder failed", exc_info=True)
@@ -188,57 +193,60 @@ class TreeRecorder:
     def _superfluous(
         self, all_steps: list[StepDirectory], over: bool
     ) -> tuple[list[StepDirectory], list[StepDirectory]]:
-        """Return the steps that `keep` excludes, and the steps after the end of the recording."""
+        """Return the steps to remove: those that `keep` excludes, and those after the end of the recording."""
         old, late = [], []
         for name, group in groupby(all_steps, key=lambda step: step.stream):
             steps = list(group)
             most = self._request.keep
             if self.ended is not None:
-                last = self._last.get(name, -1)
-                # The newest one is left alone while it is written.
+                last = self._last_kept.get(name, -1)
+                # The newest step is not removed while the framework writes it.
                 late += [step for step in (steps if over else steps[:-1]) if step.number > last]
                 steps = [step for step in steps if step.number <= last]
             if most is not None:
-                # Besides those that stay there is the one that is being written, or that ended the recording.
+                # One step more than `keep`: the step that is being written, or that ended the recording.
                 most += self.ended is not None or not over
                 filled = [step for step in steps if holds_files(step.path)]
-                # Steps in which nothing was dumped do not push others out.
+                # Empty steps do not count.
                 first = filled[-most].number if len(filled) > most else -1
                 old += [step for step in steps if step.number < first]
         return old, late
 
     def _check(self, all_steps: list[StepDirectory], over: bool) -> None:
-        """Search complete steps for NaN and Inf, in the order of each stream."""
+        """Search complete steps for NaN and Inf, stream by stream in the order of steps, and stop at the first one."""
         for name, group in groupby(all_steps, key=lambda step: step.stream):
             steps = list(group)
             for step in steps if over else steps[:-1]:
                 if step.number <= self._checked.get(name, -1):
                     continue
                 self._checked[name] = step.number
-                wrong = self._wrong_in(step.path)
-                if wrong is None:
+                fault = self._first_fault(step.path)
+                if fault is None:
                     continue
                 before = [
                     candidate for candidate in all_steps if candidate.stream != name or candidate.number <= step.number
                 ]
-                self._end(Ended(wrong.reason, step.number, wrong.operator), before)
-                log.warning("%s at step %d: the capture keeps it and records nothing more", wrong.reason, step.number)
+                self._end(Ended(fault.reason, step.number, fault.operator), before)
+                log.warning("%s at step %d: the capture keeps it and records nothing more", fault.reason, step.number)
                 return
 
     def _end(self, ended: Ended, last: list[StepDirectory]) -> None:
-        self._last = {step.stream: step.number for step in last}
-        newest = max(self._last.values(), default=None)
+        self._last_kept = {step.stream: step.number for step in last}
+        newest = max(self._last_kept.values(), default=None)
         self.ended = ended if ended.step is not None else ended._replace(step=newest)
         try:
             self._session.trigger(ended.reason)
-            self._quiet = True
+            self._framework_stopped = True
         except NotSupported:
             log.info(
                 "the framework cannot stop dumping: the steps that it still writes are removed until the capture ends"
             )
 
-    def _wrong_in(self, step: Path) -> Optional[Ended]:
-        """Return the first fault of a step, by its values, statistics or the device's reports of overflow."""
+    def _first_fault(self, step: Path) -> Optional[Ended]:
+        """Return the first NaN, Inf or overflow in the dump of a step, None if there is none.
+
+        It is found in the recorded values or statistics, or, with scene="overflow", in the device's overflow reports.
+        """
         from ascend_dump.analysis.overflow import find_overflows
         from ascend_dump.analysis.suspects.first_wrong import first_wrong
         from ascend_dump.common.ignored import IgnoredOperators
@@ -251,12 +259,12 @@ class TreeRecorder:
                     name = str((overflow.operator or {}).get("op_name") or overflow.record.op_name)
                     return Ended(f"an overflow in {name}", None, name)
                 return None
-            wrong, unknown = first_wrong(dump, IgnoredOperators(self._request.ignore))
+            fault, unknown = first_wrong(dump, IgnoredOperators(self._request.ignore))
             self.unknown += unknown
-            if wrong is not None:
-                record = wrong.record
+            if fault is not None:
+                record = fault.record
                 name = f"{record.op_name}.{record.io}.{record.index}"
-                return Ended(f"{wrong.what} in {name}", None, name)
+                return Ended(f"{fault.what} in {name}", None, name)
         except ReadError as error:
             log.debug("a step could not be read: %s", error)
             self.unknown += 1

@@ -1,4 +1,4 @@
-"""The summary at the end of a run: recorded steps and operators, directory, cost and next command."""
+"""The summary that is logged at the end of a capture: steps and operators, directory, cost and next command."""
 
 from __future__ import annotations
 
@@ -31,23 +31,25 @@ __all__ = ["Progress", "tell"]
 
 log = logging.getLogger("ascend_dump")
 
-#: Seconds from the start to the first message of progress, and the most between two messages.
-_FIRST, _MOST = 10.0, 60.0
-#: Seconds that the summary waits for other ranks of this machine, which end at about the same time.
-_PATIENCE = 1.0
-#: The most files of a dump that is opened to count its records.
-_MANY_FILES = 20_000
-#: Bytes of a manifest, and letters of a reason.
-_MOST_BYTES, _LONGEST = 10_000_000, 200
+#: Seconds from the start to the first progress message, and maximum seconds between two messages.
+_FIRST_MESSAGE, _MAX_PAUSE = 10.0, 60.0
+#: Maximum seconds that the summary waits for other ranks of this machine, which end at about the same time.
+_MAX_WAIT = 1.0
+#: Maximum number of files of a dump that is opened to count its records.
+_MAX_FILES = 20_000
+#: Maximum number of bytes read of a manifest, and maximum number of characters of a reason.
+_MAX_MANIFEST, _MAX_REASON = 10_000_000, 200
 
 
 class _FilesOnDisk(NamedTuple):
+    """Number of record files, and bytes of all files, of a dump."""
+
     number: int
     nbytes: int
 
 
 class _RankPart(NamedTuple):
-    """The recording of one rank. tally: None where it is not counted."""
+    """The files and counters of one rank. tally: None if the records of the rank were not counted."""
 
     rank: int
     files: _FilesOnDisk
@@ -63,9 +65,12 @@ def tell(
     seconds: float,
     failure: Optional[AscendDumpError],
 ) -> None:
-    """Log the summary of a stopped capture. The first rank of a machine reports for all its ranks that count records.
+    """Log the summary of a stopped capture.
 
-    seconds: from start to end. failure: the reason of an incomplete dump.
+    If the session counts its records, the first selected rank of a machine reports for all ranks of the machine;
+    otherwise each rank reports for itself.
+
+    seconds: duration of the capture. failure: why the dump is incomplete, None if it is complete.
     """
     if request.quiet:
         return
@@ -73,37 +78,40 @@ def tell(
     if tally is not None and not is_spokesman(rank, request.ranks):
         return
     files = _files(path)
-    mine = _RankPart(rank.rank, files, tally if tally is not None else _counted(path, files))
+    own_part = _RankPart(rank.rank, files, tally if tally is not None else _count_records(path, files))
     if not files.number:
-        _tell_of_nothing(path, request, mine, seconds)
+        _report_no_overflow(path, request, own_part, seconds)
         return
-    parts, running = [mine], list[int]()
+    parts, running = [own_part], list[int]()
     if tally is not None and rank.world > 1:
-        other_parts, running = _others(path, rank)
+        other_parts, running = _other_ranks(path, rank)
         parts += other_parts
     where = path if len(parts) == 1 else path.parents[1]
-    lines = [f"{_who(parts, rank)}dumped {_what(parts)} into {_short(where)}", f"  {_price(parts, seconds)}"]
+    lines = [
+        f"{_ranks_text(parts, rank)}dumped {_counts_text(parts)} into {_short(where)}",
+        f"  {_cost_text(parts, seconds)}",
+    ]
     lines += [f"  {line}" for line in _notes(request, parts, running, failure)]
     if any(part.tally is None or part.tally.records for part in parts):
         lines.append(f"  look at it: ascend-dump ls {shlex.quote(_short(where))}")
     spoken().info("%s", "\n".join(lines))
 
 
-def _tell_of_nothing(path: Path, request: DumpRequest, mine: _RankPart, seconds: float) -> None:
-    """Report an empty dump that is a good result; for other empty dumps the capture reports a failure."""
-    tally = mine.tally
+def _report_no_overflow(path: Path, request: DumpRequest, own_part: _RankPart, seconds: float) -> None:
+    """Report an empty dump if that is a good result: no overflow. Other empty dumps are reported by the capture."""
+    tally = own_part.tally
     if request.scene == "overflow" and tally is not None and tally.begun:
         text = f"no operator produced NaN or Inf in {counted(tally.begun, 'step')}: nothing was dumped"
-        spoken().info("%s\n  %s", text, _price([mine], seconds))
+        spoken().info("%s\n  %s", text, _cost_text([own_part], seconds))
 
 
-def _who(parts: list[_RankPart], rank: Rank) -> str:
+def _ranks_text(parts: list[_RankPart], rank: Rank) -> str:
     if len(parts) > 1:
         return f"{len(parts)} ranks "
     return f"rank {rank.rank} " if rank.world > 1 else ""
 
 
-def _what(parts: list[_RankPart]) -> str:
+def _counts_text(parts: list[_RankPart]) -> str:
     tallies = [part.tally for part in parts if part.tally is not None]
     if not tallies:
         return counted(sum(part.files.number for part in parts), "file")
@@ -114,7 +122,7 @@ def _what(parts: list[_RankPart]) -> str:
     return f"{each}, {counted(total.operators, 'operator')}, {counted(total.records, 'record')}"
 
 
-def _price(parts: list[_RankPart], seconds: float) -> str:
+def _cost_text(parts: list[_RankPart], seconds: float) -> str:
     disk = f"{size(sum(part.files.nbytes for part in parts))} on disk"
     tally = parts[0].tally
     recorded_bytes = sum(part.tally.seen for part in parts if part.tally is not None)
@@ -145,25 +153,25 @@ def _notes(
             "max_bytes= was given"
         )
     if tally is not None and tally.cut:
-        yield "the last step was not ended by the optimizer: the capture stopped before"
+        yield "the last step was not ended by the optimizer, because the capture stopped first"
     if running:
         yield f"still writing: {'rank' if len(running) == 1 else 'ranks'} {', '.join(map(str, running))}"
-    if failure is not None and failure.reported:  # else it is told right after this
-        # The rest of it was told before.
-        yield f"not complete: {failure.message.splitlines()[0].partition(': ')[0][:_LONGEST]} [{failure.code}]"
+    if failure is not None and failure.reported:  # otherwise the capture reports it right after the summary
+        # Only its beginning: the whole message was reported before.
+        yield f"not complete: {failure.message.splitlines()[0].partition(': ')[0][:_MAX_REASON]} [{failure.code}]"
 
 
 def _short(path: Path) -> str:
-    """Return the path relative to this directory, if it is below it."""
+    """Return the path relative to the current directory if it is inside it, else the path unchanged."""
     try:
-        near = os.path.relpath(path)
-    except OSError:  # the directory is gone
+        relative = os.path.relpath(path)
+    except OSError:  # the current directory was removed
         return os.fspath(path)
-    return os.fspath(path) if near.startswith(os.pardir) else near
+    return os.fspath(path) if relative.startswith(os.pardir) else relative
 
 
 def _files(path: Path) -> _FilesOnDisk:
-    """Return number and size of the files of a dump; our own marks do not count as files."""
+    """Return number and size of the files of a dump. Manifests and markers count in the size only."""
     number = nbytes = 0
     for directory, _, names in os.walk(path):
         for name in names:
@@ -178,31 +186,31 @@ def _files(path: Path) -> _FilesOnDisk:
 _NO_RECORDS = (MANIFEST, "call.json")
 
 
-def _counted(path: Path, files: _FilesOnDisk) -> Optional[Tally]:
-    """Return the counters of a dump that its framework has written; None for a dump of too many files."""
-    if not 0 < files.number <= _MANY_FILES:
+def _count_records(path: Path, files: _FilesOnDisk) -> Optional[Tally]:
+    """Count the records of a dump that a framework wrote. Return None if it has too many files or no records."""
+    if not 0 < files.number <= _MAX_FILES:
         return None
     from ascend_dump.reading import open_dump
 
     try:
         dump = open_dump(path)
         steps = {(record.model, record.step) for record in dump}
-        # The kernels of an API call are no operators of their own.
+        # The kernels of an API call do not count as operators, unless there are only kernels.
         executions = {record.execution: record.kernel for record in dump}
         operators = [run for run, kernel in executions.items() if kernel is None] or executions
-    except Exception:  # whatever a file holds, the program has run well
+    except Exception:  # a bad file must not make a successful program fail
         log.debug("the dump could not be counted", exc_info=True)
         return None
     numbers = {step for _, step in steps}
     return Tally(len(numbers), len(operators), len(dump), 0, len(numbers)) if len(dump) else None
 
 
-def _others(path: Path, rank: Rank) -> tuple[list[_RankPart], list[int]]:
-    """Return the recordings of the other ranks of this run on this machine, and the ranks that still write."""
-    until = time.monotonic() + _PATIENCE
+def _other_ranks(path: Path, rank: Rank) -> tuple[list[_RankPart], list[int]]:
+    """Return the parts of the other ranks of this run on this machine, and the numbers of ranks that still write."""
+    until = time.monotonic() + _MAX_WAIT
     while True:
         manifests = {
-            number: _manifest_of(path.parents[1] / Rank(number, rank.world).level) for number in _neighbours(rank)
+            number: _sibling_manifest(path.parents[1] / Rank(number, rank.world).level) for number in _neighbours(rank)
         }
         running = [number for number, run in manifests.items() if run is not None and run[1].get("state") == "running"]
         if not running or time.monotonic() > until:
@@ -220,19 +228,22 @@ def _neighbours(rank: Rank) -> list[int]:
     return [number for number in ranks_of_this_host(rank) if number != rank.rank]
 
 
-def _manifest_of(level: Path) -> Optional[tuple[Path, dict[str, Any]]]:
-    """Return the newest run of a rank and its manifest, if it has our parent process and runs on this machine."""
+def _sibling_manifest(level: Path) -> Optional[tuple[Path, dict[str, Any]]]:
+    """Return the newest run of a rank and its manifest, None if the manifest cannot be read.
+
+    None too unless the process of the run has our parent process and ran on this machine.
+    """
     try:
         newest = max(level.iterdir())
-        manifest = json.loads(read_regular(newest / MANIFEST, _MOST_BYTES, follow_links=False))
-    except (OSError, ValueError, RecursionError):  # there is none
+        manifest = json.loads(read_regular(newest / MANIFEST, _MAX_MANIFEST, follow_links=False))
+    except (OSError, ValueError, RecursionError):  # there is no readable manifest
         return None
-    mine = (
+    own_part = (
         isinstance(manifest, dict)
         and manifest.get("host") == socket.gethostname()
         and manifest.get("parent") == os.getppid()
     )
-    return (newest, manifest) if mine else None
+    return (newest, manifest) if own_part else None
 
 
 def _tally_of(manifest: dict[str, Any]) -> Optional[Tally]:
@@ -243,7 +254,7 @@ def _tally_of(manifest: dict[str, Any]) -> Optional[Tally]:
 
 
 class Progress:
-    """A thread that logs the progress of a long recording on a terminal. It does nothing elsewhere."""
+    """A thread that logs the progress of a long recording, if standard error is a terminal."""
 
     def __init__(self, session: Session, request: DumpRequest, rank: Rank) -> None:
         self._session = session
@@ -255,9 +266,9 @@ class Progress:
         self._over.set()
 
     def _run(self) -> None:
-        pause, reported = _FIRST, 0
+        pause, reported = _FIRST_MESSAGE, 0
         while not self._over.wait(pause):
-            pause = min(2 * pause, _MOST)
+            pause = min(2 * pause, _MAX_PAUSE)
             tally = self._session.tally()
             if tally is not None and tally.records > reported:
                 reported = tally.records
@@ -272,5 +283,5 @@ class Progress:
 def _is_terminal() -> bool:
     try:
         return sys.stderr.isatty()
-    except (AttributeError, ValueError):  # there is none, or it is closed
+    except (AttributeError, ValueError):  # stderr is None or closed
         return False

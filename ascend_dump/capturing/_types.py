@@ -1,4 +1,4 @@
-"""The types of `capture`, its keywords and its results, for type checkers only: no program loads this module."""
+"""The types of `capture`'s target and keywords, for type checkers only: no program loads this module."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _R = TypeVar("_R", covariant=True)
 
 
 class Function(Protocol[_P, _R]):
-    """A plain function or method: a model has a call, but no code of its own."""
+    """A plain function or method. A model does not match, because it can be called but has no `__code__`."""
 
     @property
     def __code__(self) -> CodeType: ...
@@ -28,11 +28,15 @@ class Function(Protocol[_P, _R]):
 
 
 class Untyped:
-    """An object of a class with an untyped base fits every type, this one first; nothing else fits it."""
+    """A type for targets whose class has an untyped base class; type checkers accept no other object for it.
+
+    Such a target would match every overload of `capture`. The first overload takes this type, so the result is a
+    Capture.
+    """
 
 
 class CaptureSettings(TypedDict, total=False):
-    """The keywords of `capture`: the parameters of `DumpRequest`, and its own.
+    """The keywords of `capture`: the parameters of `DumpRequest`, and `framework` and `graft`.
 
     Type checkers cannot derive them from `DumpRequest`; a test compares both.
     """

@@ -1,7 +1,7 @@
 """Capture: one object that is a context manager, a decorator and a start()/stop() pair.
 
-It does the work common to all frameworks: choosing the adapter, selecting the rank, creating
-the path, reporting problems, and reporting a dump without records.
+It does the work that is common to all frameworks: it chooses the adapter, decides whether this rank is recorded,
+creates the directory, and reports problems and empty dumps.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     _R = TypeVar("_R", covariant=True)
 
     class Decorated(Protocol[_P, _R]):
-        """A decorated function: called as before, with its capture in `capture`."""
+        """A decorated function. It is called like the original function; `capture` is its capture."""
 
         @property
         def capture(self) -> Capture: ...
@@ -65,7 +65,7 @@ log = logging.getLogger("ascend_dump")
 
 
 class _State(Enum):
-    """State of a capture. An active capture of a rank that `ranks=` leaves out has no session."""
+    """The state of a capture. On a rank that `ranks=` does not select, an active capture has no session."""
 
     IDLE = "idle"  # not started, or ended
     ACTIVE = "active"
@@ -74,9 +74,11 @@ class _State(Enum):
 class Capture:
     """One dump of one target. Create it with `capture`.
 
-    path      the directory that this capture writes to; it exists after the start. Raises CaptureError before
-    problems  the findings of the check before the start, a list of `Problem`
-    config    the file to give to the framework, where the program has to switch the dump on itself; else None
+    path      the directory that this capture writes to; it exists after the start. Before, reading it raises
+              CaptureError
+    problems  the problems that the check before the start found, a list of `Problem`
+    config    path of the file that the program has to pass to the framework to switch the dump on; None if that is
+              not necessary
 
     >>> with ascend_dump.capture(model, path="dumps") as cap:   # doctest: +SKIP
     ...     model(batch)
@@ -92,7 +94,7 @@ class Capture:
         launched: bool = False,
         model: str = "",
     ) -> None:
-        """launched, model: see `RunDirectory`. A launched capture is started with `begin`."""
+        """Take the settings; nothing starts. launched, model: see `RunDirectory`. `begin` starts a launched capture."""
         self.request = request
         self.problems: list[Problem] = []
         self._target = target
@@ -101,7 +103,7 @@ class Capture:
         self._launched = launched
         self._model = model
         self._adapter: Optional[Adapter] = None
-        #: The running session, else the last one; None when `ranks=` leaves this rank out.
+        #: The running session, or the last one; None if `ranks=` does not select this rank.
         self._session: Optional[Session] = None
         self._path: Optional[Path] = None
         self._state = _State.IDLE
@@ -109,17 +111,17 @@ class Capture:
         self._recorder: Optional[StepRecorder] = None
         self._progress: Optional[Progress] = None
         self._rank = Rank(0, 1)
-        #: When it was started, in seconds of a clock that never runs back.
-        self._began = 0.0
+        #: Time of the start, in seconds of `time.monotonic`.
+        self._start_time = 0.0
         self._step = 0
-        #: True while the program has yet to call `step`.
+        #: True if the program has to call `step` to begin steps, and has not done so yet.
         self._expects_step = False
         self._each_call: Optional[bool] = None
-        #: Decorated functions only: arm at the first call, even if `steps=` does not select it.
-        self._early = False
+        #: For decorated functions: True to arm at the first call, even if `steps=` does not select that call.
+        self._arms_at_first_call = False
         self._call_gate = CallGate()
         self._process = 0
-        self._cancel: Callable[[], None] = _do_nothing
+        self._cancel_exit_hook: Callable[[], None] = _do_nothing
         #: Called with a failure at the end of the process, where an exception would reach no code of the user.
         self.failed_at_exit: Callable[[Exception], object] = _log
 
@@ -135,53 +137,54 @@ class Capture:
 
     @property
     def config(self) -> Optional[str]:
-        # Text, because it is for native interfaces such as acl.init, which take no Path.
+        # A str, because native interfaces such as acl.init accept no Path.
         session = self._running
         return None if session is None else session.config
 
     def start(self) -> Capture:
         """Arm the dump and return this object.
 
-        Raises CaptureError when it is active already, ConfigError for a problem the framework
-        would refuse, WriteError when the path cannot be used. A full or failing disk is reported, and nothing is
-        dumped then; with `strict` it raises WriteError too.
+        Raises CaptureError if the capture is active already, ConfigError for settings that the framework would refuse,
+        WriteError if the path cannot be used. If the disk is full or fails, that is reported and nothing is dumped;
+        with `strict` it raises WriteError instead.
         """
         adapter, session = self._arm()
         if session is not None and not adapter.counts_steps(self._target):
             self._begin_step(session, 0)
-            # Else the optimizer's steps are counted.
+            # With options={"step": …} the optimizer's steps are counted, so the program need not call step().
             self._expects_step = "step" not in self.request.options
         return self
 
     def begin(self) -> Optional[Session]:
-        """Arm the dump as `start` does, and return the session; the caller begins its steps.
+        """Arm the dump as `start` does, but leave it to the caller to begin steps.
 
-        None if `ranks=` leaves this rank out. Raises as `start` with `strict`.
+        Returns the session, None if `ranks=` does not select this rank. Raises the errors that `start` raises with
+        `strict`.
         """
         return self._arm(tolerant=False)[1]
 
     def stop(self) -> None:
-        """Disarm, finish the files and report. Does nothing when it is not active.
+        """Disarm the dump, finish the files and report the result. Does nothing if the capture is not active.
 
-        Waits for work that the program has queued on a device, and raises its exceptions.
+        Waits for the work that the program has queued on a device, and raises the exceptions of that work.
         """
         if not self.active:
             return
         self._state = _State.IDLE
-        self._cancel()
+        self._cancel_exit_hook()
         session = self._session
         if session is None:
             return
         if os.getpid() != self._process:
-            self._leave(session)
+            self._detach_child(session)
             return
         try:
             session.settle()
         finally:
             self._end(session)
 
-    def _leave(self, session: Session) -> None:
-        """Detach a forked child: only the process that started the capture finishes its files and reports."""
+    def _detach_child(self, session: Session) -> None:
+        """Disarm in a forked child, without a report: the process that started the capture finishes its files."""
         try:
             session.stop()
         except Exception:
@@ -199,19 +202,19 @@ class Capture:
         except AscendDumpError as error:
             if self._mark is not None:
                 self._mark.end(error, self._kept())
-            # Such as that of the manifest, after that of the records.
+            # For example, the manifest could not be written for the same reason as the records before.
             error.reported = error.reported or (session.failure is not None and session.failure.code == error.code)
-            self._complain(error)
+            self._report_failure(error)
             return
         except Exception as error:
             name = self._adapter.name if self._adapter is not None else ""
             failure_to_end = AdapterError(
                 f"the adapter {name} could not end the capture: {error!r}",
-                hint="what it wrote until then can be read; please report this with the traceback of the cause",
+                hint="the files written before can be read; please report this with the traceback of the cause",
             )
             failure_to_end.__cause__ = error
             log.debug("stopping failed", exc_info=True)
-            self._complain(failure_to_end)
+            self._report_failure(failure_to_end)
             return
         failure = session.failure
         if failure is None and not holds_files(self.path):
@@ -221,14 +224,14 @@ class Capture:
         if self._mark is not None:
             self._mark.end(failure, self._kept())
         if failure is None or failure.code != "AD303":
-            self._tell(session, failure)
+            self._log_summary(session, failure)
         if failure is None and self._expects_step:
             failure = self._steps_without_effect(session)
         if failure is not None:
-            self._complain(failure)
+            self._report_failure(failure)
 
     def _steps_without_effect(self, session: Session) -> Optional[CaptureError]:
-        """Return the error of a program that selected steps and began only the first; else None."""
+        """Return the error of a program that selected other steps than 0, and never called `step`; else None."""
         steps, tally = self.request.steps, session.tally()
         if steps.all or steps.last == 0 or (tally is not None and tally.begun != 1):
             return None
@@ -238,29 +241,29 @@ class Capture:
             code="AD307",
         )
 
-    def _tell(self, session: Session, failure: Optional[AscendDumpError]) -> None:
-        seconds = time.monotonic() - self._began
+    def _log_summary(self, session: Session, failure: Optional[AscendDumpError]) -> None:
+        seconds = time.monotonic() - self._start_time
         try:
             tell(self.path, self.request, self._rank, session, seconds=seconds, failure=failure)
-        except Exception:  # the program must not suffer
+        except Exception:  # an error here must not stop the program
             log.debug("the summary of the capture could not be made", exc_info=True)
 
     def _kept(self) -> dict[str, Any]:
         return {} if self._recorder is None else self._recorder.kept()
 
     def step(self) -> None:
-        """Begin the next step, for a capture without a model or decorated function that counts steps.
+        """Begin the next step. For captures without a target whose calls are the steps (a model or a function).
 
-        Raises CaptureError when it is not active, NotSupported when the target counts steps.
+        Raises CaptureError if the capture is not active, NotSupported if the calls of the target are the steps.
         """
         if not self.active:
             raise CaptureError("step() was called on a capture that is not active", hint="call it inside the block")
         session = self._running
-        if session is None:  # another rank is selected
+        if session is None:  # this rank is not selected
             return
         if self._adapter is not None and self._adapter.counts_steps(self._target):
             raise NotSupported(
-                f"the steps of this target are counted by {self._adapter.name}: each top-level call is one",
+                f"step() was called, but {self._adapter.name} counts the steps of this target: each top-level call",
                 hint="leave out cap.step(), or capture without a target",
             )
         self._step += 1
@@ -270,23 +273,23 @@ class Capture:
     def trigger(self, reason: str) -> None:
         """Stop recording after the open step; this step and the `keep` steps before it stay on disk.
 
-        reason: what happened, such as "loss spike"; the manifest and `ascend-dump ls` show it. Only the first call
-        counts. Other ranks go on recording.
+        reason: what happened, such as "loss spike"; the manifest and `ascend-dump ls` show it. Later calls do nothing.
+        Other ranks continue to record.
 
-        Raises CaptureError when the capture is not active, ConfigError for an empty reason, NotSupported when the
+        Raises CaptureError if the capture is not active, ConfigError for an empty reason, NotSupported if the
         framework cannot stop dumping.
         """
         if not isinstance(reason, str) or not reason.strip():
-            raise ConfigError(f"trigger({reason!r}): expected what happened, as text", hint='such as "loss spike"')
+            raise ConfigError(f"trigger({reason!r}): expected a text, the reason", hint='for example "loss spike"')
         if not self.active:
             raise CaptureError(
                 "trigger() was called on a capture that is not active", hint="call it inside the block, or in a step"
             )
-        if self._recorder is not None:  # else another rank is selected
+        if self._recorder is not None:  # None: this rank is not selected
             self._recorder.trigger(reason.strip())
 
     def dump(self) -> Dump:
-        """Open the dump as written so far, inside or after the block."""
+        """Return the dump with all records that were captured so far. May be called inside and after the block."""
         from ascend_dump.reading import Dump, open_dump
 
         path = self.path
@@ -313,8 +316,8 @@ class Capture:
         self._leave_block(error)
 
     def _leave_block(self, error: Optional[BaseException]) -> None:
-        """Stop the capture at the end of the block, or of the last call. error: its exception."""
-        self._interrupted(error)
+        """Stop the capture at the end of the block or of the last call. error: the exception that ended it, or None."""
+        self._note_interruption(error)
         self._trigger_by(error)
         self._expects_step = self._expects_step and error is None
         try:
@@ -322,14 +325,14 @@ class Capture:
         except AscendDumpError as failure:
             if error is None:
                 raise
-            # The user's own exception is the one to see.
+            # Only logged, so that the program's own exception is raised.
             log.warning("%s", failure)
 
     def __call__(self, function: Callable[_P, _R]) -> Decorated[_P, _R]:
-        """Decorate a plain or async function or a method: each call is one step.
+        """Decorate a plain or async function or a method, so that each call is one step.
 
-        If the target or the framework counts steps too, all operators of a call belong to that one step. Raises
-        ConfigError for classes, and for generators, since their calls return before their body runs.
+        If the target or the framework counts steps too, all steps that it counts in a call are that one step. Raises
+        ConfigError for classes, and for generator functions, whose calls return before their body runs.
         """
         from ascend_dump.capturing._decorator import decorate  # loads wrapt
 
@@ -341,10 +344,12 @@ class Capture:
         return self._session if self.active else None
 
     def _arm(self, *, calls: bool = False, tolerant: bool = True) -> tuple[Adapter, Optional[Session]]:
-        """Choose the adapter, check the request and start the session; None if nothing is recorded.
+        """Choose the adapter, check the request and start the session; return the adapter and the session.
 
-        calls: the steps are calls of a decorated function, whatever the framework counts
-        tolerant: a failing disk is reported; else it raises
+        The session is None if this rank is not selected, or if the disk failed.
+
+        calls: True if the steps are the calls of a decorated function, whatever the framework counts
+        tolerant: True to report a failing disk, False to raise an error for it
         """
         if self.active:
             raise CaptureError(
@@ -378,7 +383,7 @@ class Capture:
                     label=request.label,
                 )
                 self._recorder = StepRecorder(session, self.request)
-                self._rank, self._began = rank, time.monotonic()
+                self._rank, self._start_time = rank, time.monotonic()
                 self._progress = Progress(session, self.request, rank)
                 self._process = os.getpid()
                 self.end_at_exit()
@@ -388,7 +393,7 @@ class Capture:
         except OSError as error:
             if not tolerant:
                 raise
-            self._survive(error, run.path)
+            self._report_disk_failure(error, run.path)
             self._path = run.path
         self._session, self._adapter = session, adapter
         self._step = 0
@@ -406,21 +411,22 @@ class Capture:
             raise
 
     def _begin_step(self, session: Session, number: Optional[int]) -> None:
-        """Run `Session.step`; a failing disk ends the dump, but not the program."""
+        """Call `Session.step`. If the disk fails, the dump ends, but not the program."""
         try:
             session.step(number)
         except OSError as error:
-            session.fail(self._survive(error, session.root, running=session))
+            session.fail(self._report_disk_failure(error, session.root, running=session))
             with contextlib.suppress(NotSupported):
                 session.trigger("the disk is full or failed")
 
-    def _survive(self, error: OSError, path: Path, *, running: Optional[Session] = None) -> WriteError:
-        """Report a full or failing disk, of a running session any error of a file, unless the session failed before.
+    def _report_disk_failure(self, error: OSError, path: Path, *, running: Optional[Session] = None) -> WriteError:
+        """Turn an error of the disk into a reported WriteError, and return it, so that the program continues.
 
-        Raises other errors again, and every error with `strict`.
+        With a running session, any OSError counts as an error of the disk; without one, only a full or failing disk.
+        The WriteError is logged unless the session failed before. Other errors are raised again, and with `strict` all.
         """
         cause = error.__cause__ if isinstance(error, WriteError) else error
-        # Other errors of ours are about what `capture` was given, such as a file to read.
+        # Our other errors concern the arguments of `capture`, such as a file that cannot be read.
         if self._strict or not isinstance(cause, OSError) or isinstance(cause, AscendDumpError):
             raise error
         if running is None and not is_disk_failure(cause):
@@ -436,7 +442,7 @@ class Capture:
         if self._strict:
             refused += [problem for problem in self.problems if problem.severity == "silent"]
         if refused:
-            # All of them at once: who mends the request mends these too.
+            # The other problems are listed too, so that the user can correct all of them at once.
             remaining = [problem for problem in self.problems if problem not in refused]
             raise ConfigError(
                 "\n".join(str(problem) for problem in [*refused, *remaining]),
@@ -446,7 +452,7 @@ class Capture:
         for problem in self.problems:
             log.warning("%s", problem)
 
-    def _complain(self, error: AscendDumpError) -> None:
+    def _report_failure(self, error: AscendDumpError) -> None:
         if self._strict:
             raise error
         if not error.reported:
@@ -461,18 +467,18 @@ class Capture:
 
     def end_at_exit(self) -> None:
         """Stop the capture at the end of the process, unless it was stopped before. A second call does nothing."""
-        if self._cancel is _do_nothing:
+        if self._cancel_exit_hook is _do_nothing:
             cancel = at_exit(self.end)
 
             def once() -> None:
-                self._cancel = _do_nothing
+                self._cancel_exit_hook = _do_nothing
                 cancel()
 
-            self._cancel = once
+            self._cancel_exit_hook = once
             self._process = os.getpid()
 
     def end(self) -> None:
-        """`stop` at the end of the process: an exception goes to `failed_at_exit`, since no caller could catch it."""
+        """Stop the capture at the end of the process. Exceptions go to `failed_at_exit`, since no caller gets them."""
         try:
             if self._path is None and os.getpid() == self._process:
                 give_messages_a_name()
@@ -481,34 +487,34 @@ class Capture:
                 )
                 log.warning("%s", self._nothing_written([reason]))
             if os.getpid() == self._process:
-                # Of the exception that ends the program, where it was told already.
+                # sys.last_value is the exception that ended the program, if Python has printed one.
                 self._trigger_by(getattr(sys, "last_value", None))
             self.stop()
         except Exception as error:
             self.failed_at_exit(error)
 
     def _captures_each_call(self) -> bool:
-        """Return True if target or framework count steps too: then each call of a decorated function is armed anew."""
+        """Return True if the target or framework counts steps itself: then the dump is armed anew for each call."""
         if self._each_call is None:
             adapter = choose(self._target, self._framework)
             self._each_call = adapter.counts_steps(self._target)
-            self._early = self._each_call and adapter.repeats is not Repeats.ALWAYS
+            self._arms_at_first_call = self._each_call and adapter.repeats is not Repeats.ALWAYS
         return self._each_call
 
     @property
     def recording(self) -> bool:
-        """True if a session is running: this capture is active, and this rank is selected."""
+        """True if a session is running: the capture is active, and this rank is selected."""
         return self._running is not None
 
     def begin_call(self) -> bool:
-        """Count a call of a decorated function. Return True if it is a step; then `end_call` must follow."""
+        """Count a call of a decorated function. Return True if it is a step; then `end_call` must follow the call."""
         each_call = self._captures_each_call()
         number = self._step
         self._step += 1
         steps = self.request.steps
-        if number not in steps and (not self._early or steps.end_before(number)):
+        if number not in steps and (not self._arms_at_first_call or steps.end_before(number)):
             if self._path is None:
-                # To say so where no selected call is ever reached.
+                # So that the end of the process reports it if no selected call is ever reached.
                 self.end_at_exit()
             return False
         begun = self.active
@@ -525,24 +531,24 @@ class Capture:
         return True
 
     def end_call(self, error: Optional[BaseException]) -> None:
-        """End the step of a call, and after the last selected step the capture. error: the exception of the call."""
-        self._interrupted(error)
+        """End the step of a call; after the last selected step, stop the capture. error: the exception of the call."""
+        self._note_interruption(error)
         self._trigger_by(error)
         if self._running is not None:
             self._begin_step(self._running, None)
         if self.request.steps.end_before(self._step):
             self._leave_block(error)
 
-    def _interrupted(self, error: Optional[BaseException]) -> None:
-        """Note that an exception interrupted the program, so that the open step is incomplete."""
+    def _note_interruption(self, error: Optional[BaseException]) -> None:
+        """Mark the session as failed if a KeyboardInterrupt ended the program, since its open step is incomplete."""
         session = self._running
         if not isinstance(error, KeyboardInterrupt) or session is None or session.failure is not None:
             return
         interruption = CaptureError(
             "the program was interrupted (KeyboardInterrupt) inside the capture",
-            hint="what was written until then can be read",
+            hint="the files written before can be read",
         )
-        interruption.reported = True  # whoever pressed Ctrl-C knows
+        interruption.reported = True  # the user pressed Ctrl-C, so no message is needed
         session.fail(interruption)
 
     def _trigger_by(self, error: Optional[BaseException]) -> None:
@@ -550,9 +556,9 @@ class Capture:
             self._recorder.trigger_by(error)
 
     def _abandon(self) -> None:
-        """Reset a capture after its first call could not begin."""
+        """Reset the capture after the first call of a decorated function could not begin."""
         self._state = _State.IDLE
-        self._cancel()
+        self._cancel_exit_hook()
         if self._session is not None:
             remove_directory(self._session.root)
         self._session = self._path = None

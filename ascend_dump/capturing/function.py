@@ -1,4 +1,4 @@
-"""`capture`: makes a DumpRequest of its keyword arguments, and a Capture of the request and its target."""
+"""`capture`: creates a Capture from its target and from a DumpRequest made of its keyword arguments."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def capture(
     """Dump the operators of `target` while the returned object is active.
 
     target     a model: each top-level call of it is a step; a function: it is decorated, and each call is a step; None:
-               everything in the block is recorded as step 0, until `step()` begins the next one
-    framework  the adapter to use; by default the target decides
-    graft      replace tensors by those of another dump, in recorded steps: {"layers.3/addmm_0.output.0": "reference"}.
-               Differences that disappear then were caused there. An input is replaced for that operator only. For
-               framework="torch", on any device
+               everything in the block is recorded as step 0, until `step()` begins the next step
+    framework  name of the adapter to use; by default it is chosen by the type of the target
+    graft      replace tensors in recorded steps by tensors of another dump. A mapping from the name of a tensor to the
+               path of a dump: {"layers.3/addmm_0.output.0": "reference"}. Differences that disappear then were caused
+               by that tensor. An input is replaced for that operator only. Only for framework="torch", on any device
 
     All other settings are the fields of `DumpRequest`.
 
@@ -69,7 +69,7 @@ def capture(
 
 
 def _signature() -> inspect.Signature:
-    """Return the signature of `capture`, in which the settings are the parameters of `DumpRequest`."""
+    """Return the signature of `capture` with `**settings` replaced by the parameters of `DumpRequest`."""
     target, *others, _ = inspect.signature(capture).parameters.values()
     return inspect.Signature([target, *inspect.signature(DumpRequest).parameters.values(), *others])
 
@@ -79,7 +79,7 @@ vars(capture)["__signature__"] = _signature()
 
 
 def _paths_of(graft: Any) -> Any:
-    """Return the mapping with the paths of dumps as text, since settings are plain values."""
+    """Return the mapping with each dump replaced by its path as text, since settings contain only plain values."""
     if not isinstance(graft, Mapping):
         return graft
     paths = {}

@@ -1,4 +1,4 @@
-"""The command line. `main` turns every outcome into one exit code; verbs live one per file."""
+"""The command line. `main` runs it and returns an exit code; each verb (`ls`, `compare`, …) has a file of its own."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ascend_dump.cli.shared.exit import Exit
 __all__ = ["Exit", "main"]
 
 PROGRAM = "ascend-dump"
-#: click's convention: `_ASCEND_DUMP_COMPLETE=bash_source ascend-dump` prints a script.
+#: The variable that makes click print a completion script: `_ASCEND_DUMP_COMPLETE=bash_source ascend-dump`.
 COMPLETION_VARIABLE = "_ASCEND_DUMP_COMPLETE"
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run one command line and return its exit code, see `Exit`.
 
-    A user error is printed without a traceback; `--debug` or `ASCEND_DUMP_LOG=debug` shows it.
-    With `--json` an error is one JSON document on stdout too. A stdout that is full is told as an error.
+    Errors of the user are printed without a traceback; `--debug` or `ASCEND_DUMP_LOG=debug` shows the traceback. With
+    `--json` an error is also written to stdout, as one JSON document. A full disk under stdout is reported as an error.
     """
     args = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -55,9 +55,9 @@ def _invoke(args: list[str]) -> int:
         from click.shell_completion import shell_complete
 
         return shell_complete(root, {}, PROGRAM, COMPLETION_VARIABLE, instruction)
-    _print_anything()
+    _escape_unprintable()
     try:
-        # Not click's own main(): it would exit with 1 for a closed pipe and for Ctrl-C.
+        # click's own main() is not used, because it exits with 1 for a closed pipe and for Ctrl-C.
         width = None if sys.stdout.isatty() else PIPE_WIDTH
         with root.make_context(PROGRAM, list(args), terminal_width=width) as context:
             result = root.invoke(context)
@@ -68,11 +68,11 @@ def _invoke(args: list[str]) -> int:
     return result if isinstance(result, int) else Exit.OK
 
 
-def _print_anything() -> None:
-    """Let names that the terminal's encoding lacks appear escaped instead of ending the listing."""
+def _escape_unprintable() -> None:
+    """Print characters that the terminal's encoding lacks as escape sequences, instead of failing."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the shell: `>&-`
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (for the rest of the process)
+        if getattr(sys, name) is None:  # the shell has closed it: `>&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (open until the end of the process)
         stream = getattr(sys, name)
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

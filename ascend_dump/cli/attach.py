@@ -49,7 +49,7 @@ def attach(
     as_json: bool,
     **options: Any,
 ) -> Exit:
-    """Capture the next steps of the running processes PID, started with ASCEND_DUMP=wait.
+    """Capture the next steps of the running processes PID, which were started with ASCEND_DUMP=wait.
 
     Steps are counted from the attach: step 0 is the next top-level call of a model in each process. After the last
     selected step the capture ends, and the process waits again. The process itself writes the dump, with its own user
@@ -89,7 +89,7 @@ def attach(
 
 
 def _stop(targets: list[AttachTarget]) -> None:
-    """End all captures. Raises the first failure."""
+    """Stop the captures of all targets, then raise the first error, if any."""
     failures = []
     for target in targets:
         try:
@@ -101,7 +101,7 @@ def _stop(targets: list[AttachTarget]) -> None:
 
 
 def _begin(targets: list[AttachTarget], settings: dict[str, Any], framework: Optional[str]) -> list[AttachTarget]:
-    """Start the captures in all processes that `ranks=` selects, after each has accepted the settings."""
+    """Start captures in all processes that `ranks=` selects, after all processes have accepted the settings."""
     selected = []
     for target in targets:
         planned = target.check(settings, framework)
@@ -122,7 +122,7 @@ def _begin(targets: list[AttachTarget], settings: dict[str, Any], framework: Opt
 
 
 def _follow(begun: list[AttachTarget]) -> list[AttachTarget]:
-    """Report the progress of the captures until all have ended. Raises the error of the first that failed."""
+    """Report the progress of the captures until all have ended. Raises the error of the first failed capture."""
     reported: dict[int, str] = {}
     now = {target.pid: target for target in begun}
     gone: set[int] = set()
@@ -155,7 +155,7 @@ def _follow(begun: list[AttachTarget]) -> list[AttachTarget]:
 
 
 def _look(target: AttachTarget) -> AttachTarget:
-    """Return the current state of a process once it is not busy. Raises CaptureError when it has ended."""
+    """Wait until a process is not busy, and return its current state. Raises CaptureError if it has ended."""
     while True:
         try:
             return target.look()
@@ -195,7 +195,7 @@ def _outcome(target: AttachTarget, *, gone: bool, replaced: bool) -> Optional[As
                 f"{target} ended before its capture did", hint=f"what was written is in {path}", code="AD306"
             )
     elif replaced:
-        # Before the first step the path is that of all dumps, where the other capture may write too.
+        # Before the first step `path` is the directory of all dumps, in which the other capture may write too.
         if capture["state"] == "recording" and state_of(path, target.pid) == "complete":
             _say(f"{target}: the capture has ended, and another one has begun")
         elif failure is None:
@@ -260,5 +260,5 @@ def _write(targets: list[AttachTarget]) -> None:
 def _say(text: str) -> None:
     from ascend_dump.report.tables import escape_lines
 
-    # Some of it comes from the process.
+    # Escaped, because a part of the text may come from the other process.
     print(f"ascend-dump: {escape_lines(text)}", file=sys.stderr, flush=True)

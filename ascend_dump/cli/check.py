@@ -1,4 +1,4 @@
-"""`ascend-dump check`: settings of a dump configuration that a framework would refuse or silently ignore."""
+"""`ascend-dump check`: find settings of a dump configuration that a framework would refuse or silently ignore."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def surroundings_options(function: _Function) -> _Function:
     """Add options about the model: `--graph`, to check names against its operators, and `--dynamic-shape`."""
     text = (
-        "GE's graph as text (ge_proto_*_Build.txt), or MindSpore's .ir: names are held against its operators, and "
+        "GE's graph as text (ge_proto_*_Build.txt), or MindSpore's .ir: names are compared with its operators, and "
         "operators that MindSpore cannot dump are reported (complex numbers, heterogeneous training)."
     )
     dynamic = click.option("--dynamic-shape", is_flag=True, help="The graph has dynamic shapes.")
@@ -62,8 +62,8 @@ def check(
     language = candidates[0]
     refuse_runtime(language, on)
     graph_path = None if graph is None else Path(graph)
-    around = Surroundings(situation_of(language, graph_path, dynamic_shape=dynamic_shape), on, graph_path)
-    problems = language.check(source, around)
+    surroundings = Surroundings(situation_of(language, graph_path, dynamic_shape=dynamic_shape), on, graph_path)
+    problems = language.check(source, surroundings)
     name = language.name
     if as_json:
         from ascend_dump.report.documents import write_document
@@ -73,13 +73,13 @@ def check(
     else:
         if len(candidates) > 1:
             alternatives = " or ".join(f"--against {candidate.name}" for candidate in candidates[1:])
-            click.echo(f"checked against {name}; where it is another's, give {alternatives}", err=True)
+            click.echo(f"checked as a file of {name}; for another format, give {alternatives}", err=True)
         print_problems(file, problems)
     return exit_of(problems)
 
 
 def print_problems(file: str, problems: Sequence[Problem], *, err: bool = False) -> None:
-    """Print one line per problem as compilers do, its hint below, and a sum at the end."""
+    """Print one line per problem in the form of a compiler's errors, its hint below it, and counts at the end."""
     from ascend_dump.report.tables import counted, escape
 
     for problem in problems:
@@ -105,7 +105,7 @@ def exit_of(problems: Sequence[Problem]) -> Exit:
 
 
 def situation_of(language: ConfigLanguage, graph: Optional[Path], *, dynamic_shape: bool = False) -> Situation:
-    """Return the situation of this process, with the options about the model. Raises ReadError."""
+    """Return the situation of this process, completed by the options about the model. Raises ReadError."""
     from ascend_dump.native.cann.config.situation import Situation, in_container
 
     operators = None if graph is None else language.operators(graph)
@@ -115,7 +115,7 @@ def situation_of(language: ConfigLanguage, graph: Optional[Path], *, dynamic_sha
 
 
 def _recognised(by_name: Mapping[str, ConfigLanguage], source: Union[Path, bytes]) -> list[ConfigLanguage]:
-    """Return the possible formats of a source, the likeliest first; CANN's where no key is recognised."""
+    """Return the possible formats of a source, the most likely first. If no key is recognised, that is acl.json."""
     from ascend_dump.native.cann.config.parse import read_source
 
     suffix = "" if isinstance(source, bytes) else source.suffix

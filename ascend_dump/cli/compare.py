@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import click
 
 from ascend_dump.cli.shared.compare_indexes import compare_by_index
-from ascend_dump.cli.shared.compare_unmatched import alone_lines
+from ascend_dump.cli.shared.compare_unmatched import unmatched_lines
 from ascend_dump.cli.shared.executor import executor_options, opened_executor
 from ascend_dump.cli.shared.exit import Exit, exit_code
 from ascend_dump.cli.shared.reading import (
@@ -26,12 +26,12 @@ from ascend_dump.cli.shared.reading import (
     json_option,
     lost_fields,
     lost_of,
-    naming_what_there_is,
     open_selected,
+    print_lost_records,
     progress,
     selector_options,
     shape_text,
-    tell_lost,
+    with_existing_values,
 )
 from ascend_dump.cli.shared.target import check_target
 from ascend_dump.common.units import counted
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from ascend_dump.analysis.compare import Comparison, Pair
     from ascend_dump.reading import Dump, LostRecords
 
-#: A mapping is a small file that people write.
+#: Maximum size of a --mapping file in bytes.
 _LARGEST_MAPPING = 64 << 20
-#: Pairs that are printed, and lines of the answer without --all.
+#: Maximum number of pairs that are printed, and number of lines to which the answer is limited without --all.
 _WORST, _MOST_LINES = 10, 25
 
 
@@ -87,7 +87,8 @@ _WORST, _MOST_LINES = 10, 25
 @click.option(
     "--align",
     type=click.Choice(["tokens"]),
-    help="Compare token by token: a prompt and decoding with a cache with whole sequences. By itself if ids show it.",
+    help="Compare token by token: a prompt and decoding with a cache against whole sequences. Automatic if the dumps "
+    "contain the token ids.",
 )
 @click.option(
     "--index-only",
@@ -133,14 +134,15 @@ def compare(
     record explains; all others are propagated. Operators after an origin that are called with other arguments are
     listed as changed.
 
-    With --local each layer of REFERENCE is run again on the inputs of the layer of ACTUAL, a quantised program: the
-    difference is the own error of the layer. --replay runs operators too whose kernels may not check their arguments.
+    With --local, ACTUAL is a quantised program. Each layer of REFERENCE is run again on the inputs of the same layer in
+    ACTUAL; the difference of the outputs is the layer's own error. With --replay, operators whose kernels may not check
+    their arguments are run too.
 
     With --index-only ACTUAL and REFERENCE are directories or URLs with one worldsizeN_global_rankR per rank; their
-    indexes are compared, and the first difference of each rank is printed, with a mark at the earliest ones.
+    indexes are compared, and the first difference of each rank is printed; the earliest differences are marked.
 
-    Exit code 0 if all pairs are equal or noise, 1 if one is different, undecided or unmatched, 3 if one cannot be read,
-    or if records were lost after they were written.
+    Exit code 0 if all pairs are equal or noise, 1 if a pair is different, undecided or unmatched, 3 if a pair cannot be
+    read, or if records were lost after they were written.
     """
     from ascend_dump.analysis.compare import compare as compare_dumps
 
@@ -174,7 +176,7 @@ def compare(
         if given:
             raise ConfigError(
                 f"--index-only compares all records of all ranks and takes no {', '.join(given)}",
-                hint="leave one of them out; afterwards compare what it names with --rank and --op",
+                hint="leave one of them out; afterwards compare the operators that it names, with --rank and --op",
             )
         return compare_by_index(actual, reference, workers, dask, as_json, brief=brief)
     _check_targets(save, write_mapping)
@@ -183,7 +185,7 @@ def compare(
     with opened_executor(workers, dask) as executor:
         what = "records read and compared" if executor is None else "ranks compared"
         again = None if noise is None else open_selected(noise, selectors)
-        with naming_what_there_is(selectors):
+        with with_existing_values(selectors):
             comparison = compare_dumps(
                 *dumps,
                 mapping=names,
@@ -203,17 +205,17 @@ def compare(
         if as_json:
             from ascend_dump.report.documents import write_document
 
-            found = comparison.to_dict()
-            del found["schema"]  # that of the document takes its place
-            write_document(sys.stdout, "compare", {**found, "notes": lost_fields(lost)})
+            document = comparison.to_dict()
+            del document["schema"]  # replaced by the schema of the document
+            write_document(sys.stdout, "compare", {**document, "notes": lost_fields(lost)})
         elif brief:
             _show_brief(comparison, lost)
         else:
             _show(dumps, comparison, full=show_all)
-        tell_lost(lost)
+        print_lost_records(lost)
         sys.stdout.flush()
-    finally:  # told where stdout is closed too
-        _tell(failures)
+    finally:  # the failures are printed even if stdout is closed
+        _print_errors(failures)
     for error in failures:
         if not isinstance(error, AscendDumpError):
             raise error
@@ -222,7 +224,7 @@ def compare(
 
 
 def _row_numbers(texts: tuple[str, ...]) -> Optional[dict[int, int]]:
-    """Return the rows of actual and their rows in the reference; None without any. Raises ConfigError."""
+    """Parse --rows: return the row in the reference for each row of actual, None without rows. Raises ConfigError."""
     pairs = [re.fullmatch(r"(\d{1,9})=(\d{1,9})", text.strip(), re.ASCII) for text in texts]
     for text, pair in zip(texts, pairs):
         if pair is None:
@@ -233,9 +235,10 @@ def _row_numbers(texts: tuple[str, ...]) -> Optional[dict[int, int]]:
 
 
 def _save(comparison: Comparison, save: tuple[str, ...], write_mapping: Optional[str]) -> list[Exception]:
-    """Write all files that can be written, before the comparison is printed: a closed pipe must not lose them.
+    """Write all files that can be written. Return the errors of the others.
 
-    Returns the errors of the others, to be reported after it: a full disk must not lose the comparison.
+    The files are written before the comparison is printed, so that they are not lost if stdout is a closed pipe. The
+    errors are reported after the comparison, so that a full disk does not lose the comparison.
     """
     failures: list[Exception] = []
     tasks = [partial(comparison.save, file) for file in save]
@@ -248,8 +251,8 @@ def _save(comparison: Comparison, save: tuple[str, ...], write_mapping: Optional
     return failures
 
 
-def _tell(failures: list[Exception]) -> None:
-    """Print the errors: with --json, stdout has its document already, so they are not raised."""
+def _print_errors(failures: list[Exception]) -> None:
+    """Print errors on stderr. They are not raised, because with --json stdout has its one document already."""
     from ascend_dump.report.tables import escape_lines
 
     for error in failures:
@@ -258,7 +261,7 @@ def _tell(failures: list[Exception]) -> None:
 
 
 def _check_targets(save: tuple[str, ...], write_mapping: Optional[str]) -> None:
-    """Raise ConfigError, NotSupported or WriteError for files that could not be written after the work."""
+    """Raise ConfigError, NotSupported or WriteError for output files that cannot be written, before the work begins."""
     from ascend_dump.analysis.compare import SUFFIXES
     from ascend_dump.reading.catalog import polars_or_refuse
     from ascend_dump.report.saving import check_suffix
@@ -277,6 +280,7 @@ def _check_targets(save: tuple[str, ...], write_mapping: Optional[str]) -> None:
 
 
 def exit_of(verdict: str) -> Exit:
+    """Return the exit code for the verdict of a comparison."""
     if verdict in ("equal", "noise"):
         return Exit.OK
     return Exit.UNREADABLE if verdict == "unreadable" else Exit.DIFFERENT
@@ -313,7 +317,10 @@ def _show_brief(comparison: Comparison, lost: Sequence[LostRecords]) -> None:
 
 
 def _show(dumps: list[Dump], comparison: Comparison, *, full: bool) -> None:
-    """Print the comparison: the first origin in full, others in a line each, and what fits of the rest. full: all."""
+    """Print the comparison: the first origin in full, each other origin in one line, and more lines if there is room.
+
+    full: print all origins in full
+    """
     from ascend_dump.analysis.compare import Rules
     from ascend_dump.analysis.explaining.page_facts import changed_finding, origin_finding
     from ascend_dump.report.findings import short_lines, text_lines
@@ -333,14 +340,14 @@ def _show(dumps: list[Dump], comparison: Comparison, *, full: bool) -> None:
         lines += ["", *text_lines(finding)]
     if not full and (findings[1:] or calls):
         lines += ["", *short_lines(findings[1:], calls)]
-    alone = list(map(escape, alone_lines(dumps, comparison, comparison.unmatched)))
+    alone = list(map(escape, unmatched_lines(dumps, comparison, comparison.unmatched)))
     room = _WORST if full else min(_WORST, _MOST_LINES - len(lines) - len(alone) - 4)
     lines += [*(_worst_lines(comparison, room) if room > 0 else ()), *(["", *alone] if alone else ())]
     click.echo("\n".join(lines))
 
 
 def _worst_lines(comparison: Comparison, count: int) -> list[str]:
-    """Return a table of the pairs that differ most. count: of its rows."""
+    """Return the lines of a table of the pairs that differ most. count: maximum number of pairs."""
     from ascend_dump.report.tables import PIPE_WIDTH, Column, write_table
 
     worst = comparison.worst_pairs(count)
@@ -363,6 +370,7 @@ def _row(pair: Pair, several_ranks: bool) -> list[str]:
 
 
 def read_mapping(path: Optional[str]) -> Optional[dict[str, str]]:
+    """Read a --mapping file: names of actual and their names in the reference. Raises ConfigError."""
     if path is None:
         return None
     what = 'expected a JSON object such as {"layers.0/addmm_0": "blocks.0/addmm_0"}'
@@ -373,16 +381,16 @@ def read_mapping(path: Optional[str]) -> Optional[dict[str, str]]:
         return dict(pairs)
 
     try:
-        found: Any = json.loads(read_small(path, _LARGEST_MAPPING), object_pairs_hook=object_of)
+        document: Any = json.loads(read_small(path, _LARGEST_MAPPING), object_pairs_hook=object_of)
     except OSError as error:
         raise ConfigError(f"--mapping {path!r} cannot be read: {error.strerror}", hint=what) from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"--mapping {path!r} is not JSON: {error}", hint=what) from error
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+    if not isinstance(document, dict) or not all(isinstance(value, str) for value in document.values()):
         raise ConfigError(f"--mapping {path!r} is not a mapping of names", hint=what)
     for name, count in names.items():
         if count > 1:
             raise ConfigError(
                 f"--mapping {path!r} has {name!r} {count} times, expected each name once", hint="remove all but one"
             )
-    return found
+    return document

@@ -14,7 +14,7 @@ from ascend_dump.cli.shared.reading import json_option, progress
 if TYPE_CHECKING:
     from ascend_dump.analysis.weights import WeightComparison
 
-#: Groups of weights that are printed without --all.
+#: Number of groups of weights that are printed without --all.
 _MOST_GROUPS = 20
 
 
@@ -22,21 +22,24 @@ _MOST_GROUPS = 20
 @click.argument("actual", type=click.Path())
 @click.argument("reference", type=click.Path())
 @click.option(
-    "--earlier", metavar="PATH", help="An earlier state of REFERENCE: weights that differ and equal it are stale."
+    "--earlier",
+    metavar="PATH",
+    help="An earlier state of REFERENCE: differing weights that equal it are stale.",
 )
 @click.option("--all", "show_all", is_flag=True, help=f"Print all groups of weights, not the worst {_MOST_GROUPS}.")
 @json_option
 def compare_weights(actual: str, reference: str, earlier: Optional[str], show_all: bool, as_json: bool) -> Exit:
     """Compare the weights in ACTUAL with those in REFERENCE, which are assumed to be correct.
 
-    Each is a .safetensors file, a file of torch.save (.pt, .pth, .bin, .ckpt), a directory of these with or without an
-    index of Hugging Face, or a dump, which gives the parameters that its operators read. Nothing is unpickled.
+    ACTUAL and REFERENCE are a .safetensors file, a file of torch.save (.pt, .pth, .bin, .ckpt), a directory of such
+    files with or without an index of Hugging Face, or a dump. Of a dump, the parameters that its operators read are
+    compared. Nothing is unpickled.
 
     Weights are paired by the content of their rows, whatever their names: equal, cast, permuted, split, concatenated,
-    transposed, scaled, stale, missing and added ones are found. See `ascend-dump help weights`.
+    transposed, scaled, stale, missing and added weights are found. See `ascend-dump help weights`.
 
-    Exit code 0 if all weights are equal, also in another layout or rounded to another type, 1 if one differs or is
-    missing, 3 if one cannot be read.
+    Exit code 0 if all weights are equal, possibly in another layout or rounded to another type, 1 if a weight differs
+    or is missing, 3 if a weight cannot be read.
     """
     from ascend_dump.analysis.weights import compare_weights as compare_both
 
@@ -53,7 +56,7 @@ def compare_weights(actual: str, reference: str, earlier: Optional[str], show_al
 
 
 def _show(comparison: WeightComparison, most: int) -> None:
-    """Print the verdict, and a line for each group of weights with the same finding."""
+    """Print the verdict, and one line for each group of weights with the same finding. most: number of groups."""
     from ascend_dump.common.units import counted
     from ascend_dump.report.tables import escape, folded
 

@@ -50,7 +50,7 @@ __all__ = ["config", "write_settings"]
     "--standalone",
     metavar="FILE.py",
     type=click.Path(dir_okay=False),
-    help="Copy the module that applies the settings under Python 3.5 and later (tensorflow); -o writes them.",
+    help="Copy a module that applies the settings under Python 3.5 and later (tensorflow); -o writes the settings.",
 )
 @surroundings_options
 @json_option
@@ -69,11 +69,11 @@ def config(
 ) -> Exit:
     """Write a configuration of a framework for the dump that the options select.
 
-    It is checked first, and not written if the framework would refuse it. The dump directory is created if missing,
-    because CANN does not create it. An existing file is replaced only with --overwrite, and its other keys are
-    reported; in an acl.json settings besides the dump are preserved. With --graph patterns in --layers and --watch are
-    expanded to names. --format python prints the same settings as lines of a program. The exit codes are those of
-    `check`.
+    The configuration is checked first, and not written if the framework would refuse it. The dump directory is created
+    if missing, because CANN does not create it. An existing file is replaced only with --overwrite; keys that are lost
+    then are reported. In an acl.json, settings that do not concern the dump are preserved. With --graph, patterns in
+    --layers and --watch are expanded to names. --format python prints the same settings as lines of a program. The exit
+    codes are those of `check`.
     """
     language = languages()[target]
     if standalone is not None:
@@ -112,7 +112,7 @@ def config(
     if written is not None:
         write_settings(written, content)
         if lost:
-            click.echo(f"{written}: replaced, and with it {', '.join(map(repr, lost))}", err=True)
+            click.echo(f"{written}: replaced; these keys were lost: {', '.join(map(repr, lost))}", err=True)
     if as_json:
         from ascend_dump.report.documents import write_document
 
@@ -129,20 +129,23 @@ def config(
 
 
 def _style_of(language: ConfigLanguage, form: str, style: Optional[str]) -> Optional[str]:
-    """Return the style of the lines of Python; None for a file. Raises ConfigError."""
+    """Return the style of Python lines, None if the output is a JSON file. Raises ConfigError."""
     if form == "json":
         if style is not None:
             raise ConfigError(f"--style {style} is for --format python", hint="add --format python, or leave it out")
         return None
     if not language.styles:
-        raise ConfigError(f"{language.name} reads a file, there are no lines for it", hint="leave --format python out")
+        raise ConfigError(
+            f"--format python: {language.name} reads a file, and cannot be configured by lines of Python",
+            hint="leave --format python out",
+        )
     if style is not None and style not in language.styles:
         raise ConfigError(f"--style {style}: there is no such style", hint=f"give one of {', '.join(language.styles)}")
     return style or language.styles[0]
 
 
 def _copy_standalone(language: ConfigLanguage, file: Path, *, overwrite: bool) -> None:
-    """Copy the language's module. Raises ConfigError and WriteError."""
+    """Copy the standalone module of a framework to a file. Raises ConfigError and WriteError."""
     if language.standalone is None:
         raise ConfigError(f"{language.name} needs no module of ours: it reads a file", hint="leave --standalone out")
     text = language.standalone.read_text(encoding="utf-8")
@@ -152,7 +155,7 @@ def _copy_standalone(language: ConfigLanguage, file: Path, *, overwrite: bool) -
 
 
 def _refuse_settings(options: Mapping[str, Any], config: Optional[str], form: str) -> None:
-    """Raise ConfigError for settings without effect."""
+    """Raise ConfigError if settings are given without -o, where they have no effect."""
     name = next((name for name, value in options.items() if value not in (None, (), False)), None)
     if name is not None or config is not None or form != "json":
         raise ConfigError(
@@ -186,7 +189,7 @@ def _refuse_capture_settings(request: DumpRequest, language: ConfigLanguage, *, 
 def _content(
     file: Path, language: ConfigLanguage, built: Mapping[str, Any], *, overwrite: bool
 ) -> tuple[Mapping[str, Any], list[str]]:
-    """Return the new content of the file, including its remaining keys; and the keys lost because of `overwrite`.
+    """Return the new content of the file, with the keys to preserve; and the keys that `overwrite` makes it lose.
 
     Raises ConfigError if a key would be lost without `overwrite`.
     """
@@ -216,10 +219,10 @@ def _content(
 
 
 def write_settings(file: Path, value: Union[str, Mapping[str, Any]]) -> None:
-    """Replace the file at once; a new one is readable by its owner only. Raises WriteError."""
+    """Write a file atomically. A new file is readable by its owner only. Raises WriteError."""
     try:
         mode = stat.S_IMODE(os.lstat(file).st_mode) if file.is_file() and not file.is_symlink() else PRIVATE_FILE
-        # mkstemp creates it 0600; it stands beside the file, so that it can replace it.
+        # mkstemp creates a file with mode 0600. It is in the same directory, so that it can replace the file.
         descriptor, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as opened:

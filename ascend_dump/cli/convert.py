@@ -1,4 +1,4 @@
-"""`ascend-dump convert`: dumps as arrays that every tool reads."""
+"""`ascend-dump convert`: convert dumps to arrays in file formats that other tools read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 from ascend_dump.cli.shared.exit import Exit
 from ascend_dump.cli.shared.failure import error_fields
-from ascend_dump.cli.shared.reading import json_option, progress, tell_lost
+from ascend_dump.cli.shared.reading import json_option, print_lost_records, progress
 from ascend_dump.errors import ConfigError, DumpNotFound, ReadError
 from ascend_dump.storage import StoredPath, list_stored, located
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ascend_dump.converting.convert import ConversionFailure, Options, Result
     from ascend_dump.reading import Dump
 
-#: Failures printed on stderr; --json lists all.
+#: Maximum number of failures printed on stderr; --json lists all.
 _SHOWN = 10
 
 
@@ -94,7 +94,7 @@ def convert(sources: tuple[str, ...], listed: Optional[str], out: Path, as_json:
     options = _options(chosen)
     pattern: Optional[str] = chosen["select"]
     dump: Optional[Dump] = None
-    paths = tuple(map(_place, _sources(sources, listed, out)))
+    paths = tuple(map(_source_path, _sources(sources, listed, out)))
     if any(map(_holds_records, paths)) or (len(paths) == 1 and parse_converted(paths[0].name) is not None):
         summary = _Summary("record")
         dump = _dump_of_records(paths, options, pattern, chosen)
@@ -120,7 +120,7 @@ def convert(sources: tuple[str, ...], listed: Optional[str], out: Path, as_json:
         write_failed_list(out, summary.failures, formats=options.format is not None)
     summary.tell()
     lost = [] if dump is None else dump.lost_records()
-    tell_lost(lost)
+    print_lost_records(lost)
     return Exit.UNREADABLE if summary.failures or lost or not summary.files else Exit.OK
 
 
@@ -140,7 +140,7 @@ def _sources(sources: tuple[str, ...], listed: Optional[str], out: Path) -> list
 
 
 def _holds_records(path: Path) -> bool:
-    """Return True if a directory is a dump in another format than CANN's: then its records are converted."""
+    """Return True if a directory is a dump in another format than CANN's, so that its records are converted."""
     from ascend_dump.converting.convert import find_tasks
     from ascend_dump.converting.records import is_file_of_host_dump, is_host_dump
     from ascend_dump.reading import open_dump
@@ -160,8 +160,8 @@ def _holds_records(path: Path) -> bool:
     return True
 
 
-def _place(source: str) -> Path:
-    """Return the path of a source; an address in a store is listed at once."""
+def _source_path(source: str) -> Path:
+    """Return the path of a source. If it is in an object store, list it now. Raises DumpNotFound."""
     path = located(source)
     if isinstance(path, StoredPath):
         try:
@@ -174,14 +174,14 @@ def _place(source: str) -> Path:
 def _dump_of_records(
     sources: tuple[Path, ...], options: Options, pattern: Optional[str], chosen: dict[str, Any]
 ) -> Dump:
-    """Return the dump. Raises ConfigError for several sources, and for options of CANN's files."""
+    """Open the dump. Raises ConfigError for several sources, and for options that apply to CANN's files only."""
     from ascend_dump.converting.records import check_record_options
     from ascend_dump.reading import open_dump
 
     if len(sources) > 1:
         raise ConfigError(
-            f"{len(sources)} sources were given, and only dumps of CANN can be converted several at a time",
-            hint="convert each by itself",
+            f"{len(sources)} sources were given, and several can be converted in one command only if all are CANN's",
+            hint="convert each source by itself",
         )
     if chosen["compat"]:
         raise ConfigError("msaccucmp converts dumps of CANN only", hint="leave --msaccucmp-compat out")
@@ -225,7 +225,7 @@ def _fields(result: Result) -> dict[str, Any]:
 
 
 class _Summary:
-    """Sums over the results."""
+    """Counts and failures of the conversion, summed over its results."""
 
     def __init__(self, noun: str) -> None:
         self._noun = noun
@@ -270,7 +270,7 @@ class _Summary:
         return text
 
     def tell(self) -> None:
-        """Print on stderr the failures, and problems of converted files."""
+        """Print failures, and problems of converted files, on stderr."""
         from ascend_dump.report.tables import counted
 
         if not self.files:
@@ -278,16 +278,16 @@ class _Summary:
             print(f"{what} was found, or none was selected", file=sys.stderr)
             if self.skipped and self._noun != "record":
                 print("`ascend-dump ls` and `ascend_dump.open()` read dumps of every kind", file=sys.stderr)
-        _tell([f"{source}: {problem}" for source, problem in self.problems], "problems:")
+        _print_lines([f"{source}: {problem}" for source, problem in self.problems], "problems:")
         lines = []
         for failure in self.failures:
             where = "" if getattr(failure.error, "path", None) is not None else f"{os.fspath(failure.source)}: "
             what = f"{failure.what}: " if failure.what and failure.what not in failure.error.message else ""
             lines.append(f"{where}{what}{failure.error.message} [{failure.error.code}]")
-        _tell(lines, f"{len(lines)} could not be converted, in {counted(self.unreadable, 'file')}:")
+        _print_lines(lines, f"{len(lines)} could not be converted, in {counted(self.unreadable, 'file')}:")
 
 
-def _tell(lines: list[str], title: str) -> None:
+def _print_lines(lines: list[str], title: str) -> None:
     from ascend_dump.report.tables import escape
 
     if lines:

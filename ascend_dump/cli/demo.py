@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 def demo(directory: Path, as_json: bool) -> Exit:
     """Write a training script into DIRECTORY, run it under capture, and find its first Inf and a wrong epsilon.
 
-    The script trains a small PyTorch network on the CPU for three steps; one operator overflows
-    at step 1. Then it runs again with another epsilon in its layer norm, and the dump is compared
-    with the first one. A train.py of your own in DIRECTORY is never overwritten.
+    The script trains a small PyTorch network on the CPU for three steps; one operator overflows at step 1. Then the
+    script runs again with another epsilon in its layer norm, and the second dump is compared with the first. A train.py
+    of your own in DIRECTORY is never overwritten.
     """
     if find_spec("torch") is None:
         raise FrameworkMissing(
@@ -68,7 +68,7 @@ def _train(directory: Path, name: str, arguments: list[str], quiet: bool) -> Pat
     click.echo(f"$ cd {directory} && {shlex.join(['python', 'train.py', *arguments])}", err=quiet)
     sys.stdout.flush()
     click.echo("(imports PyTorch and trains three steps: some seconds)", err=True)
-    # The script makes its own capture; one from the environment would be in its way.
+    # The script starts its own capture, so a capture requested by the environment is switched off.
     environment = {name: value for name, value in os.environ.items() if name != "ASCEND_DUMP"}
     done = subprocess.run(
         [sys.executable, "train.py", *arguments],
@@ -99,18 +99,18 @@ def _write_script(file: Path, text: bytes) -> None:
     except FileExistsError:
         if not file.is_file() or file.read_bytes() != text:
             raise ConfigError(
-                f"{file} is there and was not written by this demo, which leaves it as it is",
+                f"{file} exists and was not written by this demo, so it is not replaced",
                 hint="give `ascend-dump demo` another directory, or remove the file",
             ) from None
 
 
 def _program() -> str:
-    # After `make demo` its environment is not the active one.
+    # After `make demo` the environment with the script `ascend-dump` is not active.
     return "ascend-dump" if shutil.which("ascend-dump") else f"{shlex.quote(sys.executable)} -m ascend_dump"
 
 
 def _difference(wrong: Path, run: Path, quiet: bool) -> dict[str, Any]:
-    """Compare the two runs, and print the origin of their difference."""
+    """Compare the two runs, print the origin of their difference, and return the fields of the JSON document."""
     from ascend_dump.analysis.compare import compare
     from ascend_dump.analysis.explaining.page_facts import origin_finding
 
@@ -132,7 +132,7 @@ def _difference(wrong: Path, run: Path, quiet: bool) -> dict[str, Any]:
 
 
 def _overflow(run: Path, quiet: bool) -> dict[str, Any]:
-    """Find the first Inf, and print its operator."""
+    """Find the first Inf, print its operator, and return the fields of the JSON document."""
     from ascend_dump.analysis.operators.nonfinite import first_nonfinite
     from ascend_dump.reading import open_dump
     from ascend_dump.report.findings import Finding

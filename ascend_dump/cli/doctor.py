@@ -1,4 +1,4 @@
-"""`ascend-dump doctor`: working and broken parts of this environment, with reasons."""
+"""`ascend-dump doctor`: report what works in this environment and what does not, with the reasons."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ascend_dump._version import __version__
 from ascend_dump.adapter import adapters
 from ascend_dump.cli.shared.exit import Exit
 from ascend_dump.cli.shared.versions import conflicts
-from ascend_dump.cli.shared.writable_path import look_at
+from ascend_dump.cli.shared.writable_path import examine_path
 from ascend_dump.errors import ConfigError
 from ascend_dump.reading import registered_dialects
 from ascend_dump.report.tables import size
@@ -27,13 +27,14 @@ __all__ = ["doctor"]
 
 HOOK = "ascend_dump_startup.pth"
 
-#: Distributions by what they are for; each is looked up, none imported.
+#: Distributions by their purpose. Their versions are looked up; none is imported.
 _PACKAGES = {
     "needed": ("numpy", "ml-dtypes", "safetensors", "protobuf", "msgspec", "xxhash", "wrapt", "click"),
     "optional": ("numba", "polars"),
     "frameworks": ("torch", "torch-npu", "mindspore", "tensorflow"),
 }
-#: Without site there are neither .pth files nor a sitecustomize; -I and -E ignore PYTHONPATH.
+#: Flags of Python with which the start-up hook is tested. -E and -I ignore PYTHONPATH; with -S there is no module site,
+#: so neither .pth files nor a sitecustomize are read.
 _FLAGS = ((), ("-E",), ("-I",), ("-S",))
 _PROBE = "import sys; sys.exit(0 if 'ascend_dump.startup.activation' in sys.modules else 9)"
 
@@ -82,7 +83,7 @@ def _version(distribution: str) -> Optional[str]:
 
 
 def _activation() -> dict[str, Any]:
-    """Return the variable, the installed hook, and the interpreters that each way of activation reaches."""
+    """Return ASCEND_DUMP, the installed hook, and the flags of Python with which each way of activation works."""
     wrong = None
     try:
         request, waiting = requested(), settings_of_waiting()
@@ -105,7 +106,7 @@ def _activation() -> dict[str, Any]:
 
 
 def _probe(paths: Sequence[str]) -> dict[str, bool]:
-    """Start an interpreter for each set of flags, and return True for each that ran the hook."""
+    """Start an interpreter with each set of flags. Return, by command, True if the interpreter ran the hook."""
     environment = {**os.environ, VARIABLE: "off", "PYTHONPATH": os.pathsep.join(paths)}
     started = {
         " ".join(("python", *flags)): subprocess.Popen(
@@ -139,7 +140,7 @@ def _path() -> dict[str, Any]:
         request = None
     path = Path("dumps" if request is None else request.path)
     try:
-        target = look_at(path)
+        target = examine_path(path)
     except OSError as error:
         return {"path": os.path.abspath(path), "writable": False, "free_bytes": None, "error": str(error)}
     return {"path": str(target.path), "writable": target.writable, "free_bytes": target.free, "error": None}
@@ -200,17 +201,17 @@ def _activation_lines(activation: Mapping[str, Any]) -> list[str]:
         setting = f"{activation['variable']!r}: off"
     else:
         setting = f"{activation['variable']!r}: on"
-    hook = _reach(activation["hook_reaches"])
+    hook = _reach_text(activation["hook_reaches"])
     if activation["hook_problem"]:
         hook = f"NOT active: {activation['hook_problem']}; use `ascend-dump run`"
     return [
         f"  {VARIABLE:<16} {setting}",
         f"  start-up hook    {hook}",
-        f"  ascend-dump run  {_reach(activation['run_reaches'])}",
+        f"  ascend-dump run  {_reach_text(activation['run_reaches'])}",
     ]
 
 
-def _reach(reaches: Mapping[str, bool]) -> str:
+def _reach_text(reaches: Mapping[str, bool]) -> str:
     yes = [name for name, reached in reaches.items() if reached]
     no = [name for name, reached in reaches.items() if not reached]
     parts = [f"active in {', '.join(yes)}"] if yes else []

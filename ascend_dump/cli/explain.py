@@ -1,4 +1,4 @@
-"""`ascend-dump explain`: the meaning of an error code and its remedy."""
+"""`ascend-dump explain`: print the meaning of an error code, and what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ascend-dump help`: advice for a situation, with the commands."""
+"""`ascend-dump help`: print advice for a task, with commands."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
 @click.command(short_help="Show what to do if a loss is NaN, differs, ...")
 @click.argument("topic", required=False, shell_complete=_complete)
 @click.option("--schema", "name", metavar="NAME", help="Print the JSON Schema of a document; see `help schemas`.")
-@click.option("--lang", metavar="LANGUAGE", help="zh: topics in Chinese, as far as they are; by default the locale's.")
+@click.option(
+    "--lang", metavar="LANGUAGE", help="zh: topics in Chinese if translated; by default the locale's language."
+)
 @json_option
 def help(topic: Optional[str], name: Optional[str], lang: Optional[str], as_json: bool) -> Exit:  # noqa: A001  (the name of the verb)
-    """Print a topic, or else the help of the verb of this name; without TOPIC, list all topics."""
+    """Print a topic, or the help of the verb with this name. Without TOPIC, list all topics."""
     from ascend_dump.cli.shared.group import VERBS
     from ascend_dump.cli.shared.help_texts import LANGUAGES, TOPICS, topic_text, topics, user_language
     from ascend_dump.report.documents import write_document
@@ -62,5 +64,5 @@ def help(topic: Optional[str], name: Optional[str], lang: Optional[str], as_json
         width = max(map(len, titles)) + 2
         for task, names in TOPICS.items():
             click.echo("\n".join([f"{task}:", *(f"  {name:<{width}}{titles[name]}" for name in names), ""]))
-        click.echo("`ascend-dump help TOPIC` shows one, `ascend-dump VERB --help` the options of a verb")
+        click.echo("`ascend-dump help TOPIC` shows a topic, `ascend-dump VERB --help` the options of a verb")
     return Exit.OK

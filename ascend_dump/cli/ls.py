@@ -1,4 +1,4 @@
-"""`ascend-dump ls`: the operators and records of a dump."""
+"""`ascend-dump ls`: list the operators and records of a dump."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from ascend_dump.cli.shared.reading import (
     progress,
     reading_options,
     record_fields,
+    report_no_match,
     shape_text,
-    tell_nothing_matched,
 )
 from ascend_dump.errors import ConfigError
 
@@ -105,12 +105,12 @@ def ls(
             print(f"incomplete: {escape(str(run.path))}: {escape(first)}", file=sys.stderr)
             for line in details:
                 print(f"  {escape(line)}", file=sys.stderr)
-    code = Exit.OK if totals.records else tell_nothing_matched(path, selectors)
+    code = Exit.OK if totals.records else report_no_match(path, selectors)
     return unreadable.finish() or code
 
 
 def _list_modules(dump: Dump, path: str, selectors: dict[str, Optional[str]], folding: Folding, as_json: bool) -> Exit:
-    """List modules as `stats --by module` does, by the recorded statistics only."""
+    """List modules as `stats --by module` does, but only with statistics that the dump contains."""
     from ascend_dump.cli.shared.modules import Measured, by_module, write_modules
 
     unreadable = Unreadable(dump)
@@ -123,12 +123,12 @@ def _list_modules(dump: Dump, path: str, selectors: dict[str, Optional[str]], fo
             print(note, file=sys.stderr)
         if modules and not has_statistics:
             print("the dump has no statistics; `ascend-dump stats --by module` computes them", file=sys.stderr)
-    code = Exit.OK if unreadable.seen else tell_nothing_matched(path, selectors)
+    code = Exit.OK if unreadable.seen else report_no_match(path, selectors)
     return unreadable.finish() or code
 
 
 def _notes(dump: Dump, unreadable: Unreadable) -> Iterator[dict[str, Any]]:
-    """Yield the notes for a document, after all records were counted."""
+    """Yield the notes of a JSON document. To be iterated after all records were counted."""
     for run in dump.runs():
         for note in run.notes:
             yield {"path": run.path, "note": note}
@@ -213,7 +213,7 @@ def _names(record: Union[Record, Head]) -> list[str]:
 
 
 class _Totals:
-    """Sums over the listed records."""
+    """Totals over the listed records."""
 
     def __init__(self) -> None:
         self.records = self.operators = self.kernels = self.bytes = self.unreadable = 0

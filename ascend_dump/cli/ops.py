@@ -1,4 +1,4 @@
-"""`ascend-dump ops`: the operators of a graph, and the reasons for those that are never dumped."""
+"""`ascend-dump ops`: list the operators of a graph, and the reasons why some are never dumped."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def ops(graph: str, op_type: Optional[str], name: Optional[str], dumped: Optiona
 
     GRAPH is a ge_proto_*.txt of GE, a dynamo_*_graph_*.py of torchair, or a trace_code_graph_*.ir of MindSpore.
 
-    If GRAPH is a directory, the computational graph among its ge_proto_*_Build.txt files is used: the one with the data
-    pipeline (Iterator), else the one with --name in its text. The column `not dumped because` has the reason for
-    operators that are never dumped; operators in an unused branch are not dumped either.
+    If GRAPH is a directory, the computational graph among its ge_proto_*_Build.txt files is used: the graph with the
+    data pipeline (Iterator), or else the graph whose text contains --name. The column `not dumped because` contains the
+    reason for operators that are never dumped. Operators in an unused branch are not dumped either.
 
     For a dynamo_*_graph_*.py file, torchair's graph as Python text, the PyTorch node of each operator and its source
     line are listed too, if the text has them; --name also matches PyTorch nodes.
@@ -43,7 +43,7 @@ def ops(graph: str, op_type: Optional[str], name: Optional[str], dumped: Optiona
     An .ir file is part of a dump of MindSpore (graphs/), or written with MS_DEV_SAVE_GRAPHS=2; the numbers after -op
     may differ in the dump of a second graph.
 
-    The dump of a graph of GE is in the directory named `model` in the heading.
+    The heading names the `model`: the directory that will contain the dump of a graph of GE.
     """
     from ascend_dump.native.cann.graph import graph_name
     from ascend_dump.native.cann.names import sanitize
@@ -67,7 +67,7 @@ def ops(graph: str, op_type: Optional[str], name: Optional[str], dumped: Optiona
 
 
 def _read(path: Path, tests: list[_Test]) -> tuple[list[Node], Optional[ReadError]]:
-    """Return the operators that pass all tests, and the error that ended the reading early."""
+    """Return the operators that pass all tests; and the error that ended the reading early, or None."""
     from ascend_dump.native.cann.graph import read_graph
 
     nodes = []
@@ -88,10 +88,10 @@ def _choose(path: Path, name: Optional[str]) -> Path:
     graphs = build_graphs(path)
     if not graphs:
         raise DumpNotFound(
-            "holds no ge_proto_*_Build.txt",
+            "contains no ge_proto_*_Build.txt",
             path=path,
             hint="set DUMP_GE_GRAPH=2 and DUMP_GRAPH_PATH before the run, or give the directory it wrote to; "
-            "of MindSpore, give a file: graphs/*.ir of a dump",
+            "for MindSpore, give a file: graphs/*.ir of a dump",
         )
     candidates = find_computational(graphs)
     if len(candidates) != 1 and name is not None:
@@ -101,7 +101,7 @@ def _choose(path: Path, name: Optional[str]) -> Path:
     listed = "\n".join(f"  {graph}" for graph in (candidates or graphs)[:20])
     which = f"{len(candidates)} of them fit" if candidates else "none of them fits"
     raise ConfigError(
-        f"{path} holds {len(graphs)} graphs as executed (ge_proto_*_Build.txt), {which}:\n{listed}",
+        f"{path} contains {len(graphs)} graphs as executed (ge_proto_*_Build.txt), {which}:\n{listed}",
         hint="give one of the files, or --name with the name of an operator of your model",
     )
 

@@ -1,4 +1,4 @@
-"""`ascend-dump overflow`: the operators that overflowed, in their order."""
+"""`ascend-dump overflow`: list the operators that overflowed, in execution order."""
 
 from __future__ import annotations
 
@@ -37,12 +37,14 @@ if TYPE_CHECKING:
     from ascend_dump.statistics import Statistics
 
 _UNKNOWN = "unknown: no file of its task and stream beside the record"
-#: Harmless overflows that are listed.
+#: Maximum number of harmless overflows that are listed.
 _MOST_HARMLESS = 5
 _SELECTORS = ("step", "rank", "device", "model", "run", "label")
 
 
 class _Tensor(NamedTuple):
+    """A record with its statistics, or the error of computing them."""
+
     record: Record
     statistics: Optional[Statistics]
     error: Optional[ReadError]
@@ -76,11 +78,11 @@ def overflow(
 ) -> Exit:
     """List the overflows in the dump at PATH (default: dumps) in their order.
 
-    Each is shown with the meaning of its status bits, its operator, and the shape, dtype, max, min and mean of the
-    operator's tensors. If no device reported an overflow, as in dumps of the host, the recorded values are checked. An
-    Inf that the program writes itself, such as the mask of attention, is no overflow. NaN or Inf that no tensor has at
-    the end of its step is harmless so far: such operators are listed below, where all operators of the step are in the
-    dump. Times are the clocks of the devices, and may differ between machines.
+    Each overflow is shown with the meaning of its status bits, its operator, and the shape, dtype, max, min and mean of
+    the operator's tensors. If no device reported an overflow, as in dumps of the host, the recorded values are checked.
+    Inf that the program writes itself, such as an attention mask, is no overflow. NaN or Inf that has disappeared from
+    all tensors at the end of its step is harmless so far: such operators are listed at the end, if the dump contains
+    all operators of the step. Times are those of the devices' clocks, which may differ between machines.
     """
     from ascend_dump.analysis.overflow import find_overflows
 
@@ -161,14 +163,14 @@ def _write_brief(report: OverflowReport, dump: Dump, path: str) -> None:
 
 
 def _harmless(overflow: Overflow) -> str:
-    """Return the name of a harmless overflow, with its step and line."""
+    """Return operator, step and source line of a harmless overflow."""
     record = overflow.record
     step = "" if record.step is None else f", step {record.step}"
     return f"{named(record.op_name, record.op_type)}{step}{f', {record.source}' if record.source else ''}"
 
 
 def _operator_names(overflow: Overflow) -> Optional[tuple[str, str]]:
-    """Return the type and the name of the operator; None if the dump does not have it."""
+    """Return type and name of the operator; None if the dump does not contain the operator."""
     if overflow.operator is None:
         return None
     name = overflow.tensors[0].op_name if overflow.tensors else overflow.operator["op_name"]
@@ -176,7 +178,7 @@ def _operator_names(overflow: Overflow) -> Optional[tuple[str, str]]:
 
 
 def _tell(report: OverflowReport, path: str) -> None:
-    """Print the findings that the list does not show, on stderr."""
+    """Print on stderr what the list does not show: followers, harmless overflows, notes, and what was not checked."""
     from ascend_dump.report.tables import counted, escape
 
     if report.followed:
@@ -241,7 +243,7 @@ def _write_text(number: int, overflow: Overflow, unreadable: Unreadable) -> None
     for label, text in overflow.finding().lines():
         _print_folded(f"{'-' if label == LABELS['evidence'] else label} {text}")
     named = [Column("argument", elastic=True)] if any(tensor.parameter for tensor in overflow.tensors) else []
-    # Only an NPU has others; names of arguments are of the host.
+    # Formats other than ND occur on NPUs only, and names of arguments in dumps of the host only.
     has_formats = not named or any(tensor.format not in (None, "ND") for tensor in overflow.tensors)
     formats = [Column("format")] if has_formats else []
     rows = []
@@ -262,14 +264,14 @@ def _write_text(number: int, overflow: Overflow, unreadable: Unreadable) -> None
 
 
 def _print_folded(text: str) -> None:
-    """Print a line below an overflow, in parts if it is long."""
+    """Print an indented line below an overflow, folded if it is long."""
     from ascend_dump.report.tables import escape, folded
 
     print("\n".join(folded(f"   {escape(text)}", sys.stdout, 5)))
 
 
 def _time(stamp: Optional[int]) -> str:
-    """Microseconds as UTC; the number alone where no date can be made of it."""
+    """Return a time in microseconds as a date in UTC, or as the number itself if it is no possible date."""
     if stamp is None:
         return "time unknown"
     try:

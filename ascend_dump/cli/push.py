@@ -26,8 +26,8 @@ def push(dump: str, url: str, jobs: int, quiet: bool, as_json: bool) -> Exit:
     """Upload the finished parts of the dump at DUMP to URL, such as s3://bucket/run7.
 
     Each file is verified after its upload: by the hash of the store, or by reading it back. The same command again
-    uploads only missing and changed files. While a capture runs, the newest step of each rank and model is left for the
-    next time. Nothing is removed at URL.
+    uploads only missing and changed files. While a capture runs, the newest step of each rank and model is not uploaded
+    yet. Nothing is removed at URL.
 
     \b
     Exit codes:

@@ -1,4 +1,4 @@
-"""`ascend-dump replay`: are the recorded outputs right for the recorded inputs?"""
+"""`ascend-dump replay`: run recorded PyTorch operators again, to check their outputs."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ascend_dump.cli.shared.exit import Exit
 from ascend_dump.cli.shared.reading import (
     first_line,
     open_selected,
+    print_lost_records,
     progress,
     reading_options,
+    report_no_match,
     shape_text,
-    tell_lost,
-    tell_nothing_matched,
 )
 
 if TYPE_CHECKING:
     from ascend_dump.analysis.replay import Replay, Replayed
 
-_NAMED = 3
+_MOST_NAMED = 3
 
 
 @click.command(short_help="Run recorded PyTorch operators again and check their outputs.")
@@ -42,14 +42,15 @@ def replay(path: str, as_json: bool, dtype: str, rules: Optional[str], limit: in
     """Run the PyTorch operators of the dump at PATH (default: dumps) again on this host and check their outputs.
 
     Each operator is run from its recorded inputs and arguments, in its own type and in a type of higher precision. If
-    the outputs differ, the recorded operator computed wrong values; wrong inputs alone do not count. No reference is
-    needed. For GE operators the PyTorch nodes that torchair converted are run, if the dump has its text of the graph
-    (options={'graph_dump': 'py'} of a capture). Random operators, collectives, operators with side effects and
-    operators without recorded inputs cannot be run again; they are listed with the reason. PyTorch executes the
-    operators of the dump, so use only dumps that you trust.
+    the outputs differ from the recorded ones, the recorded operator computed wrong values. Since the recorded inputs
+    are used, wrong inputs do not count, and no reference is needed. For GE operators, the PyTorch nodes that torchair
+    converted are run, if the dump contains torchair's text of the graph (options={'graph_dump': 'py'} of a capture).
+    Random operators, collectives, operators with side effects and operators without recorded inputs cannot be run
+    again; they are listed with the reason. PyTorch executes the operators of the dump, so use only dumps that you
+    trust.
 
-    Exit code 0 if all checked outputs are equal or noise, 1 if an output is not or nothing could be checked, 3 if a
-    record cannot be read or was lost, or if no record matches.
+    Exit code 0 if all checked outputs are equal or noise, 1 if an output is neither or nothing could be checked, 3 if
+    a record cannot be read or was lost, or if no record matches.
     """
     from ascend_dump.analysis.compare import rules_of
     from ascend_dump.analysis.replay import replay as run_again
@@ -68,9 +69,9 @@ def replay(path: str, as_json: bool, dtype: str, rules: Optional[str], limit: in
     else:
         _show(result, limit)
     lost = dump.lost_records()
-    tell_lost(lost)
+    print_lost_records(lost)
     if not result.pairs and not result.refused:
-        code = tell_nothing_matched(path, selectors)
+        code = report_no_match(path, selectors)
         return Exit.UNREADABLE if lost else code or Exit.DIFFERENT
     if result.verdict in ("equal", "noise"):
         return Exit.UNREADABLE if lost else Exit.OK
@@ -83,7 +84,7 @@ def _show(result: Replay, limit: int) -> None:
     if result.pairs:
         click.echo(f"{result.verdict}: {', '.join(f'{count} {verdict}' for verdict, count in result.counts.items())}")
     else:
-        click.echo("no operator could be run again, so that nothing is known of their outputs")
+        click.echo("no operator could be run again, so nothing is known about their outputs")
     wrong = result.wrong
     if wrong:
         unread = sum(checked.verdict == "unreadable" for checked in wrong)
@@ -101,11 +102,13 @@ def _show(result: Replay, limit: int) -> None:
         for reason, count in Counter(refusal.reason for refusal in result.refused).most_common():
             refusals = [refusal for refusal in result.refused if refusal.reason == reason]
             names = list(dict.fromkeys(refusal.op_type for refusal in refusals))
-            ellipsis = f" and {len(names) - _NAMED} more types" if len(names) > _NAMED else ""
-            click.echo(f"  {count:>5}  {escape(_meaning(reason))}: {escape(', '.join(names[:_NAMED]))}{ellipsis}")
+            ellipsis = f" and {len(names) - _MOST_NAMED} more types" if len(names) > _MOST_NAMED else ""
+            click.echo(
+                f"  {count:>5}  {escape(_reason_text(reason))}: {escape(', '.join(names[:_MOST_NAMED]))}{ellipsis}"
+            )
 
 
-def _meaning(reason: str) -> str:
+def _reason_text(reason: str) -> str:
     from ascend_dump.analysis.replay import REASONS
 
     return REASONS[reason]

@@ -1,4 +1,4 @@
-"""`ascend-dump report`: an HTML page about a dump, or about a comparison of two dumps."""
+"""`ascend-dump report`: write an HTML page about a dump, or about a comparison of two dumps."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Optional
 import click
 
 from ascend_dump.cli.shared.exit import Exit
-from ascend_dump.cli.shared.reading import json_option, lost_fields, tell_lost
-from ascend_dump.cli.shared.report_options import look_through, page_options
+from ascend_dump.cli.shared.reading import json_option, lost_fields, print_lost_records
+from ascend_dump.cli.shared.report_options import analyse_dump, page_options
 from ascend_dump.cli.shared.target import check_target
 from ascend_dump.common.units import counted
 from ascend_dump.errors import ConfigError
@@ -55,7 +55,7 @@ def report(
         raise ConfigError(f"{target} exists already", hint="give -o another name, or --overwrite")
     from ascend_dump.report.page import write_page
 
-    content, lost = look_through(dump, reference, **options)
+    content, lost = analyse_dump(dump, reference, **options)
     built = write_page(content, target, sources=None if no_sources else sources)
     size = target.stat().st_size
     if as_json:
@@ -73,7 +73,7 @@ def report(
         click.echo(f"{escape(str(target))}: {rows}, {size_text(size)}")
     if show:
         _open(target)
-    tell_lost(lost)
+    print_lost_records(lost)
     if built.unreadable:
         click.echo(f"{counted(built.unreadable, 'record')} cannot be read; the page says why", err=True)
     return Exit.UNREADABLE if built.unreadable or lost else Exit.OK

@@ -13,7 +13,7 @@ import click
 
 from ascend_dump.adapter import adapters, load
 from ascend_dump.cli.shared.settings import read_request, request_options
-from ascend_dump.cli.shared.writable_path import look_at
+from ascend_dump.cli.shared.writable_path import examine_path
 from ascend_dump.common.paths import RunDirectory
 from ascend_dump.common.rank import current_rank
 from ascend_dump.errors import ConfigError, WriteError
@@ -41,7 +41,7 @@ def run(command: tuple[str, ...], config: Optional[str], dry_run: bool, as_json:
     """
     request = read_request(config, options)
     program = find_program(command[0])
-    _check_place(request)
+    _check_path(request)
     _check_adapters(request)
     environment = environment_of(request)
     if dry_run:
@@ -50,8 +50,8 @@ def run(command: tuple[str, ...], config: Optional[str], dry_run: bool, as_json:
         _launch(program, command, environment)
 
 
-def _check_place(request: DumpRequest) -> None:
-    target = look_at(Path(request.path))
+def _check_path(request: DumpRequest) -> None:
+    target = examine_path(Path(request.path))
     if not target.writable:
         what = "cannot be written" if target.nearest.is_dir() else "is not a directory"
         raise WriteError(
@@ -61,11 +61,11 @@ def _check_place(request: DumpRequest) -> None:
 
 
 def _check_adapters(request: DumpRequest) -> None:
-    """Print the settings that each adapter would refuse or ignore. Raises ConfigError when no adapter would dump."""
+    """Print the settings that each adapter would refuse or ignore. Raises ConfigError if every adapter refuses."""
     usable = [load(info.name) for info in adapters() if info.usable]
     launchable = [adapter for adapter in usable if adapter.process_hooks]
     if not launchable:
-        # Not an error: COMMAND may be an interpreter of another environment.
+        # This is no error, because COMMAND may run in another environment.
         click.echo(
             "ascend-dump: no adapter is usable in this environment (`ascend-dump doctor` says why); "
             "the program is started all the same, since it may run in another one",
@@ -81,7 +81,7 @@ def _check_adapters(request: DumpRequest) -> None:
         reported += [(adapter.name, problem) for problem in problems]
     all_refuse = len(refused) == len(launchable)
     for name, problem in reported:
-        if not (all_refuse and problem in refused):  # the error below says it
+        if not (all_refuse and problem in refused):  # otherwise the error below contains it
             click.echo(f"{name}: {problem}", err=True)
     if all_refuse:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""`ascend-dump selftest`: capture tiny networks here, check the dumps, and print the confirmed assumptions."""
+"""`ascend-dump selftest`: capture tiny networks on this machine, check the dumps, and list confirmed assumptions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["selftest"]
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write a report to send in: versions, settings, file trees, small dump files; no private paths or names.",
+    help="Write a report for the authors: versions, settings, file trees, small dump files; no private paths or names.",
 )
 @click.option("--simulated", is_flag=True, help="Use the simulated device instead of a real one.")
 @json_option
@@ -34,8 +34,8 @@ def selftest(
 ) -> Exit:
     """Capture tiny networks in every installed framework, each in its own process, and check the dumps.
 
-    Exits with 1 if a check failed, with 4 if none failed but there was no device to test. The assumptions of the
-    project about devices are listed as confirmed or refuted by this device; the simulated device confirms nothing.
+    Exits with 1 if a check failed, with 4 if no check failed but there was no device to test. The project's assumptions
+    about devices are listed as confirmed or refuted by this device. The simulated device confirms nothing.
     """
     from ascend_dump.selftest.checks import CheckResult
     from ascend_dump.selftest.report import versions, write_report

@@ -8,8 +8,8 @@ from typing import Optional
 import click
 
 from ascend_dump.cli.shared.exit import Exit
-from ascend_dump.cli.shared.reading import json_option, tell_lost
-from ascend_dump.cli.shared.report_options import look_through, page_options
+from ascend_dump.cli.shared.reading import json_option, print_lost_records
+from ascend_dump.cli.shared.report_options import analyse_dump, page_options
 
 
 @click.command(
@@ -40,8 +40,8 @@ def serve(
     """
     from ascend_dump.report.serving import PageServer
 
-    content, lost = look_through(dump, reference, **options)
-    tell_lost(lost)
+    content, lost = analyse_dump(dump, reference, **options)
+    print_lost_records(lost)
     with PageServer(content, port, sources=None if no_sources else sources) as server:
         if as_json:
             from ascend_dump.report.documents import write_document

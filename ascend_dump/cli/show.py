@@ -1,4 +1,4 @@
-"""`ascend-dump show`: tensors with their fields, statistics and values."""
+"""`ascend-dump show`: print tensors with their fields, statistics and values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ascend_dump.cli.shared.reading import (
     open_selected,
     reading_options,
     record_fields,
-    tell_nothing_matched,
+    report_no_match,
 )
 from ascend_dump.errors import NotSupported, ReadError
 
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from ascend_dump.dump_format import Arguments
     from ascend_dump.reading import Record
 
-#: Tensors up to this many elements go into a JSON document whole, larger ones by their ends.
+#: Tensors of up to _SMALL elements are written to a JSON document completely, of larger tensors the first and the last
+#: _ENDS values.
 _SMALL = 1024
 _ENDS = 8
-#: Width of the names of the fields.
+#: Width of the column with the names of fields.
 _LABELS = 20
 
 
@@ -42,8 +43,8 @@ _LABELS = 20
 def show(path: str, as_json: bool, full: bool, plot: bool, limit: int, **selectors: Optional[str]) -> Exit:
     """Print the tensors of the dump at PATH (default: dumps) that the selectors choose.
 
-    Each with its fields, its statistics, and its values as numpy prints them. With --json a
-    tensor of more than 1024 elements is given by its first and last values, unless --full.
+    Each tensor is printed with its fields, its statistics, and its values in the format of numpy. With --json, only the
+    first and last values of a tensor with more than 1024 elements are given, unless --full is set.
     """
     dump = open_selected(path, selectors)
     records = iter(dump)
@@ -62,14 +63,14 @@ def show(path: str, as_json: bool, full: bool, plot: bool, limit: int, **selecto
             if record is not first:
                 print()
             _print(record, unreadable, full, plot)
-    code = Exit.OK if first is not None else tell_nothing_matched(path, selectors)
+    code = Exit.OK if first is not None else report_no_match(path, selectors)
     has_more = next(records, None) is not None
     if has_more:
         from ascend_dump.report.tables import escape
 
         command = escape(f"ascend-dump ls {shlex.quote(path)}")
         print(f"more records match; --limit 0 shows all, `{command}` lists them", file=sys.stderr)
-    # To look for lost records all indexes are read, and with a limit only the first were.
+    # Lost records are known only if all indexes were read, which is not the case with a limit.
     return unreadable.finish(is_whole=not has_more) or code
 
 
@@ -147,12 +148,12 @@ def _arguments(record: Record, unreadable: Unreadable) -> Optional[Arguments]:
 def _stack(record: Record) -> tuple[str, ...]:
     try:
         return record.stack
-    except ReadError:  # told of the arguments already, which stand in the same text
+    except ReadError:  # already reported by `_arguments`, which reads the same text
         return ()
 
 
 def _read(record: Record, unreadable: Unreadable) -> tuple[Optional[np.ndarray], Optional[ReadError]]:
-    if record.error is not None:  # counted already
+    if record.error is not None:  # was counted before
         return None, record.error
     try:
         return record.numpy(), None

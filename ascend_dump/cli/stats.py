@@ -1,4 +1,4 @@
-"""`ascend-dump stats`: statistics of every tensor."""
+"""`ascend-dump stats`: print statistics of every tensor."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from ascend_dump.cli.shared.reading import (
     progress,
     reading_options,
     record_fields,
+    report_no_match,
     shape_text,
-    tell_nothing_matched,
 )
 from ascend_dump.common.units import counted
 from ascend_dump.errors import ConfigError, ReadError
@@ -36,18 +36,20 @@ if TYPE_CHECKING:
     from ascend_dump.report.tables import Column
     from ascend_dump.statistics import Statistics
 
-#: Field of `Statistics` -> heading of its column, for columns that are always printed.
+#: Headings of the columns that are always printed, by the field of `Statistics`.
 _COLUMNS: dict[str, str] = {"count": "count"}
-#: The same for columns that are printed if at least one of the first rows has a value.
+#: Headings of the columns that are printed only if at least one of the first rows has a value.
 _OPTIONAL: dict[str, str] = {}
 for _entry in TABLE:
     if _entry.heading:
         (_OPTIONAL if _entry.is_optional else _COLUMNS)[_entry.name] = _entry.heading
-#: Number of the first rows that decide about the optional columns.
+#: Number of rows that are read to decide about the optional columns.
 _SAMPLE = 1000
 
 
 class _Row(NamedTuple):
+    """A record with its statistics, or the error of computing them."""
+
     record: Record
     statistics: Optional[Statistics]
     error: Optional[ReadError]
@@ -110,7 +112,7 @@ def stats(
         records = folding.unfold(records)
     rows = _origins(records, unreadable) if origin else _measured_rows(records, unreadable)
     if nonfinite:
-        # A record that cannot be read may hold NaN or Inf, so its row stays.
+        # A record that cannot be read may contain NaN or Inf, so its row is kept.
         rows = (row for row in rows if row.error or (row.statistics is not None and is_nonfinite(row.statistics)))
         # A view may be the only record of a tensor, so a note counts the hidden views with NaN or Inf.
         rows = rows if origin else folding.unfold(rows, lambda row: row.record)
@@ -131,7 +133,7 @@ def stats(
         _tell_no_results(unreadable.seen, nonfinite=nonfinite, origin=origin)
     for note in () if as_json else folding.notes("tensor", holding="NaN or Inf" if nonfinite else ""):
         print(note, file=sys.stderr)
-    code = Exit.OK if unreadable.seen else tell_nothing_matched(path, selectors)
+    code = Exit.OK if unreadable.seen else report_no_match(path, selectors)
     return unreadable.finish() or code
 
 
@@ -183,13 +185,13 @@ def _origins(records: Iterator[Record], unreadable: Unreadable) -> Iterator[_Row
 
 
 def _cut(rows: Iterable[_Row], limit: int, remaining: Iterable[_Row]) -> Iterator[_Row]:
-    """Yield the first rows, then consume the remaining ones, because notes are about all records."""
+    """Yield the first rows, then iterate over the remaining rows too, because notes are about all records."""
     yield from islice(rows, limit)
     deque(remaining, maxlen=0)
 
 
 def _unmeasured(records: Iterable[Record], unreadable: Unreadable) -> Iterator[_Row]:
-    """Yield rows of records that are only counted, not printed, so that no tensor is read for them."""
+    """Yield the rows of records that are counted but not printed. No tensor is read for them."""
     for record in records:
         yield _Row(record, *unreadable.statistics(record, recorded=record.loader is not None))
 

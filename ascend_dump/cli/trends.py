@@ -1,4 +1,4 @@
-"""`ascend-dump trends`: curves of modules and parameters over steps, and where two runs part."""
+"""`ascend-dump trends`: print curves of modules and parameters over steps, and where two runs part."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ascend_dump.cli.shared.reading import (
     lost_fields,
     lost_of,
     open_selected,
+    print_lost_records,
     progress,
     selector_options,
-    tell_lost,
 )
 from ascend_dump.common.units import counted
 from ascend_dump.errors import AscendDumpError, ConfigError, WriteError
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from ascend_dump.analysis.trends import Curve, Trends
     from ascend_dump.report.tables import Column
 
-#: Lines of the answer without --all, and the most above the table.
+#: Number of lines to which the answer is limited without --all, and maximum number of quantities named in a line.
 _MOST_LINES, _MOST_NAMES = 25, 3
-#: Places in which the curves of a dump may differ.
+#: Fields that are shown as columns if the curves of a dump have different values in them.
 _PLACES = ("run", "rank", "model")
 
 
@@ -64,16 +64,16 @@ def trends(
     as_json: bool,
     **selectors: Optional[str],
 ) -> Exit:
-    """Print the curves of DUMP over its steps: a line for each module or parameter and quantity, most moved first.
+    """Print the curves of DUMP over its steps: one line per module or parameter and quantity, largest change first.
 
-    Quantities are the largest magnitude and the root mean square of what a module returns, the part of its zeros, the
-    norm of the gradients of what it returns, and for each parameter the norms of it and of its gradient, and the
-    update ratio. A spike is a value far above those before it.
+    The quantities of a module are the largest magnitude, the root mean square and the fraction of zeros of its outputs,
+    and the norm of the gradients of its outputs. The quantities of a parameter are its norm, the norm of its gradient,
+    and the update ratio. A spike is a value far above the values before it.
 
-    With REFERENCE it prints the first step and module where the two runs part. --noise measures how far two runs of
+    With REFERENCE, the first step and module where the two runs part are printed. --noise measures how far two runs of
     the reference are apart; without it, each difference above rounding counts.
 
-    Exit code 0 without spikes, NaN and Inf, and with REFERENCE if the runs do not part; 1 otherwise; 3 if not
+    Exit code 0 if there are no spikes, NaN and Inf, and with REFERENCE if the runs do not part; 1 otherwise; 3 if not
     everything could be read.
     """
     from ascend_dump.analysis.trends import trends as read_trends
@@ -99,7 +99,7 @@ def trends(
         write_document(sys.stdout, "trends", {**fields, "notes": [*notes, *lost_fields(lost)]})
     else:
         _show(result, full=show_all)
-    tell_lost(lost)
+    print_lost_records(lost)
     for error in failures:
         print(f"error: {error}", file=sys.stderr)
     if failures:
@@ -108,7 +108,7 @@ def trends(
 
 
 def _check_exports(exports: Sequence[tuple[str, str]]) -> None:
-    """Raise ConfigError, NotSupported or WriteError for what could not be written after the work."""
+    """Raise ConfigError, NotSupported or WriteError for exports that cannot be written, before the work begins."""
     from ascend_dump.analysis.trends.export import check_format
     from ascend_dump.cli.shared.target import check_target
 
@@ -124,7 +124,7 @@ def _check_exports(exports: Sequence[tuple[str, str]]) -> None:
         if target.exists() and not target.is_dir():
             raise ConfigError(
                 f"--export tensorboard {path} is a file, expected the name of a directory",
-                hint="give the directory that `tensorboard --logdir` is to read",
+                hint="give a directory for `tensorboard --logdir`",
             )
         parent = next(folder for folder in (target, *target.absolute().parents) if folder.exists())
         if not os.access(parent, os.W_OK | os.X_OK):
@@ -134,7 +134,7 @@ def _check_exports(exports: Sequence[tuple[str, str]]) -> None:
 
 
 def _export(result: Trends, exports: Sequence[tuple[str, str]]) -> list[AscendDumpError]:
-    """Write what can be written, and return the errors of the rest: a full disk must not lose the answer."""
+    """Write all exports that can be written. Return the errors of the others, so that the answer is still printed."""
     failures = []
     for name, path in exports:
         try:
@@ -168,7 +168,7 @@ def _show(result: Trends, *, full: bool) -> None:
 
 
 def _lines(result: Trends) -> Iterator[str]:
-    """Yield the answer, which stands above the table."""
+    """Yield the lines of the answer that are printed above the table."""
     steps = result.steps
     kinds = Counter(kind for kind, _ in {(curve.kind, curve.name) for curve in result.curves})
     counts = ", ".join(counted(count, kind) for kind, count in sorted(kinds.items()))
@@ -213,7 +213,7 @@ def _spikes(result: Trends) -> Iterator[str]:
 
 
 def _names(curves: Sequence[Curve]) -> str:
-    """Return the number of curves by quantity in words."""
+    """Return the number of curves, and the numbers by quantity, in words."""
     counts = Counter(curve.quantity for curve in curves).most_common()
     named = [f"{quantity} of {count}" for quantity, count in counts[:_MOST_NAMES]]
     more = sum(count for _, count in counts[_MOST_NAMES:])

@@ -1,4 +1,4 @@
-"""`ascend-dump triage`: the suspects of a dump, and the request for the next one."""
+"""`ascend-dump triage`: print the suspects of a dump, and the request for the next dump."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from ascend_dump.native.languages import languages
 if TYPE_CHECKING:
     from ascend_dump.analysis.triage import Triage
 
-#: The configuration language of the --next file, by framework. Frameworks that `ascend-dump run` starts have the one of
-#: its own settings.
+#: The format of the --next file, by framework. For frameworks that are captured with `ascend-dump run`, the format is
+#: that of ascend-dump's own settings.
 _LANGUAGE_OF = {
     "torch": "ascend-dump",
     "torch_npu": "ascend-dump",
@@ -255,13 +255,13 @@ def _require_dump_options(dumps: tuple[str, ...], **settings: Any) -> None:
             )
     if len(dumps) > 2:
         raise ConfigError(
-            f"{len(dumps)} dumps, expected one and its reference",
+            f"{len(dumps)} dumps were given, expected a dump and its reference",
             hint="a command is run with --run: `ascend-dump triage --run -- COMMAND`",
         )
 
 
 def _check_next_file(file: Path, framework: str) -> None:
-    """Raise ConfigError or WriteError if the request could not be written to the file."""
+    """Raise ConfigError or WriteError if the next request cannot be written to this file."""
     suffix = languages()[_LANGUAGE_OF[framework]].suffix
     if not str(file).endswith(suffix):
         raise ConfigError(
@@ -344,7 +344,7 @@ def _show(result: Triage, limit: int) -> None:
         click.echo(f"not checked: {escape(reason)}", err=True)
     for note in result.notes:
         click.echo(f"note: {escape(note)}", err=True)
-    # A command stays in one line, to be copied.
+    # Advice with a command is not folded, so that the command can be copied.
     advice = escape(result.advice)
     click.echo(advice if "`" in advice else "\n".join(folded(advice, sys.stdout, 2)))
 

@@ -1,4 +1,4 @@
-"""`ascend-dump watch`: operators that overwrote the output of another operator."""
+"""`ascend-dump watch`: find operators that overwrote the output of another operator."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ _PLACE = ("step", "rank", "device", "model", "model_id", "run", "timestamp", "op
 def watch(path: str, as_json: bool, **selectors: Optional[str]) -> Exit:
     """Find overwritten outputs in the dump at PATH (default: dumps) of a capture with scene='watch'.
 
-    Such a dump has the output of each watched operator after this operator, and again after each suspect (files
-    SUSPECT_To_WATCHED). An output that changed in between was overwritten by the suspect, or by an operator since the
-    previous snapshot. The change is shown with the first element that differs and the number of bytes.
+    Such a dump contains the output of each watched operator several times: right after that operator, and again after
+    each suspect (files SUSPECT_To_WATCHED). If the output has changed in between, it was overwritten by the suspect, or
+    by an operator that ran after the previous snapshot. The change is shown with the first differing element and the
+    number of bytes.
 
     Exit code 1 if an output was overwritten, 0 if none was, 3 if nothing could be compared.
     """
@@ -67,7 +68,7 @@ def watch(path: str, as_json: bool, **selectors: Optional[str]) -> Exit:
 def _judged(sightings: Iterator[Sighting], unreadable: Unreadable) -> Iterator[Sighting]:
     for sighting in sightings:
         if isinstance(sighting.error, ReadError):
-            # A record that is broken as a whole was counted when it passed.
+            # Records with an error were counted before, when they were read.
             if sighting.record.error is None and (sighting.base is None or sighting.base.error is None):
                 unreadable.add(sighting.error)
         elif sighting.error is not None:
@@ -80,7 +81,7 @@ def _compared(sighting: Sighting) -> bool:
 
 
 def _tell(path: str, sightings: list[Sighting], overwritten: list[Sighting]) -> None:
-    """Print on stderr the facts that the table omits."""
+    """Print on stderr how many outputs were compared, and how many could not be."""
     from ascend_dump.report.tables import counted, escape
 
     compared = sum(_compared(sighting) for sighting in sightings)

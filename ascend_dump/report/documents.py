@@ -15,9 +15,9 @@ VERSION = 1
 
 
 def plain(value: Any) -> Any:
-    """Return the value in the types of JSON: NaN, Inf and paths as text, complex numbers as [re, im].
+    """Convert a value to the types of JSON: NaN, Inf and paths to text, complex numbers to [re, im].
 
-    float() reads "NaN", "Infinity" and "-Infinity" back.
+    The texts for NaN and Inf are "NaN", "Infinity" and "-Infinity", which float() reads back.
     """
     if value is None or isinstance(value, (str, bool)):
         return value
@@ -39,9 +39,10 @@ def plain(value: Any) -> Any:
 
 
 def write_document(out: TextIO, verb: str, fields: Mapping[str, Any]) -> None:
-    """Write a document. Items of an iterator are written as they arrive.
+    """Write a document. The items of an iterator are written as they arrive.
 
-    Fields are written in order: a total that depends on an earlier iterator is passed as a function.
+    Fields are written in their order. A value that is known only after an earlier iterator has ended, such as a total,
+    is passed as a function without arguments.
     """
     out.write(f'{{"schema": "ascend-dump/{verb}/{VERSION}"')
     for name, value in fields.items():

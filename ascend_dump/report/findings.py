@@ -1,6 +1,6 @@
-"""Findings as text: origins, suspects, causes, changed calls, for terminals, pages, notebooks and the demo.
+"""Texts of findings (origins, suspects, causes, changed calls) for terminals, pages, notebooks and the demo.
 
-Analyses build a `Finding` of plain values. Labels, meanings, titles and sentences are defined in this file only.
+Analyses create a `Finding` from plain values. Labels, meanings, titles and sentences are defined in this file only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "text_lines",
 ]
 
-#: Meanings of the kinds of origins; only comparisons of indexes have the kinds "made" and "given".
+#: Meanings of the kinds of origins. Only comparisons of indexes have the kinds "made" and "given".
 KINDS = {
     "structure": "an operator, an argument, a type or a shape differs between the programs",
     "input": "data from outside the recorded operators differ",
@@ -94,22 +94,22 @@ LABELS = {
     "confirmation": "confirm",
     "next": "next",
 }
-#: Fields that belong to the headline of a page.
+#: Fields of a finding that are shown at the head of a page.
 _HEADLINE = ("kind", "rule", "module", "source", "parameter", "confirmation")
-#: Fields of a finding in a short answer.
+#: Fields of a finding that a short answer (`brief_text`) contains.
 _BRIEF = ("kind", "rule", "phase", "module", "source", "parameter", "arguments", "evidence", "explains", "first_seen")
-#: The most functions of a call stack that are printed, counted from the innermost.
+#: Maximum number of functions of a call stack that are printed, counted from the innermost.
 _MOST_FRAMES = 8
-#: The most pairs or names that a note lists.
+#: Maximum number of pairs or names that a note lists.
 _MOST_NAMED = 10
-#: Changed calls that are printed in a line each.
+#: Maximum number of changed calls that are printed, each in its own line.
 _MOST_CALLS = 3
-#: Parts that are built differently, and the numbers in their names by which layers differ.
+#: Maximum number of differently built parts that a note names; and numbers in their names, which distinguish layers.
 _MOST_PARTS, _NUMBER = 3, re.compile(r"\d+")
-#: Versions, variables and settings that a line of notes names.
+#: Maximum number of versions, variables and settings that a note names, and maximum number of labels.
 _MOST_AROUND = 5
 _MOST_LABELS = 8
-#: Bytes of a short answer, and of a line of it; a next step is never cut.
+#: Maximum number of bytes of a short answer, and of a line in it. Lines with a next step are never cut.
 _MOST_BRIEF = 2000
 _MOST_OF_LINE = 240
 _FIRST_SEEN = "operators were not recorded, or not read: the cause may be among them"
@@ -122,11 +122,12 @@ class Finding:
     role          "origin", "first seen", "suspect", "cause", "changed" or "operator": the label of the title
     rank          one or several ranks as text, such as "0-3"; "" if the rank is not shown
     tensor        the label of the tensor, as in `Record.label`
-    kind, rule    a key of KINDS, a key of RULES; "" if there is none
+    kind          a key of KINDS for an origin, else ""
+    rule          a key of RULES for a suspect, else ""
     stack         the call stack of the call site, innermost function first
     evidence      the facts that support the finding, one sentence each
     order         a sentence about the suspects of other ranks that came earlier
-    producers     the operators that made its inputs
+    producers     the operators that produced its inputs
     explains      number of later outputs that differ because of it
     ranks_after   number of ranks with a first difference after it
     again         number of later runs of the operator with the same finding
@@ -172,7 +173,7 @@ class Finding:
 
     @property
     def call_site(self) -> str:
-        """The line of the operator; for one in an installed package the line of the program that led there too."""
+        """The source line of the operator. If it is in an installed package, the program's line that called it too."""
         source = self.source or ""
         if not _is_installed(source):
             return source
@@ -190,7 +191,7 @@ class Finding:
         return f"{step}{named(self.op_name, self.op_type)}{rank} is the first {role}: {reason}{explains}."
 
     def lines(self, fields: Collection[str] = LABELS) -> list[tuple[str, str]]:
-        """Return a (label, text) pair for each line of these fields; each line of a field has its label."""
+        """Return a (label, text) pair for each line of these fields. A field with several lines repeats its label."""
         texts: dict[str, Sequence[Optional[str]]] = {
             "kind": [f"{self.kind}: {KINDS[self.kind]}"] if self.kind else [],
             "rule": [f"{self.rule}: {RULES[self.rule]}"] if self.rule else [],
@@ -237,7 +238,7 @@ def _is_installed(path: str) -> bool:
 
 
 def rank_text(rank: Optional[int], several_ranks: bool) -> str:
-    """Return the rank of a finding as text; "" for the only rank of a dump, if it is rank 0."""
+    """Return the rank of a finding as text; "" if it is None, or if the dump has rank 0 only."""
     return str(rank) if rank is not None and (several_ranks or rank > 0) else ""
 
 
@@ -249,13 +250,16 @@ def text_lines(finding: Finding, number: Optional[int] = None) -> Iterator[str]:
 
 
 def _folded(label: str, text: str) -> Iterator[str]:
-    """Yield a fact in lines that fit the terminal or 100 columns; a command stays in one, to be copied."""
+    """Yield a labelled text in lines that fit the terminal, or 100 columns without one.
+
+    A command (label "next") is not folded, so that it can be copied.
+    """
     line = f"{label:<12}{escape(text)}"
     yield from (line,) if label == "next" else folded(line, sys.stdout, 12)
 
 
 def cause_lines(finding: Finding, why: str) -> Iterator[str]:
-    """Yield a finding in three lines: its operator and step, its call site, and why."""
+    """Yield a finding in three lines: operator and step, call site, and reason. why: the reason."""
     texts = [(finding.role, finding.title), ("source", finding.call_site), ("why", why)]
     for label, text in texts:
         if text:
@@ -272,8 +276,9 @@ def brief_text(
 ) -> str:
     """Return a short answer for an assistant or a script, of at most 2 kB: answer, finding, next step.
 
-    next_steps: those of the finding if empty. Lines without room are counted, not printed: notes and evidence first,
-    the answer last.
+    next_steps: commands to run next; by default those of the finding
+
+    If the text would be too long, lines are left out and counted: first notes and evidence, the answer last.
     """
     lines = [("answer", answer)]
     if finding is not None:
@@ -284,15 +289,15 @@ def brief_text(
     order = {"answer": 0, "next": 2, "not checked": 3, **({} if finding is None else {finding.role: 1})}
     more = "more lines without --brief"
     room, fitting = _MOST_BRIEF - len(f"{len(lines)} {more}\n"), {}
-    for place, (label, text) in sorted(enumerate(lines), key=lambda item: order.get(item[1][0], 4)):
+    for position, (label, text) in sorted(enumerate(lines), key=lambda item: order.get(item[1][0], 4)):
         line = f"{label:<12}{escape(text)}"
         line = line if label == "next" else _cut(line, _MOST_OF_LINE)
         size = len(line.encode(errors="replace")) + 1
         if size <= room:
             room -= size
-            fitting[place] = line
+            fitting[position] = line
     hidden = len(lines) - len(fitting)
-    return "\n".join([*(fitting[place] for place in sorted(fitting)), *([f"{hidden} {more}"] if hidden else [])])
+    return "\n".join([*(fitting[position] for position in sorted(fitting)), *([f"{hidden} {more}"] if hidden else [])])
 
 
 def _cut(line: str, size: int) -> str:
@@ -301,7 +306,7 @@ def _cut(line: str, size: int) -> str:
 
 
 def short_lines(findings: Sequence[Finding], calls: Sequence[Finding]) -> Iterator[str]:
-    """Yield the further origins and the changed calls, as far as a screen shows them."""
+    """Yield lines with the further origins and the changed calls, but only as many as fit on a screen."""
     for finding in findings[: _MOST_NAMED - 1]:
         text = f"{finding.title}, {': '.join([finding.kind, *finding.evidence[:1]])}"
         yield from _folded("and", text)
@@ -338,7 +343,10 @@ def sentence_case(text: str) -> str:
 
 
 class CrossedPair(Protocol):
-    """Two operators paired by weak evidence, against the order of pairs with stronger evidence. how: the evidence."""
+    """Two operators that were paired by weak evidence, and whose order contradicts that of better pairs.
+
+    how: the evidence
+    """
 
     @property
     def actual(self) -> str: ...
@@ -349,7 +357,7 @@ class CrossedPair(Protocol):
 
 
 class RebuiltPart(Protocol):
-    """A part of the programs that is built differently; actual, reference: number of operators."""
+    """A part of the programs that is built differently. actual, reference: number of its operators on each side."""
 
     @property
     def name(self) -> str: ...
@@ -360,7 +368,7 @@ class RebuiltPart(Protocol):
 
 
 class SurroundingText(Protocol):
-    """A version, a variable or a setting that differs around the programs; None: not set."""
+    """A version, an environment variable or a setting that differs between the programs. None: it is not set."""
 
     @property
     def name(self) -> str: ...
@@ -371,7 +379,10 @@ class SurroundingText(Protocol):
 
 
 class HasNotes(Protocol):
-    """The fields of a comparison that `comparison_notes` reads; inside, left_out: numbers of (actual, reference)."""
+    """The fields of a comparison that `comparison_notes` reads.
+
+    inside, left_out: numbers of operators that were not compared, of (actual, reference)
+    """
 
     @property
     def inside(self) -> tuple[int, int]: ...
@@ -394,7 +405,7 @@ class HasNotes(Protocol):
 
 
 def _rebuilt_text(parts: Sequence[RebuiltPart]) -> str:
-    """Return the parts in words; parts of layers that are alike once."""
+    """Describe the parts. Parts of several layers that differ in the same way are described once."""
     alike: dict[tuple[str, int, int], list[str]] = {}
     for part in parts:
         alike.setdefault((_NUMBER.sub("*", part.name), part.actual, part.reference), []).append(part.name)

@@ -11,17 +11,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Bins", "bins_of", "histogram", "is_number", "sparkline", "value_limits"]
 
-#: Elements of a chunk, so that a large mapped tensor is not copied as a whole.
+#: Number of elements processed at once, so that a large memory-mapped tensor is not copied as a whole.
 _CHUNK = 1 << 20
-#: Heights of a curve, the least first.
+#: Characters for the heights of a curve, from lowest to highest.
 _BLOCKS, _ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=^#"
 
 
 class Bins(NamedTuple):
     """Counts of values in bins of equal width.
 
-    edges, counts  one edge more than counts; the last bin includes its upper edge; both empty without a finite value
-    finite, size   number of finite values, and of all values
+    edges    the edges of the bins, one more than there are bins; the last bin includes its upper edge
+    counts   number of values in each bin; edges and counts are empty if no value is finite
+    finite   number of finite values
+    size     number of all values
     """
 
     edges: tuple[float, ...]
@@ -31,9 +33,10 @@ class Bins(NamedTuple):
 
 
 def histogram(array: np.ndarray, *, bins: int = 16, width: int = 50) -> list[str]:
-    """Return the lines of a horizontal histogram of the finite values; complex values by their magnitude.
+    """Return the lines of a horizontal histogram of the finite values. Of complex values the magnitude is counted.
 
-    Bars are in proportion to the fullest bin; a bin that is not empty has at least one mark.
+    bins: number of bins. width: number of characters of the longest bar, which belongs to the fullest bin. A bin that
+    is not empty has at least one character.
     """
     if not is_number(array.dtype):
         return [f"no histogram of {array.dtype} values"]
@@ -54,10 +57,10 @@ def histogram(array: np.ndarray, *, bins: int = 16, width: int = 50) -> list[str
 
 
 def bins_of(array: np.ndarray, bins: int, limits: Optional[tuple[float, float]] = None) -> Bins:
-    """Count the finite values of an array of numbers in bins of equal width; complex values by their magnitude.
+    """Count the finite values of an array in bins of equal width. Of complex values the magnitude is counted.
 
-    limits: the lower end of the first bin and the upper end of the last, with all values between them; by default
-    the least and the largest value.
+    limits: the lower end of the first bin and the upper end of the last bin; all values have to lie between them. The
+    default are the smallest and the largest value.
     """
     import numpy as np
 
@@ -67,7 +70,7 @@ def bins_of(array: np.ndarray, bins: int, limits: Optional[tuple[float, float]] 
         return Bins((), (), 0, flat.size)
     if low == high:
         bins = 1
-    # Halves, because high - low overflows where the values span the whole range of a double.
+    # Computed with halves, because high - low overflows if the values span the whole range of a double.
     edges = np.linspace(low / 2, high / 2, bins + 1) * 2
     edges[0], edges[-1] = low, high
     half = high / 2 - low / 2
@@ -76,9 +79,9 @@ def bins_of(array: np.ndarray, bins: int, limits: Optional[tuple[float, float]] 
     for values in _finite_chunks(flat):
         if scale is None:
             indices = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, bins - 1)
-        else:  # several times as fast
+        else:  # several times faster than searchsorted
             indices = np.clip(((values / 2 - low / 2) * scale).astype(np.int64), 0, bins - 1)
-            # The product is rounded: the edges decide.
+            # The product above is rounded, so the indices are corrected by comparison with the edges.
             indices -= (values < edges[indices]) & (indices > 0)
             indices += (values >= edges[indices + 1]) & (indices < bins - 1)
         counts += np.bincount(indices, minlength=bins)
@@ -86,7 +89,7 @@ def bins_of(array: np.ndarray, bins: int, limits: Optional[tuple[float, float]] 
 
 
 def value_limits(arrays: Iterable[np.ndarray]) -> tuple[float, float]:
-    """Return the least and the largest finite value; (Inf, -Inf) if no value is finite."""
+    """Return the smallest and the largest finite value; (Inf, -Inf) if no value is finite."""
     low, high = float("inf"), float("-inf")
     for array in arrays:
         for values in _finite_chunks(array.reshape(-1)):
@@ -100,7 +103,7 @@ def is_number(dtype: np.dtype[Any]) -> bool:
 
     if dtype.kind == "O":
         return False
-    try:  # both are of kind V: bfloat16 can be converted, raw bytes cannot
+    try:  # bfloat16 and raw bytes both have the kind V, but only bfloat16 can be converted
         np.zeros(1, dtype).astype(np.complex128)
     except (TypeError, ValueError):
         return False
@@ -124,10 +127,12 @@ def _bar(count: int, top: int, width: int) -> str:
 
 
 def sparkline(values: Sequence[float], *, width: int = 24, encoding: str = "utf-8") -> str:
-    """Return a line of one character for each value, or for each of `width` groups of them: its largest.
+    """Return a curve as one line of at most `width` characters, one for each value or group of neighbouring values.
 
-    The height is in proportion to the range of the finite values; NaN and Inf are "!". encoding: of the output; where
-    it has no blocks, ASCII characters stand for them.
+    The height of a character is the largest value of its group, relative to the range of all values; a group with NaN
+    or Inf is "!".
+
+    encoding: the encoding of the output. If it has no block characters, ASCII characters are used.
     """
     size = -(-len(values) // width) if values else 1
     groups = [values[start : start + size] for start in range(0, len(values), size)]
@@ -139,7 +144,7 @@ def sparkline(values: Sequence[float], *, width: int = 24, encoding: str = "utf-
         _BLOCKS.encode(encoding)
     except (UnicodeEncodeError, LookupError):
         marks = _ASCII_BLOCKS
-    # Halves, because high - low overflows where the values span the whole range of a double.
+    # Computed with halves, because high - low overflows if the values span the whole range of a double.
     span = high / 2 - low / 2
     heights = (
         round((top / 2 - low / 2) / span * (len(marks) - 1)) if span and math.isfinite(top) else 0 for top in tops

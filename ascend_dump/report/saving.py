@@ -1,4 +1,4 @@
-"""Result files that a user names: checks of their suffixes, and errors of writing."""
+"""Result files whose names the user gives: check their suffixes, and report errors of writing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_suffix(target: Path, suffixes: Sequence[str], what: str) -> None:
 
 
 def save_bytes(target: Path, content: bytes, what: str) -> None:
-    """Write a file; a new file is readable by its owner only. Raises WriteError."""
+    """Write a file. A new file is readable by its owner only. what: a noun for the message. Raises WriteError."""
     with writing(target, what):
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
         with os.fdopen(descriptor, "wb") as file:
@@ -33,7 +33,7 @@ def save_bytes(target: Path, content: bytes, what: str) -> None:
 
 @contextmanager
 def writing(target: Path, what: str) -> Iterator[None]:
-    """Raise WriteError if the target cannot be written in this context."""
+    """Convert an OSError or ValueError inside the with block to a WriteError. what: a noun for the message."""
     try:
         yield
     except (OSError, ValueError) as error:  # ValueError: a null character in the name

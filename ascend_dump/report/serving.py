@@ -1,7 +1,7 @@
-"""A page served on this machine, with the tensor of each row.
+"""A local HTTP server for a page and the tensors of its rows.
 
-The server listens on the local address only, every URL begins with a random token, and requests change and run nothing.
-Requests name rows by their number on the page, so they contain no file path.
+The server listens on the loopback address only. Every URL begins with a random token. Requests cannot change or run
+anything. They identify rows by their number on the page, so they contain no file path.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 __all__ = ["PageServer", "parse_slice", "tensor_parts"]
 
 _ADDRESS = "127.0.0.1"
-#: Elements of the first histogram of a large tensor, and the number of blocks they are read in.
+#: Number of elements in the first histogram of a large tensor, and number of blocks in which they are read.
 _SAMPLE, _BLOCKS = 1 << 20, 64
-#: Tensors that are read at the same time.
+#: Maximum number of tensors that are read at the same time.
 _READERS = 2
-#: Seconds until a silent client is disconnected.
-_PATIENCE = 30
-#: Characters of values that are shown as text.
+#: Seconds after which a silent client is disconnected.
+_TIMEOUT = 30
+#: Maximum number of characters of values that are shown as text.
 _MOST_TEXT = 20_000
-#: Readers of dumps keep files open and are not thread-safe.
+#: A lock for reading dumps: their readers keep files open and are not thread-safe.
 _READING = threading.Lock()
 _ROW = re.compile(r"tensor/([0-9]{1,9})")
 _PART = re.compile(r"(-?[0-9]{1,18})?(:(-?[0-9]{1,18})?)?(:(-?[0-9]{1,18})?)?")
@@ -54,7 +54,7 @@ _HEADERS = {
 class PageServer(ThreadingHTTPServer):
     """A server of one page.
 
-    address   the URL of the page, with the token
+    address   the URL of the page, including the token
     built     the page
 
     >>> with PageServer(PageContent("t", (), "equal", "Both dumps are the same.")) as server:
@@ -68,7 +68,10 @@ class PageServer(ThreadingHTTPServer):
     def __init__(
         self, content: PageContent, port: int = 0, *, sources: Union[str, os.PathLike[str], None] = None
     ) -> None:
-        """Listen and build the page. Port 0: any free port. sources: see `write_page`. Raises ConfigError."""
+        """Listen on the port (0: any free port) and build the page. sources: see `write_page`.
+
+        Raises ConfigError if the port cannot be used.
+        """
         self.token = secrets.token_urlsafe(24)
         self.readers = threading.Semaphore(_READERS)
         try:
@@ -92,8 +95,10 @@ class PageServer(ThreadingHTTPServer):
 
 
 class _PageRequest(BaseHTTPRequestHandler):
+    """The handler of one HTTP request: for the page, or for the tensor of a row."""
+
     server: PageServer
-    timeout = _PATIENCE
+    timeout = _TIMEOUT
     server_version = "ascend-dump"
     sys_version = ""
 
@@ -104,7 +109,8 @@ class _PageRequest(BaseHTTPRequestHandler):
         self._answer(with_body=False)
 
     def _answer(self, *, with_body: bool) -> None:
-        # DNS of a foreign site may point to this machine (rebinding): the browser then sends the name of that site.
+        # Protection against DNS rebinding: if the name of a foreign site resolves to this machine, the browser sends
+        # that name as Host.
         if self.headers.get("Host") not in self.server.hosts:
             return self._refuse(HTTPStatus.MISDIRECTED_REQUEST)
         if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
@@ -128,7 +134,7 @@ class _PageRequest(BaseHTTPRequestHandler):
                 first = next(lines)
             except AscendDumpError as error:
                 return self._refuse(HTTPStatus.BAD_REQUEST, _message(error))
-            body = (json.dumps(line).encode() + b"\n" for line in _with(first, lines))
+            body = (json.dumps(line).encode() + b"\n" for line in _with_errors(first, lines))
             return self._send(HTTPStatus.OK, "application/x-ndjson", body if with_body else iter(()))
 
     def _send(self, status: HTTPStatus, kind: str, body: Iterator[bytes]) -> None:
@@ -136,7 +142,7 @@ class _PageRequest(BaseHTTPRequestHandler):
         self.send_header("Content-Type", kind)
         for name, value in _HEADERS.items():
             self.send_header(name, value)
-        self.end_headers()  # the connection ends the body
+        self.end_headers()  # no Content-Length: the end of the connection ends the body
         try:
             for part in body:
                 self.wfile.write(part)
@@ -152,7 +158,7 @@ class _PageRequest(BaseHTTPRequestHandler):
         """Log nothing: the URLs contain the token."""
 
 
-def _with(first: dict[str, Any], later: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _with_errors(first: dict[str, Any], later: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     yield first
     try:
         yield from later
@@ -165,7 +171,9 @@ def _message(error: AscendDumpError) -> str:
 
 
 def tensor_parts(row: PageRow, side: str = "", text: str = "") -> Iterator[dict[str, Any]]:
-    """Yield the drawings of the tensor of a row: dicts whose keys replace earlier ones, first of a sample.
+    """Yield the drawings of a row's tensor as dicts; a key of a later dict replaces that of an earlier one.
+
+    For a large tensor, the first histogram is computed from a sample, because that is faster.
 
     side: "actual", "reference", or "" for both if there are two. text: a slice such as `0, :, 10:20`. Raises
     ConfigError for a side or slice that the row does not have, and the errors of reading.
@@ -185,16 +193,16 @@ def tensor_parts(row: PageRow, side: str = "", text: str = "") -> Iterator[dict[
     shown = next(iter(arrays.values()))
     size = shown.size
     described = f"{shown.dtype}{list(shown.shape)}, {size} elements"
-    begin: dict[str, Any] = {"note": described, "values_text": _as_text(shown)}
+    part: dict[str, Any] = {"note": described, "values_text": _as_text(shown)}
     if size > _SAMPLE:
         sample = {name: _sample(array) for name, array in arrays.items()}
-        begin["values"] = value_histogram(sample.get("actual"), sample.get("reference"))
-        begin["note"] = f"{described}; a histogram of {_SAMPLE} of them, all follow"
-        yield begin
-        begin = {"note": described}
+        part["values"] = value_histogram(sample.get("actual"), sample.get("reference"))
+        part["note"] = f"{described}; a histogram of {_SAMPLE} of them, that of all follows"
+        yield part
+        part = {"note": described}
     sides = (None if side is None else side.ravel(order="K") for side in (actual, reference))
-    begin["values"] = value_histogram(*sides)
-    yield begin
+    part["values"] = value_histogram(*sides)
+    yield part
     heat = titled_heat_map(actual, reference)
     if heat is not None:
         yield {"heat": heat}
@@ -213,7 +221,7 @@ def _arrays(row: PageRow, side: str) -> dict[str, np.ndarray]:
 
 
 def parse_slice(text: str) -> tuple[Any, ...]:
-    """Parse a slice of numpy without brackets: `0, :, 10:20`, `...`, or "" for everything. Raises ConfigError."""
+    """Parse a slice in numpy's notation without brackets: `0, :, 10:20`, `...`, or "" for all. Raises ConfigError."""
     index: list[Any] = []
     for part in text.split(",") if text.strip() else []:
         word = part.strip()
@@ -234,7 +242,7 @@ def parse_slice(text: str) -> tuple[Any, ...]:
 
 
 def _sample(array: np.ndarray) -> np.ndarray:
-    """Return blocks of elements spread over the tensor, so that few pages of its file are read."""
+    """Return a sample: blocks of elements spread over the tensor, so that few pages of its file are read."""
     import numpy as np
 
     flat = array.ravel(order="K")

@@ -1,4 +1,4 @@
-"""Aligned text tables, printed row by row, and the escapes and numbers in them."""
+"""Aligned text tables that are printed row by row; folded lines; escaped texts and numbers."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ __all__ = [
     "write_table",
 ]
 
-#: Width of running text and of tables in answers if the output is no terminal. Names in listings are never cut there.
+#: Width in columns of text and of tables in answers if the output is no terminal. Listings are printed in full there.
 PIPE_WIDTH = 100
-#: Rows read before the first is printed; they determine the widths of the columns.
+#: Number of rows that are read before the first one is printed, to determine the widths of the columns.
 _SAMPLE = 1000
 
 
 class Column(NamedTuple):
-    """A heading. right: cells are aligned to the right, for numbers.
+    """A column of a table.
 
-    spare    order in which columns are left out to fit a terminal, the highest number first; 0: never
-    elastic  long names are cut in their middle if leaving out columns is not enough
+    right    True to align the cells to the right, for numbers
+    elastic  True if long cells may be cut in the middle to fit the width
+    spare    the column with the highest number is left out first to fit a terminal; 0: it is never left out
     """
 
     name: str
@@ -53,8 +54,10 @@ def write_table(
 ) -> int:
     """Print rows as they arrive and return their number.
 
-    Widths are those of the first 1000 rows; a wider cell shifts the cells after it. On a terminal the heading is bold
-    (NO_COLOR). With `fit`, columns are left out there, then elastic ones are cut, to fit the width.
+    The column widths are determined by the first 1000 rows; in later rows a wider cell shifts the cells after it. On a
+    terminal the heading is bold, unless NO_COLOR is set. With `fit` the table fits the width of the terminal: spare
+    columns are left out, then cells of elastic columns are cut.
+
 
     pipe_width: the width to which elastic columns are cut if `out` is no terminal; None to print them in full
     """
@@ -67,7 +70,7 @@ def write_table(
     fit = fit and terminal
     shown = list(range(len(columns)))
     if fit:
-        shown = _affordable(widths, columns, shutil.get_terminal_size().columns)
+        shown = _columns_that_fit(widths, columns, shutil.get_terminal_size().columns)
         left_out = [column.name for index, column in enumerate(columns) if index not in shown]
         columns, widths = [columns[index] for index in shown], [widths[index] for index in shown]
         _shrink(widths, columns, shutil.get_terminal_size().columns)
@@ -90,14 +93,14 @@ def write_table(
 
 
 def escape(text: str) -> str:
-    """Return the text with control characters spelled out: names in a dump must not control a terminal."""
+    """Write control characters as escape sequences, because names in a dump must not control a terminal."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 def escape_lines(text: str) -> str:
-    """Return a text of several lines with the control characters of each line spelled out."""
+    """Write control characters as escape sequences, but keep the line breaks."""
     return "\n".join(map(escape, text.split("\n")))
 
 
@@ -109,14 +112,14 @@ def number(value: Any) -> str:
 
 
 def text_width(out: TextIO) -> int:
-    """Return the width for running text: the terminal's, else PIPE_WIDTH."""
+    """Return the width for text in columns: that of the terminal, PIPE_WIDTH if the output is no terminal."""
     return shutil.get_terminal_size().columns if out.isatty() else PIPE_WIDTH
 
 
 def folded(line: str, out: TextIO, indent: int) -> Iterator[str]:
-    """Yield the line in parts of the width of a terminal or of `PIPE_WIDTH`, all but the first indented.
+    """Fold a line to the width of the terminal or to PIPE_WIDTH. All parts but the first are indented.
 
-    Names and paths stay whole.
+    Names and paths are not broken.
     """
     width = max(text_width(out), 3 * indent)
     parts = textwrap.wrap(
@@ -127,7 +130,7 @@ def folded(line: str, out: TextIO, indent: int) -> Iterator[str]:
         break_on_hyphens=False,
         replace_whitespace=False,
     ) or [line]
-    # A long path stays beside its label.
+    # If the first part is only the label, put the long path that follows into the same line.
     if len(parts) > 1 and len(parts[0].rstrip()) <= indent:
         parts[:2] = [parts[0].rstrip().ljust(indent) + parts[1].lstrip()]
     yield from parts
@@ -148,15 +151,15 @@ def _line_maker(columns: Sequence[Column], widths: Sequence[int], *, cut: bool) 
 
 
 def _cut(cell: str, width: int) -> str:
-    """Return the cell cut in its middle: the model part and the operator part distinguish names."""
+    """Cut a cell in the middle, because names are distinguished by their begin (the model) and end (the operator)."""
     if len(cell) <= width or width < 8:
         return cell
     head = (width - 1) // 2
     return f"{cell[:head]}…{cell[len(cell) - (width - 1 - head) :]}"
 
 
-def _affordable(widths: Sequence[int], columns: Sequence[Column], limit: int) -> list[int]:
-    """Return the indices of the columns that fit into a terminal of this width."""
+def _columns_that_fit(widths: Sequence[int], columns: Sequence[Column], limit: int) -> list[int]:
+    """Return the indices of the columns to show, so that they fit into `limit` characters if possible."""
     shown = list(range(len(columns)))
     for index in sorted(shown, key=lambda index: -columns[index].spare):
         if not columns[index].spare or sum(widths[number] + 2 for number in shown) - 2 <= limit:

@@ -1,1 +1,1 @@
-"""Captures without a code change: the variable ASCEND_DUMP, and the start of a command with it."""
+"""Captures without a code change: the environment variable ASCEND_DUMP, and commands that are started with it."""

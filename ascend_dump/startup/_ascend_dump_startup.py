@@ -1,7 +1,7 @@
 """The module that `ascend_dump_startup.pth` (and, from Python 3.15 on, `.start`) calls in every interpreter.
 
-Python resolves a `.start` entry even when ASCEND_DUMP is unset (PEP 829), so this module stands
-alone at the root of site-packages and imports nothing but os.
+Python imports the module of a `.start` entry even if ASCEND_DUMP is not set (PEP 829). So that this costs little, the
+module is at the root of site-packages, outside of any package, and imports nothing but os.
 """
 
 import os
@@ -10,9 +10,9 @@ _called = False
 
 
 def start() -> None:
-    """Arm the dump that ASCEND_DUMP asks for; return at once when it is unset."""
+    """Arm the dump that ASCEND_DUMP requests. Return at once if the variable is not set."""
     global _called
-    # Where lib64 is a link to lib, site reads the same .pth file twice.
+    # If lib64 is a link to lib, site reads the same .pth file twice.
     if _called or not os.environ.get("ASCEND_DUMP"):
         return
     _called = True
@@ -23,8 +23,8 @@ def start() -> None:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        # A broken installation, or another module of this name that calls sys.exit(): site would print a traceback,
-        # or end the interpreter.
+        # The installation is broken, or another module with the name ascend_dump calls sys.exit(). Without this handler
+        # site would print a traceback, or end the interpreter.
         _tell(error)
 
 
@@ -33,7 +33,7 @@ def _tell(error: BaseException) -> None:
 
     try:
         text = f"ascend-dump: ASCEND_DUMP is ignored, the package cannot be imported or started: {error!r}\n"
-        # Data left in the buffer of a stream, since its file is full, makes the interpreter exit with code 120.
+        # Not through the stream: if the file is full, text that stays in its buffer makes Python exit with code 120.
         os.write(sys.stderr.fileno(), text.encode(errors="backslashreplace"))
     except Exception:  # stderr is closed, full or missing
         return

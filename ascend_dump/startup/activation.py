@@ -3,15 +3,16 @@
 `start` is called by the start-up hook (`.pth`) that the package installs, and by the sitecustomize that
 `ascend-dump run` puts on PYTHONPATH. Both may run in one interpreter.
 
-    ASCEND_DUMP                     what to dump: `1`, `steps=0|2-5,path=/d`, JSON text or a file; empty, `0`, `off`,
-                                    `false` and `no` mean off; `wait` and `wait,path=/d`: wait for `ascend-dump attach`
-    ASCEND_DUMP_STRICT=1            exit with code 2 instead of printing a message: at once if nothing can be dumped, at
-                                    the end of the process if the dump is incomplete; with code 5 at the end of the
-                                    process if nothing was recorded. ASCEND_DUMP=...,strict=true does the same, once
-                                    the settings are read
+    ASCEND_DUMP                     settings of the dump: `1`, `steps=0|2-5,path=/d`, JSON text or the path of a file.
+                                    Empty, `0`, `off`, `false` and `no` mean off. `wait` and `wait,path=/d` mean: wait
+                                    for `ascend-dump attach`
+    ASCEND_DUMP_STRICT=1            failures decide the exit code. Code 2: at once if nothing can be dumped, at the end
+                                    of the process if the dump is incomplete. Code 5: at the end of the process if
+                                    nothing was recorded. ASCEND_DUMP=...,strict=true does the same, but only after
+                                    the settings have been read
     ASCEND_DUMP_DISABLED_ADAPTERS   names of adapters to ignore, `*` for all
-    ASCEND_DUMP_RUN                 id of the process that `ascend-dump run` has started: it alone reports, at its end,
-                                    that neither it nor a child process imported a framework
+    ASCEND_DUMP_RUN                 id of the process that `ascend-dump run` has started. Only this process reports, at
+                                    its end, that neither it nor a child process imported a framework
 """
 
 from __future__ import annotations
@@ -49,24 +50,25 @@ _WAIT = "wait"
 
 log = logging.getLogger("ascend_dump")
 
-#: Exceptions of third-party code: a module that calls sys.exit() when it is imported must not end the program.
+#: Exceptions that third-party code may raise. SystemExit, because an imported module may call sys.exit(), and that must
+#: not end the program.
 _ANY = (Exception, SystemExit)
 
 _started = False
-#: Launched captures by adapter name; added when a module of the adapter's framework is imported.
+#: Launched captures by adapter name. A capture is added when the adapter's framework is imported.
 _launched: dict[str, LaunchedCapture] = {}
-#: The exit codes of strict processes: nothing can be recorded, or not all; and nothing was recorded.
+#: The exit codes of strict processes: the dump is impossible or incomplete; nothing was recorded.
 _FAILED, _EMPTY = 2, 5
 #: The code of the error of an empty capture.
 _NOTHING_WRITTEN = "AD303"
-#: The exit code that this process is to end with; 0: its own.
+#: The exit code with which this process has to end; 0: the program's own exit code.
 _code = 0
-#: Whether the settings of ASCEND_DUMP ask for strictness.
+#: True if the settings of ASCEND_DUMP contain strict=true.
 _asks_strictness = False
 
 
 def start() -> None:
-    """Register hooks on the imports of frameworks if ASCEND_DUMP is set. Never raises; a second call does nothing."""
+    """Register hooks on imports of frameworks if ASCEND_DUMP is set. Never raises; a second call does nothing."""
     global _started
     if _started or not _is_on(os.environ.get(VARIABLE, "")):
         return
@@ -78,7 +80,7 @@ def start() -> None:
 
 
 def requested() -> Optional[DumpRequest]:
-    """Return the request of ASCEND_DUMP, None when it is off or `wait`. Raises ConfigError for a wrong value."""
+    """Return the request of ASCEND_DUMP, None if it is off or `wait`. Raises ConfigError for a wrong value."""
     from ascend_dump.request import DumpRequest
 
     text = os.environ.get(VARIABLE, "")
@@ -103,7 +105,7 @@ def _is_on(text: str) -> bool:
 
 def _arm() -> None:
     global _asks_strictness
-    # Registered before everything that the program registers, so it runs after that.
+    # Registered before all exit handlers of the program, so that it runs after them.
     atexit.register(_end_strictly, os.getpid())
     try:
         give_messages_a_name()
@@ -113,10 +115,10 @@ def _arm() -> None:
             _WaitingProcess(waiting).follow(_launchable_adapters())
             return
         request = requested()
-        assert request is not None, "start() returned when it is off"
+        assert request is not None, "start() calls this function only if the dump is on"
         _asks_strictness = request.strict
         if os.environ.get(RUN) == str(os.getpid()):
-            atexit.register(_tell_nothing, os.getpid(), os.path.abspath(request.path), time.time())
+            atexit.register(_warn_if_nothing_dumped, os.getpid(), os.path.abspath(request.path), time.time())
         adapters = _launchable_adapters()
         from wrapt import register_post_import_hook
 
@@ -135,20 +137,21 @@ def _launchable_adapters() -> list[Adapter]:
         try:
             adapter = load(name)
         except AscendDumpError as error:
-            # One broken package must not keep the others from dumping.
+            # One broken package must not prevent the others from dumping.
             _complain(f"the adapter {name!r} is left out", error)
             continue
         if adapter.process_hooks:
             adapters.append(adapter)
     if not adapters:
         raise AdapterNotFound(
-            "no registered adapter can dump a whole process", hint="`ascend-dump doctor` lists what is registered"
+            "no registered adapter can dump a whole process",
+            hint="install a framework's adapter; `ascend-dump doctor` lists the registered adapters",
         )
     return adapters
 
 
 class _Hook:
-    """A hook that launches one adapter after the import of its framework; the import must not fail."""
+    """An import hook that launches one adapter after the import of its framework. It never makes the import fail."""
 
     def __init__(self, adapter: Adapter, request: DumpRequest) -> None:
         self._adapter = adapter
@@ -186,7 +189,7 @@ class _WaitingProcess:
 def _listen(settings: DumpRequest) -> Listener:
     from ascend_dump.attach.listener import Listener
 
-    # Imported late: a process that nobody attaches to needs none of it.
+    # Filled at the first request, so that a process to which nobody attaches imports less.
     attachments: list[Attachments] = []
 
     def handle(request: dict[str, Any]) -> dict[str, Any]:
@@ -204,7 +207,7 @@ def _listen(settings: DumpRequest) -> Listener:
 
 
 def launch(adapter: Adapter, request: DumpRequest) -> LaunchedCapture:
-    """Call `Adapter.launch` after the import of its framework; the adapter starts the capture when it can."""
+    """Call `Adapter.launch` after the import of the adapter's framework. The adapter starts the capture when it can."""
     name = adapter.name
     if name in _launched:
         return _launched[name]
@@ -217,12 +220,17 @@ def launch(adapter: Adapter, request: DumpRequest) -> LaunchedCapture:
         log.debug("launching %r failed", name, exc_info=True)
         _complain(f"nothing is dumped by the adapter {name!r}", error)
     if len(_launched) == 1:
-        atexit.register(_tell_unused, os.getpid())
+        atexit.register(_warn_if_unused, os.getpid())
     return launched
 
 
 class LaunchedCapture:
-    """The `Begin` of one adapter that was launched by ASCEND_DUMP, in this process and in forked ones."""
+    """The `Begin` of an adapter that ASCEND_DUMP has launched, in this process and in processes forked from it.
+
+    unused   the function that `Adapter.launch` returned: it says why the capture never began
+    begun    True once the adapter has called this object
+    over     always False, because the user cannot stop a launched capture from outside
+    """
 
     def __init__(self, adapter: Adapter, request: DumpRequest) -> None:
         self.adapter = adapter
@@ -231,7 +239,7 @@ class LaunchedCapture:
         self.begun = False
         self.over = False
         self._capture: Optional[Capture] = None
-        self._rests = False
+        self._has_stopped = False
 
     def __call__(self, target: Any = None, *, model: str = "") -> Optional[Session]:
         self.begun = True
@@ -254,10 +262,13 @@ class LaunchedCapture:
             return None
 
     def rest(self, instead: str) -> None:
-        """Stop, because an adapter that captures the same program more precisely takes over."""
-        if not self._rests:
-            self._rests = True
-            # Not for the host side of a program that uses the device: two adapters are expected there.
+        """Stop this capture, because an adapter that captures the same program more precisely takes over.
+
+        instead: the name of that adapter
+        """
+        if not self._has_stopped:
+            self._has_stopped = True
+            # No warning for the host's adapter in a program that uses a device: there two adapters are normal.
             level = logging.WARNING if self.adapter.priority > 0 else logging.INFO
             log.log(
                 level,
@@ -272,16 +283,16 @@ class LaunchedCapture:
         """Do nothing: a launched capture is finished at the end of the process."""
 
     def end(self) -> None:
-        """Finish the capture as at the end of the process; the adapter may be launched again afterwards."""
+        """Finish the capture as at the end of the process. Afterwards the adapter may be launched again."""
         _launched.pop(self.adapter.name, None)
         if self._capture is not None:
             self._capture.end()
 
 
-def _tell_unused(process: int) -> None:
+def _warn_if_unused(process: int) -> None:
     from multiprocessing import parent_process
 
-    # A process that only forks workers, or was started by multiprocessing, may run no model itself.
+    # No warning in processes that may have run no model on purpose, such as workers of multiprocessing.
     if not _launched or _has_begun() or os.getpid() != process or parent_process() is not None:
         return
     first = max(_launched.values(), key=lambda launched: launched.adapter.priority)
@@ -290,8 +301,11 @@ def _tell_unused(process: int) -> None:
         log.warning("%s is set, but %s: nothing of this process was captured", VARIABLE, reason)
 
 
-def _tell_nothing(process: int, path: str, since: float) -> None:
-    """Warn if no framework was imported in the whole run; processes that imported one report for themselves."""
+def _warn_if_nothing_dumped(process: int, path: str, since: float) -> None:
+    """Warn if nothing was dumped in the whole run and no framework was imported in this process.
+
+    Child processes that imported a framework report for themselves. since: start of the run in seconds of `time.time`.
+    """
     if os.getpid() != process or _has_begun() or _is_written(path, since):
         return
     if not _launched:
@@ -312,7 +326,7 @@ def _is_written(path: str, since: float) -> bool:
     """Return True if a run, at `{rank}/{time}`, was created in this directory of dumps."""
     for entry in (path, *_entries(path)):
         with contextlib.suppress(OSError):
-            # File systems round their times.
+            # 2 seconds less, because file systems round their times.
             if os.lstat(entry).st_mtime >= since - 2:
                 return True
     return False
@@ -330,14 +344,14 @@ def _failed_at_exit(error: Exception) -> None:
 
 
 def _fail(code: int) -> None:
-    """Have a strict process end with this exit code; an incomplete dump has precedence over an empty one."""
+    """Set the exit code with which a strict process ends, unless the code for an incomplete dump was set before."""
     global _code
     if _is_strict() and _code != _FAILED:
         _code = code
 
 
 def _end_strictly(process: int) -> None:
-    """Exit with a code of ours after all other exit handlers, unless the program failed with an exception."""
+    """Exit with `_code` after all other exit handlers, unless an exception ended the program."""
     if _code and os.getpid() == process and getattr(sys, "last_value", None) is None:
         logging.shutdown()
         what = "nothing was recorded" if _code == _EMPTY else "the recording is not complete"
@@ -346,11 +360,11 @@ def _end_strictly(process: int) -> None:
 
 
 class _AfterSite:
-    """Meta-path finder that delays `_arm` until every site directory is on the path.
+    """A meta-path finder that delays `_arm` until every site directory is on the path.
 
-    `.pth` files of one directory are processed before the next directory is added (a virtual
-    environment over system packages, user packages over system packages), so wrapt or an adapter
-    may not be importable yet. The last thing `site` does is to import sitecustomize.
+    `site` processes the `.pth` files of one directory before it adds the next directory, for example those of a virtual
+    environment before system packages. So wrapt or an adapter may not be importable yet when our `.pth` file runs. The
+    last thing that `site` does is to import sitecustomize, which calls this finder.
     """
 
     def find_spec(
@@ -362,7 +376,7 @@ class _AfterSite:
         _arm()
         from importlib.util import find_spec
 
-        # The loop over sys.meta_path, which was just changed, would skip one finder.
+        # Python is looping over sys.meta_path, which was just changed, and would skip one finder. So search again.
         return find_spec(name)
 
 
@@ -376,14 +390,14 @@ def _site_is_starting() -> bool:
 
 
 def _complain(what: str, error: BaseException) -> None:
-    """Print a message in one line; with ASCEND_DUMP_STRICT exit with code 2."""
+    """Print a message in one line. In a strict process also exit with code 2."""
     _say(f"ascend-dump: {of_this_rank(' '.join(f'{what}: {_one_line(error)}'.splitlines()))}")
     if _is_strict():
         _leave(_FAILED)
 
 
 def _say(text: str) -> None:
-    with contextlib.suppress(Exception):  # without memory this fails too, and must not reach the program
+    with contextlib.suppress(Exception):  # printing may fail, for example without memory, and must not end the program
         print_line(text)
 
 
@@ -393,10 +407,10 @@ def _is_strict() -> bool:
 
 def _leave(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # it is closed or full, or there is none
+        with contextlib.suppress(Exception):  # the stream may be closed, full or None
             stream.flush()
-    # A SystemExit inside site is a fatal error of the interpreter, with exit code 1; inside the import of a
-    # framework it leaves half a module, over which the framework's own exit handlers may abort the process.
+    # Not sys.exit(). A SystemExit inside site is a fatal error of the interpreter, with exit code 1. Inside the import
+    # of a framework it leaves a half-initialised module, and the framework's exit handlers may abort the process.
     os._exit(code)
 
 
@@ -406,7 +420,7 @@ def _one_line(error: BaseException) -> str:
             return repr(error)
         except Exception:
             return type(error).__name__
-    # The line of ^ marks below a wrong part of the text makes no sense within one line.
+    # A line of ^ marks, which marks the wrong part of the line above, makes no sense within one line.
     lines = (line.strip() for line in error.message.splitlines() if line.strip(" ^"))
     hint = f" Hint: {' '.join(error.hint.split())}" if error.hint else ""
     return f"{' '.join(lines)} [{error.code}]{hint}"

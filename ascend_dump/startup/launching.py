@@ -1,4 +1,4 @@
-"""Start of a user's command with the dump switched on in every Python process below it."""
+"""Start a user's command such that the dump is switched on in all its Python processes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ascend_dump.startup.activation import VARIABLE
 
 __all__ = ["SITE", "cannot_start", "environment_of", "find_program"]
 
-#: The directory whose sitecustomize starts the dump in every interpreter that reads PYTHONPATH.
+#: A directory for PYTHONPATH. Its sitecustomize starts the dump in every interpreter that reads PYTHONPATH.
 SITE = Path(__file__).parent / "site"
 
 
 def find_program(name: str) -> str:
-    """Return the file that would run. Raises ConfigError AD104 with the likely reason if there is none."""
+    """Return the path of the program with this name. Raises ConfigError AD104, with the likely reason, if none runs."""
     program = shutil.which(name)
     if program is not None:
         return program
@@ -29,19 +29,19 @@ def find_program(name: str) -> str:
         reason, hint = "it is a Python file", f"write `ascend-dump run ... -- python {shlex.quote(name)} ...`"
     elif path.is_file():
         is_executable = os.access(path, os.X_OK)
-        reason = "it stands in this directory, which PATH leaves out" if is_executable else "it is not executable"
+        reason = "it is in this directory, which is not in PATH" if is_executable else "it is not executable"
         hint = (
             f"write ./{name}" if is_executable else f"chmod +x {shlex.quote(name)}, or name its interpreter before it"
         )
     elif name.startswith("-"):
-        reason, hint = "it looks like an option", "options of ascend-dump stand before `--`, the command after it"
+        reason, hint = "it looks like an option", "write options of ascend-dump before `--`, and the command after it"
     else:
         reason, hint = "no such program on PATH", "check the spelling, or give the full path"
     raise ConfigError(f"cannot run {name!r}: {reason}", hint=hint, code="AD104")
 
 
 def cannot_start(name: str, error: OSError) -> ConfigError:
-    """Return the error for a program that exists and does not start."""
+    """Return the error for a program that exists but cannot be started."""
     return ConfigError(
         f"cannot run {name!r}: {error.strerror}",
         hint="a script needs a `#!` line, or its interpreter before it",
@@ -50,8 +50,8 @@ def cannot_start(name: str, error: OSError) -> ConfigError:
 
 
 def environment_of(request: DumpRequest) -> dict[str, str]:
-    """Return the variables to set for the command."""
+    """Return the environment variables to set for the command."""
     old = os.environ.get("PYTHONPATH")
-    # An empty entry means the current directory, so only our own is taken out.
+    # Only our own entry is removed. An empty entry is kept, because it means the current directory.
     entries = [entry for entry in old.split(os.pathsep) if entry != str(SITE)] if old else []
     return {VARIABLE: request.to_text(), "PYTHONPATH": os.pathsep.join([str(SITE), *entries])}

@@ -46,27 +46,27 @@ def run_triage(
 ) -> Triage:
     """Run a program repeatedly until the operator that causes its fault is found: `Triage.cause`.
 
-    Without a reference the fault is NaN or Inf: the first run records a few numbers of each step, the second run the
-    step with NaN or Inf. With a reference both programs are recorded, first statistics and hashes, then the
-    tensors of suspicious operators.
+    Without a reference the fault is NaN or Inf, or a symptom of the losses. The first run records a few numbers of each
+    step, the second run records the step with the fault. With a reference both programs are recorded: first statistics
+    and hashes, then the tensors of suspicious operators.
 
     command      the program and its arguments; it must do the same each time it is run, and read no input
     reference    the command of a correct program
-    path         each triage has a directory `{time}` below it, with a directory per run and a state file; an
-                 interrupted one is resumed by an equal call
+    path         directory of triages. Each triage has a directory `{time}` in it, with a directory per run and a state
+                 file. An interrupted triage is resumed by a call with the same arguments
     steps        with a reference or determinism, the steps to compare first, "0" by default
     ranks        the ranks to record
     max_bytes    size limit of all dumps together
-    determinism  find the first operator with another result in a second run of the program
-    replay       with a reference: run operators again that differ, see `ascend_dump.compare`
-    confirm      with a reference: run once more with the correct values instead of the wrong ones
-    run_out      let the program run to its end each time, instead of stopping it once it has shown enough
-    ignore       without a reference: operators whose NaN and Inf is known, as globs of names or types, modules, or
+    determinism  run the program twice, and find the first operator whose result differs in the second run
+    replay       with a reference: replay differing operators on their recorded inputs, see `ascend_dump.compare`
+    confirm      with a reference: run once more with the reference's values in place of the wrong ones
+    run_out      let the program run to its end each time, instead of stopping it once enough is recorded
+    ignore       without a reference: operators whose NaN and Inf is expected, as globs of names or types, modules, or
                  FILE:LINE
-    symptom      without a reference: "spike", "zero" or "stuck", to look for in the losses; by default any of them, if
-                 nothing is NaN or Inf
-    tell         called with a sentence at the begin and the end of each run
-    output       file descriptors for the standard output and error of the program, in its first run
+    symptom      without a reference: "spike", "zero" or "stuck", the symptom to look for in the losses. By default all
+                 of them are looked for, if nothing is NaN or Inf
+    tell         called with a sentence at the begin and at the end of each run
+    output       file descriptors to which standard output and error of the program's first run are passed on
 
     Raises ConfigError for wrong settings and for a command that cannot be started, CaptureError for a program without
     anything to record, WriteError if the path cannot be written to or max_bytes is reached, KeyboardInterrupt when
@@ -124,7 +124,7 @@ def run_triage(
         state.save(ended=True)
         return replace(result, rounds=tuple(runner.rounds))
     except CaptureError:
-        # The triage has ended: the program may differ when it is run again.
+        # The triage is not resumed later, because the program may behave differently then.
         with contextlib.suppress(WriteError):
             state.save(ended=True)
         raise

@@ -1,4 +1,4 @@
-"""The command of the user as a child process that is stopped once it has recorded enough."""
+"""The user's command as a child process that is stopped once enough is recorded."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from ascend_dump.startup.launching import cannot_start, find_program
 
 __all__ = ["ChildCommand", "birth_of", "is_running"]
 
-#: Seconds between two polls, and seconds that a command may take to end.
-_PAUSE, _PATIENCE = 0.1, 10.0
+#: Seconds between two polls, and maximum seconds that a command may take to end after a signal.
+_PAUSE, _MAX_WAIT = 0.1, 10.0
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 
 
 class ChildCommand:
-    """A command in its own process group, with an empty standard input.
+    """A command that runs in its own process group, with an empty standard input.
 
-    pid      of the child and of the group
-    Raises ConfigError AD104 if it cannot be started.
+    pid      number of the child process and of its process group
+
+    Raises ConfigError AD104 if the command cannot be started.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], output: Sequence[BinaryIO]) -> None:
-        """output: the files for its standard output and error."""
+        """Start the command. output: the files for its standard output and standard error."""
         program = find_program(command[0])
         try:
             # The processes that the command starts are stopped with its group.
@@ -48,13 +49,14 @@ class ChildCommand:
         self.pid = self._child.pid
 
     def wait(self, is_enough: Callable[[], bool]) -> Optional[int]:
-        """Return the exit code as a shell reports it, or None if the command was stopped because that is enough.
+        """Wait for the end of the command. Stop it as soon as `is_enough` returns True.
 
-        An interruption from the keyboard is passed to the command, and raised once the command has ended.
+        Returns the exit code as a shell reports it, or None if the command was stopped. A KeyboardInterrupt is passed
+        to the command as SIGINT, and raised once the command has ended.
         """
         # Only the main thread may set signal handlers.
         forwarded = _FORWARDED if threading.current_thread() is threading.main_thread() else ()
-        before = {number: signal.signal(number, self._pass_on) for number in forwarded}
+        previous_handlers = {number: signal.signal(number, self._forward) for number in forwarded}
         try:
             while self._child.poll() is None:
                 if is_enough():
@@ -65,17 +67,17 @@ class ChildCommand:
             self._stop(signal.SIGINT)
             raise
         finally:
-            for number, handler in before.items():
+            for number, handler in previous_handlers.items():
                 signal.signal(number, handler)
         code = self._child.returncode
         return 128 - code if code < 0 else code
 
     def _stop(self, first: int) -> None:
-        """End the command and the processes that it started."""
+        """End the command and the processes that it started. first: the signal that it gets first, before SIGKILL."""
         self._send(first)
         with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-            self._child.wait(_PATIENCE)
-        # Its child processes may outlive it.
+            self._child.wait(_MAX_WAIT)
+        # To the whole group, because child processes may outlive the command.
         self._send(signal.SIGKILL)
         self._child.wait()
 
@@ -83,14 +85,17 @@ class ChildCommand:
         with contextlib.suppress(OSError):
             os.killpg(self.pid, number)
 
-    def _pass_on(self, number: int, frame: Optional[FrameType]) -> None:
+    def _forward(self, number: int, frame: Optional[FrameType]) -> None:
         self._send(number)
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
 
 def birth_of(process: int) -> str:
-    """Return an identifier that a later process of the same number does not share; "" if it cannot be read."""
+    """Return an identifier of a process that no later process with the same number has.
+
+    It consists of the id of the system's boot and the start time of the process. "" if it cannot be read.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
@@ -100,13 +105,13 @@ def birth_of(process: int) -> str:
 
 
 def is_running(process: Any, birth: Any) -> bool:
-    """Return True if the process group of a round still runs. birth: `birth_of` its first process."""
+    """Return True if the process group of a round still runs. birth: the result of `birth_of` for its first process."""
     if type(process) is not int or process <= 1:
         return False
     try:
         os.killpg(process, 0)
     except (OSError, OverflowError):
         return False
-    now = birth_of(process)
-    # If the first process has ended, the system does not reuse its number while the group exists.
-    return not now or not birth or now == birth
+    current_birth = birth_of(process)
+    # If `now` is "", the first process has ended; the system does not reuse its number while the group exists.
+    return not current_birth or not birth or current_birth == birth

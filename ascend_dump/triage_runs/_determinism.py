@@ -1,4 +1,4 @@
-"""Compare two runs of a program: by the numbers of its steps, and by the hashes of its records."""
+"""Compare two runs of a program: by the outlined numbers of their steps, or by the hashes of their records."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ __all__ = ["first_other_step", "first_unequal", "is_unequal", "other_content", "
 
 
 def first_other_step(a: Sequence[Outline], b: Sequence[Outline]) -> Optional[int]:
-    """Return the first step of both runs with other numbers, or None. A step may end in the middle, with its run."""
+    """Return the first step whose numbers differ between two runs, or None.
+
+    A run may end in the middle of a step, so only the numbers that both runs have are compared.
+    """
     steps = []
-    for outline, again in zip(a, b):
-        for step in outline.steps.keys() & again.steps.keys():
-            pairs = zip(outline.steps[step], again.steps[step])
+    for outline, repeated in zip(a, b):
+        for step in outline.steps.keys() & repeated.steps.keys():
+            pairs = zip(outline.steps[step], repeated.steps[step])
             if any(number != other for number, other in pairs):
                 steps.append(step)
     return min(steps, default=None)
@@ -27,7 +30,7 @@ def first_other_step(a: Sequence[Outline], b: Sequence[Outline]) -> Optional[int
 def first_unequal(compared: Comparison) -> Iterator[list[Pair]]:
     """Yield the pairs of each operator with equal inputs and unequal outputs, in execution order.
 
-    An operator that one side lacks counts as unequal.
+    An operator that only one side has is included too.
     """
     for pairs in unequal(compared):
         inputs = [pair for pair in pairs if pair.record.io == "input" and pair.actual and pair.reference]
@@ -44,14 +47,14 @@ def unequal(compared: Comparison) -> Iterator[list[Pair]]:
 
 
 def is_unequal(pair: Pair) -> bool:
-    """Return True if the two tensors differ; not of tensors that carry no value of the program."""
+    """Return True if the two tensors differ, unless the operator leaves their values undefined."""
     return pair.verdict not in ("equal", "unreadable") and not pair.undefined
 
 
-def other_content(before: Dump, again: Dump) -> Optional[str]:
-    """Return the first record of a later dump that has another hash than in the earlier one, or None."""
+def other_content(before: Dump, repeated: Dump) -> Optional[str]:
+    """Describe the first record whose hash in the later dump differs from that in the earlier dump; None if none."""
     earlier = dict(_contents(before))
-    for key, content in _contents(again):
+    for key, content in _contents(repeated):
         if key in earlier and earlier[key] != content:
             _, step, name, io, index = key
             return f"{name}.{io}.{index} in step {step}"

@@ -1,4 +1,7 @@
-"""Explain a cause: by the values of its inputs, and by running the operator again: either it is wrong, or they are."""
+"""Explain why an operator produces NaN or Inf: by the values of its inputs, and by replaying it.
+
+The replay shows whether the operator computes wrong values, or is correct and gets wrong inputs.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,13 @@ __all__ = ["explain_cause", "is_carried"]
 
 
 def is_carried(cause: Cause, dump: Dump) -> bool:
-    """Return True if the operator of a cause has NaN or Inf in its inputs already: it is the first that is recorded."""
+    """Return True if the operator of a cause has NaN or Inf in its inputs already, from before the recording."""
     finding = next(find_nonfinite(_records_of(cause, dump)), None)
     return finding is not None and finding.kind == "carried"
 
 
 def explain_cause(triage: Triage, dump: Dump) -> Triage:
-    """Add `Triage.why`, and to the evidence the result of running the operator again from its recorded inputs."""
+    """Return the triage with `Triage.why`, and with the result of a replay in the evidence of its cause."""
     cause = triage.cause
     assert cause is not None, "there is a cause"
     records = _records_of(cause, dump)
@@ -47,19 +50,19 @@ def _records_of(cause: Cause, dump: Dump) -> list[Record]:
 
 
 def _is_right(records: Sequence[Record]) -> Optional[bool]:
-    """Return True if the operator gives the same in a second run; None if it cannot be run."""
+    """Replay an operator. Return True if it gives the recorded outputs, None if it cannot be replayed."""
     from ascend_dump.analysis.replay import replay
 
     try:
         again = replay(records)
     except AscendDumpError:
         return None
-    # In a finer type it may be finite, or NaN at another place: that is "undecided".
+    # "undecided": in a type of higher precision the result may be finite, or NaN in other elements.
     return all(pair.verdict in ("equal", "noise", "undecided") for pair in again.pairs) if again.pairs else None
 
 
 def _why(cause: Cause, records: Sequence[Record]) -> str:
-    """Return why the operator gives NaN or Inf, or raises an exception."""
+    """Return in words why the operator produces NaN or Inf, or raises an exception."""
     if cause.kind == "raised":
         return f"{cause.evidence[0]}; {_indices(records)}"
     if cause.kind in ("taken in", "outside", "filled", "parameter filled", "uninitialised"):
@@ -80,7 +83,7 @@ def _why(cause: Cause, records: Sequence[Record]) -> str:
 
 
 def _indices(records: Sequence[Record]) -> str:
-    """Return the inputs of an operator that raised an exception: a wrong index, their shapes, and ranges of indices."""
+    """Describe the inputs of an operator that raised an exception: a wrong index, the shapes, and ranges of indices."""
     inputs = [record for record in records if record.io == "input"]
     shapes = ", ".join(f"input {record.index} is {record.dtype}{list(record.shape or ())}" for record in inputs)
     indices = [record for record in inputs if (record.dtype or "").startswith(("int", "uint"))]

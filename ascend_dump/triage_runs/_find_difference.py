@@ -1,4 +1,4 @@
-"""Find the first operator that differs between two programs: by statistics and hashes first, then by a few tensors."""
+"""Find the first operator that differs between two programs: first by statistics and hashes, then by a few tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from ascend_dump.triage_runs._runner import PROGRAM, REFERENCE, SECOND_RUN, Roun
 
 __all__ = ["find_difference", "find_nondeterminism"]
 
-#: Operators whose tensors one round records, beside the producers of their inputs; and the number of such rounds.
+#: Maximum number of operators whose tensors are recorded in one round, in addition to the operators that produce their
+#: inputs; and maximum number of such rounds.
 _MOST_OPERATORS, _MOST_ROUNDS = 8, 3
 
 _Commands = Mapping[str, Sequence[str]]
@@ -26,7 +27,7 @@ _Commands = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class _ComparedSteps:
-    """The same steps of both programs, and their comparison."""
+    """The rounds that recorded the same steps of both programs, and the comparison of their dumps."""
 
     steps: str
     program: RoundResult
@@ -37,19 +38,19 @@ class _ComparedSteps:
 def find_difference(
     runner: RoundRunner, commands: _Commands, directory: Path, steps: str, *, replay: bool, confirm: bool
 ) -> Triage:
-    """Find the first operator that differs from the reference."""
-    sides = _first_steps(runner, commands, steps)
-    if sides is None:
+    """Find the first operator whose result differs from the reference. confirm: see `_confirm`."""
+    first_rounds = _first_steps(runner, commands, steps)
+    if first_rounds is None:
         return _nothing(directory, "the programs do not differ: the outputs of all steps are the same")
-    cause, reasons = None, [*sides.program.reasons, *sides.reference.reasons]
-    compared = sides.compared
+    cause, reasons = None, [*first_rounds.program.reasons, *first_rounds.reference.reasons]
+    compared = first_rounds.compared
     checked: set[str] = set()
     for _ in range(_MOST_ROUNDS):
-        operators = list(islice(_suspicious(sides.compared, checked), _MOST_OPERATORS))
+        operators = list(islice(_suspicious(first_rounds.compared, checked), _MOST_OPERATORS))
         if not operators:
             break
         checked |= {_name(pairs[0]) for pairs in operators}
-        compared_tensors, tensors, differing = _with_tensors(runner, commands, sides, operators, replay=replay)
+        compared_tensors, tensors, differing = _with_tensors(runner, commands, first_rounds, operators, replay=replay)
         reasons += filter(None, [*differing, *tensors.program.reasons, *tensors.reference.reasons])
         compared = compared_tensors
         cause = _cause(compared_tensors, operators)
@@ -58,37 +59,37 @@ def find_difference(
     if cause is None:
         advice = {
             "noise": "the programs differ by rounding only",
-            "undecided": "statistics agree, and the tensors of what differs first are within rounding of each other",
+            "undecided": "statistics agree, and the tensors of the first differing operators differ by rounding only",
             "equal": "the programs do not differ in these steps",
-        }.get(sides.compared.verdict, "no difference has an origin: `ascend-dump compare` lists what differs")
-        return Triage(directory, (), sides.compared, None, advice, tuple(reasons))
+        }.get(first_rounds.compared.verdict, "no difference has an origin: `ascend-dump compare` lists what differs")
+        return Triage(directory, (), first_rounds.compared, None, advice, tuple(reasons))
     command = f"ascend-dump compare {compared.actual} {compared.reference}"
     advice = f"the tensors of {cause.op_name} are recorded on both sides: `{command}`"
     result = Triage(compared.actual, (), compared, None, advice, tuple(reasons), cause)
-    return replace(result, confirmation=_confirm(runner, sides, result)) if confirm else result
+    return replace(result, confirmation=_confirm(runner, first_rounds, result)) if confirm else result
 
 
 def find_nondeterminism(runner: RoundRunner, commands: _Commands, directory: Path, steps: str) -> Triage:
-    """Find the first operator with another result in a second run of the program."""
-    sides = _first_steps(runner, commands, steps)
-    if sides is None:
+    """Find the first operator whose result differs in a second run of the program."""
+    first_rounds = _first_steps(runner, commands, steps)
+    if first_rounds is None:
         return _nothing(directory, "two runs do not differ: the outputs of all steps are the same")
-    operator = next(unequal(sides.compared), None)
+    operator = next(unequal(first_rounds.compared), None)
     if operator is None:
-        advice = f"two runs differ, but not in steps {sides.steps} each time: `--step` records other steps"
-        return Triage(directory, (), sides.compared, None, advice)
+        advice = f"two runs differ, but not in steps {first_rounds.steps} each time: `--step` records other steps"
+        return Triage(directory, (), first_rounds.compared, None, advice)
     differs = [pair for pair in operator if is_unequal(pair)]
     evidence = [f"{pair.record.label} has other bytes in the second run" for pair in differs]
     if differs[0].record.io == "input":
         evidence.append("no recorded operator wrote it: it came from outside")
-    origins = [pair for pair in sides.compared.origins if pair.op_name == differs[0].record.op_name]
+    origins = [pair for pair in first_rounds.compared.origins if pair.op_name == differs[0].record.op_name]
     evidence += [text for pair in origins for text in pair.evidence]
     cause = Cause.of(differs[0].record, dict.fromkeys(evidence))
     advice = (
         f"{cause.op_name} is the first operator that differs: seed all random generators, and see "
         "torch.use_deterministic_algorithms for kernels that add in an arbitrary order"
     )
-    return Triage(sides.compared.actual, (), sides.compared, None, advice, cause=cause)
+    return Triage(first_rounds.compared.actual, (), first_rounds.compared, None, advice, cause=cause)
 
 
 def _nothing(directory: Path, advice: str) -> Triage:
@@ -99,12 +100,12 @@ def _nothing(directory: Path, advice: str) -> Triage:
 
 
 def _first_steps(runner: RoundRunner, commands: _Commands, steps: str) -> Optional[_ComparedSteps]:
-    """Record and compare the first steps that differ; None if all steps agree."""
-    sides = _statistics(runner, commands, steps)
-    if sides.compared.verdict != "equal":
-        return sides
+    """Record and compare these steps; if they are equal, the first step that differs. None if all steps agree."""
+    first_rounds = _statistics(runner, commands, steps)
+    if first_rounds.compared.verdict != "equal":
+        return first_rounds
     a = runner.watch(PROGRAM, "looks for the first step that differs", until="end")
-    b = runner.watch(_other(commands), "looks for the first step that differs", until="end")
+    b = runner.watch(_second_program(commands), "looks for the first step that differs", until="end")
     step = first_other_step(a.outlines, b.outlines)
     if step is None:
         steps_text = "one has more steps" if a.last_step != b.last_step else f"{a.last_step + 1} steps"
@@ -114,14 +115,14 @@ def _first_steps(runner: RoundRunner, commands: _Commands, steps: str) -> Option
     return _statistics(runner, commands, f"{step - 1}-{step}" if step else "0")
 
 
-def _other(commands: _Commands) -> str:
-    """Return the program to compare with."""
+def _second_program(commands: _Commands) -> str:
+    """Return the name of the program to compare with: the reference, or the second run."""
     return REFERENCE if REFERENCE in commands else SECOND_RUN
 
 
 def _statistics(runner: RoundRunner, commands: _Commands, steps: str) -> _ComparedSteps:
     results = []
-    for program in (PROGRAM, _other(commands)):
+    for program in (PROGRAM, _second_program(commands)):
         result = runner.record(program, f"records statistics and hashes, steps {steps}", steps=steps)
         if result.dump is None:
             raise no_dump(result, commands[program])
@@ -129,12 +130,12 @@ def _statistics(runner: RoundRunner, commands: _Commands, steps: str) -> _Compar
     a, b = results
     assert a.dump is not None
     assert b.dump is not None
-    sides = _ComparedSteps(steps, a, b, compare(a.dump, b.dump))
-    runner.conclude(b, _words(sides.compared))
-    return sides
+    first_rounds = _ComparedSteps(steps, a, b, compare(a.dump, b.dump))
+    runner.conclude(b, _verdict_counts(first_rounds.compared))
+    return first_rounds
 
 
-def _words(compared: Comparison) -> str:
+def _verdict_counts(compared: Comparison) -> str:
     return ", ".join(f"{count} {verdict}" for verdict, count in compared.counts.items())
 
 
@@ -142,7 +143,10 @@ def _words(compared: Comparison) -> str:
 
 
 def _suspicious(compared: Comparison, checked: set[str]) -> Iterator[list[Pair]]:
-    """Yield the pairs of operators that may be the cause: the origins by statistics, and the first unequal hashes."""
+    """Yield the pairs of each operator that may be the cause and is not in `checked`.
+
+    These are the origins of the comparison, and the first operators with equal inputs and unequal outputs.
+    """
     groups: dict[str, list[Pair]] = {}
     for pair in compared.pairs.looked_at():
         groups.setdefault(f"{pair.record.step} {pair.record.op_name}", []).append(pair)
@@ -161,26 +165,31 @@ def _name(pair: Pair) -> str:
 def _with_tensors(
     runner: RoundRunner,
     commands: _Commands,
-    sides: _ComparedSteps,
+    first_rounds: _ComparedSteps,
     operators: Sequence[Sequence[Pair]],
     *,
     replay: bool,
 ) -> tuple[Comparison, _ComparedSteps, list[str]]:
-    """Record the tensors of these operators and of the producers of their inputs on both sides, and compare them."""
+    """Record the tensors of these operators, and of the producers of their inputs, on both sides; compare them.
+
+    Returns the comparison, the rounds, and a sentence for each program that is not deterministic.
+    """
     steps = "|".join(sorted({str(pairs[0].record.step) for pairs in operators}, key=int))
     results: list[RoundResult] = []
     dumps: list[Dump] = []
     reasons: list[str] = []
-    for program, before in ((PROGRAM, sides.program), (REFERENCE, sides.reference)):
+    for program, before in ((PROGRAM, first_rounds.program), (REFERENCE, first_rounds.reference)):
         assert before.dump is not None
-        records = [_side(pairs, program) for pairs in operators]
+        records = [_record_of(pairs, program) for pairs in operators]
         names = [name.op_name for name in records if name is not None]
         if not names:
             continue
         producers = producers_of(before.dump, names)
         layers = list(dict.fromkeys([*names, *producers]))
         purpose = f"records tensors of {', '.join(layers[:3])}{', …' if len(layers) > 3 else ''}"
-        result = runner.record(program, purpose, steps=steps, data="tensor", layers=[_exactly(name) for name in layers])
+        result = runner.record(
+            program, purpose, steps=steps, data="tensor", layers=[_exact_pattern(name) for name in layers]
+        )
         if result.dump is None:
             raise no_dump(result, commands[program])
         changed = other_content(before.dump, result.dump)
@@ -191,28 +200,28 @@ def _with_tensors(
     if len(results) < 2:
         raise CaptureError(
             "an operator runs in one of the programs only, and nothing else differs",
-            hint="`ascend-dump compare` of the dumps of the first rounds names it",
+            hint="compare the dumps of the first rounds with `ascend-dump compare` to see its name",
         )
     compared = compare(dumps[0], dumps[1], replay=replay)
-    runner.conclude(results[1], _words(compared))
+    runner.conclude(results[1], _verdict_counts(compared))
     return compared, _ComparedSteps(steps, results[0], results[1], compared), reasons
 
 
-def _side(pairs: Sequence[Pair], program: str) -> Optional[Record]:
+def _record_of(pairs: Sequence[Pair], program: str) -> Optional[Record]:
     return next(
         (record for pair in pairs for record in [pair.actual if program == PROGRAM else pair.reference] if record), None
     )
 
 
-def _exactly(name: str) -> str:
-    """Return the pattern of `layers` for a name."""
+def _exact_pattern(name: str) -> str:
+    """Return the pattern for `layers` that matches this name only."""
     import re
 
     return f"re:^{re.escape(name)}$"
 
 
 def _cause(compared: Comparison, operators: Sequence[Sequence[Pair]]) -> Optional[Cause]:
-    """Return the first origin among these operators, in execution order."""
+    """Return the first origin in execution order that is one of these operators, None if there is none."""
     names = {_name(pairs[0]): number for number, pairs in enumerate(operators)}
     origins = [origin for origin in compared.origins if f"{origin.step} {origin.op_name}" in names]
     return None if not origins else Cause.of(origins[0].pair.record, origins[0].evidence)
@@ -221,10 +230,11 @@ def _cause(compared: Comparison, operators: Sequence[Sequence[Pair]]) -> Optiona
 # Confirming the cause.
 
 
-def _confirm(runner: RoundRunner, sides: _ComparedSteps, result: Triage) -> str:
-    """Run the program with the reference's outputs in place of the cause's, and count the differences that disappear.
+def _confirm(runner: RoundRunner, first_rounds: _ComparedSteps, result: Triage) -> str:
+    """Run the program with the reference's values in place of the outputs of the cause, and count the differences.
 
-    A view has no memory of its own: for a view its input is replaced.
+    If the cause is a view, its input is replaced instead, because a view shares the memory of its input. Returns a
+    sentence that begins with "confirmed", "not confirmed" or "not tried".
     """
     assert result.comparison is not None
     assert result.cause is not None
@@ -247,34 +257,34 @@ def _confirm(runner: RoundRunner, sides: _ComparedSteps, result: Triage) -> str:
         return f"not tried: it is called {', '.join(sorted(names))} in the reference, and a graft needs the same name"
     dump = str(result.comparison.reference)
     graft = {f"{cause.op_name}.{io}.{pair.record.index}": dump for pair in chosen}
-    with_right = f"with the reference's {io} of {cause.op_name}"
-    purpose = f"runs {with_right}"
-    again = runner.record(PROGRAM, purpose, steps=str(cause.step), graft=graft)
-    if again.dump is None or again.reasons:
-        runner.conclude(again, "could not be tried")
-        # Without the hint, which is for a user who starts a capture.
-        return f"not tried: {next(iter(again.reasons), 'nothing was recorded').partition(chr(10))[0]}"
-    assert sides.reference.dump is not None
-    before = _later_differences(sides.compared, cause)
-    compared = compare(again.dump, sides.reference.dump.select(step=cause.step))
+    replacement = f"with the reference's {io} of {cause.op_name}"
+    purpose = f"runs {replacement}"
+    grafted = runner.record(PROGRAM, purpose, steps=str(cause.step), graft=graft)
+    if grafted.dump is None or grafted.reasons:
+        runner.conclude(grafted, "could not be tried")
+        # Only the first line: the hint is for users who start a capture themselves.
+        return f"not tried: {next(iter(grafted.reasons), 'nothing was recorded').partition(chr(10))[0]}"
+    assert first_rounds.reference.dump is not None
+    before = _later_differences(first_rounds.compared, cause)
+    compared = compare(grafted.dump, first_rounds.reference.dump.select(step=cause.step))
     after = _later_differences(compared, cause)
-    gone = before.keys() - after.keys()
+    disappeared = before.keys() - after.keys()
     remaining = next((pair.record.op_name for key, pair in after.items() if key in before), "")
-    count = f"{len(gone)} of {len(before)}"
-    text = f"{with_right}, {count} later outputs that differed do not"
+    count = f"{len(disappeared)} of {len(before)}"
+    text = f"{replacement}, {count} later outputs that differed do not"
     first_differing = {pair.op_name for pair in compared.origins} | {
         pairs[0].record.op_name for pairs in first_unequal(compared)
     }
     if not remaining:
         verdict = "confirmed"
-    elif gone and remaining in first_differing:
-        # Its inputs are correct in this run.
+    elif disappeared and remaining in first_differing:
+        # It is a cause of its own, because it is the first difference of the run with correct values.
         verdict = "confirmed"
         text += f"; the others begin with {remaining}, a cause of its own"
     else:
         verdict = "not confirmed"
         text += f"; {remaining} still differs"
-    runner.conclude(again, verdict)
+    runner.conclude(grafted, verdict)
     return f"{verdict}: {text}"
 
 

@@ -1,4 +1,7 @@
-"""Find the operator that makes NaN or Inf: summarise all steps of a program, then record where it comes from."""
+"""Find the operator that produces NaN or Inf: outline all steps of a program, then record the steps where it begins.
+
+An outline is a file with a few numbers of each step (losses, gradients, parameters) and the first signs of NaN or Inf.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +28,21 @@ from ascend_dump.triage_runs.trainer_steps import trainer_step
 __all__ = ["find_nonfinite"]
 
 _HOST = ("torch", "torchair")
-#: Calls of models before the one with the sign that are recorded.
+#: Maximum number of model calls that are recorded before the call with the sign of NaN or Inf.
 _MOST_CALLS = 6
-#: An error message about values that are not finite.
+#: Words in an error message about values that are not finite.
 _OF_NAN = re.compile(r"(?<![a-z])(nan|inf|infinite|infinity)(?![a-z])|finite", re.IGNORECASE)
 
 
 class _Sign(NamedTuple):
-    """The first sign of NaN or Inf, or that the program fails.
+    """The first sign of NaN or Inf, or of a failure of the program.
 
-    kind   "wrong": the user sees it; "failed": the command ended with an error; "printed": its output has NaN;
-           "read" and "masked" as in `Outline`
-    step   None: no step is known
-    what   the tensor with it, in words
+    kind   "wrong": NaN or Inf that the user sees, such as in a loss; "failed": the command ended with an error;
+           "printed": the output contains NaN; "read" and "masked" as in `Outline`
+    step   step of the sign, None if it is not known
+    what   the sign in words, such as the name of the tensor
     trains True if the program has losses
-    ignore operators whose NaN and Inf is known
+    ignore operators whose NaN and Inf is expected
     """
 
     kind: str
@@ -60,10 +63,11 @@ def find_nonfinite(
     ignore: Sequence[str] = (),
     symptom: Optional[Symptom] = None,
 ) -> Triage:
-    """Run the program until the user would see NaN or Inf, and again to record where it comes from.
+    """Run the program until the user would see NaN or Inf, and run it again to record where that comes from.
 
-    ignore: operators whose NaN and Inf is known
-    symptom: the one to look for in the losses, before NaN and Inf; by default any of them, if nothing is NaN or Inf
+    ignore: operators whose NaN and Inf is expected
+    symptom: the symptom to look for in the losses, before NaN and Inf. By default all symptoms are looked for, but only
+             if nothing is NaN or Inf
 
     Raises CaptureError if the program runs nothing that can be dumped.
     """
@@ -73,7 +77,7 @@ def find_nonfinite(
     sign = _sign(first, tuple(ignore))
     notes: tuple[str, ...] = ()
     if symptom is not None or sign is None:
-        triage = _of_symptom(runner, first, symptom)
+        triage = _explain_symptom_of(runner, first, symptom)
         if triage is not None and (symptom is not None or triage.cause is not None):
             return triage
         notes = () if triage is None else (triage.advice, *triage.notes)
@@ -95,7 +99,10 @@ def find_nonfinite(
 
 
 def _sign(result: RoundResult, ignore: tuple[str, ...]) -> Optional[_Sign]:
-    """Return the first sign of NaN or Inf. Inf in a result or a number counts only in a program without losses."""
+    """Return the first sign of NaN or Inf, None if there is none.
+
+    Inf that the program reads, and NaN or Inf in a masked result, count only in a program without losses.
+    """
     outlines = result.outlines
     trains = any(outline.looked.get("loss") for outline in outlines)
     wrong = [outline.wrong for outline in outlines if outline.wrong is not None]
@@ -120,18 +127,21 @@ def _sign(result: RoundResult, ignore: tuple[str, ...]) -> Optional[_Sign]:
     return _Sign("masked", *min(masked), trains, ignore) if masked and not trains else None
 
 
-def _of_symptom(runner: RoundRunner, first: RoundResult, asked: Optional[Symptom]) -> Optional[Triage]:
-    """Explain the first symptom in the losses; None if there is none."""
-    found = [(symptom, one) for one in first.outlines if (symptom := loss_symptom(one, asked)) is not None]
-    if not found:
+def _explain_symptom_of(runner: RoundRunner, first: RoundResult, asked: Optional[Symptom]) -> Optional[Triage]:
+    """Explain the first symptom in the losses; None if there is none. asked: look for this symptom only."""
+    symptoms = [(symptom, one) for one in first.outlines if (symptom := loss_symptom(one, asked)) is not None]
+    if not symptoms:
         return None
-    symptom, outline = min(found, key=lambda pair: pair[0].step)
+    symptom, outline = min(symptoms, key=lambda pair: pair[0].step)
     runner.conclude(first, symptom.what)
     return explain_symptom(runner, outline, symptom)
 
 
 def _divergence(first: RoundResult) -> Optional[tuple[Outline, LossSymptom]]:
-    """Return the loss that rises from a changed setting of the optimizer until it is NaN or Inf; None if none does."""
+    """Return an outline and its spike if the loss diverges after a change of the optimizer's settings, else None.
+
+    A loss diverges if it never falls below the spike again; here it later becomes NaN or Inf.
+    """
     for outline in first.outlines:
         spike = loss_symptom(outline, "spike")
         if spike is not None and is_divergence(outline, spike) and any(changes_before(outline, spike.step)):
@@ -154,11 +164,11 @@ def _nothing_wrong(
 
 
 def _record(runner: RoundRunner, command: Sequence[str], first: RoundResult, sign: _Sign) -> Triage:
-    """Record the step of the sign and the step before; all steps if NaN or Inf is older."""
+    """Record the steps around the sign, and explain them. If NaN or Inf is older than these steps, trace all steps."""
     last, triage = first, None
     differs = ""
     if sign.step is not None:
-        last = _of_steps(runner, first, _begin_of(first, sign.step), sign.step)
+        last = _record_steps(runner, first, _first_step_to_record(first, sign.step), sign.step)
         changed_step = first_other_step(first.outlines, last.outlines)
         if changed_step is not None:
             differs = f"the program is not deterministic: step {changed_step} differs between rounds"
@@ -178,51 +188,55 @@ def _record(runner: RoundRunner, command: Sequence[str], first: RoundResult, sig
     cause = None if earliest is None else earliest.cause
     if cause is not None and cause.step is not None and _is_answer(earliest) and not differs:
         runner.conclude(traced, _outcome(earliest))
-        again = _of_steps(runner, first, cause.step, cause.step, from_start=cause.step == 0)
+        again = _record_steps(runner, first, cause.step, cause.step, from_start=cause.step == 0)
         full = _triage(again, sign, cause)
         return _ended(runner, again, full or earliest, sign, differs)
     return _ended(runner, traced, triage if earliest is None else earliest, sign, differs)
 
 
-def _begin_of(first: RoundResult, step: int) -> int:
-    """Return the step to record from: the one before the calls that belong to the same optimizer step.
+def _first_step_to_record(first: RoundResult, step: int) -> int:
+    """Return the first step to record: the step before all calls that belong to the same optimizer step.
 
-    A backward pass goes through several calls of a GAN, and a parameter becomes NaN in the step before its first use.
+    All these calls are needed, because one backward pass may go through several calls, for example of a GAN. The step
+    before is needed, because a parameter becomes NaN in the step before its first use.
     """
     begin = step
-    of_trainings = (outline.before for outline in first.outlines if outline.looked.get("loss"))
-    before = next((steps for steps in of_trainings if step in steps), {})
+    updates_of_losses = (outline.before for outline in first.outlines if outline.looked.get("loss"))
+    before = next((steps for steps in updates_of_losses if step in steps), {})
     while begin - 1 in before and before[begin - 1][0] == before[step][0] and step - begin < _MOST_CALLS:
         begin -= 1
     return max(begin - 1, 0)
 
 
 def _triage(result: RoundResult, sign: _Sign, cause: Optional[Cause] = None) -> Optional[Triage]:
-    """Return the triage of a round. cause: the one to find in it again; None if it is not there."""
+    """Return the triage of a round's dump, None without a dump. cause: explain this cause of an earlier round again."""
     if result.dump is None:
         return None
     if cause is not None:
         return triage_of_cause(result.dump, cause)
-    # What a program tests before it raises an exception is no symptom that is recorded.
-    of_nan = sign.kind == "failed" and _OF_NAN.search(sign.what) is not None
+    # If the program raised an exception about NaN, the value that it tested may be no recorded symptom.
+    is_about_nan = sign.kind == "failed" and _OF_NAN.search(sign.what) is not None
     is_skip = sign.what.startswith(SKIPPED)
     return triage_wrong(
-        result.dump, trains=sign.trains, needs_symptom=not of_nan, skips_count=is_skip, ignore=sign.ignore
+        result.dump, trains=sign.trains, needs_symptom=not is_about_nan, skips_count=is_skip, ignore=sign.ignore
     )
 
 
 def _is_answer(triage: Optional[Triage]) -> bool:
-    """Return True if the source of NaN or Inf is known, and not only that it is older than the recording."""
+    """Return True if the source of NaN or Inf was found. Kind "outside" only says that the recording began too late."""
     return triage is not None and triage.cause is not None and triage.cause.kind != "outside"
 
 
-def _of_steps(
+def _record_steps(
     runner: RoundRunner, first: RoundResult, begin: int, end: int, *, from_start: bool = False
 ) -> RoundResult:
-    """Record the tensors of some steps, from which an operator can be run again; or their statistics, to save space."""
+    """Record the tensors of some steps, so that operators can be replayed; if there is no space, their statistics.
+
+    from_start: True if the first step begins with the program
+    """
     steps, room = f"{begin}-{end}" if begin < end else f"{end}", runner.room_for_tensors
     text = f"step {steps}" if begin == end else f"steps {begin} to {end}"
-    # Without a model the first step has no begin.
+    # If steps end with optimizer updates and there is no model, nothing marks the begin of the first step.
     from_start = from_start or (begin == 0 and any(outline.updates for outline in first.outlines))
     if room is not None:
         result = runner.record(
@@ -235,7 +249,7 @@ def _of_steps(
 
 
 def _ended(runner: RoundRunner, result: RoundResult, triage: Optional[Triage], sign: _Sign, differs: str) -> Triage:
-    """Return the result of the last round, with its cause run again."""
+    """Conclude the last round, and return its triage with the cause explained (replayed), or advice without a cause."""
     triage = triage or Triage(result.directory, (), None, None, "")
     runner.conclude(result, _outcome(triage))
     if triage.cause is None:
@@ -247,9 +261,11 @@ def _ended(runner: RoundRunner, result: RoundResult, triage: Optional[Triage], s
     elif triage.records is not None:
         triage = _explained(triage, triage.records, result)
         if triage.cause is not None and triage.cause.kind == "outside":
-            place = f"{triage.cause.op_name} at {triage.cause.source or 'its line'}"
+            operator = f"{triage.cause.op_name} at {triage.cause.source or 'its line'}"
             triage = replace(
-                triage, next=None, advice=f"look at what the program gives to {place}, and where it is made"
+                triage,
+                next=None,
+                advice=f"look at the values that the program passes to {operator}, and at their origin",
             )
     return replace(triage, reasons=(*triage.reasons, *result.reasons, *filter(None, [differs])))
 
@@ -277,7 +293,7 @@ def _keep_last(
     if cause is not None and is_carried(cause, result.dump):
         operator = f"{cause.op_name} in step {cause.step}"
         what = f"{operator} has NaN or Inf in its inputs already, and no recorded operator made it"
-        advice = "record more of the program, such as what a framework runs without a graph: see its messages above"
+        advice = "record more of the program, such as operators that a framework runs without a graph: see its messages"
         triage = replace(triage, cause=None, advice=advice, reasons=(*triage.reasons, f"not found: {what}"))
     runner.conclude(result, _outcome(triage))
     if triage.cause is not None:
@@ -314,5 +330,5 @@ def _without_steps(runner: RoundRunner, first: RoundResult, command: Sequence[st
             hint="give a command whose Python programs run a model; `ascend-dump doctor` lists the frameworks",
         )
     why = f"no PyTorch module was called; it may use {', '.join(frameworks)}"
-    # Not every framework computes statistics on every device.
+    # Tensors, because not every framework computes statistics on every device.
     return _keep_last(runner, command, first, why, "tensor")

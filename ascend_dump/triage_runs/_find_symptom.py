@@ -1,4 +1,7 @@
-"""Find the reason of a loss that spikes, is zero or does not fall: record the steps around it and follow the loss."""
+"""Find the reason of a loss that spikes, is zero or does not fall: record the steps around the symptom.
+
+The loss is then followed through the recorded operators.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +30,17 @@ from ascend_dump.triage_runs.trainer_steps import trainer_step
 
 __all__ = ["explain_symptom"]
 
-#: Steps that are recorded around a symptom: before it and after it.
+#: Number of steps that are recorded before a symptom and after it.
 _AROUND = {"spike": (2, 0), "zero": (0, 1), "stuck": (0, 1)}
-#: Operators of an optimizer whose arguments are compared, and the tolerance of their factor.
+#: Maximum number of optimizer operators whose arguments are compared, and relative tolerance of the factor by which an
+#: argument changes.
 _MOST_COMPARED, _TOLERANCE = 64, 0.05
-#: Names that are listed.
+#: Maximum number of names in a sentence.
 _MOST_NAMES = 4
 
 
 def explain_symptom(runner: RoundRunner, outline: Outline, symptom: LossSymptom) -> Triage:
-    """Record the steps around a symptom, and return its reason; without one, the facts that are known."""
+    """Record the steps around a symptom, and return its reason. If none is found, return the facts that are known."""
     before, after = _AROUND[symptom.kind]
     begin, end = max(symptom.step - before, 0), min(symptom.step + after, max(outline.last, symptom.step))
     room = runner.room_for_tensors
@@ -71,8 +75,8 @@ def _not_found(result: RoundResult, symptom: LossSymptom) -> Triage:
     looked = {
         "spike": "no setting of the optimizer changes, and no tensor on the way to the loss is ten times as large as "
         "in the step before",
-        "zero": "no recorded operator makes the loss zero of other numbers",
-        "stuck": "the learning rate is not 0, and no recorded operator makes a gradient zero of other numbers",
+        "zero": "no recorded operator makes the loss zero from other numbers",
+        "stuck": "the learning rate is not 0, and no recorded operator makes a gradient zero from other numbers",
     }[symptom.kind]
     reason = f"not found: {symptom.what}; {looked}"
     return Triage(result.directory, (), None, None, symptom.what, (reason,), records=result.dump)
@@ -105,14 +109,14 @@ def _of_stuck(dump: Dump, outline: Outline, symptom: LossSymptom) -> Optional[Tr
     flow = LossFlow(dump)
     unreached = _unreached(outline)
     if unreached:
-        cut = flow.detached(symptom.step, outline.parameters.get("without gradient", ())[1:])
-        why = f"{unreached}; the program detaches what they compute here" if cut is not None else unreached
-        return _triage(dump, cut, symptom, why, outline)
+        detached_record = flow.detached(symptom.step, outline.parameters.get("without gradient", ())[1:])
+        why = f"{unreached}; the program detaches what they compute here" if detached_record is not None else unreached
+        return _triage(dump, detached_record, symptom, why, outline)
     sources = list(flow.zero_sources("gradient"))
     sources = [source for source in sources if source.zero.step == sources[0].zero.step]
     if not sources:
         return None
-    # The operator that most gradients are zero by.
+    # The operator that makes most gradients zero.
     names = [source.records[0].op_name for source in sources]
     source = max(sources, key=lambda one: names.count(one.records[0].op_name))
     what = f"{counted(names.count(source.records[0].op_name), 'gradient')}, such as {source.zero.parameter}"
@@ -120,7 +124,7 @@ def _of_stuck(dump: Dump, outline: Outline, symptom: LossSymptom) -> Optional[Tr
 
 
 def _unreached(outline: Outline) -> str:
-    """Return in words that no parameter of an optimizer has a gradient; "" if one has."""
+    """Return a sentence if no parameter of the optimizers has a gradient; "" if one has."""
     if not is_without_gradients(outline):
         return ""
     absent = outline.parameters.get("without optimizer", ())
@@ -143,22 +147,25 @@ def _of_source(dump: Dump, source: ZeroSource, symptom: LossSymptom, what: str) 
 
 
 def _operator_of(dump: Dump, change: SettingsChange) -> Optional[Record]:
-    """Return the operator of an optimizer step with arguments that change as a setting, else its first operator."""
-    mine = list(_at_line(dump, change.step, change.source))
+    """Return the operator of the optimizer step whose arguments change by the same factor as a setting.
+
+    If there is none, return the first operator at the line of the optimizer step, None if no operator is recorded.
+    """
+    line_records = list(_at_line(dump, change.step, change.source))
     if not change.before:
-        return mine[0] if mine else None
-    old = {record.op_name: record for record in _at_line(dump, change.step - 1, change.source)}
+        return line_records[0] if line_records else None
+    earlier_records = {record.op_name: record for record in _at_line(dump, change.step - 1, change.source)}
     factor = change.after / change.before
-    for record in list({record.op_name: record for record in mine}.values())[:_MOST_COMPARED]:
-        earlier = old.get(record.op_name)
+    for record in list({record.op_name: record for record in line_records}.values())[:_MOST_COMPARED]:
+        earlier = earlier_records.get(record.op_name)
         pairs = zip(_numbers(earlier), _numbers(record)) if earlier is not None else ()
         if any(a and abs(b / a / factor - 1) < _TOLERANCE for a, b in pairs):
             return record
-    return mine[0] if mine else None
+    return line_records[0] if line_records else None
 
 
 def _at_line(dump: Dump, step: int, source: str) -> Iterator[Record]:
-    """Yield the records of the operators that a line runs after the backward pass, outside of modules."""
+    """Yield the records of operators that this line runs in a step, after the backward pass and outside of modules."""
     is_after = False
     for record in dump.select(step=step):
         is_after = is_after or record.phase == "backward"
@@ -182,7 +189,10 @@ def _numbers(record: Record) -> Iterator[float]:
 def _triage(
     dump: Dump, record: Optional[Record], symptom: LossSymptom, why: str, outline: Optional[Outline] = None
 ) -> Optional[Triage]:
-    """Return the triage with an operator as the cause; outline: without one, the optimizer step is."""
+    """Return the triage with an operator as the cause; without a record, with the optimizer step of the outline.
+
+    None if there is neither a record nor an outline.
+    """
     evidence = (symptom.what, why)
     if record is not None:
         cause = Cause.of(record, evidence, symptom.kind)

@@ -1,4 +1,4 @@
-"""Rounds of a triage: each runs the command once with its own request, until that is fulfilled."""
+"""Rounds of a triage. Each round runs the command once with a request of its own, until the request is fulfilled."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = ["PROGRAM", "REFERENCE", "SECOND_RUN", "RoundResult", "RoundRunner"]
 
 PROGRAM, REFERENCE, SECOND_RUN = "program", "reference", "second run"
 _DISABLED = "ASCEND_DUMP_DISABLED_ADAPTERS"
-#: Seconds that the other processes of a program have to catch up with the first one.
-_BEHIND = 10.0
+#: Seconds that the other processes of a program have to finish their recording after the first process.
+_CATCH_UP = 10.0
 
-#: The tensors of a round may take this fraction of the free space.
+#: The tensors of a round may take the free space divided by this number.
 _SHARE = 10
-#: Seconds that a program waits until it is stopped.
+#: Seconds that a program waits to be stopped, once it has recorded enough.
 _WAIT = 5
-#: More steps than a program has.
+#: A number of steps that no program reaches.
 _ALL = 1 << 62
 
 Tell = Callable[[str], None]
@@ -43,11 +43,12 @@ Tell = Callable[[str], None]
 class RoundResult:
     """The result of one run of a command.
 
-    dump       None if nothing was recorded
-    directory  of its files
+    dump       the dump of the round, None if nothing was recorded
+    directory  directory of the round's files
     reasons    why the dump is incomplete; empty if it is complete
-    exit_code  None if the command was stopped
-    nan_line   the first line with NaN in its output; error: the last line of its standard error
+    exit_code  exit code of the command, None if it was stopped
+    nan_line   the first line of the output with NaN
+    error      the last line of standard error
     """
 
     number: int
@@ -65,27 +66,28 @@ class RoundResult:
 
     @property
     def last_step(self) -> int:
-        """The last step that a process began; -1 if there was none."""
+        """The last step that any process began; -1 if no process began one."""
         return max((outline.last for outline in self.outlines), default=-1)
 
     def values(self, step: int) -> list[Any]:
-        """Return the numbers of a step in the outlines, process by process."""
+        """Return the outlined numbers of a step, one entry per process; None for a process without this step."""
         return [outline.steps.get(step) for outline in self.outlines]
 
 
 class RoundRunner:
-    """A runner of rounds with their results; finished rounds of an interrupted triage are not run again.
+    """Runs the rounds of a triage. Rounds that an interrupted triage has finished are not run again.
 
+    rounds     the rounds up to now
     max_bytes  the size limit of all rounds together
-    run_out    let the commands run to their end
-    ignore     operators whose NaN and Inf is known
-    output     descriptors to which their standard output and error are passed on
+    run_out    True to let the commands run to their end
+    ignore     operators whose NaN and Inf is expected
+    output     file descriptors to which standard output and error of each command's first run are passed on
     """
 
     def __init__(
         self,
         state: TriageState,
-        commands: Mapping[str, Sequence[str]],
+        command_words: Mapping[str, Sequence[str]],
         *,
         tell: Tell,
         max_bytes: Optional[int] = None,
@@ -95,7 +97,7 @@ class RoundRunner:
         output: tuple[int, int] = (1, 2),
     ) -> None:
         self._state = state
-        self._commands = commands
+        self._commands = command_words
         self._tell = tell
         self._max_bytes = max_bytes
         self._ranks = ranks
@@ -108,14 +110,17 @@ class RoundRunner:
 
     @property
     def room_for_tensors(self) -> Optional[int]:
-        """The bytes that the tensors of whole steps may take: a tenth of the free space.
+        """The number of bytes that the tensors of whole steps may take: a tenth of the free space.
 
-        None if the user set max_bytes: then statistics are recorded, which take much less.
+        None if the user set max_bytes. Then only statistics are recorded, which take much less.
         """
         return None if self._max_bytes is not None else shutil.disk_usage(self._state.directory).free // _SHARE
 
     def watch(self, program: str, purpose: str, *, until: Literal["wrong", "end"]) -> RoundResult:
-        """Summarise all steps and record none."""
+        """Run a round that outlines all steps and records no operators.
+
+        until: "wrong" to stop once the user would see NaN or Inf, "end" to run to the end
+        """
         return self._round(program, purpose, {"outline_until": until}, {})
 
     def record(
@@ -131,10 +136,12 @@ class RoundRunner:
         from_start: bool = False,
         reports_all: bool = False,
     ) -> RoundResult:
-        """Record these steps, of all operators or of `layers`.
+        """Run a round that records these steps, with all operators or those that `layers` selects.
 
-        max_bytes: of this round only. from_start: the first step begins with the program.
-        reports_all: losses and gradients have records of their own
+        graft        tensors to replace, see `ascend_dump.capture`
+        max_bytes    size limit of this round only
+        from_start   True if the first step begins with the program
+        reports_all  True to write records of losses and gradients too
         """
         settings: dict[str, Any] = {"steps": steps, "data": data, "layers": list(layers), "ranks": self._ranks}
         # The steps are few, so call stacks cost little.
@@ -146,9 +153,9 @@ class RoundRunner:
         return self._round(program, purpose, options, settings, max_bytes)
 
     def trace(self, program: str, purpose: str, last: Optional[int]) -> RoundResult:
-        """Record the operators with NaN or Inf from the start of the program to the first symptom.
+        """Run a round that records the operators with NaN or Inf, from the start of the program to the first symptom.
 
-        last: the last step, None: the end of the program
+        last: the last step to record, None to record up to the end of the program
         """
         settings = {"steps": None if last is None else f"0-{last}", "data": "stats", "ranks": self._ranks}
         options = {
@@ -160,12 +167,12 @@ class RoundRunner:
         return self._round(program, purpose, options, {**settings, "scene": "overflow"})
 
     def keep_last(self, program: str, purpose: str, data: Data) -> RoundResult:
-        """Record all steps of any framework, and keep those around the first NaN or Inf."""
+        """Run a round that records all steps, with any framework, and keeps the last two up to the first NaN or Inf."""
         settings = {"data": data, "keep": 2, "until": "nonfinite", "ranks": self._ranks}
         return self._round(program, purpose, None, settings)
 
     def conclude(self, result: RoundResult, outcome: str) -> None:
-        """Store and report the outcome of a round."""
+        """Store and report the outcome of a round, a sentence."""
         index = next(index for index, finished in enumerate(self.rounds) if finished.number == result.number)
         finished = self.rounds[index]
         self.rounds[index] = TriageRound(**{**vars(finished), "outcome": outcome})
@@ -179,10 +186,11 @@ class RoundRunner:
         settings: Mapping[str, Any],
         max_bytes: Optional[int] = None,
     ) -> RoundResult:
-        """Run a round, or take its results from an interrupted triage.
+        """Run a round, or take its result from the interrupted triage if the round was run with the same settings.
 
-        options: of the outline; None for no outline, with every framework
-        max_bytes: a limit of this round; it may differ when the triage is resumed
+        options    options of the outline. None: no outline is written, and every framework records. With an outline,
+                   only PyTorch's adapter records
+        max_bytes  size limit of this round; it may differ when the triage is resumed
         """
         number = self._next = self._next + 1
         name = f"{number}-{program.replace(' ', '_')}"
@@ -197,7 +205,7 @@ class RoundRunner:
             self._tell(f"round {number}, the {program}: {purpose}: was run before, {directory}")
         else:
             self._tell(f"round {number}, the {program}: {purpose}")
-            # Discard the results of later rounds: they followed another one.
+            # Discard this and later rounds of the interrupted triage: they depended on another plan.
             self._state.rounds = [entry for entry in self._state.rounds if entry["number"] < number]
             entry = self._run(number, name, directory, plan, {"max_bytes": max_bytes or self._bytes_left(), **settings})
         entry = {"exit_code": None, "seconds": 0.0, "nbytes": 0, "nan_line": "", "error": "", **entry}
@@ -230,7 +238,7 @@ class RoundRunner:
             options=None if options is None else {**self._outline_options, "outline": str(outline), **options},
             **settings,
         )
-        # Else what the program prints would come late, and not at all if it is stopped.
+        # Otherwise Python buffers the output, so that it comes late, and is lost if the program is stopped.
         environment = {"PYTHONUNBUFFERED": "1", **environment_of(request)}
         if options is not None:
             # Outlines are written by PyTorch's own adapter on every device.
@@ -248,7 +256,7 @@ class RoundRunner:
         self._state.save()
         began = time.monotonic()
         is_enough = None if self._run_out else _Enough(outline)
-        # The output of a program is shown in its first run.
+        # The output of a program is shown in its first run only.
         is_first = not any(finished.program == plan["program"] for finished in self.rounds)
         with CommandOutput(directory, self._output if is_first else None) as output:
             child = ChildCommand(command, environment, output.files)
@@ -281,21 +289,21 @@ class RoundRunner:
 
 
 class _Enough:
-    """A test that every process of a round has recorded enough."""
+    """A test of whether every process of a round has recorded enough. Calling it returns True or False."""
 
     def __init__(self, outline: Path) -> None:
         self._outline = outline
         self._since = 0.0
 
     def __call__(self) -> bool:
-        endings = why_over(self._outline)
-        # A process that ends by itself is not stopped, so that its exit code is kept.
-        if all(endings) and set(endings) - {Over.ENDED}:
+        outcomes = why_over(self._outline)
+        # Not if all processes end by themselves: then the command ends too, and its exit code is known.
+        if all(outcomes) and set(outcomes) - {Over.ENDED}:
             return True
-        if not {Over.WRONG, Over.RECORDED} & set(endings):
+        if not {Over.WRONG, Over.RECORDED} & set(outcomes):
             return False
         self._since = self._since or time.monotonic()
-        return time.monotonic() - self._since > _BEHIND
+        return time.monotonic() - self._since > _CATCH_UP
 
 
 def _dump_of(path: Path) -> tuple[Optional[Dump], tuple[str, ...]]:
@@ -305,7 +313,7 @@ def _dump_of(path: Path) -> tuple[Optional[Dump], tuple[str, ...]]:
         dump = open_dump(path)
     except ReadError as error:
         return None, (str(error),)
-    # The runs of the other processes of a stopped command are not closed.
+    # Only failures: the other processes of a stopped command leave their runs open, which is normal.
     reasons = [run.reason for run in dump.runs() if run.state is RunState.FAILED]
     return (dump if dump else None), tuple(dict.fromkeys(reasons))
 
@@ -321,13 +329,13 @@ def _size_of(root: Path) -> int:
     return total
 
 
-def no_dump(result: RoundResult, commands: Sequence[str]) -> AscendDumpError:
-    """Return the error of a round without a dump."""
+def no_dump(result: RoundResult, command_words: Sequence[str]) -> AscendDumpError:
+    """Return the error to raise for a round without a dump."""
     failed = [outline.reason for outline in result.outlines if outline.over == Over.FAILED and outline.reason]
     reason = next(iter([*result.reasons, *failed]), "")
     if result.has_failed:
         reason = reason or f"the command ended with exit code {result.exit_code}"
     return CaptureError(
         f"round {result.number} recorded nothing{f': {reason}' if reason else ''}",
-        hint=f"`{' '.join(commands)}` must reach the same steps each time it is run; see its output above",
+        hint=f"`{' '.join(command_words)}` must reach the same steps each time it is run; see its output above",
     )

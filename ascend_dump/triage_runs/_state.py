@@ -27,7 +27,7 @@ _MAX_STATE_BYTES = 1 << 24
 
 
 class TriageState:
-    """One triage: its directory, its settings, and its rounds as plain values.
+    """One triage: its directory, its settings, and its rounds as JSON values.
 
     directory   `{path}/{time}`
     is_resumed  True if rounds of an earlier process were read from disk
@@ -42,7 +42,7 @@ class TriageState:
 
     @classmethod
     def open(cls, path: Path, settings: Mapping[str, Any]) -> TriageState:
-        """Return the newest triage below `path` with the same settings that has not ended, else a new one.
+        """Return the newest unfinished triage below `path` that has the same settings, else a new triage.
 
         Raises WriteError if the state cannot be written or locked, and CaptureError if a command of the interrupted
         triage still runs.
@@ -155,7 +155,10 @@ def _is_round(value: Any) -> bool:
 
 
 def _lock_directory(directory: Path) -> Optional[int]:
-    """Return a descriptor with the lock, or None if another process has locked it. Raises WriteError."""
+    """Lock a directory. Return the descriptor of its lock file, None if another process has locked it.
+
+    Raises WriteError.
+    """
     try:
         lock = open_private(directory / _LOCK, os.O_WRONLY)
     except OSError as error:

@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 __all__ = ["constant_argument", "input_patterns", "ranges", "wrong_index", "zero_argument"]
 
-#: Inputs that are described.
+#: Maximum number of inputs in a description.
 _MOST_INPUTS = 3
 _DIVISIONS = ("div", "remainder", "fmod", "floordivide", "divide")
-#: Operators over the rows of their first input, and those that need several elements for a result.
-_OVER_ROWS = ("softmax", "logsoftmax", "safesoftmax")
+#: Operators that normalise the rows of their first input, and operators that need several elements for each result.
+_ROW_OPERATORS = ("softmax", "logsoftmax", "safesoftmax")
 _SPREADS = ("std", "var", "stdmean", "varmean", "cov", "corrcoef")
 #: Operators that are not defined for negative numbers.
 _POSITIVE = ("log", "log2", "log10", "sqrt", "rsqrt")
-#: Operators of products and sums: large values lead to Inf there, and zeros to nothing.
-_SIZES = (
+#: Operators that multiply and add. Large values lead to Inf there, but zeros are harmless and are not mentioned.
+_MULTIPLY_ADD = (
     *("mul", "add", "sub", "rsub", "addcmul", "square", "exp", "exp2", "expm1", "cosh", "sinh", "sum", "cumsum"),
     *("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "linear", "matmul", "convolution", "prod", "tocopy"),
 )
-#: Operators that read rows of their first input at the indices in another input, and the dimension that these count;
-#: None: it is the argument `dim`.
+#: Operators that read their first input at the indices in another input, and the dimension to which the indices refer.
+#: None: the dimension is the argument `dim`.
 _LOOKUPS = {
     "embedding": 0,
     "embeddingbag": 0,
@@ -48,11 +48,11 @@ _LOOKUPS = {
     "indexadd": None,
     "indexcopy": None,
 }
-#: Of them, those where an index of -1 is the last row.
-_FROM_BEHIND = ("index", "indexput", "take")
-#: Suffixes of versions in the names of other frameworks, and their names for operators of these rules.
+#: Those of them that accept negative indices: -1 is the last row.
+_NEGATIVE_INDICES = ("index", "indexput", "take")
+#: Version suffixes in operator names of other frameworks; and other frameworks' names of operators in these tables.
 _VERSION = re.compile(r"(v\d+|ext)$")
-_SAME = {
+_OTHER_NAMES = {
     "batchmatmul": "bmm",
     "biasadd": "add",
     "conv2d": "convolution",
@@ -67,11 +67,14 @@ _MEANS = (*_SPREADS, "mean", "nllloss", "mseloss", "l1loss", "binarycrossentropy
 
 def _name_of(record: Record) -> str:
     name = _VERSION.sub("", name_in_rules(record.op_type))
-    return _SAME.get(name, name)
+    return _OTHER_NAMES.get(name, name)
 
 
 def constant_argument(records: Sequence[Record]) -> Optional[str]:
-    """Return the number among the arguments that is NaN, Inf, or 0 where it divides, such as `value=nan`; or None."""
+    """Return a number in the arguments that leads to NaN or Inf, as `value=nan`; None if there is none.
+
+    That is NaN, Inf, or 0 as a divisor.
+    """
     divides = _name_of(records[0]) in _DIVISIONS
     for name, value in _arguments(records).items():
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -81,18 +84,18 @@ def constant_argument(records: Sequence[Record]) -> Optional[str]:
 
 
 def wrong_index(records: Sequence[Record]) -> str:
-    """Return the index that is outside of its table, as `an index of 16 in a table of 16`; "" if there is none."""
+    """Describe an index outside of its table, as `an index of 16 in a table of 16`; return "" if there is none."""
     name = _name_of(records[0])
     inputs = [record for record in records if record.io == "input"]
     indices = [record for record in inputs if (record.dtype or "").startswith(("int", "uint"))]
     if name not in _LOOKUPS or len(indices) != 1 or not inputs[0].shape:
         return ""
     dim = _LOOKUPS[name] if _LOOKUPS[name] is not None else _arguments(records).get("dim")
-    shape, statistics = inputs[0].shape, _read(indices[0])
+    shape, statistics = inputs[0].shape, _statistics_of(indices[0])
     if not isinstance(dim, int) or not -len(shape) <= dim < len(shape) or statistics is None:
         return ""
     size = math.prod(shape) if name == "take" else shape[dim]
-    lowest = -size if name in _FROM_BEHIND else None if name.startswith("nllloss") else 0
+    lowest = -size if name in _NEGATIVE_INDICES else None if name.startswith("nllloss") else 0
     for value in (statistics.max, statistics.min):
         if value is not None and (value >= size or (lowest is not None and value < lowest)):
             return f"an index of {int(value)} in a table of {size}"
@@ -100,42 +103,42 @@ def wrong_index(records: Sequence[Record]) -> str:
 
 
 def zero_argument(records: Sequence[Record]) -> Optional[str]:
-    """Return the number among the arguments of a product that is 0, such as `other=0.0`; or None."""
+    """Return a number in the arguments of a multiplication that is 0, as `other=0.0`; None if there is none."""
     if _name_of(records[0]) not in ("mul", "foreachmul"):
         return None
     return next((f"{name}={value}" for name, value in _arguments(records).items() if value in (0, [0])), None)
 
 
 def input_patterns(records: Sequence[Record]) -> str:
-    """Return the inputs of an operator in words: the patterns that explain NaN or Inf, else their ranges."""
+    """Describe the inputs of an operator: the patterns that explain NaN or Inf, or else their ranges of values."""
     inputs = [record for record in records if record.io == "input"]
-    found = [(record, text) for record in inputs for text in _patterns(record, records)]
-    texts = [f"input {record.index} {text}" for record, text in found[:_MOST_INPUTS]]
+    phrases = [(record, text) for record in inputs for text in _patterns(record, records)]
+    texts = [f"input {record.index} {text}" for record, text in phrases[:_MOST_INPUTS]]
     return ", and ".join(texts) or ranges(inputs)
 
 
 def ranges(inputs: Iterable[Record]) -> str:
-    """Return the ranges of inputs in words."""
+    """Describe the ranges of values of inputs."""
     texts = [f"input {record.index} {text}" for record, text in ((record, _range(record)) for record in inputs) if text]
     return ", and ".join(texts[:_MOST_INPUTS])
 
 
 def _patterns(record: Record, records: Sequence[Record]) -> Iterator[str]:
-    """Yield the patterns in an input, each as a phrase."""
+    """Yield a phrase for each pattern in an input."""
     name = _name_of(record)
     shape = record.shape or ()
     if name.endswith("norm") and record.index in (1, 2):
-        return  # its weight and bias, which begin as 1 and 0 everywhere
+        return  # weight and bias of a normalisation, which are initialised to 1 and 0 everywhere
     if 0 in shape:
         yield f"is empty, {list(shape)}"
         return
-    statistics = _read(record)
+    statistics = _statistics_of(record)
     if statistics is None:
         return
     reduced = _reduced(record, records) if record.index == 0 else None
     if reduced == 1 and name in _SPREADS:
         yield f"has 1 element for each result, {list(shape)}"
-    if statistics.neginf and name in _OVER_ROWS and record.index == 0:
+    if statistics.neginf and name in _ROW_OPERATORS and record.index == 0:
         count = _masked_rows(record, _arguments(records).get("dim", -1))
         if count:
             yield f"has {counted(count, 'row')} of -Inf alone"
@@ -147,14 +150,14 @@ def _patterns(record: Record, records: Sequence[Record]) -> Iterator[str]:
         yield f"has {' and '.join(wrong)}"
     elif (name in _POSITIVE or is_variance) and statistics.min is not None and statistics.min < 0:
         yield f"{_range(record)}, which begin below 0"
-    elif statistics.zero and name not in _SIZES:
+    elif statistics.zero and name not in _MULTIPLY_ADD:
         yield "is zero everywhere" if statistics.zero == statistics.count else f"has {counted(statistics.zero, 'zero')}"
     elif statistics.count > 1 and statistics.min == statistics.max:
         yield f"has the value {_number(statistics.min)} everywhere"
 
 
 def _range(record: Record) -> str:
-    statistics = _read(record)
+    statistics = _statistics_of(record)
     if statistics is None:
         return ""
     if 0 in (record.shape or ()):
@@ -167,7 +170,7 @@ def _range(record: Record) -> str:
 
 
 def _number(value: Any) -> str:
-    """Return a number with as few digits as are needed to tell it from the next round one: 1.0000001 is not 1."""
+    """Return a number as text with few digits, but enough that 1.0000001 does not look like the integer 1."""
     number = float(value)
     for digits in (3, 6, 9, 17):
         text = f"{number:.{digits}g}"
@@ -178,14 +181,14 @@ def _number(value: Any) -> str:
 
 
 def _masked_rows(record: Record, dim: Any) -> int:
-    array = _array(record)
+    array = _array_of(record)
     if array is None or not array.ndim or not isinstance(dim, int):
         return 0
     return int((array.astype("float32") == -math.inf).all(axis=dim).sum())
 
 
 def _reduced(record: Record, records: Sequence[Record]) -> Optional[int]:
-    """Return the number of elements that make one result of a reduction; None for another operator."""
+    """Return the number of elements that a reduction combines into one result; None if it is no reduction."""
     shape = record.shape
     if shape is None or not _name_of(record).startswith(_MEANS):
         return None
@@ -203,14 +206,14 @@ def _arguments(records: Sequence[Record]) -> dict[str, Any]:
     return {} if call is None else dict(call.values)
 
 
-def _read(record: Record) -> Any:
+def _statistics_of(record: Record) -> Any:
     try:
         return record.statistics()
     except AscendDumpError:
         return None
 
 
-def _array(record: Record) -> Optional[np.ndarray]:
+def _array_of(record: Record) -> Optional[np.ndarray]:
     try:
         return record.numpy()
     except AscendDumpError:

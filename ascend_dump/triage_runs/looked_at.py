@@ -1,4 +1,4 @@
-"""Name the values that the outlines of a program have looked at, and those that they have not."""
+"""Describe which values of a program the outlines have checked for NaN and Inf, and which they have not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ascend_dump.dump_format import Outline, Over
 
 __all__ = ["looked_at", "not_looked_at"]
 
-#: Looks by their kind, in words.
+#: Kinds of checked values, and the words for them.
 _WORDS = {
     "loss": "loss",
     "gradient": "set of gradients",
@@ -23,7 +23,7 @@ _MORE = {"output": "results of top-level calls", "read": "numbers that the progr
 
 
 def looked_at(outlines: Sequence[Outline]) -> str:
-    """Return the values that were looked at, counted: `12 losses, 12 sets of gradients`."""
+    """Return the numbers of steps and of checked values: `12 steps: 12 losses, 12 sets of gradients`."""
     counts = _counts(outlines)
     parts = [
         f"{counts[kind]} {word if counts[kind] == 1 else {**_PLURALS, **_MORE}[kind]}"
@@ -35,7 +35,7 @@ def looked_at(outlines: Sequence[Outline]) -> str:
 
 
 def not_looked_at(outlines: Sequence[Outline]) -> Iterator[str]:
-    """Yield the values that were not looked at, one sentence each."""
+    """Yield a sentence for each process whose later steps were not checked."""
     for outline in outlines:
         if outline.over in ("", Over.FAILED):
             yield f"not checked: process {outline.name} after step {outline.last}: {outline.reason}".rstrip(": ")

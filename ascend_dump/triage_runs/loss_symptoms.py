@@ -1,4 +1,4 @@
-"""Find a loss that spikes, is zero or does not fall, by the series of numbers that an outline has of each step."""
+"""Find a loss that spikes, is zero or does not fall, in the numbers that an outline contains for each step."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ __all__ = [
 Symptom = Literal["spike", "zero", "stuck"]
 SYMPTOMS: tuple[Symptom, ...] = ("spike", "zero", "stuck")
 
-#: Bounds of the rules, besides those of `find_spikes`.
+#: Thresholds of the rules, in addition to those of `find_spikes`.
 #:
-#: zeros         losses in a row that are exactly 0
-#: fall          of the median loss, from the first third to the last one, below which a loss does not fall
-#: still         steps in a row in which nothing moves
-#: growth        of a tensor on the way to the loss, against the step before, that makes it the reason of a spike
-#: factor        by which a setting of an optimizer changes before a spike
-#: nearby        steps before a spike in which a setting changes
+#: zeros         minimum number of consecutive losses that are exactly 0
+#: fall          minimum relative decrease of the median loss from the first to the last third of the steps; with less
+#:               the loss counts as not falling
+#: still         minimum number of steps in which no parameter changes, or all gradients are 0
+#: growth        ratio of a tensor's size to that in the step before, from which the tensor is the reason of a spike
+#: factor        ratio of a changed setting of an optimizer to its largest earlier value, from which the change may
+#:               cause a spike
+#: nearby        maximum number of steps between such a change and the spike
 THRESHOLDS: Mapping[str, float] = {
     "zeros": 3,
     "fall": 0.02,
@@ -45,10 +47,11 @@ THRESHOLDS: Mapping[str, float] = {
 
 
 class LossSymptom(NamedTuple):
-    """A symptom in the series of a run.
+    """A symptom in the losses of a run.
 
-    step   where it begins; what: the symptom in words
-    loss   of that step
+    step   the step in which the symptom begins
+    what   the symptom in words
+    loss   the loss of that step, for a spike
     """
 
     kind: Symptom
@@ -58,7 +61,7 @@ class LossSymptom(NamedTuple):
 
 
 class SettingsChange(NamedTuple):
-    """A number among the settings of an optimizer that changes. source: the line of the optimizer step."""
+    """A change of a numeric setting of an optimizer, such as lr. source: the line of the optimizer step."""
 
     name: str
     step: int
@@ -73,22 +76,24 @@ class SettingsChange(NamedTuple):
 
 
 def loss_symptom(outline: Outline, asked: Optional[Symptom] = None) -> Optional[LossSymptom]:
-    """Return the symptom in the losses of a process; asked: look for this one only."""
-    found = _zero(outline, is_asked=asked == "zero") if asked in (None, "zero") else None
-    if found is None and asked in (None, "stuck"):
-        found = _stuck(outline) or (_still(outline) or _level(outline) if asked is not None else None)
-    return found or (_spike(outline, is_asked=asked == "spike") if asked in (None, "spike") else None)
+    """Return the symptom in the losses of a process, None if there is none. asked: look for this symptom only."""
+    symptom = _zero(outline, is_asked=asked == "zero") if asked in (None, "zero") else None
+    if symptom is None and asked in (None, "stuck"):
+        symptom = _stuck(outline) or (
+            _unchanged_parameters(outline) or _not_falling(outline) if asked is not None else None
+        )
+    return symptom or (_spike(outline, is_asked=asked == "spike") if asked in (None, "spike") else None)
 
 
 def changes_before(outline: Outline, step: int) -> Iterator[SettingsChange]:
-    """Yield the settings that change to a value of a new size shortly before a step."""
+    """Yield the settings that change shortly before a step to a value much larger than any before."""
     before: dict[str, float] = {}
     largest: dict[str, float] = {}
     for changed_at, settings, source in outline.settings:
         for name, value in settings.items():
             old = before.get(name)
             is_near = step - THRESHOLDS["nearby"] <= changed_at <= step
-            # Schedules that begin again return to a value that the program had before.
+            # Compared with the largest value, because a schedule that restarts returns to an earlier value.
             is_new = abs(value) > THRESHOLDS["factor"] * largest.get(name, math.inf)
             if old is not None and is_near and is_new:
                 yield SettingsChange(name, changed_at, old, value, source)
@@ -97,7 +102,7 @@ def changes_before(outline: Outline, step: int) -> Iterator[SettingsChange]:
 
 
 def is_divergence(outline: Outline, spike: LossSymptom) -> bool:
-    """Return True if no loss after a spike is smaller than the one of the spike."""
+    """Return True if no loss after a spike is smaller than the loss in the spike's step."""
     for series in _series(outline):
         later = [value for step, value in series if step >= spike.step]
         if later and later[0] == spike.loss and min(later) == spike.loss:
@@ -106,9 +111,9 @@ def is_divergence(outline: Outline, spike: LossSymptom) -> bool:
 
 
 def _series(outline: Outline) -> Iterator[list[tuple[int, float]]]:
-    """Yield the series of each loss of a step: a step may have several, always in the same order."""
-    most = max((len(losses) for losses in outline.losses.values()), default=0)
-    for position in range(most):
+    """Yield a list of (step, value) for each loss. A step may have several losses, always in the same order."""
+    max_losses = max((len(losses) for losses in outline.losses.values()), default=0)
+    for position in range(max_losses):
         yield [
             (step, value)
             for step, losses in sorted(outline.losses.items())
@@ -122,7 +127,7 @@ def _spike(outline: Outline, *, is_asked: bool) -> Optional[LossSymptom]:
 
 
 def _spike_in(series: Sequence[tuple[int, float]], is_asked: bool) -> Optional[LossSymptom]:
-    """Return the first spike. is_asked: count those that the loss returns from, as a noisy one does."""
+    """Return the first spike. is_asked: accept also spikes after which the loss falls back, as a noisy loss does."""
     for spike in find_spikes([value for _, value in series]):
         if is_asked or spike.stays:
             step = series[spike.position][0]
@@ -132,9 +137,10 @@ def _spike_in(series: Sequence[tuple[int, float]], is_asked: bool) -> Optional[L
 
 
 def _zero(outline: Outline, *, is_asked: bool) -> Optional[LossSymptom]:
-    """Return the first of several losses in a row that are exactly 0, up to the last one.
+    """Return the symptom of a loss that is exactly 0 from some step on, up to the last step.
 
-    is_asked: count losses that have been others before; a loss with a margin, such as hinge loss, may end with 0
+    is_asked: accept a loss that was not 0 in the first steps. By default it is not accepted, because a loss with a
+              margin, such as hinge loss, may fall to 0
     """
     for series in _series(outline):
         begin = len(series)
@@ -147,12 +153,12 @@ def _zero(outline: Outline, *, is_asked: bool) -> Optional[LossSymptom]:
 
 
 def _stuck(outline: Outline) -> Optional[LossSymptom]:
-    """Return the loss of parameters that do not move: they are the same after the optimizer, or have no gradient."""
-    # In the first step gradients are looked at before they are clipped: no optimizer is known.
+    """Return the symptom of a training without progress: unchanged parameters, zero gradients or a constant loss."""
+    # Without the first step: no optimizer is known then, so its gradients are measured before they are clipped.
     norms = sorted(outline.norms.items())[1:]
-    # A sample that does not change proves nothing by itself: rows of an embedding change when they are used.
+    # Unchanged samples prove nothing by themselves, because unused rows of an embedding never change.
     if not any(norm for _, norm in norms) or is_learning_rate_zero(outline) or is_without_gradients(outline):
-        still = _still(outline)
+        still = _unchanged_parameters(outline)
         if still is not None:
             return still._replace(what=f"no parameter changes in {len(outline.changes)} optimizer steps")
     if outline.losses and len(norms) >= THRESHOLDS["still"] and all(norm == 0 for _, norm in norms):
@@ -164,19 +170,19 @@ def _stuck(outline: Outline) -> Optional[LossSymptom]:
 
 
 def is_learning_rate_zero(outline: Outline) -> bool:
-    """Return True if the only optimizer has a learning rate of 0 in all steps."""
+    """Return True if there is one optimizer, and its learning rate is 0 in all steps."""
     rates = [settings.get("lr") for _, settings, _ in outline.settings]
     return outline.optimizers == 1 and bool(rates) and not any(rate != 0 for rate in rates)
 
 
 def is_without_gradients(outline: Outline) -> bool:
-    """Return True if no parameter of an optimizer has a gradient in the first steps."""
-    mine, without = (outline.parameters.get(kind, ("0",))[0] for kind in ("of all optimizers", "without gradient"))
-    return mine != "0" and mine == without
+    """Return True if no parameter of the optimizers has a gradient."""
+    optimized, without = (outline.parameters.get(kind, ("0",))[0] for kind in ("of all optimizers", "without gradient"))
+    return optimized != "0" and optimized == without
 
 
-def _still(outline: Outline) -> Optional[LossSymptom]:
-    """Return the loss of parameters of which no sampled element changes."""
+def _unchanged_parameters(outline: Outline) -> Optional[LossSymptom]:
+    """Return the symptom of parameters that no optimizer step changes, judged by a sample of their elements."""
     changes = sorted(outline.changes.items())
     if outline.optimizers != 1 or not outline.losses or len(changes) < THRESHOLDS["still"]:
         return None
@@ -186,8 +192,8 @@ def _still(outline: Outline) -> Optional[LossSymptom]:
     return LossSymptom("stuck", changes[0][0], what)
 
 
-def _level(outline: Outline) -> Optional[LossSymptom]:
-    """Return a loss that is about as large at the end as at the begin."""
+def _not_falling(outline: Outline) -> Optional[LossSymptom]:
+    """Return the symptom of a loss that is about as large in the last third of the steps as in the first third."""
     for series in _series(outline):
         third = len(series) // 3
         if third < 2:

@@ -1,4 +1,4 @@
-"""The output of a command: kept in files, shown once, and searched for NaN."""
+"""The output of a command: written to files, passed on to the user if wanted, and searched for NaN."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from ascend_dump.common.paths import open_private
 
 __all__ = ["CommandOutput"]
 
-#: A number that is NaN, as programs print it: `loss nan`, `loss=NaN,`, `tensor(nan, grad_fn=...)`.
+#: NaN as programs print it: `loss nan`, `loss=NaN,`, `tensor(nan, grad_fn=...)`.
 _NAN = re.compile(rb"(?<![\w.'/-])[-+]?nan(?![\w'/-])", re.IGNORECASE)
 _BLOCK = 1 << 16
-#: Bytes of a line that are searched and shown.
+#: Number of bytes at the end of a line that are searched.
 _LONGEST = 1 << 12
-#: Characters of an error message that are kept.
+#: Maximum number of characters of an error message that are kept.
 _LONGEST_ERROR = 200
 
 
 class CommandOutput:
     """The files of a command's standard output and error, `stdout.txt` and `stderr.txt`.
 
-    shown       descriptors to which both are passed on, as they are written; None: they are only kept
+    shown       descriptors to which standard output and error are passed on by `follow`; None: they are only kept
     nan_line    the first line with NaN; "" if there is none
-    last_error  the last line of the standard error, shortened
+    last_error  the last line of standard error, shortened
     """
 
     def __init__(self, directory: Path, shown: Optional[Sequence[int]]) -> None:
@@ -54,7 +54,7 @@ class CommandOutput:
                 self._search(number, line)
 
     def follow(self) -> None:
-        """Search what was written since the last call, and show it."""
+        """Search the output since the last call for NaN, and pass it on."""
         for number, reader in enumerate(self._readers):
             while True:
                 block = reader.read(_BLOCK)
@@ -68,7 +68,7 @@ class CommandOutput:
                 self._open_lines[number] = rest[-_LONGEST:]
 
     def _search(self, number: int, line: bytes) -> None:
-        # Progress bars rewrite their line.
+        # Progress bars rewrite their line after a carriage return, so only the last version counts.
         text = line[-_LONGEST:].rsplit(b"\r")[-1].decode("utf-8", "replace").strip()
         if number == 1 and text:
             self.last_error = text if len(text) <= _LONGEST_ERROR else f"{text[:_LONGEST_ERROR]}…"
@@ -81,5 +81,5 @@ def _write(descriptor: int, data: bytes) -> None:
     try:
         while data:
             data = data[os.write(descriptor, data) :]
-    except OSError:  # such as a closed pipe: the triage goes on
+    except OSError:  # for example a closed pipe, which does not end the triage
         return

@@ -1,4 +1,4 @@
-"""Name the step of a cause as trainers count: by optimizer steps and their micro-batches."""
+"""Convert a step of a dump to the count of trainers: optimizer steps and their micro-batches."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ __all__ = ["trainer_step"]
 
 
 def trainer_step(step: int, rank: Optional[int], time: Optional[int], outlines: Sequence[Outline]) -> str:
-    """Return `optimizer step 2, micro-batch 1 (backward pass 9 of all)`, counted from 0; "" where it says nothing new.
+    """Return `optimizer step 2, micro-batch 1 (backward pass 9 of all)`, counted from 0.
 
-    step      the step of the dump, which is a call of a model; time: of the operator, in microseconds
-    outlines  of the same run
+    Returns "" if the trainer's step is the same number as the step of the dump, or is not known.
+
+    step      the step of the dump, which is a call of a model
+    time      time of the operator in microseconds, None if it is not known
+    outlines  the outlines of the same run
     """
     outline = next((one for one in outlines if step in one.before and one.name.startswith(f"{rank or 0}-")), None)
     if outline is None:

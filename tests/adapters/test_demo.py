@@ -72,5 +72,5 @@ def test_what_it_did_not_write_it_leaves(kind: str, tmp_path: Path, capsys: pyte
         other.write_text("print('mine')")
     before = {path: path.is_file() and path.read_text() for path in tmp_path.iterdir()}
     assert main(["demo", str(tmp_path)]) == Exit.USAGE
-    assert f"{script} is there and was not written by this demo" in capsys.readouterr().err
+    assert f"{script} exists and was not written by this demo" in capsys.readouterr().err
     assert {path: path.is_file() and path.read_text() for path in tmp_path.iterdir()} == before

@@ -334,7 +334,7 @@ def test_a_dump_is_empty_where_init_resource_alone_made_a_session(tf: Any, captu
     session, shutdown = init_resource(config=config)
     shutdown_resource(session, shutdown)
     close_session(session)
-    with pytest.raises(ascend_dump.AscendDumpError, match="only init_resource made a session"):
+    with pytest.raises(ascend_dump.AscendDumpError, match="only init_resource created a session"):
         cap.stop()
 
 
@@ -389,9 +389,9 @@ def test_a_broken_graph_file_does_not_keep_the_dump_from_being_read(tf: Any, cap
 def test_reasons_when_nothing_was_written(tf: Any, capture: Any) -> None:
     cap = capture(tf.ConfigProto(), strict=True).start()
     run_network(tf, tf.ConfigProto())
-    with pytest.raises(ascend_dump.CaptureError, match="no session was made with these settings") as caught:
+    with pytest.raises(ascend_dump.CaptureError, match="no session was created with these settings") as caught:
         cap.stop()
-    assert "1 session(s) in the block were made with another configuration" in str(caught.value)
+    assert "1 session(s) in the block were created with another configuration" in str(caught.value)
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["crossed", "nested"])

@@ -257,7 +257,7 @@ def test_a_kernel_that_failed_leaves_no_dump_on(npu, torch_npu, model, monkeypat
         model(x())
         model(x())
         assert npu.dump_root is None
-    assert caplog.text.count("the device reports an error of what the program launched: NPU function error") == 1
+    assert caplog.text.count("a kernel that the program launched failed on the device: NPU function error") == 1
     with capture(model, steps="0", strict=True):
         model(x())
 

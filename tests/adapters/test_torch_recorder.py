@@ -329,7 +329,7 @@ class TestTrigger:
     def test_a_reason_is_needed(self, dumps: Path, given: Any) -> None:
         with ascend_dump.capture(path=dumps, framework="torch") as cap:
             torch.ones(2).cos()
-            with pytest.raises(ascend_dump.ConfigError, match="expected what happened"):
+            with pytest.raises(ascend_dump.ConfigError, match="expected a text, the reason"):
                 cap.trigger(given)
 
     def test_outside_the_block(self, dumps: Path) -> None:

@@ -282,7 +282,7 @@ def test_a_dump_that_was_opened_before_has_typed_errors(name: str, step: Callabl
 def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Sets how many bytes are free on the disk, and makes the looks for a complete step follow each other at once."""
     monkeypatch.setattr("ascend_dump.capturing._disk_forecast._PAUSE", 0.01)
-    monkeypatch.setattr("ascend_dump.capturing._disk_forecast._REST", 0)
+    monkeypatch.setattr("ascend_dump.capturing._disk_forecast._PAUSE_FACTOR", 0)
 
     # Not the file system's own answer: CANN asks it too, and drops a dump for which there is too little.
     def put(nbytes: int) -> None:

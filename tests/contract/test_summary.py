@@ -225,7 +225,7 @@ def test_a_long_run_says_how_far_it_is(
     quiet: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Nobody waits 10 seconds for the first word of progress.
-    monkeypatch.setattr("ascend_dump.capturing._summary._FIRST", 0.01)
+    monkeypatch.setattr("ascend_dump.capturing._summary._FIRST_MESSAGE", 0.01)
     monkeypatch.setattr(sys, "stderr", _Terminal())
     model = net()
     with ascend_dump.capture(model, path=tmp_path, quiet=quiet) as cap:

@@ -82,7 +82,7 @@ def test_a_class_is_refused_as_a_target_and_under_the_decorator() -> None:
         with pytest.raises(ConfigError, match="Trainer is a class") as error:
             use(Trainer)
         assert "capture(model)" in str(error.value.hint)
-    with pytest.raises(ConfigError, match="a int cannot be decorated"):
+    with pytest.raises(ConfigError, match="an object of type int cannot be decorated"):
         ascend_dump.capture()(3)  # type: ignore[arg-type]  # the point of the test
 
 

@@ -1,1 +1,1 @@
-"""Shared by the adapters for PyTorch. All but `base` import torch, so nothing else of the core imports them."""
+"""Modules that several adapters for PyTorch share. All but `base` import torch, so no other module imports them."""

@@ -1,4 +1,4 @@
-"""The part of an adapter that is the same for PyTorch on all devices. Imports no PyTorch."""
+"""A base class for adapters of PyTorch on any device. This module does not import PyTorch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PyTorchAdapter(Adapter):
 
 
 def is_torchrun() -> bool:
-    """Return True if this process is torchrun: it imports torch, but starts other processes to run the model."""
-    # `python -m torch.distributed.run` has the module as `__main__` only.
+    """Return True if this process is torchrun, which imports torch, but starts other processes to run the model."""
+    # With `python -m torch.distributed.run` the module is only known as `__main__`.
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return "torch.distributed.run" in sys.modules or getattr(main, "name", "") == "torch.distributed.run"

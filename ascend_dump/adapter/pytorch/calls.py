@@ -1,4 +1,4 @@
-"""Detect the calls of a module, which are its steps, without changing the module or its copies."""
+"""Detect the top-level calls of a module, which are its steps, without changing the module or its copies."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from torch.jit import _recursive
 __all__ = ["Watch", "is_compiled", "is_root_call", "keep_hooks_quiet"]
 
 _current_node = torch._C._current_autograd_node
-#: The attribute that `Module.compile()` sets: the function that is called in place of the hooks and `forward`.
+#: The attribute that `Module.compile()` sets. Its value is called in place of the hooks and `forward`.
 _COMPILED_CALL = "_compiled_call_impl"
 _ABSENT = object()
-#: The code of every call of a module, to find calls on the stack.
+#: The code object that runs in every call of a module. It is used to find calls on the stack.
 _CALL_CODE = torch.nn.Module._call_impl.__code__
 
 
 class Watch:
-    """Calls `called(entered)` at each top-level call of the target.
+    """Calls `called(entered)` at the beginning of each top-level call of the target, until `remove`.
 
-    entered: True if global module hooks that are registered now are still called at the beginning of this call.
+    entered: True if global module hooks that are registered inside `called` are still called for this call.
     """
 
     def __init__(self, target: torch.nn.Module, called: Callable[[bool], None]) -> None:
@@ -54,10 +54,10 @@ class Watch:
         remove()
 
     def on_call(self, module: torch.nn.Module, entered: bool) -> None:
-        # Inside a compiled function hooks are traced, not called; their operators must not get into its graph.
+        # While a function is compiled, hooks are traced, not called. Our operators must not get into the graph.
         if torch.compiler.is_compiling():
             return
-        # A shallow copy and a replica of DataParallel share the target's hooks.
+        # `module` may be another one: a shallow copy or a replica of DataParallel shares the target's hooks.
         if module is self._target and _is_top_level(module, running=not entered):
             self._called(entered)
 
@@ -67,7 +67,7 @@ class Watch:
 
     def _restore(self) -> None:
         attributes = self._target.__dict__
-        # If the program compiled it again during the capture, that result is kept.
+        # If the program has compiled the module again during the capture, the result of that is kept.
         if attributes.get(_COMPILED_CALL) is self._installed:
             if self._before is _ABSENT:
                 del attributes[_COMPILED_CALL]
@@ -76,7 +76,7 @@ class Watch:
 
 
 class _PreHook:
-    """The hook on the target while it is watched."""
+    """The forward pre-hook on the target."""
 
     __slots__ = ("_watch",)
 
@@ -90,13 +90,13 @@ class _PreHook:
         return _Copied()
 
     def __reduce__(self) -> Any:
-        # A saved model must be loadable without this package, so it is saved with a hook from Python's standard
-        # library that returns its arguments unchanged.
+        # A saved model must be loadable without this package. So another hook is saved instead, which needs only
+        # Python's standard library: `{}.get(module, args)` returns `args` unchanged.
         return functools.partial, (dict.get, {})
 
 
 class _Copied:
-    """The hook of a copy of the target; removes itself when it is called."""
+    """The hook of a deep copy of the target. It removes itself when it is called."""
 
     def __call__(self, module: torch.nn.Module, args: Any) -> None:
         hooks = module._forward_pre_hooks
@@ -104,12 +104,13 @@ class _Copied:
             del hooks[key]
 
 
-#: Hooks are hidden while this is not empty: watches end in any order, so the last one restores PyTorch's function.
+#: One entry per watch. Hooks are hidden while this list is not empty. Watches may end in any order, so the last one
+#: that ends restores PyTorch's function.
 _hiding: list[object] = []
 
 
 def _hide_from_script() -> Callable[[], None]:
-    """Hide hooks of watched modules from `torch.jit.script`: it compiles hooks. Return a function that ends it."""
+    """Hide our hooks from `torch.jit.script`, which would compile them. Return a function that ends this."""
     if not _hiding:
         _recursive.create_script_module = _without_hooks(_recursive.create_script_module)
     token = object()
@@ -150,26 +151,26 @@ def _do_nothing() -> None:
 
 
 def is_root_call(*, running: bool = True) -> bool:
-    """Return True if a call is not nested in a call of a module or in a backward pass.
+    """Return True if the current call is nested neither in a call of another module nor in a backward pass.
 
-    running: True if the call's own module is on the stack, because one of its hooks calls this function.
+    running: True if the call itself is on the stack already, because one of its hooks calls this function.
     """
     return _current_node() is None and _count_calls(None, 1 + running) <= running
 
 
 def _is_top_level(module: torch.nn.Module, *, running: bool) -> bool:
-    """Return True if this call of `module` is not nested in another call or in a backward pass (checkpointing).
+    """Return True if this call of `module` is nested neither in another call of it nor in a backward pass.
 
-    running: True if the call itself is on the stack.
+    A call in a backward pass is a recomputation by checkpointing. running: True if the call itself is on the stack.
     """
     return _current_node() is None and _count_calls(module, 1 + running) <= running
 
 
 def _count_calls(module: Optional[torch.nn.Module], enough: int) -> int:
-    """Return the number of calls of the module, or of any module, on the stack of this thread, up to `enough`.
+    """Count the calls of the module (None: of any module) on the stack of this thread, up to `enough`.
 
-    The stack is searched instead of counting calls, because PyTorch reports no end of a call that ends with a
-    KeyboardInterrupt.
+    The stack is searched, because a counter of open calls would be wrong after a KeyboardInterrupt: PyTorch does not
+    report the end of a call that it interrupts.
     """
     calls = 0
     frame: Any = sys._getframe(1)
@@ -181,7 +182,7 @@ def _count_calls(module: Optional[torch.nn.Module], enough: int) -> int:
 
 
 def is_compiled(target: torch.nn.Module) -> bool:
-    """Return True if torch.compile was applied to the target or a part of it; imports nothing."""
+    """Return True if torch.compile was applied to the target or to a part of it. Imports nothing."""
     if "torch._dynamo" not in sys.modules:
         return False
     from torch._dynamo import OptimizedModule
@@ -193,5 +194,5 @@ def is_compiled(target: torch.nn.Module) -> bool:
 
 
 def keep_hooks_quiet() -> None:
-    """Suppress PyTorch's warning that global hooks see compiled modules twice; the hooks here handle that."""
+    """Suppress PyTorch's warning that global hooks see compiled modules twice. The hooks of this package expect it."""
     warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when", category=UserWarning)

@@ -1,4 +1,4 @@
-"""Follow calls of compiled functions: they bypass module hooks, always or until they are compiled."""
+"""Follow calls of functions compiled by `torch.compile`, which module hooks do not see."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ import torch
 
 __all__ = ["Around", "Root", "call_followed", "follow_compiled", "keep_compiled", "module_of"]
 
-#: What a top-level call calls: a module, or a compiled function.
+#: The object of a top-level call: a module, or the original of a compiled function.
 Root = Union[torch.nn.Module, Callable[..., Any]]
-#: Runs the compiled `function` of `root`: around(root, function, args, kwargs).
+#: A follower: a function that is called as around(root, function, args, kwargs) and runs the compiled `function`.
 Around = Callable[[Root, Callable[..., Any], Any, Any], Any]
 
-#: The current followers of compiled functions, the outermost last.
+#: The current followers, the outermost last.
 _arounds: list[Around] = []
-#: Whether functions that were compiled without a follower can be followed later.
+#: True if functions that are compiled while there is no follower can be followed later.
 _follows_later = False
 #: The function that replaces `torch.compile`.
 _patched: Any = None
 
 
 def follow_compiled(around: Around) -> Callable[[], None]:
-    """From now on, route calls of functions made by `torch.compile` through `around(root, function, args, kwargs)`.
+    """From now on, pass calls of functions compiled by `torch.compile` to `around(root, function, args, kwargs)`.
 
-    root: the module compiled in place (`module.compile()`), else the original function. Modules passed to
-    `torch.compile` are not affected, because PyTorch calls their hooks before the compiled code. Functions compiled
-    before are included if `keep_compiled` was called before. Returns a function that ends it.
+    root: the module if it was compiled in place (`module.compile()`), else the original function.
+
+    Modules that were passed to `torch.compile` are not included, because PyTorch calls their hooks before the compiled
+    code. Functions that were compiled earlier are included only if `keep_compiled` had been called before. Returns a
+    function that ends this.
     """
     _note_compiled()
     _arounds.append(around)
@@ -71,14 +73,15 @@ def _note_compiled() -> None:
     @functools.wraps(original)
     def compile_followed(model: Any = None, *args: Any, **kwargs: Any) -> Any:
         compiled = original(model, *args, **kwargs)
-        # Without a model it returns a decorator, which calls this again; with `disable=True` it returns the function.
+        # Without a model torch.compile returns a decorator, which calls this function again; with `disable=True` it
+        # returns the model unchanged.
         return _followed(model, compiled) if inspect.isroutine(model) and compiled is not model else compiled
 
     torch.compile = _patched = compile_followed
 
 
 def _forget_compiled() -> None:
-    # If another library has replaced our function since, both are kept.
+    # Not if another library has replaced our function in the meantime: its function calls ours.
     if _patched is not None and not _arounds and not _follows_later and torch.compile is _patched:
         torch.compile = _patched.__wrapped__
 
@@ -88,7 +91,7 @@ def _followed(original: Any, result: Any) -> Any:
 
     @functools.wraps(result)
     def compiled(*args: Any, **kwargs: Any) -> Any:
-        # Inside another compiled function this function is traced; our operators must not get into that graph.
+        # While another function is compiled, this function is traced. Our operators must not get into that graph.
         if torch.compiler.is_compiling() or not _arounds:
             return result(*args, **kwargs)
         return call_followed(root, result, args, kwargs)
@@ -97,7 +100,7 @@ def _followed(original: Any, result: Any) -> Any:
 
 
 def module_of(module: torch.nn.Module) -> torch.nn.Module:
-    """Return the original module of one wrapped by `torch.compile`."""
+    """Return the original of a module that `torch.compile` has wrapped; other modules are returned unchanged."""
     inner = getattr(module, "_orig_mod", None)
     return inner if isinstance(inner, torch.nn.Module) and type(module).__name__ == "OptimizedModule" else module
 

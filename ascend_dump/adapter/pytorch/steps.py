@@ -1,8 +1,8 @@
-"""Steps of a whole process, distinguished by calls of its top-level modules.
+"""Steps of a whole process, determined from the calls of its top-level modules.
 
-Without a target a step begins when a top-level module with parameters is called that was already called in this step.
-So a loss module, or the second model of a GAN, belongs to the open step. A compiled function counts as such a module;
-the modules called in it do not, because compiled code has no trace of them.
+Without a target, a new step begins when a top-level module with parameters is called that was already called in the
+open step. So a loss module, or the second model of a GAN, belongs to the open step. A compiled function counts as a
+top-level module. Modules that are called inside it do not count, because compiled code contains no trace of them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ log = logging.getLogger("ascend_dump")
 class ProcessSteps:
     """Calls `called(root, step)` at each top-level call of a module or compiled function, until `end`.
 
-    step: the number of the step that this call begins, None if it belongs to the open one. Only the thread of the first
-    call is followed. An exception of `called` ends the following and is logged; the user's call goes on.
+    step: the number of the step that this call begins, None if the call belongs to the open step.
 
-    returned   called with the result of each of these calls; must not raise
-    left_out   called before each top-level call; if it returns True the call is not a step and not reported
-    ended      called once when the following ends, for any reason
-    compiled   True if the last reported call runs compiled code; global module hooks registered then still see the
-               modules called in it, including the root
+    Only the thread of the first call is followed. If `called` raises an exception, it is logged, nothing is followed
+    any more, and the program continues.
+
+    returned   called with the root and the result of each reported call; must not raise
+    left_out   called before each top-level call; if it returns True, the call is neither a step nor reported
+    ended      called once, when calls are no longer followed for any reason
+    compiled   True if the last reported call runs compiled code. Global module hooks that are registered during
+               `called` then still see the modules called in it, including the root
     """
 
     def __init__(
@@ -81,10 +83,10 @@ class ProcessSteps:
             ended()
 
     def _called(self, module: torch.nn.Module, args: Any) -> None:
-        # Inside a compiled model hooks are traced, not called; their operators must not get into its graph.
+        # While a model is compiled, hooks are traced, not called. Our operators must not get into the graph.
         if torch.compiler.is_compiling() or not self._follows() or not is_root_call():
             return
-        # While PyTorch compiles a graph, it runs the graph as a module.
+        # Not for a GraphModule inside a compiled function: PyTorch runs a graph as a module while it compiles it.
         if not self._inside or not isinstance(module, torch.fx.GraphModule):
             root = module_of(module)
             self._open = module
@@ -121,7 +123,7 @@ class ProcessSteps:
                 return
             self._root_called(root)
         except Exception as error:
-            # Recording may fail for any reason; the user's call goes on.
+            # Recording may fail for any reason, but the program has to continue.
             self.end()
             log.warning("nothing is captured: %s", error)
             log.debug("opening the capture failed", exc_info=True)

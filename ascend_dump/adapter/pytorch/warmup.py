@@ -1,16 +1,17 @@
-"""Recognise calls by which an inference server profiles memory, warms up or captures graphs, and serves no request.
+"""Recognise warm-up calls of an inference server: calls that serve no request.
 
-vLLM 0.33.0 makes them in methods of its model runners, `profile_run`, `_dummy_run`, `capture_model` and
-`profile_cudagraph_memory` (vllm/v1/worker/gpu_model_runner.py and gpu/model_runner.py); `compile_or_warm_up_model` of
-its workers (gpu_worker.py, cpu_worker.py) passes made-up requests through `execute_model`. vllm-ascend has the first
-three in vllm_ascend/worker/model_runner_v1.py, `profile_run` in v2/model_runner.py and the last one in worker.py. A
-rank of data parallelism without a request runs `_dummy_run` too.
+With such calls a server profiles memory, compiles, or captures graphs. For the model they look like other calls, so the
+call stack is searched for the functions that make them.
 
-SGLang makes them in `capture` of its runners in sglang/srt/model_executor: cuda_graph_runner.py, cpu_graph_runner.py,
-in 0.5.23 runner/decode_cuda_graph_runner.py and runner/prefill_cuda_graph_runner.py, the base classes of the runners
-of speculative decoding; `_dummy_run` and `warmup` are in runner/base_runner.py of 0.5.23.
-
-The model shows no trace of them, so the call stack is searched.
+- vLLM 0.33.0: the methods `profile_run`, `_dummy_run`, `capture_model` and `profile_cudagraph_memory` of its model
+  runners (vllm/v1/worker/gpu_model_runner.py and gpu/model_runner.py). And `compile_or_warm_up_model` of its workers
+  (gpu_worker.py, cpu_worker.py), which passes artificial requests to `execute_model`. A rank of data parallelism that
+  has no request runs `_dummy_run` too.
+- vllm-ascend: the first three methods in vllm_ascend/worker/model_runner_v1.py, `profile_run` in v2/model_runner.py,
+  and `compile_or_warm_up_model` in worker.py.
+- SGLang: the method `capture` of its runners in sglang/srt/model_executor: cuda_graph_runner.py, cpu_graph_runner.py,
+  and in 0.5.23 runner/decode_cuda_graph_runner.py and runner/prefill_cuda_graph_runner.py, which are base classes of
+  the runners of speculative decoding. And `_dummy_run` and `warmup` in runner/base_runner.py of 0.5.23.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from typing import Any
 
 __all__ = ["is_warmup"]
 
-#: Recognised in any module, because runners are subclassed elsewhere.
+#: Functions that are recognised in any module, because other packages subclass the runners.
 _FUNCTIONS = frozenset(
     {"_dummy_run", "profile_run", "capture_model", "profile_cudagraph_memory", "compile_or_warm_up_model"}
 )
-#: Recognised in modules of SGLang only, because the names are common.
+#: Functions that are recognised in modules of SGLang only, because their names are common.
 _IN_SGLANG = frozenset({"capture", "warmup"})
 _SGLANG = "sglang.srt.model_executor"
 
 
 def is_warmup() -> bool:
-    """Return True if the running call serves no request, by the call stack of this thread or a graph in capture.
+    """Return True if the running call is a warm-up call, according to the call stack, or if a graph is being captured.
 
     >>> is_warmup()
     False
@@ -39,10 +40,10 @@ def is_warmup() -> bool:
     >>> _dummy_run()
     True
     """
-    return _is_in_dummy() or _is_capturing()
+    return _is_in_warmup_function() or _is_capturing()
 
 
-def _is_in_dummy() -> bool:
+def _is_in_warmup_function() -> bool:
     frame: Any = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_name
@@ -55,7 +56,7 @@ def _is_in_dummy() -> bool:
 
 
 def _is_capturing() -> bool:
-    """Return True if a graph is being captured on an accelerator; values cannot be fetched then."""
+    """Return True if a graph is being captured on an accelerator. Then values cannot be copied to the host."""
     torch: Any = sys.modules.get("torch")
     for device in (getattr(torch, "npu", None), getattr(torch, "cuda", None)):
         ready = getattr(device, "is_initialized", None)

@@ -1,4 +1,4 @@
-"""`ascend-dump compare --index-only`: find the first differences of two runs, from the indexes of their ranks alone."""
+"""`ascend-dump compare --index-only`: find the first differences of two runs, using only the indexes of their ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from ascend_dump.cli.shared.executor import opened_executor
 from ascend_dump.cli.shared.exit import Exit
-from ascend_dump.cli.shared.reading import code_of_comparison, lost_fields, progress, tell_lost
+from ascend_dump.cli.shared.reading import code_of_comparison, lost_fields, print_lost_records, progress
 
 if TYPE_CHECKING:
     from ascend_dump.analysis.ranks import IndexComparison, RankOrigin
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["compare_by_index"]
 
 _EXITS = {"equal": Exit.OK, "unreadable": Exit.UNREADABLE}
-#: The most ranks that are listed one by one.
+#: Maximum number of ranks that are listed one by one.
 _MOST_RANKS = 16
 
 
 def compare_by_index(
     actual: str, reference: str, workers: Optional[int], dask: Optional[str], as_json: bool, *, brief: bool
 ) -> Exit:
-    """Compare the indexes of all ranks and print the result. Raises what `compare_indexes` raises."""
+    """Compare the indexes of all ranks and print the result. Raises the errors of `compare_indexes`."""
     from ascend_dump.analysis.ranks import compare_indexes
 
     with opened_executor(workers, dask) as executor:
@@ -45,7 +45,7 @@ def compare_by_index(
         click.echo(brief_text(_answer(comparison), finding, not_checked=reasons, notes=_notes(comparison)))
     else:
         _show(comparison, actual, reference)
-    tell_lost(comparison.lost)
+    print_lost_records(comparison.lost)
     return code_of_comparison(_EXITS.get(comparison.verdict, Exit.DIFFERENT), comparison.lost)
 
 
@@ -62,7 +62,9 @@ def _notes(comparison: IndexComparison) -> list[str]:
 
     notes = [f"only one of the runs has the ranks {ranks_text(comparison.missing)}"] if comparison.missing else []
     if comparison.origins and comparison.ranks["undecided"].sum():
-        notes.append("it may have begun in one of the undecided records: `compare` without --index-only reads those")
+        notes.append(
+            "the difference may have begun in one of the undecided records: `compare` without --index-only reads them"
+        )
     return notes
 
 

@@ -1,4 +1,4 @@
-"""Lines of `compare` about records without a partner: first whole ranks, steps and runs, then operators."""
+"""Texts of `compare` about records without a partner: first about ranks, steps and runs, then about operators."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ if TYPE_CHECKING:
     from ascend_dump.analysis.compare import Comparison, Pair
     from ascend_dump.reading import Dump, Record
 
-__all__ = ["alone_lines"]
+__all__ = ["unmatched_lines"]
 
 _SHOWN = 10
 _SIDES = ("ACTUAL", "REFERENCE")
 
 
-def alone_lines(dumps: Sequence[Dump], comparison: Comparison, alone: Sequence[Pair]) -> Iterator[str]:
-    """Lines about these pairs of one record. dumps: actual and the reference, as they were compared."""
+def unmatched_lines(dumps: Sequence[Dump], comparison: Comparison, alone: Sequence[Pair]) -> Iterator[str]:
+    """Yield lines about records without a partner.
+
+    dumps: actual and the reference, as they were compared. alone: the pairs that have one record only.
+    """
     if not alone:
         return
     for field in ("rank", "step"):
@@ -41,9 +44,9 @@ def _on_one_side(field: str, dumps: Sequence[Dump], comparison: Comparison) -> I
         for side in (pair.actual, pair.reference)
     }
     if None in values[0] | values[1]:
-        return  # file names without ranks or steps
+        return  # some records have no known rank or step
     for number, side in enumerate(_SIDES):
-        # A rank may be paired with another rank, as shards of a whole or as the only rank of a side.
+        # Not those in `paired`: a rank may be paired with another rank, for example if tensors are sharded.
         only = sorted(values[number] - values[1 - number] - paired)
         if only:
             noun = field if len(only) == 1 else f"{field}s"
@@ -51,14 +54,14 @@ def _on_one_side(field: str, dumps: Sequence[Dump], comparison: Comparison) -> I
 
 
 class _RunsOfStep(NamedTuple):
-    """The runs of each side that recorded a step of a rank, and a record of each."""
+    """The runs that recorded one step of one rank, with a record of each run, for both sides."""
 
     actual: dict[str, Record]
     reference: dict[str, Record]
 
 
 def _several_runs(comparison: Comparison) -> Iterator[str]:
-    """Yield a line about the first step of a rank with more runs on one side than on the other."""
+    """Yield a line about the first step of a rank that has more runs on one side than on the other."""
     runs_by_step: dict[tuple[Optional[int], Optional[int]], _RunsOfStep] = {}
     for pair in comparison.pairs.looked_at():
         runs = runs_by_step.setdefault((pair.record.rank, pair.record.step), _RunsOfStep({}, {}))

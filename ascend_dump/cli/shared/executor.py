@@ -1,4 +1,4 @@
-"""Shared by the verbs that process many ranks: --workers and --dask."""
+"""The options --workers and --dask, for verbs that process many ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def executor_options(function: _Function) -> _Function:
-    """Add `--workers` and `--dask`."""
+    """Add the options `--workers` and `--dask` to a verb."""
     text = "Process the ranks on the dask cluster of this scheduler (HOST:PORT), which must see the same paths."
     function = click.option("--dask", metavar="SCHEDULER", help=text)(function)
     return click.option(
@@ -27,9 +27,10 @@ def executor_options(function: _Function) -> _Function:
 
 @contextlib.contextmanager
 def opened_executor(workers: Optional[int], dask: Optional[str]) -> Iterator[Optional[Executor]]:
-    """Yield the executor that the options select, None for neither.
+    """Yield the executor that the options select, None if neither option is given.
 
-    Raises ConfigError for both, NotSupported without dask, WorkerLost when the scheduler does not answer.
+    Raises ConfigError if both are given, NotSupported if dask is not installed, WorkerLost if the scheduler does not
+    answer.
     """
     if workers is not None and dask is not None:
         raise ConfigError("--workers and --dask are both given", hint="leave one of them out")

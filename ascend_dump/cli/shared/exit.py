@@ -18,7 +18,7 @@ __all__ = ["Exit", "exit_code", "missing_package"]
 
 
 class Exit(IntEnum):
-    """Exit codes of the verbs, such as `ascend-dump ls`. `meaning` is the text of `--help`."""
+    """Exit codes of the command line. `meaning` is the explanation that `--help` prints."""
 
     OK = 0
     DIFFERENT = 1
@@ -47,7 +47,7 @@ _MEANINGS = {
     Exit.PIPE_CLOSED: "the reader of the output closed it, as `| head` does",
 }
 
-#: The first class that matches the error decides.
+#: Exit codes of error classes. The first class of which an error is an instance decides.
 _CODES: tuple[tuple[type[AscendDumpError], Exit], ...] = (
     (ConfigError, Exit.USAGE),
     (CaptureError, Exit.USAGE),
@@ -59,7 +59,7 @@ _CODES: tuple[tuple[type[AscendDumpError], Exit], ...] = (
 
 
 def exit_code(error: BaseException) -> Exit:
-    """Return the code of an error: INTERNAL unless it is an AscendDumpError or a missing package."""
+    """Return the exit code of an error: INTERNAL, unless it is an AscendDumpError or a missing package."""
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code
@@ -67,6 +67,6 @@ def exit_code(error: BaseException) -> Exit:
 
 
 def missing_package(error: BaseException) -> str:
-    """Return the package that the environment lacks; "" if the error has another reason."""
+    """Return the name of the missing package that caused the error; "" if the error has another reason."""
     name = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
     return "" if name.startswith("ascend_dump") else name.partition(".")[0]

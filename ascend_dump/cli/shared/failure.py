@@ -1,4 +1,4 @@
-"""The end of a failed command: message and hint for people, one document for programs."""
+"""Report the error of a failed command: message and hint on stderr, and with --json one document on stdout."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from ascend_dump.errors import AscendDumpError, ConfigError, WriteError
 
 __all__ = ["discard_output", "error_fields", "report"]
 
-#: No room for more: on the disk, in the quota of this user, in a file of limited size.
+#: Error numbers for a full disk, an exhausted quota, and a file of limited size.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def report(error: Exception, args: list[str]) -> Exit:
-    """Report the error on stderr, and with --json on stdout.
+    """Report the error on stderr, and with --json on stdout too. Return the exit code.
 
-    Raises BrokenPipeError if the reader of stdout is gone; a full stdout is reported on stderr.
+    Raises BrokenPipeError if the reader of stdout has closed the pipe. A full disk under stdout is reported on stderr.
     """
     if type(error) is FileNotFoundError and not _has_directory():
         error = ConfigError(
-            "the working directory of this shell is not there any more", hint="change to another one, then try again"
+            "the working directory of this shell was removed", hint="change to another directory, then try again"
         ).with_traceback(error.__traceback__)
     elif isinstance(error, OSError) and error.errno in _NO_ROOM:
         error = _unwritten(error).with_traceback(error.__traceback__)
-    mine = args[: args.index("--")] if "--" in args else args
-    if "--debug" in mine or debugging():
+    own_args = args[: args.index("--")] if "--" in args else args
+    if "--debug" in own_args or debugging():
         import traceback
 
         traceback.print_exception(type(error), error, error.__traceback__)
     code = Exit.USAGE if isinstance(error, click.ClickException) else exit_code(error)
-    _tell(error, code)
-    lost = _finish_output({"exit": int(code), "error": error_fields(error)} if "--json" in mine else None)
+    _print_error(error, code)
+    lost = _finish_output({"exit": int(code), "error": error_fields(error)} if "--json" in own_args else None)
     if lost is not None and str(lost) != str(error):
-        _tell(lost, exit_code(lost))
+        _print_error(lost, exit_code(lost))
     return code
 
 
 def discard_output() -> None:
-    """Redirect stdout to the null device, else the interpreter would complain when it flushes at exit."""
-    if sys.stdout is not sys.__stdout__:  # replaced by a caller that uses main() as a function
+    """Redirect stdout to the null device, because Python would print an error when it flushes stdout at exit."""
+    if sys.stdout is not sys.__stdout__:  # a caller that uses main() as a function has replaced stdout
         return
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -55,7 +55,7 @@ def discard_output() -> None:
 
 
 def _finish_output(document: Optional[dict[str, Any]]) -> Optional[WriteError]:
-    """Flush stdout, after the document of the error if there is one. Return the error of a failed write."""
+    """Write the document of the error, if given, and flush stdout. Return the error if writing fails, else None."""
     try:
         if document is not None:
             from ascend_dump.report.documents import write_document
@@ -71,14 +71,14 @@ def _finish_output(document: Optional[dict[str, Any]]) -> Optional[WriteError]:
 
 
 def _unwritten(error: OSError) -> WriteError:
-    """Return the error for a write without free space; stdout has no file name."""
+    """Return the error for a failed write; a write to stdout has no file name."""
     return WriteError(
         f"{error.filename or 'the output'} cannot be written: {error.strerror}",
         hint="free some space, or write to another place",
     )
 
 
-def _tell(error: Exception, code: Exit) -> None:
+def _print_error(error: Exception, code: Exit) -> None:
     from ascend_dump.report.tables import escape_lines
 
     if isinstance(error, click.ClickException):

@@ -1,4 +1,4 @@
-"""The group of verbs: one file each, imported when the verb is used or listed."""
+"""The group of verbs. Each verb has a file of its own, which is imported when the verb is used or listed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from ascend_dump.errors import FrameworkMissing
 
 __all__ = ["VERBS", "LazyGroup"]
 
-#: Every verb, as `--help` groups them. `cli/<verb>.py` defines a click command named `<verb>`; `-` is `_` there.
+#: All verbs, grouped as in `--help`. The file `cli/<verb>.py` defines a click command with the name of the verb; in
+#: both names `-` is replaced by `_`.
 VERBS = {
     "Capture": ("demo", "run", "attach", "check", "config", "push"),
     "Read": ("ls", "show", "stats", "convert"),
@@ -27,7 +28,7 @@ VERBS = {
 
 
 class LazyGroup(click.Group):
-    """Load `<package>.<verb>` on demand. A verb that cannot be loaded does not hide the others."""
+    """A group that imports `<package>.<verb>` on demand. If a verb cannot be imported, the others still work."""
 
     package = __package__.rpartition(".")[0]
 
@@ -44,7 +45,7 @@ class LazyGroup(click.Group):
         command = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command), f"{module.__name__}.{cmd_name} is no command"
         if command.help is None:
-            command.help = _docstring(command)
+            command.help = _docstring_in_source(command)
         return command
 
     def resolve_command(
@@ -55,7 +56,7 @@ class LazyGroup(click.Group):
         except click.UsageError as error:
             if not args or args[0].startswith("-"):
                 raise
-            # click compares with the commands it holds, and this group holds none yet.
+            # click would compare with registered commands, but the commands of this group are not registered.
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], self.list_commands(ctx), n=1)
@@ -86,8 +87,8 @@ class LazyGroup(click.Group):
         return f"{self.package}.{verb.replace('-', '_')}"
 
 
-def _docstring(command: click.Command) -> Optional[str]:
-    """The docstring of a verb from its source: `python -OO` removes it from the program."""
+def _docstring_in_source(command: click.Command) -> Optional[str]:
+    """Return the docstring of a verb from its source file, because `python -OO` removes docstrings from functions."""
     import ast
     import inspect
 
@@ -98,7 +99,7 @@ def _docstring(command: click.Command) -> Optional[str]:
 
 
 class _Unavailable(click.Command):
-    """A verb with a file that cannot be loaded: it raises the reason when used."""
+    """A replacement for a verb whose file cannot be imported. It raises the reason when it is used."""
 
     def __init__(self, verb: str, error: Exception) -> None:
         missing = getattr(error, "name", None) if isinstance(error, ImportError) else None

@@ -1,4 +1,4 @@
-"""Help texts shipped with the package: explanations of error codes, and topics with advice for a situation."""
+"""Help texts that the package contains: an explanation of each error code, and topics with advice for a task."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = [
 ]
 
 _TOPICS = "topics"
-#: Those besides English are `pages/topics/<language>/`.
+#: Languages of the topics. English topics are in `pages/topics/`, the others in `pages/topics/<language>/`.
 LANGUAGES = ("en", "zh")
-#: Every topic, by task: `pages/topics/<topic>.md`.
+#: The names of all topics, grouped by task. The text is `pages/topics/<topic>.md`.
 TOPICS = {
     "Find a fault": ("nan", "diverges", "trends", "different", "suspects", "ranks", "weights", "rollout", "quantised"),
     "Capture": ("frameworks", "pytorch", "trainers", "serving", "settings", "options"),
@@ -46,7 +46,7 @@ TOPICS = {
 
 
 class HelpText(NamedTuple):
-    """Markdown whose first line is `# CODE: title`; the code of a topic is its name."""
+    """A Markdown text whose first line is `# CODE: title`. CODE is an error code, or the name of a topic."""
 
     code: str
     title: str
@@ -61,7 +61,7 @@ def explanations() -> list[HelpText]:
 def explanation(code: str) -> HelpText:
     """Return the explanation of an error code in upper or lower case. Raises ConfigError naming the nearest code."""
     name, codes = code.strip().upper(), _codes()
-    # Compared before it becomes part of a path: a code is user input.
+    # Compared with the known codes before it becomes part of a path, because it is user input.
     if name not in codes:
         guess = did_you_mean(name, codes, cutoff=0.5)
         raise ConfigError(f"no error has the code {code!r}", hint=f"{guess}`ascend-dump explain` lists all codes")
@@ -74,7 +74,7 @@ def topics(language: str = "en") -> list[HelpText]:
 
 
 def topic_text(topic: str, language: str = "en") -> HelpText:
-    """Return the text of a topic, in English unless it is there in another language.
+    """Return the text of a topic in this language, or in English if it is not translated.
 
     Raises ConfigError naming the nearest topic.
     """
@@ -86,15 +86,15 @@ def topic_text(topic: str, language: str = "en") -> HelpText:
 
 
 def user_language() -> str:
-    """Return the language of the user's locale if there are topics in it, else "en"."""
+    """Return the language of the user's locale if it is one of LANGUAGES, else "en"."""
     locale = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
     language = re.split(r"[_.@-]", locale.lower())[0]
     return language if language in LANGUAGES else "en"
 
 
 def _topic(name: str, language: str) -> HelpText:
-    is_there = language != "en" and (_directory(_TOPICS, language) / f"{name}.md").is_file()
-    return _read(name, _TOPICS, *([language] if is_there else []))
+    is_translated = language != "en" and (_directory(_TOPICS, language) / f"{name}.md").is_file()
+    return _read(name, _TOPICS, *([language] if is_translated else []))
 
 
 def _read(code: str, *subdirectory: str) -> HelpText:

@@ -1,4 +1,4 @@
-"""Operators that listings leave out: those that change no values, and the kernels of API calls."""
+"""A filter for operators that listings leave out: operators that change no values, and kernels of API calls."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ __all__ = ["Folding", "all_option"]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Item = TypeVar("_Item")
 
-#: Another view of the same memory or the same elements in another shape, and memory that nobody has filled. Of ATen:
-#: the operators whose outputs alias their input, from native_functions.yaml, the factories of empty memory, and what
-#: `item()` runs.
+#: ATen operators that change no values: operators whose outputs are views of their input (from native_functions.yaml),
+#: factories of uninitialised memory, and the operator that `item()` runs.
 _ATEN = """
     _reshape_alias _unsafe_view alias as_strided chunk detach diagonal expand expand_as flatten lift_fresh movedim
     narrow permute reshape select slice split split_with_sizes squeeze swapaxes t transpose unbind unflatten unfold
     unsafe_chunk unsafe_split unsqueeze view view_as view_as_complex view_as_real
     empty empty_like empty_permuted empty_strided new_empty new_empty_strided resize resize_as _local_scalar_dense
 """
-#: Of GE, MindSpore and TensorFlow.
+#: Operators of GE, MindSpore and TensorFlow that change no values.
 _OTHERS = """
     Depend ExpandDims Flatten FlattenV2 Identity IdentityN Load NoOp Reshape Squeeze StopGradient Unsqueeze View
 """
@@ -29,14 +28,16 @@ _FOLDED = frozenset([f"aten::{name}{mark}" for name in _ATEN.split() for mark in
 
 
 def all_option(function: _Function) -> _Function:
-    """Add `--all`, passed to the verb as `show_all`."""
+    """Add the option `--all` to a verb, which gets it as `show_all`."""
     return click.option("--all", "show_all", is_flag=True, help="Also views, empty memory and the like.")(function)
 
 
 class Folding:
-    """A filter that counts and drops operators that change no values, unless --all, names or types are given.
+    """A filter that drops and counts operators that change no values.
 
-    hides_kernels: drop the kernels of API calls too. Kernels that overflowed or failed stay.
+    It drops nothing if --all is given, or if the user selects operators by name or type.
+
+    hides_kernels: True to drop kernels of API calls too, except those that overflowed or failed
     """
 
     def __init__(self, show_all: bool, selectors: dict[str, Optional[str]], *, hides_kernels: bool = False) -> None:
@@ -45,7 +46,7 @@ class Folding:
         self._off = show_all or selectors.get("op") is not None or selectors.get("op_type") is not None
 
     def unfold(self, items: Iterable[_Item], record: Callable[[_Item], Any] = lambda item: item) -> Iterator[_Item]:
-        """Yield the remaining items. record: returns the record of an item."""
+        """Yield the items that are not dropped. record: a function that returns the record of an item."""
         if self._off:
             yield from items
             return
@@ -59,7 +60,7 @@ class Folding:
                 yield item
 
     def notes(self, noun: str, *, holding: str = "") -> Iterator[str]:
-        """Yield sentences about the dropped items. holding: a property of all of them."""
+        """Yield sentences about the dropped items. holding: a property of all dropped items, such as "NaN"."""
         from ascend_dump.report.tables import counted
 
         if self.kernels:

@@ -1,4 +1,4 @@
-"""`ascend-dump compare --local` and `triage --quantised`: the own errors of the layers of a quantised program."""
+"""`ascend-dump compare --local` and `triage --quantised`: the errors that each layer of a quantised program adds."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ascend_dump.cli.shared.exit import Exit
 from ascend_dump.cli.shared.reading import (
     lost_fields,
     lost_of,
-    naming_what_there_is,
     open_selected,
+    print_lost_records,
     progress,
-    tell_lost,
+    with_existing_values,
 )
 from ascend_dump.common.units import counted
 from ascend_dump.errors import ConfigError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compare_locally", "refuse_others"]
 
-#: Layers that are listed without --all, and refused ones.
+#: Number of layers that are listed without --all, and number of layers listed that could not be measured.
 _MOST_LAYERS, _MOST_REFUSED = 10, 3
 _EXITS = {"ok": Exit.OK, "unchecked": Exit.UNREADABLE}
 
@@ -41,15 +41,15 @@ def compare_locally(
     as_json: bool,
     brief: bool,
 ) -> Exit:
-    """Print the layers of a quantised program, ranked by their own errors. Raises what `local_errors` raises.
+    """Print the layers of a quantised program, ranked by their own errors. Raises the errors of `local_errors`.
 
-    Exit code 0 if no layer stands out, 1 if one does or is wrong, 3 if none could be measured.
+    Returns exit code 0 if no layer stands out, 1 if a layer stands out or is wrong, 3 if no layer could be measured.
     """
     from ascend_dump.analysis.quantised import local_errors
 
     chosen = dict(selectors)
     dumps = [open_selected(path, chosen) for path in (actual, reference)]
-    with naming_what_there_is(chosen):
+    with with_existing_values(chosen):
         errors = local_errors(*dumps, replay=replay, watch=lambda layers: progress(layers, "layers measured"))
     lost = lost_of(dumps)
     if as_json:
@@ -67,12 +67,12 @@ def compare_locally(
         )
     else:
         _show(errors, full=show_all)
-    tell_lost(lost)
+    print_lost_records(lost)
     return _EXITS.get(errors.verdict, Exit.DIFFERENT)
 
 
 def refuse_others(option: str, others: Mapping[str, object]) -> None:
-    """Raise ConfigError if one of the other options was given too."""
+    """Raise ConfigError if any of the other options is given together with `option`."""
     given = [f"--{name}" for name, value in others.items() if value]
     if given:
         raise ConfigError(f"{option} takes no {', '.join(given)}", hint="leave one of them out")

@@ -1,4 +1,4 @@
-"""The operators of a dump as `ls` lists them: a summary of the records of one run, and the label of its capture."""
+"""The lines of `ls`: a summary of the records of each run of an operator, and the label of its capture."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Group", "Head", "RunLabels", "groups_of", "operator_of"]
 
 
 class Head(NamedTuple):
-    """The fields of a record in one line of the listing, named as in `Record`."""
+    """The fields of a record that a line of the listing shows. The names are those of `Record`."""
 
     op_name: str
     op_type: str
@@ -31,9 +31,10 @@ class Head(NamedTuple):
 class Group(NamedTuple):
     """The records of one run of an operator.
 
-    first       its first output, else its first record
-    types       names of element types, each once
-    records     number of records; unreadable: number of unreadable records
+    first       its first output, or its first record if it has no output
+    types       the different dtypes of its tensors
+    records     number of records
+    unreadable  number of unreadable records
     """
 
     first: Union[Record, Head]
@@ -46,13 +47,13 @@ class Group(NamedTuple):
 
 
 def groups_of(records: Iterable[Record]) -> Iterator[Group]:
-    """Yield the operators in the order of execution."""
+    """Yield the operators in execution order."""
     return (_group(list(group)) for _, group in groupby(records, operator_of))
 
 
 def operator_of(record: Record) -> tuple[Any, ...]:
-    """Return the key common to the records of one run of an operator."""
-    # An unreadable file stands alone: its records are not known to be of one operator.
+    """Return a key that the records of one run of an operator have in common."""
+    # An unreadable record without a name gets a group of its own, because its operator is not known.
     broken = id(record) if record.error is not None and not record.op_name else None
     return (*record.execution, broken)
 
@@ -71,6 +72,8 @@ def _group(records: list[Record]) -> Group:
 
 
 class _OfRun(Protocol):
+    """A record or another object that knows the name of its run."""
+
     @property
     def run(self) -> Optional[str]: ...
 
@@ -83,7 +86,7 @@ class RunLabels:
 
     @cached_property
     def paths(self) -> dict[str, list[str]]:
-        """The directories of the runs with a label, by label; empty for a dump without labels."""
+        """The directories of the runs with each label; empty for a dump without labels."""
         paths: dict[str, list[str]] = {}
         for run in self._runs:
             if run.label:
@@ -92,7 +95,7 @@ class RunLabels:
 
     @cached_property
     def _by_run(self) -> Mapping[str, str]:
-        """The label by the name of a run; ranks that started at the same time share a name, and may have several."""
+        """The labels of each name of a run. Runs of ranks that started at the same time have one name."""
         names: dict[str, dict[str, None]] = {}
         for run in self._runs:
             names.setdefault(run.path.name, {})[run.label] = None
@@ -103,7 +106,7 @@ class RunLabels:
         return self._by_run.get(record.run or "", "")
 
     def columns(self) -> list[Column]:
-        """Return the column of labels; none for a dump without labels."""
+        """Return a list with the column of labels, [] for a dump without labels."""
         from ascend_dump.report.tables import Column
 
         return [Column("label", elastic=True)] if self.paths else []
@@ -112,5 +115,5 @@ class RunLabels:
         return [self.label(record) or "-"] if self.paths else []
 
     def fields(self, record: _OfRun) -> dict[str, str]:
-        """Return the field of a document; none for a dump without labels."""
+        """Return the field `label` for a JSON document, {} for a dump without labels."""
         return {"label": self.label(record)} if self.paths else {}

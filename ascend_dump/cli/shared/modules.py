@@ -1,4 +1,4 @@
-"""The records of a dump by module: one line for each, with its worst tensor."""
+"""Totals of a dump by module, and a table with one line per module and its worst tensor."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Measured", "ModuleSums", "by_module", "write_modules"]
 
-#: The fields that identify a module: one name may occur in several runs, ranks, models and steps.
+#: The fields that identify a module. The name alone may occur in several runs, ranks, models and steps.
 _IDENTITY = ("run", "rank", "model", "step", "module")
 
 
 class ModuleSums:
-    """Sums over the tensors of one module.
+    """Totals over the tensors of one module.
 
-    first  its first record
-    nan, inf  numbers of NaN and of Inf
+    first    its first record
+    nan      number of NaN elements
+    inf      number of Inf elements
     largest  the largest magnitude of a finite element
-    worst  the tensor with the most NaN and Inf; if there are none, the tensor with the largest magnitude
+    worst    the tensor with the most NaN and Inf; if there are none, the tensor with the largest magnitude
     """
 
     def __init__(self, first: Record) -> None:
@@ -52,14 +53,17 @@ class ModuleSums:
             self.worst, self._badness = record, badness
 
     def cells(self, lead: list[Column], *, measured: bool) -> list[str]:
-        """Return the cells of a line of `write_modules`. lead: its first columns. measured: it has statistics."""
+        """Return the cells of a row of `write_modules`.
+
+        lead: the first columns. measured: True if the table has columns for statistics.
+        """
         from ascend_dump.cli.shared.reading import leading_cells
         from ascend_dump.report.tables import number
 
         counts = [len(self.operators), self.tensors, self.bytes]
         cells = [*leading_cells(self.first, lead), self.first.module or "-", *map(str, counts)]
         if measured:
-            # Host dumps name an operator after its module, which has its own column.
+            # In host dumps names of operators begin with the module, which has its own column.
             worst = "-" if self.worst is None else str(self.worst.label).removeprefix(f"{self.first.module}/")
             cells += [str(self.nan), str(self.inf), number(self.largest), worst]
         return cells
@@ -100,7 +104,10 @@ def by_module(measured: Iterable[Measured]) -> list[ModuleSums]:
 def write_modules(
     dump: Dump, path: str, modules: Sequence[ModuleSums], verb: str, *, as_json: bool, measured: bool = True
 ) -> None:
-    """Write a line for each module to stdout, or a JSON document of this verb."""
+    """Write a table with a row per module to stdout, or a JSON document of this verb.
+
+    measured: True if the table has columns for statistics
+    """
     if as_json:
         from ascend_dump.report.documents import write_document
 

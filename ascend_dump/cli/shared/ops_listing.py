@@ -1,4 +1,4 @@
-"""Print the operators of a graph for `ops`, whatever the format of the graph."""
+"""Print the operators of a graph for `ops`, independent of the format of the graph."""
 
 from __future__ import annotations
 
@@ -27,7 +27,14 @@ def show(
     fields: Callable[[_Operator], dict[str, Any]],
     as_json: bool,
 ) -> Exit:
-    """Print a table with these columns after the name, or a document; then the error that ended the reading early."""
+    """Print operators as a table or a JSON document, then the error, and return the exit code.
+
+    model   name of the model in the heading, "" if it has none
+    error   the error that ended the reading of the graph early, or None
+    titles  headings of the columns after the name
+    cells   returns the cells of an operator
+    fields  returns the JSON fields of an operator
+    """
     if as_json:
         from ascend_dump.report.documents import write_document
 

@@ -1,4 +1,4 @@
-"""`ascend-dump ops trace_code_graph_*.ir`: the operators of a graph of MindSpore, for `layers=` and `kernels`."""
+"""`ascend-dump ops trace_code_graph_*.ir`: list the operators of a graph of MindSpore, for `layers=` and `kernels`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _NO_KERNEL = "MindSpore runs no kernel for it"
 def list_operators(
     path: Path, op_type: Optional[str], name: Optional[str], dumped: Optional[bool], as_json: bool
 ) -> Exit:
-    """Print the operators of the graph that pass the tests. Raises ReadError for a text without any."""
+    """Print the selected operators of the graph. Raises ReadError if the text contains no operators.
+
+    dumped: True for operators that can be dumped, False for those that cannot, None for all
+    """
     from ascend_dump.common.patterns import text_matcher
     from ascend_dump.native.mindspore.graph import read_ir
 

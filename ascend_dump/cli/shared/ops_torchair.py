@@ -1,4 +1,4 @@
-"""`ascend-dump ops dynamo_optimized_graph_*.py`: GE's operators with the PyTorch nodes and lines they come from."""
+"""`ascend-dump ops dynamo_optimized_graph_*.py`: list GE's operators with their PyTorch nodes and source lines."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _read(
     operators = []
     try:
         for operator in read_torchair_graph(path):
-            # A node of PyTorch without an operator of GE, such as a view, is not listed.
+            # PyTorch nodes without an operator of GE, such as views, are not listed.
             if not operator.node.type or not of_type(operator.node.type):
                 continue
             if (of_name(operator.node.name) or of_name(operator.fx)) and dumped in (None, _may_be_dumped(operator)):

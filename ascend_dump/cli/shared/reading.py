@@ -1,4 +1,4 @@
-"""Shared by the reading verbs: PATH, the selectors, progress, and the handling of unreadable records."""
+"""Parts that the reading verbs share: PATH, selectors, progress, and reports of unreadable and lost records."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ __all__ = [
     "argument_text",
     "brief_option",
     "code_of_comparison",
+    "existing_values",
     "first_line",
     "ignore_option",
     "json_option",
@@ -35,16 +36,15 @@ __all__ = [
     "leading_columns",
     "lost_fields",
     "lost_of",
-    "naming_what_there_is",
     "open_selected",
+    "print_lost_records",
     "progress",
     "reading_options",
     "record_fields",
+    "report_no_match",
     "selector_options",
     "shape_text",
-    "tell_lost",
-    "tell_nothing_matched",
-    "what_there_is",
+    "with_existing_values",
 ]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -65,23 +65,23 @@ _SELECTORS = {
     "run": f"Runs, by the name of their time directory: {_PATTERN}.",
     "label": "Labels of captures: a glob such as update_*, or re:PATTERN.",
 }
-#: Columns that only dumps of several runs, ranks or models need.
+#: Columns that are printed only if a dump has several runs, ranks or models.
 _LEADING = ("run", "rank", "model")
-#: Seconds between two lines of progress where stderr is no terminal.
+#: Seconds between two lines of progress if stderr is no terminal.
 _SECONDS_PER_LINE = 10.0
-#: The most existing values that are listed if none matches a selector.
+#: Maximum number of existing values that are all listed if none matches a selector.
 _FEW = 4
-#: Records that are read to look for names of arguments.
+#: Number of records that are read to find out whether a dump has names of arguments.
 _PEEK = 50
 
 
 def json_option(function: _Function) -> _Function:
-    """Add `--json`, given to the verb as `as_json`."""
+    """Add the option `--json` to a verb, which gets it as `as_json`."""
     return click.option("--json", "as_json", is_flag=True, is_eager=True, help="One JSON document on stdout.")(function)
 
 
 def brief_option(function: _Function) -> _Function:
-    """Add `--brief`, which `--json` excludes."""
+    """Add the option `--brief` to a verb. Together with `--json` it is an error."""
 
     def refuse_json(context: click.Context, parameter: click.Parameter, brief: bool) -> bool:
         if brief and context.params.get("as_json"):
@@ -93,19 +93,19 @@ def brief_option(function: _Function) -> _Function:
 
 
 def ignore_option(function: _Function) -> _Function:
-    """Add `--ignore`."""
-    text = "An operator whose NaN or Inf is known: a glob of its name or type, its module, or FILE:LINE; repeatable."
+    """Add the option `--ignore` to a verb."""
+    text = "An operator whose NaN or Inf is expected: a glob of its name or type, its module, or FILE:LINE; repeatable."
     return click.option("--ignore", metavar="OP|MODULE|FILE:LINE", multiple=True, help=text)(function)
 
 
 def reading_options(function: _Function) -> _Function:
-    """Add PATH, one option per selector of `Dump.select`, and `--json`."""
+    """Add PATH, an option for each selector of `Dump.select`, and `--json` to a verb."""
     function = selector_options(*_SELECTORS)(json_option(function))
     return click.argument("path", type=click.Path(), default="dumps")(function)
 
 
 def selector_options(*names: str) -> Callable[[_Function], _Function]:
-    """Add the options for some selectors of `Dump.select`."""
+    """Add options for these selectors of `Dump.select` to a verb."""
 
     def add(function: _Function) -> _Function:
         for name in reversed(names):
@@ -116,7 +116,7 @@ def selector_options(*names: str) -> Callable[[_Function], _Function]:
 
 
 def open_selected(path: str, selectors: dict[str, Optional[str]]) -> Dump:
-    """Open the dump and narrow it. Raises ReadError and ConfigError."""
+    """Open the dump and select the records that the selectors choose. Raises ReadError and ConfigError."""
     from ascend_dump.reading import open_dump
 
     dump = open_dump(path)
@@ -125,7 +125,7 @@ def open_selected(path: str, selectors: dict[str, Optional[str]]) -> Dump:
 
 
 def leading_columns(dump: Dump) -> list[Column]:
-    """Return the columns of runs, ranks and models, where there are several, and of the step."""
+    """Return the columns for run, rank and model, if the dump has several of them, and the column for the step."""
     from ascend_dump.report.tables import Column
 
     several = [Column(name) for name in _LEADING if len(dump.known_values(name)) > 1]
@@ -133,9 +133,10 @@ def leading_columns(dump: Dump) -> list[Column]:
 
 
 def argument_columns(dump: Dump) -> list[Column]:
-    """Return the column of the argument names in the schemas of operators, if the dump contains them.
+    """Return a list with the column for argument names, [] if the dump contains none.
 
-    The parameter of the tensor follows in parentheses: `self (fc.weight)`.
+    An argument name is that in the operator's schema. If the tensor is a parameter, its name follows in parentheses:
+    `self (fc.weight)`.
     """
     from ascend_dump.report.tables import Column
 
@@ -153,7 +154,7 @@ def argument_text(record: Record) -> str:
 
 
 class _Shown(Protocol):
-    """A record, or the part of its fields that a listing shows."""
+    """A record, or an object with those fields of a record that a listing shows."""
 
     @property
     def shape(self) -> Optional[Sequence[int]]: ...
@@ -183,13 +184,13 @@ def record_fields(record: Record, error: Optional[ReadError] = None) -> dict[str
 
 
 class Unreadable:
-    """A counter of unreadable records, reported after all other output.
+    """A counter of unreadable records. `finish` reports them, after all other output.
 
-    seen            all records
-    count           unreadable records
-    without_values  records with neither values nor statistics
+    seen            number of all records
+    count           number of unreadable records
+    without_values  number of records with neither values nor statistics
 
-    dump: the dump, for verbs that report lost records through this class
+    dump: the dump whose lost records `finish` reports too; None to report none
     """
 
     def __init__(self, dump: Optional[Dump] = None) -> None:
@@ -200,7 +201,7 @@ class Unreadable:
         self._first: list[str] = []
 
     def watch(self, records: Iterable[Record]) -> Iterator[Record]:
-        """Pass the records on, noting those with an error."""
+        """Yield all records, and count those with an error."""
         for record in records:
             self.seen += 1
             if record.error is not None:
@@ -213,9 +214,9 @@ class Unreadable:
             self._first.append(f"{error.message} [{error.code}]")
 
     def statistics(self, record: Record, *, recorded: bool = False) -> tuple[Optional[Statistics], Optional[ReadError]]:
-        """Return the statistics of a record, or the error of computing them; (None, None): it has no values.
+        """Return (statistics, error) of a record. Both are None if the record has no values.
 
-        recorded: recorded statistics only; no tensor is read.
+        recorded: True to return recorded statistics only, so that no tensor is read
         """
         if record.error is not None:
             return None, record.error
@@ -230,20 +231,20 @@ class Unreadable:
 
     @cached_property
     def lost(self) -> list[LostRecords]:
-        """The runs of the dump that have lost records; correct after all records were read."""
+        """The runs of the dump that have lost records. To be read after all records were read."""
         return [] if self._dump is None else self._dump.lost_records()
 
     def finish(self, *, is_whole: bool = True) -> Exit:
-        """Report unreadable and lost records on stderr; return the exit code of the verb.
+        """Report unreadable and lost records on stderr, and return the exit code of the verb.
 
-        is_whole: all records were read; else lost records are not looked for
+        is_whole: True if all records were read; otherwise lost records are not reported
         """
         from ascend_dump.report.tables import counted, escape
 
         lost = self.lost if is_whole else []
-        tell_lost(lost)
+        print_lost_records(lost)
         if self.without_values:
-            verb = "holds" if self.without_values == 1 else "hold"
+            verb = "has" if self.without_values == 1 else "have"
             print(f"{counted(self.without_values, 'record')} {verb} neither values nor statistics", file=sys.stderr)
         if not self.count:
             return Exit.UNREADABLE if lost else Exit.OK
@@ -256,12 +257,12 @@ class Unreadable:
 
 
 def lost_of(dumps: Iterable[Dump]) -> list[LostRecords]:
-    """Return the runs of some dumps that have lost records, each once."""
+    """Return the runs of these dumps that have lost records, without duplicates."""
     return list(dict.fromkeys(lost for dump in dumps for lost in dump.lost_records()))
 
 
-def tell_lost(lost: Iterable[LostRecords]) -> None:
-    """Print on stderr the runs that have lost records after they were written."""
+def print_lost_records(lost: Iterable[LostRecords]) -> None:
+    """Print on stderr the runs whose records were lost after they had been written."""
     from ascend_dump.report.tables import escape
 
     for run in lost:
@@ -269,26 +270,27 @@ def tell_lost(lost: Iterable[LostRecords]) -> None:
 
 
 def code_of_comparison(code: Exit, lost: Iterable[LostRecords]) -> Exit:
-    """Return the exit code of a comparison: 3 if the compared records are equal, but records were lost before.
+    """Return the exit code of a comparison: 3 instead of 0 if records were lost, otherwise `code`.
 
-    Lost tensors do not count: equal hashes are proof of what was captured.
+    Lost tensor files (`shard`) do not count, because equal hashes prove that the captured tensors were equal.
     """
     return Exit.UNREADABLE if code is Exit.OK and not all(run.shard for run in lost) else code
 
 
 def lost_fields(lost: Iterable[LostRecords]) -> list[dict[str, Any]]:
-    """Return the lost records for the `notes` of a document."""
+    """Return the notes of a JSON document about lost records."""
     return [{"path": run.run, "note": run.reason} for run in lost]
 
 
-def tell_nothing_matched(path: str, selectors: dict[str, Optional[str]]) -> Exit:
-    """Print the existing values on stderr, to distinguish a mistyped name from an empty dump.
+def report_no_match(path: str, selectors: dict[str, Optional[str]]) -> Exit:
+    """Report on stderr that no record matches the selectors, and which values the dump has. Return the exit code.
 
-    Return the exit code: an empty dump is a good result of scene="overflow".
+    The code is 3 if a selector matches nothing, which may be a mistyped name. It is 0 if the dump is empty, which is a
+    good result with scene="overflow".
     """
     from ascend_dump.report.tables import escape
 
-    summary, *lines = what_there_is(path, selectors)
+    summary, *lines = existing_values(path, selectors)
     chosen = any(selectors.values())
     lines = [f"no record matches; {summary}" if chosen else summary, *(f"  {line}" for line in lines)]
     print("\n".join(map(escape, lines)), file=sys.stderr)
@@ -296,18 +298,18 @@ def tell_nothing_matched(path: str, selectors: dict[str, Optional[str]]) -> Exit
 
 
 @contextmanager
-def naming_what_there_is(selectors: dict[str, Optional[str]]) -> Iterator[None]:
-    """Add the existing values to an error about selectors without a match."""
+def with_existing_values(selectors: dict[str, Optional[str]]) -> Iterator[None]:
+    """Add the existing values to the hint of a DumpNotFound that is raised because selectors match nothing."""
     try:
         yield
     except DumpNotFound as error:
         if error.path is not None and any(selectors.values()):
-            error.hint = "; ".join(what_there_is(str(error.path), selectors))
+            error.hint = "; ".join(existing_values(str(error.path), selectors))
         raise
 
 
-def what_there_is(path: str, selectors: dict[str, Optional[str]]) -> list[str]:
-    """Return a line about the whole dump, and one per selector with the existing or nearest values."""
+def existing_values(path: str, selectors: dict[str, Optional[str]]) -> list[str]:
+    """Return a line about the whole dump, and a line per selector with the existing or most similar values."""
     from difflib import get_close_matches
 
     from ascend_dump.report.tables import counted
@@ -337,7 +339,7 @@ def what_there_is(path: str, selectors: dict[str, Optional[str]]) -> list[str]:
 
 
 def _counted_in_lines(items: Iterable[_Item], noun: str, size: Callable[[_Item], int]) -> Iterator[_Item]:
-    """Pass the items on; write a line with their count to stderr every `_SECONDS_PER_LINE` seconds."""
+    """Yield the items, and write a line with their count to stderr every `_SECONDS_PER_LINE` seconds."""
     start = shown = monotonic()
     count = 0
     for item in items:
@@ -351,10 +353,11 @@ def _counted_in_lines(items: Iterable[_Item], noun: str, size: Callable[[_Item],
 
 
 def progress(items: Iterable[_Item], noun: str, size: Callable[[_Item], int] = lambda item: 1) -> Iterator[_Item]:
-    """Pass the items on; count them on stderr if it takes over a second, without a terminal in a line every 10 s.
+    """Yield the items, and show their count on stderr: on a terminal after one second, else in a line every 10 s.
 
-    size: returns the count of an item. On a terminal the cursor stays at the start of the line, so that a row printed
-    meanwhile replaces the count.
+    size: a function that returns the number that an item counts for
+
+    On a terminal the cursor stays at the start of the line, so that a row printed meanwhile replaces the count.
     """
     if not sys.stderr.isatty():
         yield from _counted_in_lines(items, noun, size)

@@ -1,4 +1,4 @@
-"""Shared by the verbs that show an HTML report: options, and the search for findings."""
+"""Parts that the verbs with an HTML report share: options, and the search for findings."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar
 
 import click
 
-from ascend_dump.cli.shared.reading import lost_of, naming_what_there_is, open_selected, progress, selector_options
+from ascend_dump.cli.shared.reading import lost_of, open_selected, progress, selector_options, with_existing_values
 from ascend_dump.errors import ConfigError, DumpNotFound
 
 if TYPE_CHECKING:
     from ascend_dump.reading import LostRecords
     from ascend_dump.report.page import PageContent
 
-__all__ = ["Looked", "look_through", "page_options"]
+__all__ = ["ReportInput", "analyse_dump", "page_options"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -35,21 +35,21 @@ _OPTIONS = (
 
 
 def page_options(function: _Function) -> _Function:
-    """Add DUMP, REFERENCE and the options of a comparison."""
+    """Add DUMP, REFERENCE and the options of a comparison to a verb."""
     for option in reversed(_OPTIONS):
         function = option(function)
     function = click.argument("reference", type=click.Path(), required=False)(function)
     return click.argument("dump", type=click.Path())(function)
 
 
-class Looked(NamedTuple):
-    """The content of a report, and the runs of its dumps that have lost records."""
+class ReportInput(NamedTuple):
+    """The content of a report, and the runs of its dumps whose records were lost."""
 
     content: PageContent
     lost: list[LostRecords]
 
 
-def look_through(
+def analyse_dump(
     dump: str,
     reference: Optional[str],
     *,
@@ -57,10 +57,10 @@ def look_through(
     rules: Optional[str],
     noise: Optional[str],
     **selectors: Optional[str],
-) -> Looked:
-    """Search the dump for suspects, or compare it with the reference. Raises as `triage`.
+) -> ReportInput:
+    """Search the dump for suspects, or compare it with the reference, and return the content of the report.
 
-    Raises DumpNotFound if nothing in it matches the selectors.
+    Raises the errors of `triage`, and DumpNotFound if no record matches the selectors.
     """
     from ascend_dump.analysis.triage import triage
     from ascend_dump.cli.compare import read_mapping
@@ -74,9 +74,9 @@ def look_through(
     if reference is not None:
         settings = {"mapping": read_mapping(mapping), "rules": rules, "noise": None if noise is None else dumps[2]}
     what = "records" if reference is None else "records read and compared"
-    with naming_what_there_is(selectors):
+    with with_existing_values(selectors):
         chosen = dumps[0].selection_text
         if chosen and not dumps[0]:
             raise DumpNotFound(f"holds no records with {chosen}", path=dumps[0].root)
         findings = triage(*dumps[:2], watch=lambda passed: progress(passed, what), **settings)
-    return Looked(findings.to_page(), lost_of(dumps))
+    return ReportInput(findings.to_page(), lost_of(dumps))

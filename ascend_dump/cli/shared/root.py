@@ -1,4 +1,4 @@
-"""The command `ascend-dump` itself, above all verbs."""
+"""The command `ascend-dump` itself, to which the verbs belong."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["debugging", "root"]
     cls=LazyGroup,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    # No docstring, which `python -OO` removes.
+    # Not as a docstring, because `python -OO` removes docstrings.
     help="""Dump, read and compare operator inputs and outputs.
 
     Every reading verb takes --json: one document on stdout, with a versioned "schema".
@@ -38,5 +38,5 @@ def root(context: click.Context, debug: bool) -> None:
 
 
 def debugging() -> bool:
-    # Not by the module that logs: `--help` loads no logging.
+    # Not in the logging module, because `--help` must not import that.
     return os.environ.get("ASCEND_DUMP_LOG", "").lower() == "debug"

@@ -1,6 +1,7 @@
 """JSON Schemas of the documents that verbs print with `--json`, and of the lines of index.jsonl.
 
-They are made from the types of the values where these have types. `write_document` adds the field `schema`.
+If the values in a document have a type, such as a named tuple, the schema is generated from the type. `write_document`
+adds the field `schema`.
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def _index_line() -> Any:
-    """Return the type of a line, with the type of a call in place of bytes that are decoded later."""
+    """Return the type of a line of index.jsonl.
+
+    In `Line` the field `call` has undecoded bytes; here it has the type of a decoded call.
+    """
     from ascend_dump.dump_format import GeneratorState, Line
 
     state = _values_of(GeneratorState)
@@ -70,7 +74,7 @@ def _index_line() -> Any:
 
 
 def _object(name: str, fields: _Fields, optional: Optional[_Fields] = None) -> Any:
-    """Return the type of an object. optional: fields that may be absent."""
+    """Return a type for a JSON object with these fields. optional: fields that may be absent."""
     absent = {field: Union[kind, msgspec.UnsetType] for field, kind in (optional or {}).items()}
     required = list(fields.items())
     return msgspec.defstruct(name, [*required, *((field, kind, msgspec.UNSET) for field, kind in absent.items())])
@@ -85,7 +89,7 @@ def _optional(kind: Any) -> Any:
 
 
 def _values_of(kind: Any) -> _Fields:
-    """Return the fields of a named tuple or a dataclass, in the types of JSON."""
+    """Return the fields of a named tuple or dataclass, with the types that their values have in JSON."""
     return {name: _plain(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
 
 
@@ -108,7 +112,7 @@ def _picked(kind: Any, names: str) -> _Fields:
 
 @lru_cache(1)
 def _documents() -> dict[str, tuple[_Fields, ...]]:
-    """Return the fields of each document; of its forms if it has several."""
+    """Return, for each document, the fields of each form that it may have."""
     note = _object("Note", {"path": str, "note": str})
     error = _object("Error", {"type": str, "message": str}, {"code": str, "hint": _Text, "path": str, "offset": int})
     return {
@@ -120,7 +124,7 @@ def _documents() -> dict[str, tuple[_Fields, ...]]:
 
 
 def _record(error: Any) -> tuple[_Fields, _Fields]:
-    """Return the fields of a record, and those that may be absent."""
+    """Return the fields of a record, and its fields that may be absent."""
     from ascend_dump.reading import Record
 
     names = (

@@ -21,7 +21,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def request_options(command: _Command) -> _Command:
-    """Add `--config`, an option for each field of DumpRequest, and a hidden one for each of CANN's names."""
+    """Add `--config`, an option for each field of DumpRequest, and a hidden option for each of CANN's names."""
     text = "JSON or TOML file with the same settings; options override it."
     command = click.option("--config", metavar="FILE", type=click.Path(dir_okay=False), help=text)(command)
     for option in reversed(list(_options())):
@@ -30,16 +30,16 @@ def request_options(command: _Command) -> _Command:
 
 
 def read_request(config: Optional[str], options: Mapping[str, Any]) -> DumpRequest:
-    """Return the request of the file, else of ASCEND_DUMP, else the default; options override it."""
+    """Create the request of a command: from the file, else from ASCEND_DUMP, else the default; options override it."""
     values = _values(options)
     base = DumpRequest.from_file(config) if config is not None else requested() or DumpRequest()
     request = DumpRequest.from_mapping({**base.to_mapping(), **values})
-    # The processes below may run in other directories.
+    # An absolute path, because child processes may run in other directories.
     return request.replace(path=Path(os.path.abspath(request.path)))
 
 
 def given_settings(config: Optional[str], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the file and the options alone, as plain values to send to another process.
+    """Return only the settings in the file and the options, as JSON values to send to another process.
 
     Raises ConfigError for a wrong value.
     """
@@ -47,13 +47,13 @@ def given_settings(config: Optional[str], options: Mapping[str, Any]) -> dict[st
     values = {**base, **_values(options)}
     request = DumpRequest.from_mapping(values)
     if "path" in values:
-        # That process may run in another directory.
+        # An absolute path, because the other process may run in another directory.
         values["path"] = os.path.abspath(request.path)
     return values
 
 
 def _values(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the options by the names of their fields."""
+    """Return the given options by the names of DumpRequest's fields. Raises ConfigError for two spellings of one."""
     values: dict[str, Any] = {}
     for spelling, value in options.items():
         name = ALIASES.get(spelling, spelling)
@@ -70,7 +70,7 @@ def _values(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _options() -> Iterator[Callable[[_Command], _Command]]:
-    # A field is a line of the docstring, and the lines below it that are indented further.
+    # In the docstring, a field is described by a line, and following lines with a larger indent.
     paragraphs = re.findall(r"^ {4}(\w+) {2,}(.+(?:\n {8,}.+)*)$", DumpRequest.__doc__ or "", re.MULTILINE)
     meanings = {name: " ".join(text.split()) for name, text in paragraphs}
     names = {field.name: field.name for field in dataclasses.fields(DumpRequest)}

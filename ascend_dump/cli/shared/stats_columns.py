@@ -1,4 +1,4 @@
-"""The tensors of a large dump that `stats` has to examine, from the columns of its catalog."""
+"""Select the tensors of a large dump that `stats` has to examine, by the columns of its catalog."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ __all__ = ["candidates"]
 
 
 def candidates(dump: Dump, *, nonfinite: bool, sort: Optional[str], limit: int) -> tuple[Dump, int]:
-    """Return the part of the dump that may be listed, and the number of records outside of it.
+    """Return the part of the dump that may be listed, and the number of records outside of this part.
 
-    It contains all records without recorded statistics, since these have to be computed. nonfinite:
-    only tensors with NaN or Inf are listed; sort, limit: only the largest ones by this column.
+    The part contains all records without recorded statistics, because their statistics have to be computed.
+
+    nonfinite  True if only tensors with NaN or Inf are listed
+    sort       the column by which tensors are sorted, or None
+    limit      with `sort`: number of tensors that are listed; 0: all
     """
     import polars as pl
 
@@ -39,7 +42,10 @@ def candidates(dump: Dump, *, nonfinite: bool, sort: Optional[str], limit: int) 
 
 
 def _is_nonfinite() -> polars.Expr:
-    """`ascend_dump.analysis.operators.nonfinite.is_nonfinite` of recorded statistics."""
+    """Return an expression that is True for records with NaN or Inf in their recorded statistics.
+
+    It has to agree with the function `is_nonfinite` for statistics.
+    """
     import polars as pl
 
     counts = [pl.col(name) for name in ("nan", "posinf", "neginf")]

@@ -1,4 +1,4 @@
-"""`ascend-dump triage --run`: its options, and what it says."""
+"""`ascend-dump triage --run`: start the rounds, and print their result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ascend_dump.errors import ConfigError
 if TYPE_CHECKING:
     from ascend_dump.analysis.triage import Triage
 
-#: Operators with harmless NaN that are listed.
+#: Maximum number of operators with harmless NaN that are listed.
 _MOST_HARMLESS = 3
 
 __all__ = ["exit_of_run", "run_command", "show_run"]
@@ -31,14 +31,14 @@ def run_command(
     to_stdout: bool,
     **settings: Any,
 ) -> Triage:
-    """Run the rounds. Raises ConfigError for a reference that is no command line.
+    """Run the rounds of a triage. Raises ConfigError for a reference that is no command line.
 
-    to_stdout: the output of the command goes to stdout, else to stderr
+    to_stdout: True to pass the standard output of the command to stdout, False to pass it to stderr
     """
     from ascend_dump.report.tables import escape
     from ascend_dump.triage_runs import run_triage
 
-    # What the command prints must not come between the parts of a document.
+    # With --json, stdout must contain the document only.
     output = (1, 2) if to_stdout else (2, 2)
     sys.stdout.flush()
     return run_triage(
@@ -60,12 +60,12 @@ def _split(reference: str) -> list[str]:
             f"--reference {reference!r} is not a command line: {error}", hint="quote it as the shell wants it"
         ) from None
     if not words:
-        raise ConfigError("--reference is empty", hint="give the command of a program that is right")
+        raise ConfigError("--reference is empty", hint="give the command line of a correct program")
     return words
 
 
 def show_run(triage: Triage, *, verbose: bool) -> None:
-    """Print the cause, why it is one, and what to do next. verbose: how it was found too, and all that is known."""
+    """Print the cause, the reason, and what to do next. verbose: also print the rounds and all evidence."""
     from ascend_dump.report.findings import cause_lines, text_lines
     from ascend_dump.report.tables import escape
 
@@ -95,7 +95,11 @@ def _rounds(triage: Triage) -> list[tuple[str, str]]:
 
 
 def exit_of_run(triage: Triage) -> Union[Exit, int]:
-    """1 where there is a cause; else the exit code of a command that failed by itself."""
+    """Return the exit code of a triage with --run.
+
+    1 if a cause or a difference was found; else the exit code of a failed command; else 3 if not everything could be
+    checked, or 0.
+    """
     if triage.cause is not None:
         return Exit.DIFFERENT
     if triage.comparison is not None and triage.comparison.verdict not in ("equal", "noise", "undecided"):

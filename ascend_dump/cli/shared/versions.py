@@ -1,4 +1,4 @@
-"""Conflicts between the requirements of installed distributions."""
+"""Find conflicts between the versions of installed distributions and their requirements."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["conflicts"]
 
 
 def conflicts(distributions: Iterable[str]) -> Optional[list[str]]:
-    """Return the unmet requirements between these distributions, one line each.
+    """Return one line for each requirement of these distributions that another of them does not meet.
 
-    None without a library that reads requirements; pip contains one.
+    None if no library to parse requirements is installed; pip contains such a library.
     """
     parse = _parser()
     if parse is None:
@@ -27,7 +27,7 @@ def conflicts(distributions: Iterable[str]) -> Optional[list[str]]:
         for text in distribution.requires or ():
             try:
                 requirement = parse(text)
-            except ValueError:  # written before the present rules of requirements
+            except ValueError:  # an old distribution, whose requirement does not follow the current syntax
                 continue
             version = versions.get(_normal(requirement.name))
             is_needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})

@@ -1,4 +1,4 @@
-"""A check that a dump can be written at a path that may not exist yet."""
+"""Check that a dump can be written to a path that may not exist yet."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["DumpPlace", "look_at"]
+__all__ = ["PathState", "examine_path"]
 
 
-class DumpPlace(NamedTuple):
-    """path: absolute; nearest: the deepest directory of it that exists; free: bytes there."""
+class PathState(NamedTuple):
+    """The result of a check of a path.
+
+    path      the absolute path
+    nearest   the path itself or its nearest parent that exists
+    writable  True if files can be created in `nearest`
+    free      number of free bytes on its disk
+    """
 
     path: Path
     nearest: Path
@@ -19,11 +25,11 @@ class DumpPlace(NamedTuple):
     free: int
 
 
-def look_at(path: Path) -> DumpPlace:
-    """Look at `path` without creating anything. Raises OSError where it cannot be looked at."""
+def examine_path(path: Path) -> PathState:
+    """Check a path without creating anything. Raises OSError if its disk cannot be examined."""
     absolute = Path(os.path.abspath(path))
     nearest = absolute
     while not os.path.lexists(nearest) and nearest != nearest.parent:
         nearest = nearest.parent
     writable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
-    return DumpPlace(absolute, nearest, writable, shutil.disk_usage(nearest).free)
+    return PathState(absolute, nearest, writable, shutil.disk_usage(nearest).free)

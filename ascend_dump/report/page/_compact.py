@@ -1,4 +1,4 @@
-"""The compact version of a page for notebooks: verdict, findings and a strip, without a script."""
+"""The compact version of a page for notebooks: verdict, findings and a small chart of all rows, without JavaScript."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from ascend_dump.report.page.rows import RowTable
 
 __all__ = ["compact"]
 
-#: Findings that are listed, and columns of the strip.
-_MOST = 5
+#: Maximum number of findings listed, and of columns in the chart (the strip).
+_MOST_FINDINGS = 5
 _COLUMNS = 240
-#: Bytes that are read for it: the cell of a notebook has to appear at once.
+#: Maximum number of bytes read from the dump: the output of a notebook cell has to appear at once.
 _MOST_READ = 64 << 20
+#: Height of the bars, and of the band with the colours of the states below them.
 _HEIGHT, _RIBBON = 48, 6
 _COLOURS = {
     "noise": "#86b7d9",
@@ -33,8 +34,8 @@ _FORWARD, _BACKWARD, _OTHER = "#0072b2", "#e69f00", "#7f8b98"
 
 
 def compact(content: PageContent) -> str:
-    """Return the page as HTML for the cell of a notebook."""
-    # Without a comparison the strip shows magnitudes.
+    """Return the page as HTML for the output of a notebook cell."""
+    # The strip shows errors of a comparison, which need no statistics; without a comparison it shows magnitudes.
     most_read = 0 if content.compared else _MOST_READ
     table = RowTable(content.rows, [finding.record for finding in content.findings], most_read=most_read)
     counts = Counter[int]()
@@ -42,8 +43,8 @@ def compact(content: PageContent) -> str:
         counts[state] += covers
     summary = ", ".join(f"{counts[state]} {STATES[state].name}" for state in sorted(counts, reverse=True))
     facts = "".join(f"<br>{text(name)}: {text(value)}" for name, value in content.facts)
-    items = "".join(_item(finding.title, dict(finding.lines)) for finding in content.findings[:_MOST])
-    further = len(content.findings) - _MOST
+    items = "".join(_item(finding.title, dict(finding.lines)) for finding in content.findings[:_MOST_FINDINGS])
+    further = len(content.findings) - _MOST_FINDINGS
     note = f"<div>and {further} more</div>" if further > 0 else ""
     command = f"<div>run next: <code>{text(content.command)}</code></div>" if content.command else ""
     return (
@@ -58,12 +59,12 @@ def _item(title: str, lines: dict[str, str]) -> str:
 
 
 def _strip(table: RowTable, compared: bool) -> str:
-    """Return the strip as SVG. Each column shows the worst of its rows, as on the page."""
+    """Return the strip as SVG. A column shows the largest value and the worst state of the rows it covers."""
     rows = len(table.rows)
     if not rows:
         return ""
-    wide = min(rows, _COLUMNS)
-    columns = [range(index * rows // wide, (index + 1) * rows // wide) for index in range(wide)]
+    width = min(rows, _COLUMNS)
+    columns = [range(index * rows // width, (index + 1) * rows // width) for index in range(width)]
     heights = [max((_height(table, row, compared) for row in column), default=0.0) for column in columns]
     logarithms = [math.log10(height) for height in heights if 0 < height < math.inf]
     low, high = (min(logarithms), max(logarithms)) if logarithms else (0.0, 1.0)
@@ -75,17 +76,18 @@ def _strip(table: RowTable, compared: bool) -> str:
         colour = _FORWARD if phase == "forward" else _BACKWARD if phase == "backward" else _OTHER
         if height > 0:
             share = 1.0 if height == math.inf else (max(math.log10(height), low) - low) / (high - low)
-            tall = max(1.0, share * _HEIGHT)
+            bar_height = max(1.0, share * _HEIGHT)
             parts.append(
-                f'<rect x="{index}" y="{_HEIGHT - tall:.1f}" width="1" height="{tall:.1f}" fill="{colour}"></rect>'
+                f'<rect x="{index}" y="{_HEIGHT - bar_height:.1f}" width="1" height="{bar_height:.1f}" '
+                f'fill="{colour}"></rect>'
             )
-        shade = _COLOURS.get(STATES[table.state[worst]].name, _QUIET_COLOUR)
-        parts.append(f'<rect x="{index}" y="{_HEIGHT + 2}" width="1" height="{_RIBBON}" fill="{shade}"></rect>')
-    what = "relative error" if compared else "root mean square"
+        ribbon_colour = _COLOURS.get(STATES[table.state[worst]].name, _QUIET_COLOUR)
+        parts.append(f'<rect x="{index}" y="{_HEIGHT + 2}" width="1" height="{_RIBBON}" fill="{ribbon_colour}"></rect>')
+    quantity = "relative error" if compared else "root mean square"
     return (
-        f'<svg viewBox="0 0 {wide} {_HEIGHT + 2 + _RIBBON}" width="640" height="96" preserveAspectRatio="none" '
-        f'role="img" aria-label="{what} in the order they ran"><title>{what}, logarithmic, in the order they ran; '
-        f"the band below shows the states</title>{''.join(parts)}</svg>"
+        f'<svg viewBox="0 0 {width} {_HEIGHT + 2 + _RIBBON}" width="640" height="96" preserveAspectRatio="none" '
+        f'role="img" aria-label="{quantity} of the rows in execution order"><title>{quantity} of the rows in execution '
+        f"order, logarithmic; the band below shows the states</title>{''.join(parts)}</svg>"
     )
 
 

@@ -1,4 +1,4 @@
-"""The content of a page as values: rows in the order of the run, findings, and facts about the comparison."""
+"""The content of a page as values: rows in execution order, findings, and facts about the comparison."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["STATES", "PageContent", "PageCurve", "PageError", "PageFinding", "Pa
 
 
 class PageState(NamedTuple):
-    """A state of a row: its name, its sign beside its colour, and its meaning."""
+    """A state of a row: its name, the sign that is shown beside its colour, and its meaning."""
 
     name: str
     sign: str
     meaning: str
 
 
-#: The states of a row, the best first: those of pairs, and those of records that are not compared.
+#: The states of a row, from best to worst. Pairs and single records each use some of them.
 STATES = (
     PageState("nothing found", "·", "no rule of triage names it, and all its values are finite"),
     PageState("equal", "=", "bit for bit the same"),
@@ -46,7 +46,7 @@ class PageError(NamedTuple):
     rmse: float
     cosine: Optional[float]
     unequal: int
-    count: int  # type: ignore[assignment]  # it hides tuple.count on purpose, as in Statistics
+    count: int  # type: ignore[assignment]  # hides the method tuple.count on purpose, as in Statistics
     nonfinite: int
     position: Optional[tuple[int, ...]]
     ulp: tuple[int, ...]
@@ -55,8 +55,9 @@ class PageError(NamedTuple):
 class PageRow(NamedTuple):
     """A record, or a pair of records.
 
-    state      the name of a state; "" for a single record, whose values decide
+    state      the name of a state; "" for a single record, whose state depends on its values
     how        the evidence of the pairing, and its certainty in percent
+    explained  True if an earlier difference explains the difference of this pair
     """
 
     actual: Optional[Record]
@@ -79,8 +80,8 @@ class PageRow(NamedTuple):
 class PageFinding:
     """A suspect or an origin: a heading, and labelled lines.
 
-    record  the first record that shows it
-    lines   label and text: kind, source, evidence …
+    record  the first record with the problem
+    lines   pairs of label and text, such as kind, source and evidence
     """
 
     title: str
@@ -89,7 +90,7 @@ class PageFinding:
 
     @classmethod
     def of(cls, finding: Finding, record: Record) -> PageFinding:
-        """Return a finding as the page shows it: the texts of a label are joined."""
+        """Convert a finding to the form of a page, in which all texts of one label are joined."""
         texts: dict[str, list[str]] = {}
         for label, text in finding.lines():
             texts.setdefault(label, []).append(text)
@@ -97,13 +98,14 @@ class PageFinding:
 
 
 class PageCurve(NamedTuple):
-    """A number of a module or parameter over the steps.
+    """A quantity of a module or parameter over the steps, such as the norm of its gradient.
 
     place      run, rank and model in words, if the dump has several; else ""
-    spikes     steps whose value is far above those before it
-    parts      the first step that differs from the reference by more than rounding; None without one
-    steps, values    one value for each step; NaN and Inf are those of the program
-    reference  the values of the reference by step; empty without one
+    steps      the step numbers
+    values     the value in each of these steps; it may be NaN or Inf if the program computed that
+    spikes     steps with a value far above the values before
+    parts      the first step with a value that differs from the reference by more than rounding, or None
+    reference  the reference's value of each step; empty without a reference
     """
 
     quantity: str
@@ -120,16 +122,16 @@ class PageCurve(NamedTuple):
 class PageContent:
     """The content of a page.
 
-    rows         in the order of the run; read once
+    rows         the rows in execution order; iterated once
     verdict      the name of a state, a verdict of a comparison, or "not all checked"
     sentence     the result in one sentence
-    facts        facts about it: kind, source line
+    facts        (name, text) pairs about the first finding: kind, source line, …
     command      the command to run next
-    compared     rows have two sides
-    changed      operators that are called with other arguments after a finding
-    unchecked    what was not checked, with the reason
-    provenance   facts about dumps and comparison: name and text
-    curves       those to look at first of each quantity are first; read once
+    compared     True if the rows have two sides
+    changed      operators that are called with other arguments than in the reference
+    unchecked    sentences about what was not checked, with the reason
+    provenance   (name, text) pairs about the dumps and the comparison
+    curves       the curves, of each quantity the most interesting first; iterated once
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""The curves of a page: a strip of small pictures for each quantity, drawn without a script."""
+"""The curves of a page: a row of small SVG pictures for each quantity, drawn without JavaScript."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from ascend_dump.report.page._static import text
 
 __all__ = ["MOST_CURVES", "MOST_POINTS", "strip_of"]
 
-#: Curves of a quantity, and points of each, so that the curves of a page stay below 200 kB.
+#: Maximum number of curves per quantity, and of points per curve, so that all curves take less than 200 kB.
 MOST_CURVES, MOST_POINTS = 8, 100
-#: Size of a picture in its own units, with an edge so that marks are not cut.
+#: Width and height of a picture in SVG units, and width of the empty edge that keeps marks from being cut off.
 _WIDTH, _HEIGHT, _EDGE = 200, 48, 4
-#: Ratio of the largest to the least value from which a picture is logarithmic.
+#: Ratio of the largest to the smallest value from which the vertical axis is logarithmic.
 _LOGARITHMIC = 100.0
-#: Marks of a picture, and characters of a name.
+#: Maximum number of marks of one kind in a picture, and maximum number of characters of a name.
 _MOST_MARKS, _LONGEST_NAME = 20, 200
 
 
 def strip_of(curves: Iterable[PageCurve]) -> str:
-    """Return the section of the page, or nothing if there is no curve.
+    """Return the HTML section with the curves, "" if there are none.
 
-    curves: those to look at first of each quantity are first; the others are counted.
+    curves: of each quantity the most interesting first. Only the first MOST_CURVES are drawn, the others are counted.
     """
     groups: dict[str, list[PageCurve]] = {}
     counts: dict[str, int] = {}
@@ -85,7 +85,7 @@ def _words(curve: PageCurve, is_logarithmic: bool) -> str:
 
 
 def _marks(curve: PageCurve, scale: _Scale) -> str:
-    """Return ticks below the spikes and at the top where a value is NaN or Inf, and a line where the runs part."""
+    """Return the marks as SVG: ticks at the bottom for spikes, at the top for NaN and Inf; a line where runs part."""
     bottom, top = _HEIGHT - 1, 1
     broken = [step for step, value in zip(curve.steps, curve.values) if not math.isfinite(value)]
     lines = [
@@ -97,7 +97,7 @@ def _marks(curve: PageCurve, scale: _Scale) -> str:
 
 
 class _Scale:
-    """The place of steps and values in a picture."""
+    """The conversion of steps and values to coordinates of a picture."""
 
     def __init__(self, steps: Sequence[int], values: Sequence[float]) -> None:
         finite = [value for value in values if math.isfinite(value)]
@@ -107,7 +107,7 @@ class _Scale:
         self._low, self._high = min(heights, default=0.0), max(heights, default=0.0)
 
     def _height(self, value: float) -> float:
-        # Halves, because the difference of two doubles may be infinite.
+        # Half of the value, because the difference of two doubles may overflow to Inf.
         return math.log(value) if self.is_logarithmic else value / 2
 
     def x(self, step: int) -> str:
@@ -115,7 +115,7 @@ class _Scale:
         return f"{_EDGE + part * (_WIDTH - 2 * _EDGE):.1f}"
 
     def line(self, steps: Sequence[int], values: Sequence[float]) -> str:
-        """Return the path of the finite values; it is interrupted by others."""
+        """Return an SVG path through the finite values, with gaps at NaN and Inf."""
         return "".join(self._commands(steps, values))
 
     def _commands(self, steps: Sequence[int], values: Sequence[float]) -> Iterator[str]:
@@ -127,19 +127,19 @@ class _Scale:
             spread = self._high - self._low
             part = (self._height(value) - self._low) / spread if spread > 0 else 0.5
             x, y = self.x(step), f"{_HEIGHT - _EDGE - part * (_HEIGHT - 2 * _EDGE):.1f}"
-            # A point alone is a short line.
+            # A short horizontal line, so that a single point is visible.
             yield f"M{x} {y}h0.1" if pen == "M" else f"L{x} {y}"
             pen = "L"
 
 
 def _thinned(steps: Sequence[int], values: Sequence[float], kept: set[object]) -> tuple[Sequence[int], Sequence[float]]:
-    """Return at most about `MOST_POINTS` of the points: of neighbours the ones that stand out most.
+    """Reduce the points to about `MOST_POINTS`: of each group of neighbours keep the smallest and the largest value.
 
-    kept: steps that are preferred
+    kept: steps that are kept in preference to them
     """
     if len(steps) <= MOST_POINTS:
         return steps, values
-    # Of each group of neighbours its least and its largest value.
+    # Two points remain of each group of this width.
     width = 2 * math.ceil(len(steps) / MOST_POINTS)
     chosen: list[int] = []
     for begin in range(0, len(steps), width):

@@ -1,4 +1,4 @@
-"""Details of single rows: histograms, heat maps, arguments, and lines of the source."""
+"""Details of single rows of a page: histograms, heat maps, arguments, and lines of the source."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from ascend_dump.storage.files import read_small
 
 __all__ = ["MOST_DETAILS", "details_of", "excerpts_of"]
 
-#: Rows with histograms and heat maps.
+#: Maximum number of rows with histograms and heat maps.
 MOST_DETAILS = 200
-#: Bytes of tensors that are read for them.
+#: Maximum number of bytes of tensors that are read for them.
 _MOST_READ = 1 << 30
-#: Lines of the source before and after the call, and limits for files and lines.
+#: Number of source lines shown before and after a call; and maximum bytes of a source file, characters of a line, and
+#: number of files.
 _AROUND = 3
 _MOST_SOURCE = 2 << 20
 _MOST_LINE = 400
@@ -29,18 +30,18 @@ _MOST_FILES = 200
 def details_of(rows: Sequence[PageRow], chosen: Iterable[int]) -> tuple[dict[int, dict[str, Any]], int]:
     """Return the details of the chosen rows by row number, and the number of rows without details."""
     details: dict[int, dict[str, Any]] = {}
-    budget, left_out = _MOST_READ, 0
+    budget, skipped = _MOST_READ, 0
     for number in chosen:
         row = rows[number]
         size = sum(side.nbytes or 0 for side in (row.actual, row.reference) if side is not None)
         if len(details) >= MOST_DETAILS or size > budget:
-            left_out += 1
+            skipped += 1
             continue
         budget -= size
         detail = _detail(row)
         if detail:
             details[number] = detail
-    return details, left_out
+    return details, skipped
 
 
 def _detail(row: PageRow) -> dict[str, Any]:
@@ -66,7 +67,10 @@ def _detail(row: PageRow) -> dict[str, Any]:
 
 
 def excerpts_of(sources: Iterable[str], below: Union[str, os.PathLike[str], None]) -> dict[str, dict[str, Any]]:
-    """Return by `file:line` the lines around it. Only Python files in `below` are read: a dump may name any file."""
+    """Return, for each `file:line`, the source lines around it.
+
+    Only Python files inside the directory `below` are read, because a malicious dump may name any file.
+    """
     if below is None:
         return {}
     root = Path(below).resolve()

@@ -1,4 +1,4 @@
-"""The parts of a page in HTML that need no script: verdict, findings, first rows, unmatched records, provenance."""
+"""The parts of a page that need no JavaScript: verdict, findings, first rows, unmatched records, provenance."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from ascend_dump.report.tables import counted, escape_lines
 
 __all__ = ["FIRST_ROWS", "findings", "first_rows", "provenance", "text", "unmatched", "verdict"]
 
-#: Rows without the script, and listed findings and unmatched records.
+#: Number of rows that are shown without JavaScript, and maximum number of findings or records in a list.
 FIRST_ROWS = 40
 _MOST_NAMED = 200
-#: Findings that are open; later ones are folded.
+#: Number of findings that are shown directly. Later ones are in a collapsed section.
 _OPEN = 3
+#: Maximum number of characters of a text.
 _LONGEST = 12_000
 _FINE = {"equal", "noise", "nothing found"}
-#: Verdicts of a comparison are states; "not all checked" is a verdict of a single dump.
+#: Verdicts that are neither good nor bad. "not all checked" is a verdict of a single dump, the others are states.
 _OPEN_VERDICTS = {"undecided", "unmatched", "not all checked"}
 
 
 def text(value: object) -> str:
-    """Return the value as text for a page: markup is escaped, and control characters are spelled out."""
+    """Return the value as text for a page: markup is escaped, control characters are written as escape sequences."""
     shown = str(value)
     if len(shown) > _LONGEST:
         shown = f"{shown[:_LONGEST]}… ({len(shown)} characters)"
@@ -32,7 +33,7 @@ def text(value: object) -> str:
 
 
 def verdict(content: PageContent, counts: Sequence[tuple[int, int]]) -> str:
-    """Return the verdict. counts: the number of each state in STATES, and of its rows."""
+    """Return the verdict as HTML. counts: pairs of an index in STATES and the number of rows with that state."""
     kind = "fine" if content.verdict in _FINE else "open" if content.verdict in _OPEN_VERDICTS else "wrong"
     sign = next((state.sign for state in STATES if state.name == content.verdict), "?" if kind == "open" else "▲")
     summary = ", ".join(f"{count} {STATES[number].name}" for number, count in counts)
@@ -45,7 +46,7 @@ def verdict(content: PageContent, counts: Sequence[tuple[int, int]]) -> str:
 
 
 def findings(content: PageContent, numbers: Sequence[Optional[int]]) -> str:
-    """Return the findings. numbers: the rows of `content.named`; None if the row is not on the page."""
+    """Return the findings as HTML. numbers: the row of each of `content.named`, None if it is not on the page."""
     beside = _named("Called with other arguments", content.changed, numbers[len(content.findings) :])
     what = "Origins" if content.compared else "Suspects"
     if not content.findings:
@@ -76,7 +77,7 @@ def _finding(finding: PageFinding, number: Optional[int]) -> str:
 
 
 def first_rows(table: RowTable, chosen: Sequence[int], compared: bool) -> str:
-    """Return the chosen rows, for browsers without scripts and for print."""
+    """Return the chosen rows as an HTML table, for browsers without JavaScript and for printing."""
     names = ["", "step", "rank", "tensor", "operator", "type and shape", "state"]
     names += ["rel. error", "max |d|"] if compared else ["rms", "max", "min"]
     lines = []
@@ -109,7 +110,7 @@ def first_rows(table: RowTable, chosen: Sequence[int], compared: bool) -> str:
     return f"{note}<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>"
 
 
-#: Classes of cells by column.
+#: HTML attributes of cells by column number.
 _CELLS = {3: " class=name", 4: " class=text", 5: " class=text"}
 
 
@@ -118,7 +119,10 @@ def _cell(value: Optional[int]) -> str:
 
 
 def unmatched(alone: Sequence[str], unreadable: Sequence[tuple[str, str]], compared: bool) -> str:
-    """Return the unmatched and the unreadable records. alone: unmatched records with the reason."""
+    """Return the lists of unmatched and unreadable records as HTML.
+
+    alone: a line for each unmatched record. unreadable: label and reason of each unreadable record.
+    """
     parts = [f"<h2>{'Unmatched and unreadable' if compared else 'Unreadable'}</h2>\n"]
     if compared:
         parts.append(_list(alone, "Every record has a partner on the other side.", "has no partner"))
@@ -139,7 +143,7 @@ def _list(lines: Sequence[str], nothing: str, title: str) -> str:
 
 
 def provenance(facts: Sequence[tuple[str, str]], left_out: Sequence[str]) -> str:
-    """Return the facts about the page, and the list of what is not on it."""
+    """Return the facts about the page, and the list of omissions, as HTML."""
     notes = "".join(f"<li>{text(note)}</li>\n" for note in left_out)
     omissions = f"<h4>Left out</h4>\n<ul>\n{notes}</ul>\n" if notes else "<p class='soft'>Nothing was left out.</p>"
     return f"<h2>How this page was made</h2>\n{_facts(facts)}{omissions}"

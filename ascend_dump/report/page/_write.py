@@ -1,4 +1,4 @@
-"""A page as one file: its parts, under a content policy that allows only its own script."""
+"""Build a page and write it as one HTML file, with a content security policy that allows only its own script."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _Path = Union[str, os.PathLike[str]]
 
 
 class BuiltPage(NamedTuple):
-    """A page, its rows in the order of their numbers, and the number of unreadable records."""
+    """The HTML of a page, its rows (a row's number is its index), and the number of unreadable records."""
 
     html: str
     rows: list[PageRow]
@@ -45,7 +45,7 @@ def write_page(content: PageContent, path: _Path, *, sources: Optional[_Path] = 
     built = build_page(content, sources=sources)
     target = Path(path)
     with writing(target, "the page"):
-        # 0600, in the folder of the target: the rename is atomic.
+        # mkstemp creates a file with mode 0600; it is in the target's directory, so that the rename is atomic.
         descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:80]}.", dir=target.parent)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
@@ -58,7 +58,10 @@ def write_page(content: PageContent, path: _Path, *, sources: Optional[_Path] = 
 
 
 def save_page(content: PageContent, path: _Path, what: str, sources: Optional[_Path]) -> Path:
-    """Write a page after checking the suffix of its name. Raises ConfigError and WriteError."""
+    """Write a page if its name ends in .html or .htm. what: a noun for the message.
+
+    Raises ConfigError for another suffix, WriteError if it cannot be written.
+    """
     target = Path(path)
     check_suffix(target, (".html", ".htm"), what)
     write_page(content, target, sources=sources)
@@ -66,12 +69,12 @@ def save_page(content: PageContent, path: _Path, what: str, sources: Optional[_P
 
 
 def build_page(content: PageContent, *, sources: Optional[_Path] = None, live: bool = False) -> BuiltPage:
-    """Return the page as text. sources: see `write_page`. live: a server answers requests for tensors."""
+    """Build a page. sources: see `write_page`. live: True if a server answers requests for tensors."""
     table = RowTable(content.rows, [finding.record for finding in content.named])
     numbers = _rows_of_findings(content, table)
     order = list(dict.fromkeys([*(number for number in numbers if number is not None), *_worst_first(table)]))
-    dull = {STATE_NUMBER[name] for name in ("no values", "unmatched", "unreadable")}
-    notable = [number for number in order if table.state[number] > _QUIET and table.state[number] not in dull]
+    uninteresting = {STATE_NUMBER[name] for name in ("no values", "unmatched", "unreadable")}
+    notable = [number for number in order if table.state[number] > _QUIET and table.state[number] not in uninteresting]
     details, without = details_of(table.rows, notable)
     excerpts = excerpts_of((row.record.source for row in table.rows if row.record.source), sources)
     pack = ColumnPack()
@@ -125,16 +128,16 @@ def build_page(content: PageContent, *, sources: Optional[_Path] = None, live: b
 
 
 def _without_drawings(details: Mapping[Any, Mapping[str, Any]], without: int) -> Iterator[str]:
-    """Yield the reason if rows have no histograms and heat maps. without: number of rows without details."""
+    """Yield a note if some rows have no histograms and heat maps. without: number of rows without details."""
     drawn = sum("values" in detail for detail in details.values())
     if details and not drawn:
-        yield "histograms and heat maps: no values are recorded of the rows to look at first"
+        yield "histograms and heat maps: the dump has no values of the rows to look at first"
     elif without:
-        yield f"histograms and heat maps of {without} rows: they are drawn for the {drawn} to look at first"
+        yield f"histograms and heat maps of {without} rows: they are drawn only for the {drawn} rows to look at first"
 
 
 def _policy(script: str, style: str, *, live: bool) -> str:
-    """Return the Content-Security-Policy: only the parts of the page are loaded. live: also its server."""
+    """Return the Content-Security-Policy: only parts of the page are loaded. live: its server may be asked too."""
     return (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
         f"{'connect-src ' + chr(39) + 'self' + chr(39) + '; ' if live else ''}base-uri 'none'; form-action 'none'"
@@ -154,7 +157,7 @@ def _worst_first(table: RowTable) -> list[int]:
 
 
 def _first_finding(content: PageContent, table: RowTable) -> int:
-    """Return the mildest state that "next finding" selects."""
+    """Return the least severe state to which the button "next finding" goes."""
     if content.compared:
         return STATE_NUMBER["unmatched"]
     suspect = STATE_NUMBER["suspect"]
@@ -162,7 +165,7 @@ def _first_finding(content: PageContent, table: RowTable) -> int:
 
 
 def _rows_of_findings(content: PageContent, table: RowTable) -> list[Optional[int]]:
-    """Return the row of each finding and of each changed call; None if it is not on the page."""
+    """Return the row number of each finding and of each changed call; None if its row is not on the page."""
     records = [finding.record for finding in content.named]
     distinct = set(records)
     sides = ((number, side) for number, row in enumerate(table.rows) for side in (row.actual, row.reference))
@@ -183,7 +186,7 @@ def _asset(name: str) -> str:
 
 @cache
 def _script() -> str:
-    """Return the script: its files in the order of their numbers, in a function of its own."""
+    """Return the script: all .js files, in the order of the numbers in their names, inside one function."""
     folder = files("ascend_dump.report.page") / "script"
     names = sorted(item.name for item in folder.iterdir() if item.name.endswith(".js"))
     parts: Sequence[str] = [(folder / name).read_text(encoding="utf-8") for name in names]

@@ -1,13 +1,14 @@
-"""Columns in the data of a page: texts front-coded, numbers in planes of bytes, packed by gzip.
+"""The encoding of the columns in a page's data: texts are front-coded, numbers split into byte planes, all gzipped.
 
-Layout before packing: the length of the head as uint32, the head as JSON in UTF-8, then the columns. The head lists the
-name, the kind and the number of bytes of each column:
+Layout before gzip: the length of the head as uint32, the head as JSON in UTF-8, then the columns. The head lists the
+name, the kind and the number of bytes of each column. The kinds are:
 
     texts       a JSON list [common, suffix, common, suffix, …]: each text is the first `common` characters (UTF-16
                 units) of the text before it, and `suffix`
-    u1 u2 u4    unsigned numbers, the lowest bytes of all of them, then the next bytes …
-    f4          float32 in planes; null is 0x7fa00000
-    f8          float64 in planes; null is -1
+    u1 u2 u4    unsigned integers in byte planes: first the lowest byte of every number, then the next byte of every
+                number, and so on
+    f4          float32 in byte planes; an unknown number is 0x7fa00000
+    f8          float64 in byte planes; an unknown number is -1
 """
 
 from __future__ import annotations
@@ -23,14 +24,17 @@ if TYPE_CHECKING:
 
 __all__ = ["NULL", "ColumnPack", "TextTable", "front_coded"]
 
-#: A signalling NaN for unknown numbers: no value is encoded so.
+#: The bits of unknown numbers: a signalling NaN, which no known number has.
 NULL = 0x7FA00000
-#: Characters of a name on a page.
+#: Maximum number of characters of a text on a page.
 LONGEST_TEXT = 12_000
 
 
 class TextTable:
-    """Distinct texts in the order of their first use; number 0 is the empty text."""
+    """A table of distinct texts, numbered in the order of their first use. Number 0 is the empty text.
+
+    cut: number of texts that were shortened to LONGEST_TEXT
+    """
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {"": 0}
@@ -66,7 +70,10 @@ def front_coded(texts: Iterable[str]) -> list[Any]:
 
 
 def _common(first: str, second: str) -> int:
-    """Return the length of the common prefix up to U+D7FF: later characters may be two units of UTF-16."""
+    """Return the length of the common prefix of two texts, in characters.
+
+    The prefix ends before the first character above U+D7FF, so that characters are UTF-16 units.
+    """
     low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2
@@ -80,7 +87,7 @@ def _common(first: str, second: str) -> int:
 
 
 class ColumnPack:
-    """The columns of a page."""
+    """A builder of the encoded columns of a page."""
 
     def __init__(self) -> None:
         self._columns: list[dict[str, Any]] = []
@@ -111,14 +118,14 @@ class ColumnPack:
         self._add(name, "f4", _planes(array))
 
     def doubles(self, name: str, values: Sequence[Optional[float]]) -> None:
-        """Add exact numbers from 0 up; None: unknown."""
+        """Add numbers of at least 0 as float64, such as counts and sizes; None: unknown."""
         import numpy as np
 
         array = np.array([-1.0 if value is None else float(value) for value in values], dtype="<f8")
         self._add(name, "f8", _planes(array))
 
     def packed(self, head: dict[str, Any]) -> str:
-        """Return head and columns as base64."""
+        """Return head and columns, gzipped and as base64."""
         text = json.dumps({**head, "columns": self._columns}, separators=(",", ":"), allow_nan=False).encode()
         content = b"".join((len(text).to_bytes(4, "little"), text, *self._parts))
         return base64.b64encode(gzip.compress(content, 6, mtime=0)).decode("ascii")

@@ -1,4 +1,4 @@
-"""The rows of a page as columns: names, states, numbers of both sides, and producers."""
+"""The rows of a page, converted to columns: names, states, statistics of both sides, and producers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ascend_dump.statistics.nonfinite import is_nonfinite
 
 __all__ = ["MOST_ROWS", "STATE_NUMBER", "RowTable"]
 
-#: Rows on a page. Of more rows, neighbours without a finding are joined.
+#: Maximum number of rows on a page. If there are more, neighbouring rows without a finding are joined.
 MOST_ROWS = 100_000
-#: Bytes of tensors that are read for statistics that a dump did not record.
+#: Maximum number of bytes of tensors that are read to compute statistics that a dump did not record.
 MOST_READ = 2 << 30
 
 STATE_NUMBER = {state.name: number for number, state in enumerate(STATES)}
@@ -28,24 +28,27 @@ _TEXTS = (
     *("name", "type", "kernel", "module", "scope", "source", "stack", "phase"),
     *("io", "model", "run", "dtype", "shape"),
 )
-_OF_PAIRS = ("reason", "how", "transformation", "partner")
+_PAIR_TEXTS = ("reason", "how", "transformation", "partner")
 _STATISTICS = ("max", "min", "mean", "rms", "zero")
 _ERRORS = ("rel_l2", "max_abs", "max_rel", "rmse", "cosine", "unequal")
-#: Functions of a call stack, from the innermost, and characters of each.
+#: Number of functions shown of a call stack, starting with the innermost, and number of characters of each.
 _MOST_FRAMES, _LONGEST_FRAME = 40, 280
 _NUMBERS = ("step", "rank", "device", "index")
 
 
 class _StatisticsReader:
-    """Statistics of records: recorded in the dump, or computed up to a number of bytes."""
+    """A source of statistics: those recorded in the dump, or computed from at most `most_read` bytes of tensors.
 
-    def __init__(self, most: int) -> None:
-        self._budget = most
+    skipped: number of records without statistics because the limit was reached
+    """
+
+    def __init__(self, most_read: int) -> None:
+        self._budget = most_read
         self._computed: dict[Any, Statistics] = {}
-        self.left_out = 0
+        self.skipped = 0
 
     def statistics(self, record: Record) -> Optional[Statistics]:
-        """Return None if there are none or the limit is reached. Raises the errors of reading."""
+        """Return the statistics of a record, None if the limit is reached. Raises the errors of reading a record."""
         statistics = record.recorded_statistics()
         if statistics is not None:
             return statistics
@@ -54,7 +57,7 @@ class _StatisticsReader:
             return self._computed[content]
         nbytes = record.nbytes or 0
         if nbytes > self._budget:
-            self.left_out += 1
+            self.skipped += 1
             return None
         statistics = record.statistics()
         self._budget -= nbytes
@@ -64,14 +67,16 @@ class _StatisticsReader:
 
 
 class RowTable:
-    """The rows of a page, with the data of its columns.
+    """The rows of a page, with the data of its columns. The lists have one entry per row.
 
-    rows      the rows that are shown
-    state     number in STATES of each row; covers: the number of rows joined in it
-    operator  number of the operator run of each row
-    producer  the row that made the tensor that each row reads, -1 if unknown
-    count     number of rows before joining and leaving out
-    notes     omissions, in sentences
+    rows        the rows that are shown
+    state       index of the row's state in STATES
+    covers      number of rows of the program that are joined in the row
+    operator    number of the operator execution that the row belongs to, counted from 0
+    producer    index of the row whose output this row reads, -1 if unknown
+    count       number of rows before rows were joined or omitted
+    notes       sentences about what the page omits
+    unreadable  label and error message of each record that could not be read
     """
 
     def __init__(
@@ -82,7 +87,7 @@ class RowTable:
         most: int = MOST_ROWS,
         most_read: int = MOST_READ,
     ) -> None:
-        """Read the rows. most_read: bytes of tensors read for statistics, first for operators with findings."""
+        """Read the rows. most: maximum number of rows. most_read: see MOST_READ; operators with findings go first."""
         self.rows: list[PageRow] = []
         self.state: list[int] = []
         self.covers: list[int] = []
@@ -90,28 +95,28 @@ class RowTable:
         self.unreadable: list[tuple[str, str]] = []
         self._reader = _StatisticsReader(most_read)
         self._suspects = set(suspects)
-        self._texts = {name: TextTable() for name in (*_TEXTS, *_OF_PAIRS)}
+        self._texts = {name: TextTable() for name in (*_TEXTS, *_PAIR_TEXTS)}
         self._sides: list[tuple[Optional[Statistics], Optional[Statistics]]] = []
         self.operator: list[int] = []
         self.producer: list[int] = []
         self.count = 0
         self._collect(rows)
         self._shorten(most)
-        if self._reader.left_out:
+        if self._reader.skipped:
             self.notes.append(
-                f"statistics of {self._reader.left_out} tensors: the dump did not record them, and no more than "
+                f"statistics of {self._reader.skipped} tensors: the dump did not record them, and no more than "
                 f"{size(most_read)} are read for them, first for operators with findings"
             )
 
     def _collect(self, rows: Iterable[PageRow]) -> None:
         producers = _Producers()
-        last: Any = None
+        last_key: Any = None
         operator = -1
         for number, row in enumerate(rows):
             record = row.record
             key = record.execution
-            if key != last:
-                operator, last = operator + 1, key
+            if key != last_key:
+                operator, last_key = operator + 1, key
             self.rows.append(row)
             self.operator.append(operator)
             self.producer.append(producers.producer_of(record, number))
@@ -120,7 +125,7 @@ class RowTable:
         self.state = [0] * self.count
         self._sides = [(None, None)] * self.count
         for number in self._findings_first():
-            self._sides[number], self.state[number] = self._look_at(self.rows[number])
+            self._sides[number], self.state[number] = self._read_sides(self.rows[number])
 
     def _findings_first(self) -> Iterator[int]:
         """Yield the numbers of all rows, first those of operators with a finding."""
@@ -134,12 +139,12 @@ class RowTable:
                 number for number, operator in enumerate(self.operator) if (operator in operators) is has_finding
             )
 
-    def _look_at(self, row: PageRow) -> tuple[tuple[Optional[Statistics], Optional[Statistics]], int]:
+    def _read_sides(self, row: PageRow) -> tuple[tuple[Optional[Statistics], Optional[Statistics]], int]:
         sides: list[Optional[Statistics]] = []
-        broken = row.state == "unreadable"
+        is_unreadable = row.state == "unreadable"
         for record in (row.actual, row.reference):
             statistics = None
-            # Equal bytes have equal statistics: the page copies those of actual.
+            # Not read for an equal reference: the page copies the statistics of actual.
             if record is not None and not (row.state == "equal" and sides and sides[0] is not None):
                 try:
                     statistics = None if record.error is not None else self._reader.statistics(record)
@@ -148,15 +153,15 @@ class RowTable:
                 except NotImplementedError:  # NotSupported: no values
                     pass
                 except AscendDumpError as error:
-                    broken = True
+                    is_unreadable = True
                     self.unreadable.append((record.label, f"{error.message} [{error.code}]"))
             sides.append(statistics)
-        return (sides[0], sides[1]), self._state(row, sides[0], broken)
+        return (sides[0], sides[1]), self._state(row, sides[0], is_unreadable)
 
-    def _state(self, row: PageRow, statistics: Optional[Statistics], broken: bool) -> int:
+    def _state(self, row: PageRow, statistics: Optional[Statistics], is_unreadable: bool) -> int:
         if row.state:
             return STATE_NUMBER[row.state]
-        if broken:
+        if is_unreadable:
             return STATE_NUMBER["unreadable"]
         if row.record in self._suspects:
             return STATE_NUMBER["suspect"]
@@ -165,17 +170,17 @@ class RowTable:
         return STATE_NUMBER["non-finite" if is_nonfinite(statistics) else "nothing found"]
 
     def _shorten(self, most: int) -> None:
-        """Join neighbours without a finding if there are too many rows, then leave out the best rows."""
+        """Join neighbouring rows without a finding if there are more than `most`; then drop rows of the best states."""
         if self.count <= most:
             return
         shown: list[int] = []
-        last: Any = None
+        last_key: Any = None
         for number, (row, state) in enumerate(zip(self.rows, self.state)):
             key = (row.record.step, row.record.rank, state) if state <= _QUIET else None
-            if key is not None and key == last:
+            if key is not None and key == last_key:
                 self.covers[shown[-1]] += 1
                 continue
-            last = key
+            last_key = key
             shown.append(number)
         joined = self.count - len(shown)
         if joined:
@@ -208,7 +213,7 @@ class RowTable:
         for name in _TEXTS:
             table = self._texts[name]
             pack.numbers(name, [table.number(_text(row.record, name)) for row in self.rows])
-        for name in _OF_PAIRS:
+        for name in _PAIR_TEXTS:
             table = self._texts[name]
             values = (_partner(row) if name == "partner" else str(getattr(row, name)) for row in self.rows)
             pack.numbers(name, [table.number(value) for value in values])
@@ -235,21 +240,21 @@ class RowTable:
 
 
 class _Producers:
-    """The rows that made tensors, by address or else by content, within one step of one rank."""
+    """The rows that produced the tensors of one step of one rank, by storage and version, or else by content."""
 
     def __init__(self) -> None:
         self._step: Any = None
         self._numbers: dict[Any, int] = {}
 
     def producer_of(self, record: Record, number: int) -> int:
-        """Return the row that made an input, -1 if unknown; note the row of an output."""
+        """Return the row that produced an input, -1 if unknown. For an output, remember `number` and return -1."""
         step = (record.run, record.rank, record.device, record.model, record.step)
         if step != self._step:
             self._step, self._numbers = step, {}
         attrs = record.attrs
         storage, version = attrs.get("storage"), attrs.get("version")
         keys: list[tuple[Any, ...]] = [("at", storage, version)] if storage is not None and storage >= 0 else []
-        # Small tensors such as flags and counters have equal bytes by chance.
+        # Small tensors such as flags and counters may be equal by chance.
         content = record.content if not keys and (record.nbytes or 0) >= 64 else None
         keys += [("content", content)] if content is not None else []
         if record.io != "input":
@@ -262,7 +267,7 @@ class _Producers:
 def _text(record: Record, name: str) -> str:
     if name == "name":
         return record.op_name or record.op_type or record.path.name
-    if name == "scope":  # frameworks without modules have scopes in the names of operators
+    if name == "scope":  # in frameworks without modules, names of operators begin with a scope
         return record.module or record.op_name.rpartition("/")[0]
     if name == "type":
         return record.op_type
@@ -291,7 +296,7 @@ def _natural(value: Optional[int]) -> Optional[float]:
 def _error(error: Optional[PageError], name: str) -> Optional[float]:
     if error is None:
         return None
-    if name == "cosine":  # its distance from 1: a cosine near 1 has only nines
+    if name == "cosine":  # 1 - cosine, because most cosines are 0.999…
         return None if error.cosine is None else max(1.0 - error.cosine, 0.0)
     if name == "unequal":
         return error.unequal / error.count if error.count else 0.0

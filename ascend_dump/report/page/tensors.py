@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 __all__ = ["BINS", "heat_map", "read_tensor", "titled_heat_map", "value_histogram"]
 
-#: Bins of a histogram.
+#: Number of bins of a histogram.
 BINS = 48
-#: Cells of a map along each side.
+#: Maximum number of cells along each side of a heat map.
 CELLS = 64
-#: Powers of ten between the faintest and the strongest colour.
+#: Maximum number of powers of ten between the faintest and the strongest colour.
 _DECADES = 12.0
-#: Cells for NaN and Inf, and for the largest finite value.
+#: Byte of a cell with NaN or Inf, and byte of the cell with the largest finite value.
 _NONFINITE, _STRONGEST = 255, 254
-#: Elements that are pooled together, so that a large mapped tensor is not copied as a whole.
+#: Approximate number of elements processed at once, so that a large memory-mapped tensor is not copied as a whole.
 _BLOCK = 1 << 20
 
 
@@ -37,7 +37,10 @@ def read_tensor(record: Record) -> Optional[np.ndarray]:
 
 
 def value_histogram(actual: Optional[np.ndarray], reference: Optional[np.ndarray]) -> Optional[dict[str, Any]]:
-    """Return the counts of the finite values of both sides in the same bins, or None for no numbers."""
+    """Count the finite values of both sides in the same bins. Return None if there is no finite number.
+
+    Returns {"low", "high", "actual": {"counts", "nonfinite"}, "reference": …}; a side without numbers is missing.
+    """
     sides = {"actual": actual, "reference": reference}
     arrays = {name: array for name, array in sides.items() if array is not None and is_number(array.dtype)}
     limits = value_limits(arrays.values())
@@ -51,10 +54,11 @@ def value_histogram(actual: Optional[np.ndarray], reference: Optional[np.ndarray
 
 
 def heat_map(actual: np.ndarray, reference: Optional[np.ndarray] = None) -> Optional[dict[str, Any]]:
-    """Return the largest |actual - reference|, or |actual| alone, of each cell, on a logarithmic scale.
+    """Return a heat map: the largest |actual - reference| in each cell, or |actual| without a reference.
 
-    The tensor is laid out as rows of its last axis; a single row is folded. Cells are bytes: 0 zero, 1 to 254 from
-    `low` to `high`, 255 for NaN or Inf on one side only, or without a reference. None: no numbers, or different shapes.
+    The tensor is laid out as rows of its last axis; a single row is folded into a square. Each cell is a byte: 0 for
+    zero, 1 to 254 for values from `low` to `high` on a logarithmic scale, 255 for NaN or Inf. If both sides have the
+    same NaN or Inf, that counts as zero. Returns None if the values are no numbers, or the shapes differ.
     """
     import numpy as np
 
@@ -64,33 +68,33 @@ def heat_map(actual: np.ndarray, reference: Optional[np.ndarray] = None) -> Opti
         return None
     tables = [_table(side) for side in (actual, reference) if side is not None]
     rows, columns = tables[0].shape
-    down, across = math.ceil(rows / CELLS), math.ceil(columns / CELLS)
-    high = np.zeros((math.ceil(rows / down), math.ceil(columns / across)))
-    step = max(1, _BLOCK // (down * columns)) * down
-    starts = np.arange(0, columns, across)
+    rows_per_cell, columns_per_cell = math.ceil(rows / CELLS), math.ceil(columns / CELLS)
+    high = np.zeros((math.ceil(rows / rows_per_cell), math.ceil(columns / columns_per_cell)))
+    step = max(1, _BLOCK // (rows_per_cell * columns)) * rows_per_cell
+    starts = np.arange(0, columns, columns_per_cell)
     for row in range(0, rows, step):
         with np.errstate(all="ignore"):
             sizes = _sizes(*[table[row : row + step] for table in tables])
         pooled = np.maximum.reduceat(sizes, starts, axis=1)
-        pooled = np.maximum.reduceat(pooled, np.arange(0, len(pooled), down), axis=0)
-        high[row // down : row // down + len(pooled)] = pooled
+        pooled = np.maximum.reduceat(pooled, np.arange(0, len(pooled), rows_per_cell), axis=0)
+        high[row // rows_per_cell : row // rows_per_cell + len(pooled)] = pooled
     finite = high[np.isfinite(high) & (high > 0)]
-    most = float(finite.max()) if finite.size else 0.0
-    least = max(float(finite.min()), most * 10**-_DECADES) if finite.size else 0.0
+    largest = float(finite.max()) if finite.size else 0.0
+    smallest = max(float(finite.min()), largest * 10**-_DECADES) if finite.size else 0.0
     cells = np.zeros(high.shape, dtype=np.uint8)
     if finite.size:
-        span = math.log(most / least) if least and most > least else 0.0
+        span = math.log(largest / smallest) if smallest and largest > smallest else 0.0
         positive = np.isfinite(high) & (high > 0)
         with np.errstate(all="ignore"):
-            level = np.log(high[positive] / least) / span if span else np.ones(int(positive.sum()))
+            level = np.log(high[positive] / smallest) / span if span else np.ones(int(positive.sum()))
         cells[positive] = 1 + np.round(np.clip(level, 0, 1) * (_STRONGEST - 1)).astype(np.uint8)
     cells[~np.isfinite(high)] = _NONFINITE
     return {
         "rows": int(high.shape[0]),
         "columns": int(high.shape[1]),
         "of": [rows, columns],
-        "low": least,
-        "high": most,
+        "low": smallest,
+        "high": largest,
         "cells": base64.b64encode(cells.tobytes()).decode("ascii"),
     }
 
@@ -98,7 +102,10 @@ def heat_map(actual: np.ndarray, reference: Optional[np.ndarray] = None) -> Opti
 def titled_heat_map(
     actual: Optional[np.ndarray], reference: Optional[np.ndarray], *, comparable: bool = True
 ) -> Optional[dict[str, Any]]:
-    """Return the heat map of the difference of two sides if their elements correspond, else of one side alone."""
+    """Return a heat map with a title: of the difference if the elements of both sides correspond, else of one side.
+
+    comparable: False if the elements do not correspond, for example because one side is transposed
+    """
     shown, title = actual, "|actual|"
     if actual is None or reference is None:
         shown, title = (reference if actual is None else actual), "|value|"
@@ -112,7 +119,7 @@ def titled_heat_map(
 
 
 def _table(array: np.ndarray) -> np.ndarray:
-    """Return the tensor in two dimensions: rows of the last axis. A single row is folded into a square."""
+    """Return the tensor with two dimensions: rows of the last axis. A single row is folded into a square."""
     import numpy as np
 
     columns = array.shape[-1] if array.ndim else 1
@@ -128,7 +135,7 @@ def _table(array: np.ndarray) -> np.ndarray:
 
 
 def _sizes(actual: np.ndarray, reference: Optional[np.ndarray] = None) -> np.ndarray:
-    """Return |actual - reference|: infinite for NaN or Inf on one side, 0 for the same of both."""
+    """Return |actual - reference|: Inf for NaN or Inf on one side, 0 if both sides have the same NaN or Inf."""
     import numpy as np
 
     wide = np.complex128 if actual.dtype.kind == "c" else np.float64

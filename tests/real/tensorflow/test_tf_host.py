@@ -438,7 +438,7 @@ def test_nothing_ran_is_told_with_reasons(capture: Any) -> None:
     cap = capture(layers="no_such").start()
     with tf.Session() as session:
         session.run(tf.constant(1.0, name="one"))
-    with pytest.raises(ascend_dump.CaptureError, match="layers= asks for; there were one"):
+    with pytest.raises(ascend_dump.CaptureError, match="layers= selects; there were one"):
         cap.stop()
 
 

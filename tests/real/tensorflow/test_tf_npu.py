@@ -258,7 +258,7 @@ def test_an_open_session_is_told(capture: Any, caplog: Any) -> None:
         with capture():
             session = tf.Session()
             session.run(tf.global_variables_initializer())
-        assert "1 session(s) made inside the block are still open" in caplog.text
+        assert "1 session(s) created inside the block are still open" in caplog.text
     session.close()
 
 

@@ -70,7 +70,7 @@ def test_keys_that_two_languages_have_are_told(tmp_path: Path, capsys: pytest.Ca
     file = tmp_path / "k.json"
     file.write_text(json.dumps({"enable_dump": True, "dump_path": str(tmp_path)}))
     assert main(["check", str(file)]) == Exit.OK
-    assert "checked against torchair; where it is another's, give --against tensorflow" in capsys.readouterr().err
+    assert "checked as a file of torchair; for another format, give --against tensorflow" in capsys.readouterr().err
     assert main(["check", str(file), "--against", "tensorflow"]) == Exit.OK
     assert capsys.readouterr().err == ""
 

@@ -136,7 +136,7 @@ def test_a_working_directory_that_is_gone_is_told(
     gone.rmdir()
     assert main([str(file) if one == "FILE" else one for one in arguments]) == Exit.USAGE
     err = capsys.readouterr().err
-    assert "the working directory of this shell is not there any more" in err
+    assert "the working directory of this shell was removed" in err
     assert "internal error" not in err
 
 

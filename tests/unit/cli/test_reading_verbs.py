@@ -298,11 +298,11 @@ def test_stats_says_how_many_records_hold_nothing(shell: Shell, tmp_path: Path) 
     seen = shell("stats", tmp_path)
     assert seen.code == Exit.OK
     assert seen.rows[1][6:] == ["-"] * 9
-    assert "1 record holds neither values nor statistics" in seen.err
+    assert "1 record has neither values nor statistics" in seen.err
     write(tmp_path, "1.Add.c.output.0", "bare")
     for words in ([], ["--sort", "op"], ["--nonfinite"]):
         err = shell("stats", tmp_path, "--limit", 1, *words).err
-        assert "2 records hold neither values nor statistics" in err, words
+        assert "2 records have neither values nor statistics" in err, words
 
 
 # What cannot be read

@@ -355,7 +355,7 @@ class TestFiles:
         with ascend_dump.capture(path=tmp_path / "a", data="stats", quiet=True):
             torch.relu(torch.full((2, 2), value))
         html = build_page(ascend_dump.triage(tmp_path / "a").to_page()).html
-        assert ("no values are recorded of the rows to look at first" in html) == left_out
+        assert ("the dump has no values of the rows to look at first" in html) == left_out
 
     def test_what_to_run_next_is_the_command_of_the_dump(self, tmp_path: Path) -> None:
         dump = write_training(tmp_path / "d", ranks=1)
