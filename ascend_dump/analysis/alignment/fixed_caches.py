@@ -22,10 +22,14 @@ def room_of(calls: Sequence[ModelCall], operators: Mapping[int, Operator]) -> in
     """
     rooms = set()
     for index, operator in operators.items():
+        if operator_class(operator.op_type) not in _WRITES:
+            continue  # of a call that was paired wrongly
         tensors = [record.shape or () for record in operator.inputs if float_kind(record.dtype or "") is not None]
-        if operator_class(operator.op_type) not in _WRITES or len(tensors) != 2 or len(tensors[0]) != len(tensors[1]):
-            return 0
         call = calls[index]
+        if len(tensors) == 2 and call.width == 1 and tensors[0][1:] == tensors[1]:
+            tensors[1] = (1, *tensors[1])  # one token, without an axis
+        if len(tensors) != 2 or len(tensors[0]) != len(tensors[1]):
+            return 0
         axes = [axis for axis, (room, new) in enumerate(zip(*tensors)) if room != new]
         if not axes and call.width in tensors[0]:
             rooms.add(call.width)  # the prompt fills the cache

@@ -123,6 +123,11 @@ class _CommonPrefixes:
             self._lengths[key] = next(unequal, min(len(a), len(b)))
         return self._lengths[key]
 
+    def is_shared(self, sequence: int, count: int) -> bool:
+        """Return True if another sequence begins with as many ids of this one: they may be taken for each other."""
+        others = (number for number in range(len(self._sequences)) if number != sequence)
+        return any(self.length(sequence, other) >= count for other in others)
+
 
 class _Layer:
     """The tokens in the slots of the caches of one module.
@@ -178,7 +183,7 @@ class _Layer:
 
         sequence, count = request
         size = (read[0].shape or (0, 1))[1]
-        if self.misread is not None or len(blocks) * size < count:
+        if self.misread is not None or len(blocks) * size < count or prefixes.is_shared(sequence, size):
             return
         positions = np.arange(count)
         slots = blocks.astype(np.int64)[positions // size] * size + positions % size
@@ -186,11 +191,13 @@ class _Layer:
         holders = np.full((count, 2), NO_TOKEN[0], np.int64)
         holders[is_inside] = self._holders[slots[is_inside]]
         is_right = (holders[:, 0] == sequence) & (holders[:, 1] == positions)
+        if 2 * int(is_right.sum()) < count:
+            return  # rather another request than one that reads most of its tokens from wrong slots
         for position in np.flatnonzero(~is_right).tolist():
             holder: Token = tuple(holders[position].tolist())
             own = self._own.get((sequence, position))
-            if holder == NO_TOKEN and own is None:
-                continue  # it was cached before the first recorded call
+            if holder == REJECTED or (holder == NO_TOKEN and own is None):
+                continue  # perhaps not rejected after all; or it was cached before the first recorded call
             if holder[1] == position and holder[0] >= 0 and position < prefixes.length(holder[0], sequence):
                 continue  # requests share a prefix
             at = int(slots[position])

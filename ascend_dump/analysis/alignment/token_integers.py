@@ -1,4 +1,4 @@
-"""Positions, masks and lengths of the calls of a model, by the integers that it reads before its first product."""
+"""Positions, masks and lengths of the calls of a model, by the integers that it reads first."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ __all__ = ["IntegersOfCalls", "Segment"]
 #: The operator, the side and the index of a record.
 _Key = tuple[str, str, int]
 _MASKS = ("bool", *INTEGERS, "uint8")
-#: Operators of a call in which positions and masks are looked for; they are made before the first product.
+#: Products of weights and of attention. Masks are made before the first one. Some models read positions only where they
+#: rotate queries and keys, behind their projections: before this number of products.
 _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "_grouped_mm", "convolution"})
+_PRODUCTS_BEFORE_POSITIONS = 4
 
 
 class Segment(NamedTuple):
@@ -49,11 +51,7 @@ class IntegersOfCalls:
     """
 
     def __init__(self, calls: Sequence[ModelCall]) -> None:
-        largest = max(calls, key=lambda call: (call.width, call.rows))
-        keys = list(_keys(largest, _are_positions))
-        # Numbers of slots begin at 0 in each call, positions do not; and a program may be given them.
-        given = _given(largest)
-        self._positions = max(keys, key=lambda key: (_later_calls(calls, key), key in given), default=None)
+        self._positions = _positions_key(calls, 1) or _positions_key(calls, _PRODUCTS_BEFORE_POSITIONS)
         self._mask = next((key for call in calls if (key := _first_key(call, _is_mask)) is not None), None)
         self._lengths = next((key for call in calls if (key := _first_key(call, _are_lengths)) is not None), None)
 
@@ -131,18 +129,24 @@ def _are_repeated(positions: np.ndarray) -> np.ndarray:
     return repeated
 
 
-def _integers(call: ModelCall) -> Iterator[tuple[_Key, Record]]:
-    """Yield the integer records of a call before its first product, with their keys: operator, side and index."""
+def _integers(call: ModelCall, products: int = _PRODUCTS_BEFORE_POSITIONS) -> Iterator[tuple[_Key, Record]]:
+    """Yield the integer records at the beginning of a call, with their keys: operator, side and index.
+
+    products: the number of the product at which the beginning ends
+    """
     for operator in call.operators:
-        if operator_class(operator.op_type) in _PRODUCTS:
+        products -= operator_class(operator.op_type) in _PRODUCTS
+        if not products:
             return
         for record in (*operator.inputs, *operator.outputs):
             if record.dtype in _MASKS:
                 yield (record.op_name, record.io, record.index), record
 
 
-def _keys(call: ModelCall, is_wanted: Callable[[ModelCall, np.ndarray], bool]) -> Iterator[_Key]:
-    for key, record in _integers(call):
+def _keys(
+    call: ModelCall, is_wanted: Callable[[ModelCall, np.ndarray], bool], products: int = _PRODUCTS_BEFORE_POSITIONS
+) -> Iterator[_Key]:
+    for key, record in _integers(call, products):
         if record is not call.ids_record:
             array = _read(record)
             if array is not None and is_wanted(call, array):
@@ -150,13 +154,30 @@ def _keys(call: ModelCall, is_wanted: Callable[[ModelCall, np.ndarray], bool]) -
 
 
 def _first_key(call: ModelCall, is_wanted: Callable[[ModelCall, np.ndarray], bool]) -> Optional[_Key]:
-    return next(_keys(call, is_wanted), None)
+    return next(_keys(call, is_wanted, 1), None)
 
 
 def _later_calls(calls: Sequence[ModelCall], key: _Key) -> int:
     """Return the number of calls that begin behind the first position, by a record."""
     arrays = [(call, array) for call in calls if (array := _find(call, key)) is not None]
     return sum(array.size in (call.width, call.ids.size) and int(array.max()) >= call.width for call, array in arrays)
+
+
+def _positions_key(calls: Sequence[ModelCall], products: int) -> Optional[_Key]:
+    """Return the record that is likeliest to have the positions of the slots of calls; None if none has.
+
+    Numbers of slots begin at 0 in each call, positions go on in later calls. Slots of a cache go on too, but may begin
+    anywhere. Where nothing goes on, only what stands before the first product may be positions.
+    """
+    largest = max(calls, key=lambda call: (call.width, call.rows))
+    given = _given(largest)
+    ranks: dict[_Key, tuple[bool, bool, int, bool]] = {}
+    for key in _keys(largest, _are_positions, products):
+        later, array = _later_calls(calls, key), _find(calls[0], key)
+        begins = array is not None and int(array.reshape(-1)[0]) == 0
+        ranks[key] = (later > 0, begins, later, key in given)
+    best = max(ranks, key=lambda key: ranks[key], default=None)
+    return best if best is not None and (products == 1 or ranks[best][:2] == (True, True)) else None
 
 
 def _given(call: ModelCall) -> set[_Key]:

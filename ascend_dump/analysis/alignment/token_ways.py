@@ -29,6 +29,7 @@ class Way(NamedTuple):
     key_axis  of keys, for pairs
     joined    elements of each token on a joined axis; 0 if the axis of slots is not joined with rows
     window    keys that a cache is cut to; 0 if it is not cut
+    room      keys that a cache of a fixed length has room for, the first ones in use; 0 for other caches
     is_sorted the joined elements are in another order, such as by experts
     is_flat   calls of one token have other axes, with the values of one token of each row
     """
@@ -39,6 +40,7 @@ class Way(NamedTuple):
     key_axis: Optional[int] = None
     joined: int = 0
     window: int = 0
+    room: int = 0
     is_sorted: bool = False
     is_flat: bool = False
 
@@ -47,12 +49,14 @@ class TokenSide:
     """The calls of one side, with the number of the common token in each slot; -1 for padding and other tokens.
 
     numbers: token of this side -> its number
+    rooms: the lengths of caches of a fixed length
     """
 
     def __init__(self, calls: Sequence[ModelCall], numbers: Mapping[Token, int]) -> None:
         import numpy as np
 
         self.calls = list(calls)
+        self.rooms: set[int] = set()
         self.slots = [
             np.array([[numbers.get(token, -1) for token in row] for row in call.slots], np.int64) for call in calls
         ]
@@ -90,21 +94,25 @@ def _fits_flat(side: TokenSide, way: Way, shapes: Mapping[int, _Shape], wide: Ma
 
 
 def _fitting_all(side: TokenSide, shapes: Mapping[int, _Shape]) -> list[Way]:
-    if not shapes or len({len(shape) for shape in shapes.values()}) != 1:
-        return []
+    if not all(map(math.prod, shapes.values())) or len({len(shape) for shape in shapes.values()}) != 1:
+        return []  # of no call, of empty tensors, or with other numbers of axes
     [rank] = {len(shape) for shape in shapes.values()}
     calls = {index: side.calls[index] for index in shapes}
     varies = [len({shape[axis] for shape in shapes.values()}) > 1 for axis in range(rank)]
     slots = [axis for axis in range(rank) if all(shapes[n][axis] == call.width for n, call in calls.items())]
     windows = {axis: window for axis in range(rank) if (window := _window(side, shapes, axis)) is not None}
+    rooms = {axis: room for axis in range(rank) if axis not in windows and (room := _room(side, shapes, axis))}
+    windows.update(dict.fromkeys(rooms, 0))
     # Sizes that vary from call to call are sure, others may be equal by chance.
     slots_only = {axis for axis in slots if varies[axis]}
-    sure_keys = {axis for axis in windows if varies[axis] and axis not in slots_only}
+    sure_keys = {axis for axis in windows if (varies[axis] or axis in rooms) and axis not in slots_only}
     keys = sure_keys or set(windows) - slots_only
     ways = [*_of_tokens(shapes, calls, slots)]
-    of_keys = [way for axis in keys for way in _of_keys(shapes, calls, axis, windows[axis])]
+    of_keys = [
+        way._replace(room=rooms.get(axis, 0)) for axis in keys for way in _of_keys(shapes, calls, axis, windows[axis])
+    ]
     pairs = [
-        way._replace(kind="pairs", key_axis=axis, window=windows[axis])
+        way._replace(kind="pairs", key_axis=axis, window=windows[axis], room=rooms.get(axis, 0))
         for way in ways
         if not way.joined
         for axis in keys
@@ -177,6 +185,15 @@ def _window(side: TokenSide, shapes: Mapping[int, _Shape], axis: int) -> Optiona
     return None
 
 
+def _room(side: TokenSide, shapes: Mapping[int, _Shape], axis: int) -> int:
+    """Return the length of a cache of a fixed length on this axis; 0 if it is none."""
+    sizes = {shape[axis] for shape in shapes.values()}
+    if len(sizes) != 1 or not sizes <= side.rooms:
+        return 0
+    [size] = sizes
+    return size if all(side.keys[index].shape[1] <= size for index in shapes) else 0
+
+
 def _split(way: Way, shape: _Shape, rows: int) -> tuple[list[int], list[int]]:
     """Return the shape with rows and heads apart, and the order of its axes: rows, tokens, keys, others."""
     sizes, origins = [], []
@@ -232,6 +249,8 @@ def gather(
     if way.window and keys.shape[1] > way.window:
         size = array.shape[way.axis if way.kind == "keys" else way.key_axis or 0]
         keys = keys[:, keys.shape[1] - size :]
+    if way.room:
+        keys = np.pad(keys, ((0, 0), (0, way.room - keys.shape[1])), constant_values=-1)
     numbers = keys if way.kind == "keys" else slots
     if way.kind == "pairs":
         for row in range(call.rows):

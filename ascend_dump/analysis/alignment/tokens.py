@@ -13,8 +13,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Optional
 
+from ascend_dump.analysis.alignment.fixed_caches import room_of
 from ascend_dump.analysis.alignment.model_calls import NO_TOKEN, REJECTED, Token
 from ascend_dump.analysis.alignment.paged_caches import MisreadToken, misread_token
+from ascend_dump.analysis.alignment.picked_values import picking_operators
 from ascend_dump.analysis.alignment.products import same_weights, wide_products
 from ascend_dump.analysis.alignment.rebuilt_parts import (
     OperatorGroups,
@@ -68,6 +70,7 @@ _VALUELESS = "without stored values"
 _ONE_SIDED = "of operators of one side that only move elements"
 _REBUILT = "operators of parts that are built otherwise, between tensors that agree"
 _APPENDS = "of operators that append to a cache"
+_PICKED = "of operators that pick values of the model for the program"
 _MIXED = "computed from several tokens"
 #: Inputs are crossed if their distances are this share of those in order.
 _CLEARLY = 0.8
@@ -134,9 +137,10 @@ class TokenAlignment:
     def operators(self, mapping: Optional[Mapping[str, str]]) -> tuple[list[Operator], list[Operator], list[Match]]:
         """Return the operators of both sides, as of one call, with the values of the common tokens, and their pairs."""
         groups = self._groups()
+        left_out = [self._left_out_operators(side, *group) for side, group in zip(self._sides, groups)]
         sides = [
-            [operator for operator in of_base if not is_append(side, of_calls[operator.position])]
-            for side, (of_base, of_calls) in zip(self._sides, groups)
+            [operator for operator in of_base if id(operator) not in reasons]
+            for reasons, (of_base, _) in zip(left_out, groups)
         ]
         weights = same_weights(sides[0], sides[1]) if self._is_rebuilt else {}
         matches = [
@@ -145,7 +149,7 @@ class TokenAlignment:
             if not makes_mask(match)
         ]
         parts: dict[int, Optional[Record]] = {}
-        self._pass_through(groups, sides, matches, parts)
+        self._pass_through(groups, left_out, matches, parts)
         for index, match in enumerate(matches):
             of_calls = groups[0][1][match.actual.position], groups[1][1][match.reference.position]
             matches[index] = self._add_match(match, of_calls, parts)
@@ -169,20 +173,33 @@ class TokenAlignment:
             groups = [divided(group, parts) for group, parts in zip(groups, wide)]
         return groups
 
+    def _left_out_operators(
+        self, side: TokenSide, of_base: Sequence[Operator], of_calls: Mapping[int, Mapping[int, Operator]]
+    ) -> dict[int, str]:
+        """Return the reasons why operators of the base call are not compared, by their identity; note fixed caches."""
+        reasons = dict.fromkeys(picking_operators(of_base), _PICKED)
+        for operator in of_base:
+            same = of_calls[operator.position]
+            room = room_of(side.calls, same)
+            if room:
+                side.rooms.add(room)
+            if room or is_append(side, same):
+                reasons[id(operator)] = _APPENDS
+        return reasons
+
     def _pass_through(
         self,
         groups: Sequence[OperatorGroups],
-        sides: Sequence[Sequence[Operator]],
+        left_out: Sequence[Mapping[int, str]],
         matches: Sequence[Match],
         parts: dict[int, Optional[Record]],
     ) -> None:
         """Leave out operators of one side that only move elements: their values come from other memory."""
         paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
-        for (of_base, _), side, sources in zip(groups, sides, self._sources):
-            kept = set(map(id, side))
+        for (of_base, _), reasons, sources in zip(groups, left_out, self._sources):
             for operator in of_base:
-                reason = _APPENDS if id(operator) not in kept else _ONE_SIDED
-                if id(operator) not in paired and (reason == _APPENDS or not computes_floats(operator)):
+                reason = reasons.get(id(operator), _ONE_SIDED)
+                if id(operator) not in paired and (id(operator) in reasons or not computes_floats(operator)):
                     sources.pass_through(operator)
                     self._omitted[reason] += len(list(operator.records))
                     parts.update(dict.fromkeys(map(id, operator.records)))
@@ -300,7 +317,9 @@ class TokenAlignment:
         """
         shapes = {*a.shapes.values(), *b.shapes.values()}
         has_widths = any(len({(call.rows, call.width) for call in calls}) > 1 for calls in self.calls)
-        is_whole = len(shapes) == 1 and (has_widths or a.base.content == b.base.content is not None)
+        is_cache = any(not tensor.side.rooms.isdisjoint(tensor.base.shape or ()) for tensor in (a, b))
+        is_equal = a.base.content == b.base.content is not None
+        is_whole = len(shapes) == 1 and (is_equal or (has_widths and not is_cache))
         reason = _UNALIGNED
         try:
             if not is_whole:

@@ -418,7 +418,10 @@ def _kind(operator: Operator) -> Hashable:
 
 
 def _call(operator: Operator) -> Hashable:
-    return (_class(operator), operator.module_path, operator.phase)
+    """Return class, module and phase; operators on positions and other integers are not those on values."""
+    records = operator.outputs or operator.inputs
+    makes_integers = bool(records) and (records[0].dtype or "").startswith("int")
+    return (_class(operator), operator.module_path, operator.phase, makes_integers)
 
 
 def _call_and_axes(operator: Operator) -> Hashable:
