@@ -19,6 +19,8 @@ __all__ = ["IntegersOfCalls", "Segment"]
 _Key = tuple[str, str, int]
 _MASKS = ("bool", *INTEGERS, "uint8")
 #: Operators of a call in which positions and masks are looked for; they are made before the first product.
+#: Engines read positions and lengths in the attention of the first layer only, behind these products at most.
+_FIRST_PRODUCTS = 5
 _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "_grouped_mm", "convolution"})
 
 
@@ -51,11 +53,17 @@ class IntegersOfCalls:
     def __init__(self, calls: Sequence[ModelCall]) -> None:
         largest = max(calls, key=lambda call: (call.width, call.rows))
         keys = list(_keys(largest, _are_positions))
-        # Numbers of slots begin at 0 in each call, positions do not; and a program may be given them.
-        given = _given(largest)
-        self._positions = max(keys, key=lambda key: (_later_calls(calls, key), key in given), default=None)
+        if keys:
+            # Numbers of slots begin at 0 in each call, positions do not; and a program may be given them.
+            given = _given(largest)
+            self._positions: Optional[_Key] = max(keys, key=lambda key: (_later_calls(calls, key), key in given))
+        else:
+            # Slots of a cache count up as well, further than positions.
+            later = _keys(largest, _are_positions, _FIRST_PRODUCTS)
+            self._positions = min(later, key=lambda key: _largest(largest, key), default=None)
         self._mask = next((key for call in calls if (key := _first_key(call, _is_mask)) is not None), None)
-        self._lengths = next((key for call in calls if (key := _first_key(call, _are_lengths)) is not None), None)
+        lengths = (_first_key(call, _are_lengths, _FIRST_PRODUCTS) for call in calls)
+        self._lengths = next((key for key in lengths if key is not None), None)
 
     def positions(self, call: ModelCall) -> Optional[np.ndarray]:
         """Return the positions of all slots of a call, [rows, slots]; None if they are not recorded."""
@@ -131,26 +139,38 @@ def _are_repeated(positions: np.ndarray) -> np.ndarray:
     return repeated
 
 
-def _integers(call: ModelCall) -> Iterator[tuple[_Key, Record]]:
-    """Yield the integer records of a call before its first product, with their keys: operator, side and index."""
+def _integers(call: ModelCall, products: int = 1) -> Iterator[tuple[_Key, Record]]:
+    """Yield the integer records of a call with their keys: operator, side and index.
+
+    products: number of products at which to stop
+    """
     for operator in call.operators:
         if operator_class(operator.op_type) in _PRODUCTS:
-            return
+            products -= 1
+            if not products:
+                return
         for record in (*operator.inputs, *operator.outputs):
             if record.dtype in _MASKS:
                 yield (record.op_name, record.io, record.index), record
 
 
-def _keys(call: ModelCall, is_wanted: Callable[[ModelCall, np.ndarray], bool]) -> Iterator[_Key]:
-    for key, record in _integers(call):
+def _keys(call: ModelCall, is_wanted: Callable[[ModelCall, np.ndarray], bool], products: int = 1) -> Iterator[_Key]:
+    for key, record in _integers(call, products):
         if record is not call.ids_record:
             array = _read(record)
             if array is not None and is_wanted(call, array):
                 yield key
 
 
-def _first_key(call: ModelCall, is_wanted: Callable[[ModelCall, np.ndarray], bool]) -> Optional[_Key]:
-    return next(_keys(call, is_wanted), None)
+def _first_key(
+    call: ModelCall, is_wanted: Callable[[ModelCall, np.ndarray], bool], products: int = 1
+) -> Optional[_Key]:
+    return next(_keys(call, is_wanted, products), None)
+
+
+def _largest(call: ModelCall, key: _Key) -> int:
+    array = _find(call, key)
+    return 0 if array is None else int(array.max())
 
 
 def _later_calls(calls: Sequence[ModelCall], key: _Key) -> int:
@@ -173,7 +193,11 @@ def _given(call: ModelCall) -> set[_Key]:
 
 
 def _find(call: ModelCall, key: Optional[_Key]) -> Optional[np.ndarray]:
-    record = None if key is None else next((record for other, record in _integers(call) if other == key), None)
+    record = (
+        None
+        if key is None
+        else next((record for other, record in _integers(call, _FIRST_PRODUCTS) if other == key), None)
+    )
     return None if record is None else _read(record)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
+from ascend_dump.analysis.alignment.model_calls import INTEGERS
 from ascend_dump.analysis.alignment.token_ways import (
     TokenSide,
     Way,
@@ -149,6 +150,8 @@ class TokenPart:
         self.tokens, self.numbers = tokens, numbers
         #: The memory that the values are in, common to all tensors with parts of it; None if unknown.
         self.memory: Optional[Hashable] = None
+        #: The integer type of the other side, which has the same numbers; "" for the type of the tensor.
+        self.integer_type = ""
 
     @property
     def records(self) -> Mapping[int, Record]:
@@ -164,14 +167,14 @@ class TokenPart:
         else:
             values = self._tensor.values(self._way, self.tokens)[0]
         part: np.ndarray = values[self.numbers].reshape(self._shape)
-        return part
+        return part.astype(self.integer_type) if self.integer_type else part
 
     def without(self, record: Record, left_out: np.ndarray) -> Record:
         """Return a record without some tokens. left_out: [tokens], True for these"""
         numbers = self.numbers[~left_out[self.numbers]]
         shape = (len(numbers), *self._shape[1:])
         part = TokenPart(self._tensor, self._way, self.tokens, numbers, self._present, shape)
-        part.memory = self.memory
+        part.memory, part.integer_type = self.memory, self.integer_type
         return record.as_part(part, shape)
 
     def statistics(self, record: Record) -> Optional[Statistics]:
@@ -317,6 +320,11 @@ def _parts(
     shape = (len(numbers), *middle, *b.rest(way_b))
     loaders = (TokenPart(side, way, tokens, numbers, present, shape) for side, way in ((a, way_a), (b, way_b)))
     parts = [side.base.as_part(loader, shape) for side, loader in zip((a, b), loaders)]
+    types = a.base.dtype, b.base.dtype
+    if types[0] != types[1] and types[0] in INTEGERS and types[1] in INTEGERS:
+        part = token_part(parts[0])
+        assert part is not None, "it was just made"
+        parts[0].dtype = part.integer_type = types[1]
     return parts[0], parts[1]
 
 

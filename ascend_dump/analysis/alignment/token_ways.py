@@ -52,6 +52,9 @@ class TokenSide:
     def __init__(self, calls: Sequence[ModelCall], numbers: Mapping[Token, int]) -> None:
         import numpy as np
 
+        #: The last slots of the requests in a flat call; one of each row in other calls.
+        self.last_of_requests = [_last_of_requests(call) for call in calls]
+
         self.calls = list(calls)
         self.slots = [
             np.array([[numbers.get(token, -1) for token in row] for row in call.slots], np.int64) for call in calls
@@ -63,6 +66,17 @@ class TokenSide:
             )
             for slots in (call.slots for call in calls)
         ]
+
+
+def _last_of_requests(call: ModelCall) -> list[int]:
+    """Return the last slot of each request in the one row of a flat call, in the order of the requests."""
+    if call.rows != 1:
+        return []
+    last: dict[int, int] = {}
+    for slot, token in enumerate(call.slots[0]):
+        if token != NO_TOKEN:
+            last[token[0]] = slot
+    return list(last.values())
 
 
 def ways_of(side: TokenSide, shapes: Mapping[int, _Shape]) -> list[Way]:
@@ -93,6 +107,9 @@ def _fitting_all(side: TokenSide, shapes: Mapping[int, _Shape]) -> list[Way]:
     if not shapes or len({len(shape) for shape in shapes.values()}) != 1:
         return []
     [rank] = {len(shape) for shape in shapes.values()}
+    of_last = list(_of_last_in_flat(side, shapes))
+    if of_last:
+        return of_last
     calls = {index: side.calls[index] for index in shapes}
     varies = [len({shape[axis] for shape in shapes.values()}) > 1 for axis in range(rank)]
     slots = [axis for axis in range(rank) if all(shapes[n][axis] == call.width for n, call in calls.items())]
@@ -156,6 +173,19 @@ def _of_last(shapes: Mapping[int, _Shape], calls: Mapping[int, ModelCall]) -> It
         yield Way("last", 0, 0)
 
 
+def _of_last_in_flat(side: TokenSide, shapes: Mapping[int, _Shape]) -> Iterator[Way]:
+    """Yield the way of tensors that have one value for each of several requests of a flat call."""
+    last = {index: side.last_of_requests[index] for index in shapes}
+    if not any(len(slots) > 1 for slots in last.values()):
+        return
+    if not any(len(slots) < side.calls[index].width for index, slots in last.items()):
+        return
+    for axis in (0, 1):
+        is_first = all(math.prod(shape[:axis]) == 1 and len(shape) > axis for shape in shapes.values())
+        if is_first and all(shape[axis] == len(last[index]) for index, shape in shapes.items()):
+            yield Way("last", None, axis)
+
+
 def _has_rows(shapes: Mapping[int, _Shape], calls: Mapping[int, ModelCall], axis: int) -> bool:
     factors = {_factor(shapes[index][axis], call.rows) for index, call in calls.items()}
     return len(factors) == 1 and 0 not in factors
@@ -172,9 +202,14 @@ def _window(side: TokenSide, shapes: Mapping[int, _Shape], axis: int) -> Optiona
     cut = {size for size, count in sizes if size != count}
     if not cut:
         return 0
-    if len(cut) == 1 and len(cut) < len(sizes) and all(size <= count for size, count in sizes):
-        return cut.pop()
-    return None
+    if len(cut) != 1 or len(sizes) == 1:
+        return None
+    window = cut.pop()
+    # The keys of a prompt are not cut in the call that makes them all.
+    limits = [
+        min(count, max(window, call.width)) for (_, count), call in zip(sizes, map(side.calls.__getitem__, shapes))
+    ]
+    return window if all(size <= limit for (size, _), limit in zip(sizes, limits)) else None
 
 
 def _split(way: Way, shape: _Shape, rows: int) -> tuple[list[int], list[int]]:
@@ -226,7 +261,9 @@ def gather(
     slots = side.slots[index]
     if way.kind == "last":
         numbers = slots[np.arange(call.rows), side.last[index]]
-        yield _kept(numbers, values.reshape(call.rows, *rest))
+        if way.row_axis is None:
+            numbers = slots[0, side.last_of_requests[index]]
+        yield _kept(numbers, values.reshape(len(numbers), *rest))
         return
     keys = side.keys[index]
     if way.window and keys.shape[1] > way.window:

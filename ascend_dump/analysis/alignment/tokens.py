@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Optional
 
 from ascend_dump.analysis.alignment.model_calls import NO_TOKEN, REJECTED, Token
-from ascend_dump.analysis.alignment.paged_caches import MisreadToken, misread_token
+from ascend_dump.analysis.alignment.paged_caches import MisreadToken, misread_token, writes_to_slots
 from ascend_dump.analysis.alignment.products import same_weights, wide_products
 from ascend_dump.analysis.alignment.rebuilt_parts import (
     OperatorGroups,
@@ -26,6 +26,7 @@ from ascend_dump.analysis.alignment.rebuilt_parts import (
 )
 from ascend_dump.analysis.alignment.token_groups import (
     base_of,
+    chosen_behind,
     computes_floats,
     groups_of,
     is_append,
@@ -68,6 +69,7 @@ _VALUELESS = "without stored values"
 _ONE_SIDED = "of operators of one side that only move elements"
 _REBUILT = "operators of parts that are built otherwise, between tensors that agree"
 _APPENDS = "of operators that append to a cache"
+_CHOSEN = "of operators of one side that choose tokens, or compute a loss, of the results"
 _MIXED = "computed from several tokens"
 #: Inputs are crossed if their distances are this share of those in order.
 _CLEARLY = 0.8
@@ -135,7 +137,12 @@ class TokenAlignment:
         """Return the operators of both sides, as of one call, with the values of the common tokens, and their pairs."""
         groups = self._groups()
         sides = [
-            [operator for operator in of_base if not is_append(side, of_calls[operator.position])]
+            [
+                operator
+                for operator in of_base
+                if not is_append(side, of_calls[operator.position])
+                and not writes_to_slots(side.calls, of_calls[operator.position])
+            ]
             for side, (of_base, of_calls) in zip(self._sides, groups)
         ]
         weights = same_weights(sides[0], sides[1]) if self._is_rebuilt else {}
@@ -196,8 +203,13 @@ class TokenAlignment:
             matches = list(between_borders(matches, parts, self._unit, agreeing))
         paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
         for side, sources in zip(sides, self._sources):
+            behind = chosen_behind(side, paired)
             for operator in side:
                 if id(operator) in paired:
+                    continue
+                if id(operator) in behind:
+                    self._omitted[_CHOSEN] += len(list(operator.records))
+                    parts.update(dict.fromkeys(map(id, operator.records)))
                     continue
                 inside = self._is_rebuilt and is_inside(operator, matches, side is sides[0], agreeing)
                 self._omitted[_REBUILT] += inside
