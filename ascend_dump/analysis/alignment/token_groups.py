@@ -35,7 +35,7 @@ __all__ = [
     "rounding_unit",
 ]
 
-_MASK_MAKERS = frozenset({"where", "masked_fill", "scalar_tensor", "zeros", "full"})
+_MASK_MAKERS = frozenset({"where", "masked_fill", "scalar_tensor", "zeros", "full", "fill", "fill_", "zero_"})
 #: Operators that choose tokens by logits, or compute a loss of them.
 _CHOOSING = frozenset({"_softmax", "softmax", "_log_softmax", "log_softmax", "argmax", "topk", "sort", "multinomial"})
 _SELECTING = frozenset(
