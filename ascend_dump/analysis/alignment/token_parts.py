@@ -15,7 +15,6 @@ from ascend_dump.analysis.alignment.token_ways import (
     pair_indices,
     presence,
     rest_shape,
-    ways_of,
 )
 from ascend_dump.analysis.operators.names import moves_elements
 from ascend_dump.analysis.operators.operator import Operator, storage_of
@@ -70,7 +69,7 @@ class TensorOfCalls:
         self._arrays: dict[int, np.ndarray] = {}
 
     def ways(self) -> list[Way]:
-        ways = ways_of(self.side, self.shapes)
+        ways = self.side.ways(self.shapes)
         for way in list(ways):
             sizes = {index: shape[way.axis] for index, shape in self.shapes.items()}
             if (
@@ -80,6 +79,11 @@ class TensorOfCalls:
             ):
                 ways.append(way._replace(is_sorted=True))
         return ways
+
+    def tokens_in(self, way: Way, tokens: CommonTokens) -> np.ndarray:
+        """Return [tokens], True for those that this tensor has."""
+        # The order of elements changes no set of tokens.
+        return self.side.tokens_in(way._replace(is_sorted=False), self.shapes, tokens.count)
 
     def rest(self, way: Way) -> tuple[int, ...]:
         shapes = self.shapes.items()
@@ -312,7 +316,7 @@ def _parts(
         known = present.any(axis=1)
         middle: tuple[int, ...] = (present.shape[1],)
     else:
-        known = _known(a, way_a, tokens) & _known(b, way_b, tokens)
+        known = a.tokens_in(way_a, tokens) & b.tokens_in(way_b, tokens)
         middle = ()
     numbers = np.flatnonzero(known & ~left_out)
     if not numbers.size:
@@ -330,16 +334,6 @@ def _parts(
 
 def _present(tensor: TensorOfCalls, way: Way, tokens: CommonTokens) -> np.ndarray:
     return presence(tensor.side, way, tensor.shapes, tokens.count, tokens.index_of)
-
-
-def _known(tensor: TensorOfCalls, way: Way, tokens: CommonTokens) -> np.ndarray:
-    import numpy as np
-
-    known = np.zeros(tokens.count, bool)
-    for index, shape in tensor.shapes.items():
-        for numbers, _ in gather(tensor.side, way, index, np.broadcast_to(np.int8(0), shape)):
-            known[numbers] = True
-    return known
 
 
 def _bits(array: np.ndarray) -> np.ndarray:

@@ -4,6 +4,7 @@ as a cache of keys, as scores of tokens and keys, for the last token of each req
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional
@@ -13,7 +14,7 @@ from ascend_dump.analysis.alignment.model_calls import NO_TOKEN, ModelCall, Toke
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["TokenSide", "Way", "gather", "presence", "rest_shape", "ways_of"]
+__all__ = ["TokenSide", "Way", "gather", "presence", "rest_shape"]
 
 #: The largest number of elements of one token that are joined with tokens: experts of a token.
 _MOST_JOINED = 64
@@ -54,6 +55,9 @@ class TokenSide:
 
         #: The last slots of the requests in a flat call; one of each row in other calls.
         self.last_of_requests = [_last_of_requests(call) for call in calls]
+        #: Ways by the shapes of a tensor, and the tokens in it by way and shapes: layers have tensors of equal shapes.
+        self._ways: dict[tuple[tuple[int, _Shape], ...], list[Way]] = {}
+        self._known: dict[tuple[Way, tuple[tuple[int, _Shape], ...]], np.ndarray] = {}
 
         self.calls = list(calls)
         self.slots = [
@@ -67,6 +71,26 @@ class TokenSide:
             for slots in (call.slots for call in calls)
         ]
 
+    def ways(self, shapes: Mapping[int, _Shape]) -> list[Way]:
+        """Return the ways that fit the shapes of a tensor in all calls, by index of the call, the likeliest first."""
+        key = tuple(shapes.items())
+        if key not in self._ways:
+            self._ways[key] = _ways(self, shapes)
+        return list(self._ways[key])
+
+    def tokens_in(self, way: Way, shapes: Mapping[int, _Shape], count: int) -> np.ndarray:
+        """Return [tokens], True for those of `count` common tokens that a tensor has values of."""
+        import numpy as np
+
+        key = way, tuple(shapes.items())
+        if key not in self._known:
+            known = np.zeros(count, bool)
+            for index, shape in shapes.items():
+                for numbers, _ in gather(self, way, index, np.broadcast_to(np.int8(0), shape)):
+                    known[numbers] = True
+            self._known[key] = known
+        return self._known[key]
+
 
 def _last_of_requests(call: ModelCall) -> list[int]:
     """Return the last slot of each request in the one row of a flat call, in the order of the requests."""
@@ -79,8 +103,7 @@ def _last_of_requests(call: ModelCall) -> list[int]:
     return list(last.values())
 
 
-def ways_of(side: TokenSide, shapes: Mapping[int, _Shape]) -> list[Way]:
-    """Return the ways that fit the shapes of a tensor in all calls, by index of the call, the likeliest first."""
+def _ways(side: TokenSide, shapes: Mapping[int, _Shape]) -> list[Way]:
     ways = _fitting_all(side, shapes)
     if ways or not shapes:
         return ways
@@ -212,7 +235,8 @@ def _window(side: TokenSide, shapes: Mapping[int, _Shape], axis: int) -> Optiona
     return window if all(size <= limit for (size, _), limit in zip(sizes, limits)) else None
 
 
-def _split(way: Way, shape: _Shape, rows: int) -> tuple[list[int], list[int]]:
+@functools.lru_cache(maxsize=4096)
+def _split(way: Way, shape: _Shape, rows: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the shape with rows and heads apart, and the order of its axes: rows, tokens, keys, others."""
     sizes, origins = [], []
     for axis, size in enumerate(shape):
@@ -227,9 +251,10 @@ def _split(way: Way, shape: _Shape, rows: int) -> tuple[list[int], list[int]]:
             origins.append("token" if axis == way.axis else "key" if axis == way.key_axis else "other")
     ranks = {"row": 0, "token": 1, "key": 2, "other": 3}
     order = sorted(range(len(sizes)), key=lambda axis: ranks[origins[axis]])
-    return sizes, order
+    return tuple(sizes), tuple(order)
 
 
+@functools.lru_cache(maxsize=4096)
 def rest_shape(way: Way, shape: _Shape, rows: int) -> _Shape:
     """Return the shape of the values of one token, or of one pair, without axes of size 1."""
     sizes, order = _split(way, shape, rows)
