@@ -77,7 +77,7 @@ def misread_token(calls: Sequence[ModelCall], sequences: Sequence[Sequence[int]]
     for index, call in enumerate(calls):
         tokens = [token for row in call.slots for token in row]
         requests = list(_requests(tokens))
-        reads: dict[str, list[_Read]] = {}
+        reads: dict[str, list[_CacheRead]] = {}
         for operator in call.operators:
             name = operator.module or ""
             layer = layers.setdefault(name, _Layer())
@@ -93,7 +93,7 @@ def misread_token(calls: Sequence[ModelCall], sequences: Sequence[Sequence[int]]
     return min(found, key=lambda misread: (misread.call, misread.operator.position), default=None)
 
 
-class _Read(NamedTuple):
+class _CacheRead(NamedTuple):
     """A read of a cache. blocks: [blocks] of one request, or [requests, blocks]"""
 
     operator: Operator
@@ -102,9 +102,9 @@ class _Read(NamedTuple):
     blocks: np.ndarray
 
 
-def _with_requests(reads: Sequence[_Read], requests: Sequence[Token]) -> Iterator[tuple[_Read, Token]]:
+def _with_requests(reads: Sequence[_CacheRead], requests: Sequence[Token]) -> Iterator[tuple[_CacheRead, Token]]:
     """Yield the reads of one request each, with the request and its number of tokens."""
-    of_one: list[_Read] = []
+    of_one: list[_CacheRead] = []
     for read in reads:
         if read.blocks.ndim == 2:
             for blocks, request in zip(read.blocks, requests):
@@ -186,7 +186,7 @@ class _Layer:
                 if token != REJECTED:
                     self._own[token] = slot
 
-    def check(self, call: int, read: _Read, request: Token, prefixes: _CommonPrefixes) -> None:
+    def check(self, call: int, read: _CacheRead, request: Token, prefixes: _CommonPrefixes) -> None:
         """Check the tokens that a request reads. request: its sequence, and the number of its tokens"""
         import numpy as np
 
@@ -234,7 +234,7 @@ class _Integers:
                 return array
         return None
 
-    def reads(self, operator: Operator, most_slots: int) -> Iterator[_Read]:
+    def reads(self, operator: Operator, most_slots: int) -> Iterator[_CacheRead]:
         """Yield the read of an operator that may read a cache in blocks, of which `most_slots` slots were written."""
         caches = [
             record
@@ -247,7 +247,7 @@ class _Integers:
             if _is_number(record) and len(record.shape or ()) in (1, 2):
                 array = self.read(record)
                 if array is not None and array.min() >= 0 and array.max() < (caches[0].shape or (0,))[0]:
-                    yield _Read(operator, caches[0], record, array)
+                    yield _CacheRead(operator, caches[0], record, array)
                     return
 
     def read(self, record: Record) -> Optional[np.ndarray]:

@@ -13,7 +13,7 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["IntegersOfCalls", "Segment"]
+__all__ = ["IntegersOfCalls", "TokenRun"]
 
 #: The operator, the side and the index of a record.
 _Key = tuple[str, str, int]
@@ -24,7 +24,7 @@ _FIRST_PRODUCTS = 5
 _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "_grouped_mm", "convolution"})
 
 
-class Segment(NamedTuple):
+class TokenRun(NamedTuple):
     """Slots of one row that belong to one request.
 
     ids       of the slots
@@ -38,10 +38,10 @@ class Segment(NamedTuple):
     position: Optional[int]
     cached: int
 
-    def part(self, begin: int, end: int) -> Segment:
+    def part(self, begin: int, end: int) -> TokenRun:
         """Return some of the slots."""
         position, cached = (None if n is None else n + begin for n in (self.position, self.cached))
-        return Segment(self.row, self.slots[begin:end], self.ids[begin:end], position, cached or 0)
+        return TokenRun(self.row, self.slots[begin:end], self.ids[begin:end], position, cached or 0)
 
 
 class IntegersOfCalls:
@@ -81,7 +81,7 @@ class IntegersOfCalls:
             return call.width < before.width or call.width == 1
         return bool((positions[:, -1] >= call.width).any())
 
-    def segments(self, call: ModelCall) -> Iterator[Segment]:
+    def segments(self, call: ModelCall) -> Iterator[TokenRun]:
         """Yield the parts of a call with consecutive positions, without padding: each belongs to one request.
 
         Requests whose positions follow each other by chance may be in one part.
@@ -119,15 +119,15 @@ class IntegersOfCalls:
 
 def _segment(
     call: ModelCall, row: int, slots: Sequence[int], positions: Optional[np.ndarray], cached: Optional[int]
-) -> Segment:
+) -> TokenRun:
     """Return a part of a row. cached: the number of tokens before this call, by its mask"""
     ids = tuple(call.ids[row, list(slots)].tolist())
     if positions is None:
-        return Segment(row, tuple(slots), ids, None, cached or 0)
+        return TokenRun(row, tuple(slots), ids, None, cached or 0)
     position = int(positions[row, slots[0]])
     # Positions may count padding on the left.
     before = max(position - slots[0], 0) if call.rows > 1 else position
-    return Segment(row, tuple(slots), ids, position, before if cached is None else cached)
+    return TokenRun(row, tuple(slots), ids, position, before if cached is None else cached)
 
 
 def _are_repeated(positions: np.ndarray) -> np.ndarray:

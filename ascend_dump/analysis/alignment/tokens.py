@@ -49,17 +49,17 @@ from ascend_dump.analysis.alignment.token_parts import (
     without_tokens,
 )
 from ascend_dump.analysis.alignment.token_routing import LeftOut, rerouted_tokens
-from ascend_dump.analysis.alignment.token_sequences import calls_in, calls_of_sides, pair_sequences
+from ascend_dump.analysis.alignment.token_sequences import calls_of_sides, pair_sequences
 from ascend_dump.analysis.alignment.token_ways import TokenSide
 from ascend_dump.analysis.operators.arguments import commutes
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import operator_class, writes
 from ascend_dump.analysis.pairing.same_framework import Match, align
 from ascend_dump.common.units import counted
-from ascend_dump.errors import AscendDumpError, ConfigError, NotSupported
+from ascend_dump.errors import AscendDumpError, NotSupported
 from ascend_dump.reading import Record
 
-__all__ = ["TokenAlignment", "check_align", "may_align_tokens"]
+__all__ = ["TokenAlignment"]
 
 #: Fewer tokens than this are no evidence that two dumps have the same requests.
 _LEAST_TOKENS = 2
@@ -402,21 +402,3 @@ class TokenAlignment:
             f"{counted(len(self.calls[0]), 'call')} of actual and {len(self.calls[1])} of the reference; "
             f"{self._joined} tensors were joined along them, {self._whole} have no tokens{not_compared}"
         )
-
-
-def check_align(align_by: Optional[str], **settings: object) -> None:
-    """Raise ConfigError for another value than "tokens", and for settings that exclude it."""
-    if align_by is None:
-        return
-    if align_by != "tokens":
-        raise ConfigError(f"align={align_by!r}, expected 'tokens'", hint="rows of a batch are aligned by rows=")
-    excluded = [name for name, value in settings.items() if value]
-    if excluded:
-        raise ConfigError(f"align= and {excluded[0]}= were both given", hint="leave one of them out")
-
-
-def may_align_tokens(operators: Sequence[Operator], reference: Sequence[Operator]) -> bool:
-    """Return True if the first calls of both sides read ids of sequences of different lengths."""
-    calls = [calls_in([side])[0] for side in (operators, reference)]
-    trains = [any(operator.phase == "backward" for operator in side) for side in (operators, reference)]
-    return all(calls) and not all(trains) and calls[0][0].width != calls[1][0].width
