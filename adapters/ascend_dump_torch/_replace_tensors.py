@@ -35,6 +35,8 @@ class _Graft(NamedTuple):
 def read_grafts(setting: Any) -> list[_Graft]:
     """Read the setting `graft`: names such as `layers.3/addmm_0.output.0`, each with the path of a dump.
 
+    A name with `*` stands for all tensors of the dump that it fits: `*/topk_0.output.*`.
+
     Raises ConfigError for an invalid name or one that the dump does not contain, NotSupported for a tensor that cannot
     be replaced, and ReadError if the dump cannot be read.
     """
@@ -48,7 +50,7 @@ def read_grafts(setting: Any) -> list[_Graft]:
     dumps: dict[str, Any] = {}
     grafts = []
     for key, path in setting.items():
-        op_name, io, index = _parts(str(key))
+        parts = _parts(str(key))
         if not isinstance(path, (str, os.PathLike)):
             raise ConfigError(
                 f"graft of {key!r} is a {type(path).__name__}: expected the path of a dump",
@@ -56,29 +58,43 @@ def read_grafts(setting: Any) -> list[_Graft]:
             )
         if str(path) not in dumps:
             dumps[str(path)] = ascend_dump.open(path)
-        records: dict[Optional[int], Record] = {}
-        for record in dumps[str(path)].select(io=io, index=index):
-            if record.op_name == op_name and record.error is None:
-                records.setdefault(record.step, record)
-        if not records:
-            raise ConfigError(
-                f"graft of {key!r}: {path} has no such record",
-                hint=f"`ascend-dump ls {path}` lists its operators",
-            )
-        next(iter(records.values())).numpy()  # raises if there are only statistics
-        grafts.append(_Graft(str(key), op_name, io, index, records))
+        grafts += _grafts_of(str(key), parts, path, dumps[str(path)])
     return grafts
 
 
-def _parts(key: str) -> tuple[str, str, int]:
+def _grafts_of(key: str, parts: tuple[str, str, str], path: object, dump: Any) -> list[_Graft]:
+    """Return the grafts of a name, of all tensors of a dump that it fits."""
+    from fnmatch import fnmatchcase
+
+    name, io, wanted = parts
+    has_pattern = "*" in name
+    fitting: dict[tuple[str, int], dict[Optional[int], Record]] = {}
+    for record in dump.select(io=io):
+        if wanted not in ("*", str(record.index)) or record.error is not None or record.shape is None:
+            continue
+        if record.op_name == name or (has_pattern and fnmatchcase(record.op_name, name)):
+            fitting.setdefault((record.op_name, record.index), {}).setdefault(record.step, record)
+    if not fitting:
+        raise ConfigError(
+            f"graft of {key!r}: {path} has no such record",
+            hint=f"`ascend-dump ls {path}` lists its operators",
+        )
+    for records in fitting.values():
+        next(iter(records.values())).numpy()  # raises if there are only statistics
+    return [_Graft(f"{op_name}.{io}.{index}", op_name, io, index, r) for (op_name, index), r in fitting.items()]
+
+
+def _parts(key: str) -> tuple[str, str, str]:
+    """Return the name of the operators, the side, and the index or `*`."""
     op_name, _, index = key.rpartition(".")
     op_name, _, io = op_name.rpartition(".")
-    if not op_name or io not in ("input", "output") or not index.isdecimal() or not index.isascii() or len(index) > 9:
+    is_number = index.isdecimal() and index.isascii() and len(index) <= 9
+    if not op_name or io not in ("input", "output") or not (is_number or index == "*"):
         raise ConfigError(
             f"graft of {key!r}: expected an operator, `output` or `input`, and a number",
             hint="as `ascend-dump ls` and a comparison name them: layers.3/addmm_0.output.0",
         )
-    return op_name, io, int(index)
+    return op_name, io, str(int(index)) if is_number else index
 
 
 class Grafts:

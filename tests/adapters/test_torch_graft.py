@@ -220,3 +220,46 @@ def test_other_adapters_refuse_it(tmp_path: Path, reference: Path) -> None:
 def test_a_tensor_is_refused_with_what_is_expected(tmp_path: Path) -> None:
     with pytest.raises(ascend_dump.ConfigError, match="is a Tensor: expected the path of a dump"):
         ascend_dump.capture(Net(), path=tmp_path / "d", graft={FAULT: torch.zeros(3)}).start()
+
+
+class Experts(torch.nn.Module):
+    """Two layers that send each token to one of four experts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.routers = torch.nn.ModuleList(torch.nn.Linear(8, 4, bias=False) for _ in range(2))
+        self.experts = torch.nn.Parameter(torch.randn(2, 4, 8, 8) / 3)
+
+    def forward(self, x: Any) -> Any:
+        for router, experts in zip(self.routers, self.experts):
+            scores, ids = router(x).softmax(-1).topk(2, -1)
+            parts = torch.einsum("tkoi,ti->tko", experts[ids], x)
+            x = x + (parts * scores[..., None]).sum(1)
+        return x
+
+
+def test_the_routing_of_the_reference(tmp_path: Path) -> None:
+    """With all choices of the reference, what is left of the difference is arithmetic."""
+    x = torch.randn(256, 8, generator=torch.Generator().manual_seed(1))
+
+    def experts_of(path: Path, dtype: Any, **settings: Any) -> Any:
+        net = Experts().to(dtype)
+        with torch.no_grad(), ascend_dump.capture(net, path=path, **settings) as cap:
+            result = net(x.to(dtype)).float()
+        chosen = [record.numpy() for record in cap.dump().select(op="*topk_*", io="output", index=1)]
+        return np.stack(chosen), result
+
+    ids, right = experts_of(tmp_path / "reference", torch.float32)
+    other_ids, routed = experts_of(tmp_path / "bfloat16", torch.bfloat16)
+    grafted_ids, grafted = experts_of(
+        tmp_path / "grafted", torch.bfloat16, graft={"*topk_*.output.*": tmp_path / "reference"}
+    )
+    assert (ids != other_ids).any()
+    assert (ids == grafted_ids).all()
+    assert float((grafted - right).norm()) < 0.5 * float((routed - right).norm())
+
+
+def test_a_pattern_that_fits_nothing(reference: Path, tmp_path: Path) -> None:
+    with pytest.raises(ascend_dump.ConfigError, match="has no such record"):
+        dumped(tmp_path / "run", Net(), graft={"*topk_*.output.*": reference})

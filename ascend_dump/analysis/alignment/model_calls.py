@@ -52,7 +52,11 @@ class ModelCall:
 
 
 def calls_of_step(operators: Sequence[Operator]) -> Iterator[ModelCall]:
-    """Yield the calls of a step: each begins with the operator that looks up the embeddings of ids."""
+    """Yield the calls of a step: each begins with the operator that looks up the embeddings of ids.
+
+    Operators of another model, such as one that drafts tokens, are left out.
+    """
+    operators = _of_captured_model(operators)
     first: Optional[tuple[str, str, object]] = None
     begins: list[tuple[int, Record]] = []
     end = next((n for n, operator in enumerate(operators) if operator.phase == "backward"), len(operators))
@@ -76,6 +80,15 @@ def calls_of_step(operators: Sequence[Operator]) -> Iterator[ModelCall]:
             continue
         rows = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1)
         yield ModelCall(list(operators[start:stop]), rows, ids)
+
+
+def _of_captured_model(operators: Sequence[Operator]) -> Sequence[Operator]:
+    """Return operators without those of other models that look up ids; their modules begin with the name of a class."""
+    roots = {operator.module.partition(".")[0] for operator in operators if operator.module and _embedded_ids(operator)}
+    others = {root for root in roots if root[:1].isupper()}
+    if not others or others == roots:
+        return operators
+    return [operator for operator in operators if operator.module.partition(".")[0] not in others]
 
 
 def _embedded_ids(operator: Operator) -> Optional[Record]:

@@ -6,12 +6,12 @@ a table. Slots and tables are integers in the dump, so the tokens in each block 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from ascend_dump.analysis.alignment.model_calls import INTEGERS, NO_TOKEN, REJECTED, ModelCall, Token
 from ascend_dump.analysis.alignment.token_requests import are_equal_ids
-from ascend_dump.analysis.operators.operator import Operator, storage_of
+from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import writes
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
@@ -19,7 +19,7 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["MisreadToken", "misread_token"]
+__all__ = ["MisreadToken", "misread_token", "writes_to_slots"]
 
 #: More slots than this are no slots of a cache.
 _MOST_SLOTS = 1 << 26
@@ -77,26 +77,48 @@ def misread_token(calls: Sequence[ModelCall], sequences: Sequence[Sequence[int]]
     for index, call in enumerate(calls):
         tokens = [token for row in call.slots for token in row]
         requests = list(_requests(tokens))
-        reads: dict[tuple[str, Hashable], int] = {}
+        reads: dict[str, list[_CacheRead]] = {}
         for operator in call.operators:
-            layer = layers.setdefault(operator.module or "", _Layer())
+            name = operator.module or ""
+            layer = layers.setdefault(name, _Layer())
             slots = arrays.slots(operator, len(tokens))
             if slots is not None:
                 layer.write(index, tokens, slots)
                 continue
-            for cache, table in arrays.tables(operator, layer.most_slots):
-                array = arrays.read(table)
-                if array is None:
-                    continue
-                rows, of_rows = array.reshape(-1, array.shape[-1]), requests
-                if array.ndim == 1:
-                    key = operator.module or "", storage_of(cache)
-                    number = reads[key] = reads.get(key, -1) + 1
-                    of_rows = requests[number : number + 1]
-                for (sequence, count), blocks in zip(of_rows, rows):
-                    layer.check(index, operator, (cache, table), blocks, (sequence, count), prefixes)
+            reads.setdefault(name, []).extend(arrays.reads(operator, layer.most_slots))
+        for name, of_layer in reads.items():
+            for read, request in _with_requests(of_layer, requests):
+                layers[name].check(index, read, request, prefixes)
     found = [layer.misread for layer in layers.values() if layer.is_sure and layer.misread is not None]
     return min(found, key=lambda misread: (misread.call, misread.operator.position), default=None)
+
+
+class _CacheRead(NamedTuple):
+    """A read of a cache. blocks: [blocks] of one request, or [requests, blocks]"""
+
+    operator: Operator
+    cache: Record
+    table: Record
+    blocks: np.ndarray
+
+
+def _with_requests(reads: Sequence[_CacheRead], requests: Sequence[Token]) -> Iterator[tuple[_CacheRead, Token]]:
+    """Yield the reads of one request each, with the request and its number of tokens."""
+    of_one: list[_CacheRead] = []
+    for read in reads:
+        if read.blocks.ndim == 2:
+            for blocks, request in zip(read.blocks, requests):
+                yield read._replace(blocks=blocks), request
+        # Keys and values of a request are read one after the other, by the same table.
+        elif not of_one or of_one[-1].blocks.tobytes() != read.blocks.tobytes():
+            of_one.append(read)
+    if len(of_one) == len(requests):
+        yield from zip(of_one, requests)
+
+
+def writes_to_slots(calls: Sequence[ModelCall], operators: Mapping[int, Operator]) -> bool:
+    """Return True for an operator that writes the tokens of each call to slots of a cache. operators: by call"""
+    return all(_slot_records(operator, calls[index].rows * calls[index].width) for index, operator in operators.items())
 
 
 def _requests(tokens: Sequence[Token]) -> Iterator[Token]:
@@ -169,24 +191,16 @@ class _Layer:
                 if token != REJECTED:
                     self._own[token] = slot
 
-    def check(
-        self,
-        call: int,
-        operator: Operator,
-        read: tuple[Record, Record],
-        blocks: np.ndarray,
-        request: Token,
-        prefixes: _CommonPrefixes,
-    ) -> None:
-        """Check the tokens that a request reads. read: the cache and the table; request: sequence, number of tokens"""
+    def check(self, call: int, read: _CacheRead, request: Token, prefixes: _CommonPrefixes) -> None:
+        """Check the tokens that a request reads. request: its sequence, and the number of its tokens"""
         import numpy as np
 
         sequence, count = request
-        size = (read[0].shape or (0, 1))[1]
-        if self.misread is not None or len(blocks) * size < count or prefixes.is_shared(sequence, size):
+        size = (read.cache.shape or (0, 1))[1]
+        if self.misread is not None or len(read.blocks) * size < count or prefixes.is_shared(sequence, size):
             return
         positions = np.arange(count)
-        slots = blocks.astype(np.int64)[positions // size] * size + positions % size
+        slots = read.blocks.astype(np.int64)[positions // size] * size + positions % size
         is_inside = slots < len(self._holders)
         holders = np.full((count, 2), NO_TOKEN[0], np.int64)
         holders[is_inside] = self._holders[slots[is_inside]]
@@ -202,7 +216,8 @@ class _Layer:
                 continue  # requests share a prefix
             at = int(slots[position])
             held = None if holder == NO_TOKEN else holder
-            self.misread = MisreadToken(call, operator, read[1], (sequence, position), at, size, held, own)
+            token = sequence, position
+            self.misread = MisreadToken(call, read.operator, read.table, token, at, size, held, own)
             return
         self.is_sure |= bool(is_right.any())
 
@@ -217,13 +232,8 @@ class _Integers:
         """Return the slots that an operator writes `count` tokens to; None if it does not."""
         import numpy as np
 
-        if not writes(operator.op_type) and "cache" not in operator.op_type.lower():
-            return None
-        of_tokens = [record for record in operator.inputs if (record.shape or (0,))[0] == count and _is_number(record)]
-        if not of_tokens or not any((record.shape or (0,))[0] > 1 and _is_cache(record) for record in operator.inputs):
-            return None
-        for record in of_tokens:
-            array = self.read(record) if len(record.shape or ()) == 1 else None
+        for record in _slot_records(operator, count):
+            array = self.read(record)
             if array is None or array.min() < -1 or array.max() >= _MOST_SLOTS:
                 continue
             used = array[array >= 0]
@@ -231,8 +241,8 @@ class _Integers:
                 return array
         return None
 
-    def tables(self, operator: Operator, most_slots: int) -> Iterator[tuple[Record, Record]]:
-        """Yield (cache, table) if an operator may read a cache in blocks, and the table of its blocks."""
+    def reads(self, operator: Operator, most_slots: int) -> Iterator[_CacheRead]:
+        """Yield the read of an operator that may read a cache in blocks, of which `most_slots` slots were written."""
         caches = [
             record
             for record in operator.inputs
@@ -244,7 +254,7 @@ class _Integers:
             if _is_number(record) and len(record.shape or ()) in (1, 2):
                 array = self.read(record)
                 if array is not None and array.min() >= 0 and array.max() < (caches[0].shape or (0,))[0]:
-                    yield caches[0], record
+                    yield _CacheRead(operator, caches[0], record, array)
                     return
 
     def read(self, record: Record) -> Optional[np.ndarray]:
@@ -256,6 +266,15 @@ class _Integers:
                 array = None
             self._arrays[key] = array if array is not None and array.size else None
         return self._arrays[key]
+
+
+def _slot_records(operator: Operator, count: int) -> list[Record]:
+    """Return the inputs that may be the slots of `count` tokens, of an operator that writes to a cache."""
+    if not writes(operator.op_type) and "cache" not in operator.op_type.lower():
+        return []
+    if not any(_is_cache(record) for record in operator.inputs):
+        return []
+    return [record for record in operator.inputs if record.shape == (count,) and _is_number(record)]
 
 
 def _is_number(record: Record) -> bool:

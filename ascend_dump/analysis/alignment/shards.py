@@ -8,13 +8,12 @@ show the actual one: the nearest of several is taken, and its difference is judg
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
-from ascend_dump.analysis.alignment.placements import memory_of, placements_of, terms_of
+from ascend_dump.analysis.alignment.placements import placements_of
 from ascend_dump.analysis.alignment.rank_relations import (
-    BLOCKS,
     FAR,
     MEAN,
     NORM,
@@ -24,6 +23,7 @@ from ascend_dump.analysis.alignment.rank_relations import (
     distance_of,
     why_no_whole,
 )
+from ascend_dump.analysis.alignment.rank_tensors import Portion, RanksOfSide, WholeTensor
 from ascend_dump.analysis.alignment.shard_notation import ShardLayout, ShardLayouts
 from ascend_dump.analysis.numerics.statistics_bounds import RoundedStatistics, rounded_statistics
 from ascend_dump.analysis.operators.operator import Operator
@@ -51,14 +51,6 @@ _TERMS, _STATISTICS = "terms of a sum", "statistics of"
 NO_LAYOUTS = ShardLayouts()
 
 
-class Portion(NamedTuple):
-    """The values of a rank, the matching part of the other side, and its name: "part 1 of 2 along axis 0"."""
-
-    values: np.ndarray
-    counterpart: np.ndarray
-    name: str
-
-
 class _KnownArray:
     """Loads an array that was read already."""
 
@@ -70,13 +62,6 @@ class _KnownArray:
 
     def statistics(self, record: Record) -> Optional[Statistics]:
         return None
-
-
-class WholeTensor(NamedTuple):
-    """A whole tensor of the program, from a single rank, or assembled from several ranks of the other side."""
-
-    shape: tuple[int, ...]
-    numpy: Callable[[], np.ndarray]
 
 
 class Portions:
@@ -105,23 +90,17 @@ class Portions:
         over_ranks: Optional[dict[Any, Portion]] = None,
     ) -> None:
         self._of_actual = of_actual
-        self._operators = operators
-        self._operators_of = operators_of
-        self._numbers = numbers
-        self._position = position
-        self._layouts = layouts
+        self._ranks = RanksOfSide(operators, operators_of, numbers, position, layouts)
         self._counterpart = counterpart
-        self._siblings_by_id: Optional[dict[int, list[Optional[Record]]]] = None
-        self._placements: Optional[dict[Any, Placement]] = None
-        self._terms: dict[Any, int] = {}
         #: Tensors over several ranks, by the contents of the rank and of the whole.
         self._over_ranks: dict[Any, Portion] = {} if over_ranks is None else over_ranks
         #: The tensors of operators that update parameters, by id.
         self._updates: Optional[set[int]] = None
 
     @property
-    def _count(self) -> int:
-        return len(self._numbers)
+    def ranks(self) -> RanksOfSide:
+        """The ranks of the side with parts."""
+        return self._ranks
 
     def arrays(self, actual: Record, reference: Record) -> Optional[tuple[np.ndarray, np.ndarray, str]]:
         """Return arrays with the same values of the program, and the name of the transformation; None if neither is a
@@ -156,7 +135,7 @@ class Portions:
     def why_different(self, actual: Record, reference: Record) -> list[str]:
         """Return how a tensor differs that is no part and no term: what ranks did not do to it, in sentences."""
         record, whole = (actual, reference) if self._of_actual else (reference, actual)
-        siblings = self._siblings(record)
+        siblings = self._ranks.siblings(record)
         if siblings is None or self._counterpart is not None or record.shape != whole.shape:
             return []
         try:
@@ -168,15 +147,15 @@ class Portions:
 
     def is_of_one_rank(self, actual: Record, reference: Record) -> bool:
         """Return True if another rank lacks the operator of these records."""
-        return self._siblings(actual if self._of_actual else reference) is None
+        return self._ranks.siblings(actual if self._of_actual else reference) is None
 
     def statistics(
         self, actual: Record, reference: Record
     ) -> Optional[tuple[RoundedStatistics, RoundedStatistics, str]]:
         """Return statistics like `arrays`, merged from those of the parts if possible; None if both are whole."""
         record, whole = (actual, reference) if self._of_actual else (reference, actual)
-        parts = self._parts_of(record)
-        wholes = [whole] if self._counterpart is None else self._counterpart._parts_of(whole)
+        parts = self._ranks.parts_of(record)
+        wholes = [whole] if self._counterpart is None else self._counterpart.ranks.parts_of(whole)
         if parts is None or wholes is None:
             # The statistics of terms are no evidence about their sum.
             nothing = RoundedStatistics(Statistics(math.prod(record.shape or ())))
@@ -199,10 +178,10 @@ class Portions:
             if portion is not None and is_over_ranks(portion.name):
                 self._over_ranks[contents] = portion
             # One rank alone may write a loss to a log.
-            is_of_all = portion is not None or self._siblings(record) is not None
+            is_of_all = portion is not None or self._ranks.siblings(record) is not None
             return portion if is_of_all or not self._may_be_term(record) else self._over_ranks.get(contents)
         candidates: list[tuple[float, Optional[Portion]]] = []
-        for candidate in self._counterpart.wholes(whole, record):
+        for candidate in self._counterpart.ranks.wholes(whole, record):
             part = self._of(record, candidate)
             if part is None and record.shape != candidate.shape:
                 continue
@@ -212,14 +191,14 @@ class Portions:
         return min(candidates, key=itemgetter(0))[1] if candidates else None
 
     def _of(self, record: Record, whole: WholeTensor) -> Optional[Portion]:
-        layout = self._layouts.of(record)
+        layout = self._ranks.layouts.of(record)
         if layout is not None:
             return self._by_layout(layout, record, whole)
         placed = self._placed(record, whole)
         distance = None if placed is None else distance_of(placed.values, placed.counterpart)
         if distance == 0:
             return placed
-        siblings = self._siblings(record)
+        siblings = self._ranks.siblings(record)
         if siblings is None or record.shape is None:
             return placed
         related = self._related(record, whole, siblings)
@@ -236,7 +215,7 @@ class Portions:
         shapes = [sibling.shape or () for sibling in siblings]
         alike = all(sibling.dtype == record.dtype for sibling in siblings)
         terms = alike and self._may_be_term(record)
-        finder = RelationFinder(self._position, shapes, lambda n: siblings[n].numpy(), record.dtype or "", terms)
+        finder = RelationFinder(self._ranks.position, shapes, lambda n: siblings[n].numpy(), record.dtype or "", terms)
         relation = finder.nearest(whole.numpy())
         return None if relation is None else Portion(*relation)
 
@@ -244,19 +223,19 @@ class Portions:
         """Return False for tensors of an operator that updates a parameter: replicas have one value there."""
         if self._updates is None:
             self._updates = {
-                id(member) for operator in self._operators if _is_update(operator) for member in operator.records
+                id(member) for operator in self._ranks.operators if _is_update(operator) for member in operator.records
             }
         return id(record) not in self._updates
 
     def _by_layout(self, layout: ShardLayout, record: Record, whole: WholeTensor) -> Optional[Portion]:
         """Return the part by a layout of the user. Raises ConfigError if shapes contradict it."""
-        placement = layout.placement(record, [number or 0 for number in self._numbers], whole.shape)
+        placement = layout.placement(record, self._ranks.numbers, whole.shape)
         if not any(axis.startswith("shard") for axis in layout.axes):
             if record.shape != whole.shape:
                 raise layout.mismatch(record, f"the whole has shape {list(whole.shape)}")
             return self._sum(record, whole, placement)
         if layout.blocks > 1:
-            shapes = [sibling.shape or () for sibling in self._siblings(record) or ()]
+            shapes = [sibling.shape or () for sibling in self._ranks.siblings(record) or ()]
             cut = self._cut(record, whole, shapes, (layout.blocks,))
         else:
             cut = self._region(record, whole, placement)
@@ -266,21 +245,14 @@ class Portions:
 
     def _placed(self, record: Record, whole: WholeTensor) -> Optional[Portion]:
         """Return the part by the recorded placement; None if there is none that fits."""
-        placement = self._placement(record)
-        count = self._terms.get(id(record), self._terms.get(memory_of(record)))
+        placement = self._ranks.placement(record)
+        count = self._ranks.terms(record)
         if count is not None and record.shape == whole.shape:
             return Portion(record.numpy().astype("float64") * count, whole.numpy(), f"{SUM} {count} ranks")
         if placement is None or record.rank is None or placement.shape != whole.shape:
             return None
         method = self._sum if record.shape == whole.shape else self._region
         return method(record, whole, placement)
-
-    def _placement(self, record: Record) -> Optional[Placement]:
-        """Return the recorded placement of a tensor."""
-        if self._placements is None:
-            self._placements = placements_of(self._operators)
-            self._terms = terms_of(self._operators, self._placements)
-        return Placement.of(record.attrs) or self._placements.get(memory_of(record))
 
     def _region(self, record: Record, whole: WholeTensor, placement: Placement) -> Optional[Portion]:
         rank = -1 if record.rank is None else record.rank
@@ -297,137 +269,14 @@ class Portions:
 
     def _sum(self, record: Record, whole: WholeTensor, placement: Placement) -> Optional[Portion]:
         """Return the sum or mean over all ranks, if the placement declares terms."""
-        total = self._added(record, placement)
+        total = self._ranks.added(record, placement)
         return None if total is None else Portion(total.values, whole.numpy(), total.name)
-
-    def _added(self, record: Record, placement: Placement) -> Optional[Portion]:
-        import numpy as np
-
-        terms = [axis in ("partial sum", "partial avg") for axis in placement.axes]
-        if not any(terms) or any(axis.startswith("shard") for axis in placement.axes):
-            return None
-        addends = self._beside(record, placement, terms)
-        if len(addends) != math.prod(size for size, term in zip(placement.mesh, terms) if term):
-            return None
-        total = sum((addend.numpy().astype(np.float64) for addend in addends), np.zeros(record.shape or ()))
-        is_mean = "partial avg" in placement.axes
-        total = total / len(addends) if is_mean else total
-        return Portion(total, total, f"{MEAN if is_mean else SUM} {len(addends)} ranks")
-
-    def _beside(self, record: Record, placement: Placement, along: Sequence[bool]) -> list[Record]:
-        """Return the records of the ranks at the same coordinates of the mesh, except along the selected dimensions."""
-        origin = placement.coordinates(-1 if record.rank is None else record.rank)
-        beside = []
-        for sibling in self._siblings(record) or ():
-            coordinates = placement.coordinates(-1 if sibling.rank is None else sibling.rank)
-            if coordinates is None:
-                continue
-            if origin is None or all(free or a == b for free, a, b in zip(along, origin, coordinates)):
-                beside.append(sibling)
-        return beside
-
-    def wholes(self, record: Record, part: Record) -> Iterator[WholeTensor]:
-        """Yield whole tensors that the ranks of this side may form together, for a part on a rank of the other side.
-
-        There is a single one if the user or the dump specifies the layout; else one for each way to split the axis that
-        differs. A tensor of the same shape on both sides is whole, or a term of a sum over the ranks.
-        """
-        import numpy as np
-
-        placement = self._specified(record)
-        siblings = self._siblings(record)
-        if placement is not None and not all(axis == "replicate" for axis in placement.axes):
-            joined = self._joined(record, placement)
-            if joined is not None:
-                yield _whole(joined)
-            return
-        count = self._terms.get(id(record), self._terms.get(memory_of(record))) if placement is None else None
-        if count is not None:
-            yield _whole(record.numpy().astype(np.float64) * count)
-            return
-        if placement is not None or siblings is None or record.shape == part.shape:
-            yield WholeTensor(record.shape or (), record.numpy)
-            if placement is not None or siblings is None:
-                return
-            if len({(sibling.content, sibling.shape) for sibling in siblings}) == len(siblings):
-                alike = [sibling for sibling in siblings if sibling.shape == record.shape]
-                yield _whole(sum((term.numpy().astype(np.float64) for term in alike), np.zeros(record.shape or ())))
-            return
-        shapes = [(sibling.shape or (), part.shape or ()) for sibling in siblings]
-        axes = {axis for a, b in shapes for axis in range(len(a)) if len(a) == len(b) and a[axis] != b[axis]}
-        if len(axes) != 1 or any(len(a) != len(b) for a, b in shapes):
-            return
-        [axis] = axes
-        for blocks in BLOCKS:
-            arrays = [sibling.numpy() for sibling in siblings]
-            if all(array.shape[axis] % blocks == 0 for array in arrays):
-                yield _whole(_joined_blocks(arrays, blocks, axis))
-
-    def _specified(self, record: Record) -> Optional[Placement]:
-        """Return the layout of the user, else the recorded placement."""
-        layout = self._layouts.of(record)
-        if layout is None:
-            return self._placement(record)
-        shape = list(record.shape or ())
-        for axis, count in zip(layout.axes, layout.mesh or (self._count,)):
-            cut = axis.partition("shard ")[2]
-            if cut and int(cut) < len(shape):
-                shapes = [sibling.shape or () for sibling in self._siblings(record) or ()]
-                size = sum(sizes[int(cut)] for sizes in shapes if len(sizes) == len(shape))
-                shape[int(cut)] = shape[int(cut)] * count if layout.mesh else size
-            elif cut:
-                raise layout.mismatch(record, f"there is no axis {cut}")
-        return layout.placement(record, [number or 0 for number in self._numbers], shape)
-
-    def _joined(self, record: Record, placement: Placement) -> Optional[np.ndarray]:
-        """Return the whole, assembled from the parts of the ranks, or the sum of their terms."""
-        import numpy as np
-
-        if not any(axis.startswith("shard") for axis in placement.axes):
-            added = self._added(record, placement)
-            return None if added is None else added.values
-        layout = self._layouts.of(record)
-        blocks = 1 if layout is None else layout.blocks
-        cut = [axis.startswith("shard") for axis in placement.axes]
-        parts = self._beside(record, placement, cut)
-        if blocks > 1:
-            axis = int(placement.axes[0].split()[1])
-            return _joined_blocks([part.numpy() for part in parts], blocks, axis)
-        regions = []
-        for part in parts:
-            region = placement.region(-1 if part.rank is None else part.rank)
-            if region is None or tuple(side.stop - side.start for side in region) != part.shape:
-                if layout is not None:
-                    raise layout.mismatch(part, f"a tensor of this shape is not such a part of {list(placement.shape)}")
-                return None
-            regions.append(region)
-        # Checked before memory is allocated: the shape is a number in a file.
-        if sum(math.prod(part.shape or ()) for part in parts) != math.prod(placement.shape):
-            return None
-        whole = np.empty(placement.shape, record.numpy().dtype)
-        for region, part in zip(regions, parts):
-            whole[region] = part.numpy()
-        return whole
-
-    def _parts_of(self, record: Record) -> Optional[list[Record]]:
-        """Return the records of the distinct parts of a tensor; None if they are terms of a sum."""
-        placement = self._specified(record)
-        if placement is not None:
-            if any(axis.startswith("partial") for axis in placement.axes):
-                return None
-            return self._beside(record, placement, [axis.startswith("shard") for axis in placement.axes])
-        siblings = self._siblings(record)
-        if siblings is None:
-            return [record]
-        # If some ranks have equal tensors, all are assumed to.
-        contents = {(sibling.shape, identity_text(sibling)) for sibling in siblings}
-        return siblings if len(contents) == len(siblings) else [record]
 
     def _cut(
         self, record: Record, whole: WholeTensor, shapes: Sequence[tuple[int, ...]], ways: Sequence[int]
     ) -> Optional[Portion]:
         values, whole_values = record.numpy(), whole.numpy()
-        cuts = cuts_of(self._position, shapes, whole.shape, ways)
+        cuts = cuts_of(self._ranks.position, shapes, whole.shape, ways)
         portions = [Portion(values, cut.of(whole_values), cut.name) for cut in cuts if cut.name.endswith(" blocks")]
         return min(portions, key=lambda each: distance_of(each.values, each.counterpart), default=None)
 
@@ -450,31 +299,6 @@ class Portions:
         if least >= nearest or min(nearest, neighbours) <= FAR * distance_of(whole_values, np.zeros(1)):
             return None
         return Portion(result, whole_values, f"{word} {len(siblings)} ranks")
-
-    def _siblings(self, record: Record) -> Optional[list[Record]]:
-        """Return the corresponding record of every rank; None if a rank has none."""
-        if self._siblings_by_id is None:
-            self._siblings_by_id = {}
-            for number in range(self._count):
-                operators = self._operators if number == self._position else self._operators_of(number)
-                for match in align(operators, self._operators, parts=True):
-                    theirs = {(r.io, r.index): r for r in (*match.actual.inputs, *match.actual.outputs)}
-                    for ours in (*match.reference.inputs, *match.reference.outputs):
-                        row = self._siblings_by_id.setdefault(id(ours), [None] * self._count)
-                        row[number] = theirs.get((ours.io, ours.index))
-        siblings = [sibling for sibling in self._siblings_by_id.get(id(record), ()) if sibling is not None]
-        return siblings if len(siblings) == self._count else None
-
-
-def _joined_blocks(arrays: Sequence[np.ndarray], blocks: int, axis: int) -> np.ndarray:
-    import numpy as np
-
-    pieces = [np.split(array, blocks, axis) for array in arrays]
-    return np.concatenate([piece[block] for block in range(blocks) for piece in pieces], axis)
-
-
-def _whole(array: np.ndarray) -> WholeTensor:
-    return WholeTensor(array.shape, lambda: array)
 
 
 def hold_parts(parts: Sequence[Operator], whole: Sequence[Operator], counts: tuple[int, int]) -> bool:
@@ -506,12 +330,6 @@ def _is_update(operator: Operator) -> bool:
     has_state = any(name and not name.endswith(".grad") for name in names)
     written = {record.parameter or "" for record in (*operator.inputs[:1], *operator.outputs)}
     return has_state or (any(names) and not any(name.endswith(".grad") for name in written))
-
-
-def identity_text(record: Record) -> Any:
-    """Return a value that is equal for equal tensors: the content hash, else the recorded statistics."""
-    content = record.content
-    return (record.dtype, *map(str, record.statistics())) if content is None else content
 
 
 def is_of_parts(transformation: str) -> bool:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "base_of",
+    "chosen_behind",
     "computes_floats",
     "groups_of",
     "is_append",
@@ -34,7 +35,9 @@ __all__ = [
     "rounding_unit",
 ]
 
-_MASK_MAKERS = frozenset({"where", "masked_fill", "scalar_tensor", "zeros", "full"})
+_MASK_MAKERS = frozenset({"where", "masked_fill", "scalar_tensor", "zeros", "full", "fill", "fill_", "zero_"})
+#: Operators that choose tokens by logits, or compute a loss of them.
+_CHOOSING = frozenset({"_softmax", "softmax", "_log_softmax", "log_softmax", "argmax", "topk", "sort", "multinomial"})
 _SELECTING = frozenset(
     {"index", "index_select", "gather", "index_put", "index_put_", "index_add", "index_add_", "take"}
 )
@@ -168,6 +171,14 @@ def _is_float(record: Record) -> bool:
 def _selects(operator: Operator) -> bool:
     """Return True for an operator that selects elements by numbers or masks."""
     return operator_class(operator.op_type) in (*_MASK_MAKERS, *_SELECTING)
+
+
+def chosen_behind(operators: Sequence[Operator], paired: set[int]) -> set[int]:
+    """Return the identities of operators without a partner that choose tokens behind the last one with a partner."""
+    last = max((n for n, operator in enumerate(operators) if id(operator) in paired), default=len(operators))
+    behind = operators[last + 1 :]
+    first = next((n for n, op in enumerate(behind) if operator_class(op.op_type) in _CHOOSING), len(behind))
+    return {id(operator) for operator in behind[first:]}
 
 
 def makes_mask(match: Match) -> bool:

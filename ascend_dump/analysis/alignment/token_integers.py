@@ -1,4 +1,4 @@
-"""Positions, masks and lengths of the calls of a model, by the integers that it reads first."""
+"""Positions, masks and lengths of the calls of a model, by the integers that it reads before its first product."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["IntegersOfCalls", "Segment"]
+__all__ = ["IntegersOfCalls", "TokenRun"]
 
 #: The operator, the side and the index of a record.
 _Key = tuple[str, str, int]
 _MASKS = ("bool", *INTEGERS, "uint8")
-#: Products of weights and of attention. Masks are made before the first one. Some models read positions only where they
-#: rotate queries and keys, behind their projections: before this number of products.
+#: Operators of a call in which positions and masks are looked for; they are made before the first product.
+#: Engines read positions and lengths in the attention of the first layer only, behind these products at most.
+_FIRST_PRODUCTS = 5
 _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "_grouped_mm", "convolution"})
-_PRODUCTS_BEFORE_POSITIONS = 4
 
 
-class Segment(NamedTuple):
+class TokenRun(NamedTuple):
     """Slots of one row that belong to one request.
 
     ids       of the slots
@@ -38,10 +38,10 @@ class Segment(NamedTuple):
     position: Optional[int]
     cached: int
 
-    def part(self, begin: int, end: int) -> Segment:
+    def part(self, begin: int, end: int) -> TokenRun:
         """Return some of the slots."""
         position, cached = (None if n is None else n + begin for n in (self.position, self.cached))
-        return Segment(self.row, self.slots[begin:end], self.ids[begin:end], position, cached or 0)
+        return TokenRun(self.row, self.slots[begin:end], self.ids[begin:end], position, cached or 0)
 
 
 class IntegersOfCalls:
@@ -51,9 +51,19 @@ class IntegersOfCalls:
     """
 
     def __init__(self, calls: Sequence[ModelCall]) -> None:
-        self._positions = _positions_key(calls, 1) or _positions_key(calls, _PRODUCTS_BEFORE_POSITIONS)
+        largest = max(calls, key=lambda call: (call.width, call.rows))
+        keys = list(_keys(largest, _are_positions))
+        if keys:
+            # Numbers of slots begin at 0 in each call, positions do not; and a program may be given them.
+            given = _given(largest)
+            self._positions: Optional[_Key] = max(keys, key=lambda key: (_later_calls(calls, key), key in given))
+        else:
+            # Slots of a cache count up as well, further than positions.
+            later = _keys(largest, _are_positions, _FIRST_PRODUCTS)
+            self._positions = min(later, key=lambda key: _largest(largest, key), default=None)
         self._mask = next((key for call in calls if (key := _first_key(call, _is_mask)) is not None), None)
-        self._lengths = next((key for call in calls if (key := _first_key(call, _are_lengths)) is not None), None)
+        lengths = (_first_key(call, _are_lengths, _FIRST_PRODUCTS) for call in calls)
+        self._lengths = next((key for key in lengths if key is not None), None)
 
     def positions(self, call: ModelCall) -> Optional[np.ndarray]:
         """Return the positions of all slots of a call, [rows, slots]; None if they are not recorded."""
@@ -71,7 +81,7 @@ class IntegersOfCalls:
             return call.width < before.width or call.width == 1
         return bool((positions[:, -1] >= call.width).any())
 
-    def segments(self, call: ModelCall) -> Iterator[Segment]:
+    def segments(self, call: ModelCall) -> Iterator[TokenRun]:
         """Yield the parts of a call with consecutive positions, without padding: each belongs to one request.
 
         Requests whose positions follow each other by chance may be in one part.
@@ -109,15 +119,15 @@ class IntegersOfCalls:
 
 def _segment(
     call: ModelCall, row: int, slots: Sequence[int], positions: Optional[np.ndarray], cached: Optional[int]
-) -> Segment:
+) -> TokenRun:
     """Return a part of a row. cached: the number of tokens before this call, by its mask"""
     ids = tuple(call.ids[row, list(slots)].tolist())
     if positions is None:
-        return Segment(row, tuple(slots), ids, None, cached or 0)
+        return TokenRun(row, tuple(slots), ids, None, cached or 0)
     position = int(positions[row, slots[0]])
     # Positions may count padding on the left.
     before = max(position - slots[0], 0) if call.rows > 1 else position
-    return Segment(row, tuple(slots), ids, position, before if cached is None else cached)
+    return TokenRun(row, tuple(slots), ids, position, before if cached is None else cached)
 
 
 def _are_repeated(positions: np.ndarray) -> np.ndarray:
@@ -129,23 +139,22 @@ def _are_repeated(positions: np.ndarray) -> np.ndarray:
     return repeated
 
 
-def _integers(call: ModelCall, products: int = _PRODUCTS_BEFORE_POSITIONS) -> Iterator[tuple[_Key, Record]]:
-    """Yield the integer records at the beginning of a call, with their keys: operator, side and index.
+def _integers(call: ModelCall, products: int = 1) -> Iterator[tuple[_Key, Record]]:
+    """Yield the integer records of a call with their keys: operator, side and index.
 
-    products: the number of the product at which the beginning ends
+    products: number of products at which to stop
     """
     for operator in call.operators:
-        products -= operator_class(operator.op_type) in _PRODUCTS
-        if not products:
-            return
+        if operator_class(operator.op_type) in _PRODUCTS:
+            products -= 1
+            if not products:
+                return
         for record in (*operator.inputs, *operator.outputs):
             if record.dtype in _MASKS:
                 yield (record.op_name, record.io, record.index), record
 
 
-def _keys(
-    call: ModelCall, is_wanted: Callable[[ModelCall, np.ndarray], bool], products: int = _PRODUCTS_BEFORE_POSITIONS
-) -> Iterator[_Key]:
+def _keys(call: ModelCall, is_wanted: Callable[[ModelCall, np.ndarray], bool], products: int = 1) -> Iterator[_Key]:
     for key, record in _integers(call, products):
         if record is not call.ids_record:
             array = _read(record)
@@ -153,31 +162,21 @@ def _keys(
                 yield key
 
 
-def _first_key(call: ModelCall, is_wanted: Callable[[ModelCall, np.ndarray], bool]) -> Optional[_Key]:
-    return next(_keys(call, is_wanted, 1), None)
+def _first_key(
+    call: ModelCall, is_wanted: Callable[[ModelCall, np.ndarray], bool], products: int = 1
+) -> Optional[_Key]:
+    return next(_keys(call, is_wanted, products), None)
+
+
+def _largest(call: ModelCall, key: _Key) -> int:
+    array = _find(call, key)
+    return 0 if array is None else int(array.max())
 
 
 def _later_calls(calls: Sequence[ModelCall], key: _Key) -> int:
     """Return the number of calls that begin behind the first position, by a record."""
     arrays = [(call, array) for call in calls if (array := _find(call, key)) is not None]
     return sum(array.size in (call.width, call.ids.size) and int(array.max()) >= call.width for call, array in arrays)
-
-
-def _positions_key(calls: Sequence[ModelCall], products: int) -> Optional[_Key]:
-    """Return the record that is likeliest to have the positions of the slots of calls; None if none has.
-
-    Numbers of slots begin at 0 in each call, positions go on in later calls. Slots of a cache go on too, but may begin
-    anywhere. Where nothing goes on, only what stands before the first product may be positions.
-    """
-    largest = max(calls, key=lambda call: (call.width, call.rows))
-    given = _given(largest)
-    ranks: dict[_Key, tuple[bool, bool, int, bool]] = {}
-    for key in _keys(largest, _are_positions, products):
-        later, array = _later_calls(calls, key), _find(calls[0], key)
-        begins = array is not None and int(array.reshape(-1)[0]) == 0
-        ranks[key] = (later > 0, begins, later, key in given)
-    best = max(ranks, key=lambda key: ranks[key], default=None)
-    return best if best is not None and (products == 1 or ranks[best][:2] == (True, True)) else None
 
 
 def _given(call: ModelCall) -> set[_Key]:
@@ -194,7 +193,11 @@ def _given(call: ModelCall) -> set[_Key]:
 
 
 def _find(call: ModelCall, key: Optional[_Key]) -> Optional[np.ndarray]:
-    record = None if key is None else next((record for other, record in _integers(call) if other == key), None)
+    record = (
+        None
+        if key is None
+        else next((record for other, record in _integers(call, _FIRST_PRODUCTS) if other == key), None)
+    )
     return None if record is None else _read(record)
 
 

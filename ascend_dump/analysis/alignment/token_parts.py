@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
+from ascend_dump.analysis.alignment.model_calls import INTEGERS
 from ascend_dump.analysis.alignment.token_ways import (
     TokenSide,
     Way,
@@ -14,7 +15,6 @@ from ascend_dump.analysis.alignment.token_ways import (
     pair_indices,
     presence,
     rest_shape,
-    ways_of,
 )
 from ascend_dump.analysis.operators.names import moves_elements
 from ascend_dump.analysis.operators.operator import Operator, storage_of
@@ -69,7 +69,7 @@ class TensorOfCalls:
         self._arrays: dict[int, np.ndarray] = {}
 
     def ways(self) -> list[Way]:
-        ways = ways_of(self.side, self.shapes)
+        ways = self.side.ways(self.shapes)
         for way in list(ways):
             sizes = {index: shape[way.axis] for index, shape in self.shapes.items()}
             if (
@@ -79,6 +79,11 @@ class TensorOfCalls:
             ):
                 ways.append(way._replace(is_sorted=True))
         return ways
+
+    def tokens_in(self, way: Way, tokens: CommonTokens) -> np.ndarray:
+        """Return [tokens], True for those that this tensor has."""
+        # The order of elements changes no set of tokens.
+        return self.side.tokens_in(way._replace(is_sorted=False), self.shapes, tokens.count)
 
     def rest(self, way: Way) -> tuple[int, ...]:
         shapes = self.shapes.items()
@@ -149,6 +154,8 @@ class TokenPart:
         self.tokens, self.numbers = tokens, numbers
         #: The memory that the values are in, common to all tensors with parts of it; None if unknown.
         self.memory: Optional[Hashable] = None
+        #: The integer type of the other side, which has the same numbers; "" for the type of the tensor.
+        self.integer_type = ""
 
     @property
     def records(self) -> Mapping[int, Record]:
@@ -164,14 +171,14 @@ class TokenPart:
         else:
             values = self._tensor.values(self._way, self.tokens)[0]
         part: np.ndarray = values[self.numbers].reshape(self._shape)
-        return part
+        return part.astype(self.integer_type) if self.integer_type else part
 
     def without(self, record: Record, left_out: np.ndarray) -> Record:
         """Return a record without some tokens. left_out: [tokens], True for these"""
         numbers = self.numbers[~left_out[self.numbers]]
         shape = (len(numbers), *self._shape[1:])
         part = TokenPart(self._tensor, self._way, self.tokens, numbers, self._present, shape)
-        part.memory = self.memory
+        part.memory, part.integer_type = self.memory, self.integer_type
         return record.as_part(part, shape)
 
     def statistics(self, record: Record) -> Optional[Statistics]:
@@ -309,7 +316,7 @@ def _parts(
         known = present.any(axis=1)
         middle: tuple[int, ...] = (present.shape[1],)
     else:
-        known = _known(a, way_a, tokens) & _known(b, way_b, tokens)
+        known = a.tokens_in(way_a, tokens) & b.tokens_in(way_b, tokens)
         middle = ()
     numbers = np.flatnonzero(known & ~left_out)
     if not numbers.size:
@@ -317,21 +324,16 @@ def _parts(
     shape = (len(numbers), *middle, *b.rest(way_b))
     loaders = (TokenPart(side, way, tokens, numbers, present, shape) for side, way in ((a, way_a), (b, way_b)))
     parts = [side.base.as_part(loader, shape) for side, loader in zip((a, b), loaders)]
+    types = a.base.dtype, b.base.dtype
+    if types[0] != types[1] and types[0] in INTEGERS and types[1] in INTEGERS:
+        part = token_part(parts[0])
+        assert part is not None, "it was just made"
+        parts[0].dtype = part.integer_type = types[1]
     return parts[0], parts[1]
 
 
 def _present(tensor: TensorOfCalls, way: Way, tokens: CommonTokens) -> np.ndarray:
     return presence(tensor.side, way, tensor.shapes, tokens.count, tokens.index_of)
-
-
-def _known(tensor: TensorOfCalls, way: Way, tokens: CommonTokens) -> np.ndarray:
-    import numpy as np
-
-    known = np.zeros(tokens.count, bool)
-    for index, shape in tensor.shapes.items():
-        for numbers, _ in gather(tensor.side, way, index, np.broadcast_to(np.int8(0), shape)):
-            known[numbers] = True
-    return known
 
 
 def _bits(array: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Optional
 
 from ascend_dump.analysis.alignment.model_calls import REJECTED, ModelCall
-from ascend_dump.analysis.alignment.token_integers import Segment
+from ascend_dump.analysis.alignment.token_integers import TokenRun
 
 __all__ = ["UNKNOWN", "Requests", "are_equal_ids"]
 
@@ -38,7 +38,7 @@ class Requests:
         #: By sequence: known ones that begin alike, up to a position.
         self._alike: list[tuple[list[int], int]] = []
 
-    def begin(self, segment: Segment) -> int:
+    def begin(self, segment: TokenRun) -> int:
         """Return the number of a new sequence, with tokens that were cached before this call."""
         cached = segment.cached
         if cached and not self._is_known(segment, cached) and (not self._known or self._is_known(segment, 0)):
@@ -48,7 +48,7 @@ class Requests:
         self._alike.append((list(range(len(self._known))), 0))
         return len(self.ids) - 1
 
-    def add(self, number: int, segment: Segment, call: ModelCall) -> None:
+    def add(self, number: int, segment: TokenRun, call: ModelCall) -> None:
         """Add the tokens of a segment to a sequence, and note them in the slots of its call."""
         ids, slots = self.ids[number], self._slots[number]
         position = self._position(number, segment)
@@ -71,7 +71,7 @@ class Requests:
                 self.rejected += 1
         del self.ids[number][position:], self._slots[number][position:]
 
-    def _position(self, number: int, segment: Segment) -> int:
+    def _position(self, number: int, segment: TokenRun) -> int:
         """Return the position in its sequence at which a segment begins."""
         end, position = len(self.ids[number]), segment.position
         if position is None or position == end or not position:
@@ -82,7 +82,7 @@ class Requests:
         near = (end, position) if position > end else (position, position - 1, position + 1, end)
         return next((n for n in near if n > 0 and self._continues(number, n, segment.ids[0])), end)
 
-    def divided(self, segment: Segment, waiting: Sequence[int]) -> Iterator[Segment]:
+    def divided(self, segment: TokenRun, waiting: Sequence[int]) -> Iterator[TokenRun]:
         """Yield the parts of a flat segment that belong to one request each: positions may follow by chance."""
         if not self._known or not waiting or segment.position is None:
             yield segment
@@ -96,22 +96,22 @@ class Requests:
             alike = goes_on
         yield segment.part(begin, len(segment.ids))
 
-    def _that_have(self, segment: Segment, begin: int, end: int) -> list[int]:
+    def _that_have(self, segment: TokenRun, begin: int, end: int) -> list[int]:
         return [n for n in range(len(self._known)) if all(self._has(n, segment, i) for i in range(begin, end))]
 
-    def _has(self, known: int, segment: Segment, index: int) -> bool:
+    def _has(self, known: int, segment: TokenRun, index: int) -> bool:
         """Return True if a known sequence has an id of a segment at its position."""
         position = (segment.position or 0) + index
         return position < len(self._known[known]) and are_equal_ids(self._known[known][position], segment.ids[index])
 
-    def _waits(self, segment: Segment, waiting: Sequence[int]) -> bool:
+    def _waits(self, segment: TokenRun, waiting: Sequence[int]) -> bool:
         position = segment.position or 0
         return any(
             0 < position <= len(self.ids[number]) and self._continues(number, position, segment.ids[0])
             for number in waiting
         )
 
-    def owner(self, segment: Segment, waiting: Sequence[int], same_index: Optional[int]) -> Optional[int]:
+    def owner(self, segment: TokenRun, waiting: Sequence[int], same_index: Optional[int]) -> Optional[int]:
         """Return the sequence that a segment of a flat call continues; None for a new one.
 
         waiting     sequences that may go on, the likeliest first
@@ -137,7 +137,7 @@ class Requests:
         unknown = [number for number in at_end if not self._sequences_like(number, position or 0)]
         return unknown[0] if unknown else same_index
 
-    def _is_known(self, segment: Segment, position: int) -> bool:
+    def _is_known(self, segment: TokenRun, position: int) -> bool:
         """Return True if a known sequence has the first id of a segment at a position, and most of the others."""
         for ids in self._known:
             pairs = list(zip(segment.ids, ids[position:]))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
 from ascend_dump.analysis.alignment.model_calls import NO_TOKEN, REJECTED, ModelCall, calls_of_step
-from ascend_dump.analysis.alignment.token_integers import IntegersOfCalls, Segment
+from ascend_dump.analysis.alignment.token_integers import IntegersOfCalls, TokenRun
 from ascend_dump.analysis.alignment.token_requests import UNKNOWN, Requests, are_equal_ids
 from ascend_dump.analysis.operators.operator import Operator
 
@@ -86,7 +86,7 @@ def _kept_keys(call: ModelCall, before: Optional[ModelCall]) -> list[list[tuple[
 
 
 def _add_flat(
-    call: ModelCall, segments: Sequence[Segment], before: dict[int, int], requests: Requests
+    call: ModelCall, segments: Sequence[TokenRun], before: dict[int, int], requests: Requests
 ) -> dict[int, int]:
     """Add the tokens of a flat call to their sequences, and return the sequence of each segment by its index."""
     others = [number for number in range(len(requests.ids)) if number not in before.values()]
@@ -106,7 +106,7 @@ def _add_flat(
     return result
 
 
-def _one_each(segments: Sequence[Segment], count: int) -> list[Segment]:
+def _one_each(segments: Sequence[TokenRun], count: int) -> list[TokenRun]:
     """Return segments of one token, if there is one token for each of several requests of the call before."""
     if count < 2 or sum(len(segment.slots) for segment in segments) != count:
         return list(segments)

@@ -4,6 +4,7 @@ as a cache of keys, as scores of tokens and keys, for the last token of each req
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional
@@ -13,7 +14,7 @@ from ascend_dump.analysis.alignment.model_calls import NO_TOKEN, ModelCall, Toke
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["TokenSide", "Way", "gather", "presence", "rest_shape", "ways_of"]
+__all__ = ["TokenSide", "Way", "gather", "presence", "rest_shape"]
 
 #: The largest number of elements of one token that are joined with tokens: experts of a token.
 _MOST_JOINED = 64
@@ -55,6 +56,12 @@ class TokenSide:
     def __init__(self, calls: Sequence[ModelCall], numbers: Mapping[Token, int]) -> None:
         import numpy as np
 
+        #: The last slots of the requests in a flat call; one of each row in other calls.
+        self.last_of_requests = [_last_of_requests(call) for call in calls]
+        #: Ways by the shapes of a tensor, and the tokens in it by way and shapes: layers have tensors of equal shapes.
+        self._ways: dict[tuple[tuple[int, _Shape], ...], list[Way]] = {}
+        self._known: dict[tuple[Way, tuple[tuple[int, _Shape], ...]], np.ndarray] = {}
+
         self.calls = list(calls)
         self.rooms: set[int] = set()
         self.slots = [
@@ -68,9 +75,39 @@ class TokenSide:
             for slots in (call.slots for call in calls)
         ]
 
+    def ways(self, shapes: Mapping[int, _Shape]) -> list[Way]:
+        """Return the ways that fit the shapes of a tensor in all calls, by index of the call, the likeliest first."""
+        key = tuple(shapes.items())
+        if key not in self._ways:
+            self._ways[key] = _ways(self, shapes)
+        return list(self._ways[key])
 
-def ways_of(side: TokenSide, shapes: Mapping[int, _Shape]) -> list[Way]:
-    """Return the ways that fit the shapes of a tensor in all calls, by index of the call, the likeliest first."""
+    def tokens_in(self, way: Way, shapes: Mapping[int, _Shape], count: int) -> np.ndarray:
+        """Return [tokens], True for those of `count` common tokens that a tensor has values of."""
+        import numpy as np
+
+        key = way, tuple(shapes.items())
+        if key not in self._known:
+            known = np.zeros(count, bool)
+            for index, shape in shapes.items():
+                for numbers, _ in gather(self, way, index, np.broadcast_to(np.int8(0), shape)):
+                    known[numbers] = True
+            self._known[key] = known
+        return self._known[key]
+
+
+def _last_of_requests(call: ModelCall) -> list[int]:
+    """Return the last slot of each request in the one row of a flat call, in the order of the requests."""
+    if call.rows != 1:
+        return []
+    last: dict[int, int] = {}
+    for slot, token in enumerate(call.slots[0]):
+        if token != NO_TOKEN:
+            last[token[0]] = slot
+    return list(last.values())
+
+
+def _ways(side: TokenSide, shapes: Mapping[int, _Shape]) -> list[Way]:
     ways = _fitting_all(side, shapes)
     if ways or not shapes:
         return ways
@@ -97,6 +134,9 @@ def _fitting_all(side: TokenSide, shapes: Mapping[int, _Shape]) -> list[Way]:
     if not all(map(math.prod, shapes.values())) or len({len(shape) for shape in shapes.values()}) != 1:
         return []  # of no call, of empty tensors, or with other numbers of axes
     [rank] = {len(shape) for shape in shapes.values()}
+    of_last = list(_of_last_in_flat(side, shapes))
+    if of_last:
+        return of_last
     calls = {index: side.calls[index] for index in shapes}
     varies = [len({shape[axis] for shape in shapes.values()}) > 1 for axis in range(rank)]
     slots = [axis for axis in range(rank) if all(shapes[n][axis] == call.width for n, call in calls.items())]
@@ -164,6 +204,19 @@ def _of_last(shapes: Mapping[int, _Shape], calls: Mapping[int, ModelCall]) -> It
         yield Way("last", 0, 0)
 
 
+def _of_last_in_flat(side: TokenSide, shapes: Mapping[int, _Shape]) -> Iterator[Way]:
+    """Yield the way of tensors that have one value for each of several requests of a flat call."""
+    last = {index: side.last_of_requests[index] for index in shapes}
+    if not any(len(slots) > 1 for slots in last.values()):
+        return
+    if not any(len(slots) < side.calls[index].width for index, slots in last.items()):
+        return
+    for axis in (0, 1):
+        is_first = all(math.prod(shape[:axis]) == 1 and len(shape) > axis for shape in shapes.values())
+        if is_first and all(shape[axis] == len(last[index]) for index, shape in shapes.items()):
+            yield Way("last", None, axis)
+
+
 def _has_rows(shapes: Mapping[int, _Shape], calls: Mapping[int, ModelCall], axis: int) -> bool:
     factors = {_factor(shapes[index][axis], call.rows) for index, call in calls.items()}
     return len(factors) == 1 and 0 not in factors
@@ -180,9 +233,14 @@ def _window(side: TokenSide, shapes: Mapping[int, _Shape], axis: int) -> Optiona
     cut = {size for size, count in sizes if size != count}
     if not cut:
         return 0
-    if len(cut) == 1 and len(cut) < len(sizes) and all(size <= count for size, count in sizes):
-        return cut.pop()
-    return None
+    if len(cut) != 1 or len(sizes) == 1:
+        return None
+    window = cut.pop()
+    # The keys of a prompt are not cut in the call that makes them all.
+    limits = [
+        min(count, max(window, call.width)) for (_, count), call in zip(sizes, map(side.calls.__getitem__, shapes))
+    ]
+    return window if all(size <= limit for (size, _), limit in zip(sizes, limits)) else None
 
 
 def _room(side: TokenSide, shapes: Mapping[int, _Shape], axis: int) -> int:
@@ -194,7 +252,8 @@ def _room(side: TokenSide, shapes: Mapping[int, _Shape], axis: int) -> int:
     return size if all(side.keys[index].shape[1] <= size for index in shapes) else 0
 
 
-def _split(way: Way, shape: _Shape, rows: int) -> tuple[list[int], list[int]]:
+@functools.lru_cache(maxsize=4096)
+def _split(way: Way, shape: _Shape, rows: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the shape with rows and heads apart, and the order of its axes: rows, tokens, keys, others."""
     sizes, origins = [], []
     for axis, size in enumerate(shape):
@@ -209,9 +268,10 @@ def _split(way: Way, shape: _Shape, rows: int) -> tuple[list[int], list[int]]:
             origins.append("token" if axis == way.axis else "key" if axis == way.key_axis else "other")
     ranks = {"row": 0, "token": 1, "key": 2, "other": 3}
     order = sorted(range(len(sizes)), key=lambda axis: ranks[origins[axis]])
-    return sizes, order
+    return tuple(sizes), tuple(order)
 
 
+@functools.lru_cache(maxsize=4096)
 def rest_shape(way: Way, shape: _Shape, rows: int) -> _Shape:
     """Return the shape of the values of one token, or of one pair, without axes of size 1."""
     sizes, order = _split(way, shape, rows)
@@ -243,7 +303,9 @@ def gather(
     slots = side.slots[index]
     if way.kind == "last":
         numbers = slots[np.arange(call.rows), side.last[index]]
-        yield _kept(numbers, values.reshape(call.rows, *rest))
+        if way.row_axis is None:
+            numbers = slots[0, side.last_of_requests[index]]
+        yield _kept(numbers, values.reshape(len(numbers), *rest))
         return
     keys = side.keys[index]
     if way.window and keys.shape[1] > way.window:

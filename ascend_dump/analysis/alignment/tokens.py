@@ -15,7 +15,7 @@ from typing import Optional
 
 from ascend_dump.analysis.alignment.fixed_caches import room_of
 from ascend_dump.analysis.alignment.model_calls import NO_TOKEN, REJECTED, Token
-from ascend_dump.analysis.alignment.paged_caches import MisreadToken, misread_token
+from ascend_dump.analysis.alignment.paged_caches import MisreadToken, misread_token, writes_to_slots
 from ascend_dump.analysis.alignment.picked_values import picking_operators
 from ascend_dump.analysis.alignment.products import same_weights, wide_products
 from ascend_dump.analysis.alignment.rebuilt_parts import (
@@ -28,6 +28,7 @@ from ascend_dump.analysis.alignment.rebuilt_parts import (
 )
 from ascend_dump.analysis.alignment.token_groups import (
     base_of,
+    chosen_behind,
     computes_floats,
     groups_of,
     is_append,
@@ -50,17 +51,17 @@ from ascend_dump.analysis.alignment.token_parts import (
     without_tokens,
 )
 from ascend_dump.analysis.alignment.token_routing import LeftOut, rerouted_tokens
-from ascend_dump.analysis.alignment.token_sequences import calls_in, calls_of_sides, pair_sequences
+from ascend_dump.analysis.alignment.token_sequences import calls_of_sides, pair_sequences
 from ascend_dump.analysis.alignment.token_ways import TokenSide
 from ascend_dump.analysis.operators.arguments import commutes
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import operator_class, writes
 from ascend_dump.analysis.pairing.same_framework import Match, align
 from ascend_dump.common.units import counted
-from ascend_dump.errors import AscendDumpError, ConfigError, NotSupported
+from ascend_dump.errors import AscendDumpError, NotSupported
 from ascend_dump.reading import Record
 
-__all__ = ["TokenAlignment", "check_align", "may_align_tokens"]
+__all__ = ["TokenAlignment"]
 
 #: Fewer tokens than this are no evidence that two dumps have the same requests.
 _LEAST_TOKENS = 2
@@ -71,6 +72,7 @@ _ONE_SIDED = "of operators of one side that only move elements"
 _REBUILT = "operators of parts that are built otherwise, between tensors that agree"
 _APPENDS = "of operators that append to a cache"
 _PICKED = "of operators that pick values of the model for the program"
+_CHOSEN = "of operators of one side that choose tokens, or compute a loss, of the results"
 _MIXED = "computed from several tokens"
 #: Inputs are crossed if their distances are this share of those in order.
 _CLEARLY = 0.8
@@ -183,7 +185,7 @@ class TokenAlignment:
             room = room_of(side.calls, same)
             if room:
                 side.rooms.add(room)
-            if room or is_append(side, same):
+            if room or is_append(side, same) or writes_to_slots(side.calls, same):
                 reasons[id(operator)] = _APPENDS
         return reasons
 
@@ -213,8 +215,13 @@ class TokenAlignment:
             matches = list(between_borders(matches, parts, self._unit, agreeing))
         paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
         for side, sources in zip(sides, self._sources):
+            behind = chosen_behind(side, paired)
             for operator in side:
                 if id(operator) in paired:
+                    continue
+                if id(operator) in behind:
+                    self._omitted[_CHOSEN] += len(list(operator.records))
+                    parts.update(dict.fromkeys(map(id, operator.records)))
                     continue
                 inside = self._is_rebuilt and is_inside(operator, matches, side is sides[0], agreeing)
                 self._omitted[_REBUILT] += inside
@@ -409,21 +416,3 @@ class TokenAlignment:
             f"{counted(len(self.calls[0]), 'call')} of actual and {len(self.calls[1])} of the reference; "
             f"{self._joined} tensors were joined along them, {self._whole} have no tokens{not_compared}"
         )
-
-
-def check_align(align_by: Optional[str], **settings: object) -> None:
-    """Raise ConfigError for another value than "tokens", and for settings that exclude it."""
-    if align_by is None:
-        return
-    if align_by != "tokens":
-        raise ConfigError(f"align={align_by!r}, expected 'tokens'", hint="rows of a batch are aligned by rows=")
-    excluded = [name for name, value in settings.items() if value]
-    if excluded:
-        raise ConfigError(f"align= and {excluded[0]}= were both given", hint="leave one of them out")
-
-
-def may_align_tokens(operators: Sequence[Operator], reference: Sequence[Operator]) -> bool:
-    """Return True if the first calls of both sides read ids of sequences of different lengths."""
-    calls = [calls_in([side])[0] for side in (operators, reference)]
-    trains = [any(operator.phase == "backward" for operator in side) for side in (operators, reference)]
-    return all(calls) and not all(trains) and calls[0][0].width != calls[1][0].width

@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 from itertools import groupby, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar, Union
 
+from ascend_dump.analysis.alignment.align_setting import check_align
 from ascend_dump.analysis.alignment.ranks_and_steps import (
     Key,
     RankGroup,
@@ -19,7 +20,6 @@ from ascend_dump.analysis.alignment.ranks_and_steps import (
 )
 from ascend_dump.analysis.alignment.rows import RowFinder, check_rows
 from ascend_dump.analysis.alignment.shard_notation import ShardLayouts, ShardSource, shards_of
-from ascend_dump.analysis.alignment.tokens import check_align
 from ascend_dump.analysis.compare._combine import ResultGroup, combine, combine_groups
 from ascend_dump.analysis.compare._comparison import Comparison
 from ascend_dump.analysis.compare._labels import labels_to_pair, with_label

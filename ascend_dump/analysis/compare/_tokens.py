@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Optional
 
+from ascend_dump.analysis.alignment.align_setting import may_align_tokens
 from ascend_dump.analysis.alignment.ranks_and_steps import ReadMadeOf, Steps, operators_in
 from ascend_dump.analysis.alignment.token_parts import token_part
-from ascend_dump.analysis.alignment.tokens import TokenAlignment, may_align_tokens
+from ascend_dump.analysis.alignment.tokens import TokenAlignment
 from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.operator import Operator
