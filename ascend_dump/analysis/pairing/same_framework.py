@@ -15,7 +15,7 @@ from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.by_dataflow import pairs_by_flow
 from ascend_dump.analysis.pairing.data_flow import DataFlow, Flows, has_storages
-from ascend_dump.analysis.pairing.weak_pairs import Partners, is_crossed, settled
+from ascend_dump.analysis.pairing.weak_pairs import Partners, computes, is_crossed, settled
 from ascend_dump.dump_format import Placement
 from ascend_dump.errors import NotSupported
 from ascend_dump.reading import Record
@@ -428,7 +428,8 @@ def _call_and_axes(operator: Operator) -> Hashable:
 
 
 def _effect(operator: Operator) -> Hashable:
-    return (operator.phase, _shapes(operator))
+    """Return phase and shapes; a view is never the partner of an operator that computes."""
+    return (operator.phase, computes(operator), _shapes(operator))
 
 
 def _name(operator: Operator) -> Optional[Hashable]:

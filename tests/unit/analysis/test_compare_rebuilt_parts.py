@@ -1,0 +1,136 @@
+"""Parts that are built differently, where shapes and order alone would pair operators that are not the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("rapidfuzz")
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import ascend_dump
+
+WIDTH = 8
+
+
+class SquareAttention(nn.Module):
+    """Attention over 8 positions with 8 channels: each tensor keeps its shape if its axes are exchanged.
+
+    way: "sdpa" or "einsum"
+    """
+
+    way = "einsum"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Conv1d(WIDTH, 3 * WIDTH, 1), nn.Conv1d(WIDTH, WIDTH, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(1, (3, WIDTH)).unbind(1)
+        if self.way == "sdpa":
+            heads = (part.transpose(1, 2)[:, None] for part in (q, k, v))
+            mixed = functional.scaled_dot_product_attention(*heads)[:, 0].transpose(1, 2)
+        else:
+            scores = torch.einsum("nci,ncj->nij", q, k) / math.sqrt(WIDTH)
+            mixed = torch.einsum("nij,ncj->nci", scores.softmax(-1), v)
+        return x + self.out(mixed)
+
+
+class Gate(nn.Module):
+    """A gated linear unit. exchanged: the gate and the gated half are exchanged."""
+
+    exchanged = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = self.up(x).chunk(2, -1)
+        if self.exchanged:
+            first, second = second, first
+        return self.down(functional.silu(first) * second)
+
+
+class DroppingAttention(nn.Module):
+    """Attention with dropout on its weights over 8 positions of heads of size 8.
+
+    by_hand: the softmax and its backward pass are made of many operators
+    """
+
+    by_hand = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part(x).view(2, WIDTH, 2, 8).transpose(1, 2) for part in (self.q, self.k, self.v))
+        if not self.by_hand:
+            mixed = functional.scaled_dot_product_attention(q, k, v, dropout_p=0.2, scale=1.0)
+        else:
+            scores = torch.einsum("bhqd,bhkd->bhqk", q * 1.0, k)
+            exponentials = (scores - scores.amax(-1, keepdim=True)).exp()
+            weights = functional.dropout(exponentials / exponentials.sum(-1, keepdim=True), 0.2)
+            mixed = torch.einsum("bhqk,bhkd->bhqd", weights, v)
+        return mixed.transpose(1, 2).reshape(x.shape)
+
+
+def train(path: Path, network: Callable[[], nn.Module], change: Callable[[Any], None], *shape: int) -> Path:
+    """Record two steps of a training."""
+    torch.manual_seed(0)
+    module = network()
+    change(module)
+    torch.manual_seed(1)
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    with ascend_dump.capture(module, path=path, steps="0-1", mode="all", quiet=True):
+        for _ in range(2):
+            optimizer.zero_grad()
+            module(torch.randn(*shape)).square().mean().backward()
+            optimizer.step()
+    return path
+
+
+def compared(
+    path: Path, network: Callable[[], nn.Module], change: Callable[[Any], None], *shape: int
+) -> ascend_dump.Comparison:
+    sides = train(path / "actual", network, change, *shape), train(path / "reference", network, lambda _: None, *shape)
+    return ascend_dump.compare(*sides)
+
+
+def setting(name: str, value: object) -> Callable[[Any], None]:
+    return lambda module: setattr(module, name, value)
+
+
+def test_a_view_with_its_axes_in_another_order_is_no_origin_if_the_results_agree(tmp_path: Path) -> None:
+    found = compared(tmp_path, SquareAttention, setting("way", "sdpa"), 2, WIDTH, WIDTH)
+    assert not found.origins
+    assert found.verdict in ("noise", "unmatched")
+
+
+def test_an_input_that_reads_another_part_of_a_tensor_is_wiring(tmp_path: Path) -> None:
+    first = compared(tmp_path, Gate, setting("exchanged", True), 4, WIDTH).origins[0]
+    assert (first.kind, first.op_name) == ("wiring", "silu_0")
+    assert any("reads another part of up/addmm_0" in line for line in first.evidence)
+
+
+def test_operators_are_paired_by_the_tensors_behind_views_that_are_not_the_same(tmp_path: Path) -> None:
+    found = compared(tmp_path, DroppingAttention, setting("by_hand", True), 2, WIDTH, 16)
+    assert not found.origins
+    assert found.verdict in ("noise", "unmatched")
+
+
+def test_a_view_is_no_partner_of_an_operator_that_computes(tmp_path: Path) -> None:
+    found = compared(tmp_path, DroppingAttention, setting("by_hand", True), 2, WIDTH, 16)
+    views = ("aten::view", "aten::squeeze", "aten::transpose", "aten::permute", "aten::unsqueeze")
+    pairs = [(pair.actual, pair.reference) for pair in found.pairs]
+    types = [(a.op_type, b.op_type) for a, b in pairs if a is not None and b is not None and a.op_type != b.op_type]
+    assert all((a in views) == (b in views) for a, b in types if "aten::mul" in (a, b) or "aten::div" in (a, b))
