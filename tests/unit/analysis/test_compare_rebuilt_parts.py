@@ -18,7 +18,7 @@ from torch.nn import functional
 
 import ascend_dump
 
-WIDTH = 8
+WIDTH, EXPERTS = 8, 3
 
 
 class SquareAttention(nn.Module):
@@ -84,6 +84,33 @@ class DroppingAttention(nn.Module):
         return mixed.transpose(1, 2).reshape(x.shape)
 
 
+class Experts(nn.Module):
+    """A mixture of experts. dense: all experts compute all tokens. factor: of the shared expert."""
+
+    dense = False
+    factor = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.shared = nn.Linear(WIDTH, EXPERTS), nn.Linear(WIDTH, WIDTH)
+        hidden = [nn.Sequential(nn.Linear(WIDTH, 12), nn.ReLU(), nn.Linear(12, WIDTH)) for _ in range(EXPERTS)]
+        self.norm, self.experts = nn.LayerNorm(WIDTH), nn.ModuleList(hidden)
+
+    def forward(self, tokens_in: Tensor) -> Tensor:
+        x = self.norm(tokens_in)
+        weights, chosen = self.router(x).softmax(-1).topk(2)
+        mixed = torch.zeros_like(x)
+        if self.dense:
+            shares = torch.zeros(len(x), EXPERTS).scatter(1, chosen, weights)
+            mixed = torch.einsum("te,ted->td", shares, torch.stack([expert(x) for expert in self.experts], 1))
+        else:
+            for number, expert in enumerate(self.experts):
+                tokens, slots = torch.where(chosen == number)
+                mixed = mixed.index_add(0, tokens, expert(x[tokens]) * weights[tokens, slots][:, None])
+        shared = self.shared(x)
+        return tokens_in + mixed + (self.factor * shared if self.factor != 1 else shared)
+
+
 def train(path: Path, network: Callable[[], nn.Module], change: Callable[[Any], None], *shape: int) -> Path:
     """Record two steps of a training."""
     torch.manual_seed(0)
@@ -134,3 +161,14 @@ def test_a_view_is_no_partner_of_an_operator_that_computes(tmp_path: Path) -> No
     pairs = [(pair.actual, pair.reference) for pair in found.pairs]
     types = [(a.op_type, b.op_type) for a, b in pairs if a is not None and b is not None and a.op_type != b.op_type]
     assert all((a in views) == (b in views) for a, b in types if "aten::mul" in (a, b) or "aten::div" in (a, b))
+
+
+def test_a_part_that_is_built_differently_is_not_blamed_for_weights_that_a_fault_changed(tmp_path: Path) -> None:
+    def change(network: Any) -> None:
+        for layer in network:
+            layer.dense = True
+        network[1].factor = 2
+
+    found = compared(tmp_path, lambda: nn.Sequential(Experts(), Experts(), Experts()), change, 12, WIDTH)
+    assert [origin.module for origin in found.origins] == ["1"]
+    assert found.origins[0].pair.record.step == 0
