@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump.analysis.numerics.device_formats import shape_in_model
+from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.arguments import commutes, in_any_order
 from ascend_dump.analysis.operators.operator import Operator
@@ -428,8 +429,9 @@ def _call_and_axes(operator: Operator) -> Hashable:
 
 
 def _effect(operator: Operator) -> Hashable:
-    """Return phase and shapes; a view is never the partner of an operator that computes."""
-    return (operator.phase, computes(operator), _shapes(operator))
+    """Return phase and shapes; views are no partners of operators that compute, nor flags of numbers."""
+    are_floats = tuple([float_kind(record.dtype or "") is not None for record in operator.outputs])
+    return (operator.phase, computes(operator), are_floats, _shapes(operator))
 
 
 def _name(operator: Operator) -> Optional[Hashable]:
