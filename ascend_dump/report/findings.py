@@ -40,7 +40,7 @@ KINDS = {
     "input": "data from outside the recorded operators differ",
     "parameter": "a parameter or a buffer differs when it is first read",
     "wiring": "an operator reads another tensor than in the reference",
-    "compute": "the output differs although the inputs are equal, or equal up to rounding",
+    "compute": "the output differs although all inputs that were compared are equal, or equal up to rounding",
     "amplification": "the operator enlarged a difference that was within rounding",
     "unknown": "its inputs, or some of them, could not be compared, and its output differs",
     "collective": "all ranks put equal data into a collective operator, and its result differs",

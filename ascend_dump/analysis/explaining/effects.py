@@ -8,7 +8,7 @@ program.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Optional, Union
 
@@ -64,19 +64,22 @@ class Effects:
         self._updates = tuple(map(_last_updates, self.flows))
         self._outside = tuple(map(_readers_of_outside, self.flows))
 
-    def of(self, origins: Sequence[tuple[OriginNumber, Node]]) -> tuple[set[OriginNumber], set[Node]]:
+    def of(
+        self, origins: Sequence[tuple[OriginNumber, Node]], earlier: Collection[OriginNumber] = ()
+    ) -> tuple[set[OriginNumber], set[Node]]:
         """Return the origins whose differences reach a result, and the operators and stretches that do.
 
         A gradient is computed from tensors of the forward pass. If another origin that reaches a result explains the
         gradient already, it is no evidence that these tensors reach one.
 
         origins: where the programs are built differently, and their operators or stretches
+        earlier: origins whose differences reached a result in an earlier step
         """
         edges = [(node, follower) for node in self._nodes() for follower in self._followers(node)]
         first = _leading(edge for edge in edges if not self._is_crossing(*edge))
         forward = {number for number, node in origins if not self._is_backward(node)}
         causes = frozenset[OriginNumber]().union(*(differing.causes for differing in self.differing.values()))
-        proven = {*causes} - {number for number, _ in origins}
+        proven = {*causes} - {number for number, _ in origins} | {*earlier}
         for number, node in origins:
             follows = self._causes(node) - {number} or (number in forward and self._is_backward(node))
             if node in first and not follows:

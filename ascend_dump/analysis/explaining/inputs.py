@@ -21,6 +21,7 @@ from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.explaining.stretches import Border
 from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
+from ascend_dump.analysis.numerics.permutations import IDENTITY, find_layout
 from ascend_dump.analysis.numerics.tensor_pair import Difference, type_of
 from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.collectives import is_contribution
@@ -30,6 +31,7 @@ from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import SHAPED
 from ascend_dump.analysis.operators.unread_inputs import is_unread
 from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 
 __all__ = ["InputJudge"]
@@ -175,6 +177,8 @@ class InputJudge:
         """Judge a difference that is not known by its contents."""
         state = self._state
         makers = state.stretches.makers(difference.contents, of_values=difference.verdict != "structure")
+        if not makers and difference.verdict != "structure" and _has_moved_axes(a, b):
+            makers = state.stretches.makers(difference.contents)
         if makers:
             border, noise = state.judge_border(makers, a, b, difference, pair)
             own = frozenset(number for number in border.causes if state.drafts[number].hidden)
@@ -245,6 +249,15 @@ class InputJudge:
             self._state.wirings[match.reference.op_name, tuple(sources)] = number
             self._state.rebuilt.append((number, match.reference.position))
         return number
+
+
+def _has_moved_axes(a: Record, b: Record) -> bool:
+    """Return True if two tensors of one shape have the same elements, with the axes in another order."""
+    try:
+        layout = find_layout(a.numpy(), b.numpy())
+    except AscendDumpError:  # only statistics are recorded
+        return False
+    return layout is not None and layout.name != IDENTITY
 
 
 def _made_alone(made: MadeAlone, pair: Pair, evidence: Sequence[str]) -> tuple[str, Pair, list[str]]:

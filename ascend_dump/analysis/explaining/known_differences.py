@@ -128,6 +128,16 @@ class KnownDifferences:
         if contents is not None:
             self._causes.pop(contents, None)
 
+    def drop_causes(self, ended: Collection[OriginNumber]) -> None:
+        """Drop origins whose differences reached no result, wherever others explain a difference too."""
+        if not ended:
+            return
+        for causes_of in (self._causes, *self._one_sided):
+            for contents, causes in causes_of.items():
+                remaining = causes.difference(ended)
+                if remaining and len(remaining) < len(causes):
+                    causes_of[contents] = remaining
+
     def is_noise(self, contents: Optional[_Contents]) -> bool:
         return contents in self._noise
 

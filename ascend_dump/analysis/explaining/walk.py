@@ -194,12 +194,15 @@ class Divergence:
             return
         effects = Effects(wiring.flows, wiring.partners, self._differing, state.stretches.by_operator())
         origins = [(number, node) for number, node in state.rebuilt if state.drafts[number].is_of_structure]
-        reached, leading = effects.of(origins)
+        earlier = {number for number, _ in state.rebuilt if state.drafts[number].reaches_results}
+        reached, leading = effects.of(origins, earlier)
         ending = {number for number, _ in origins} - reached
         for number, node in origins:
             state.drafts[number].add_reach(number in reached)
             if isinstance(node, EnteredStretch) and node not in leading:
                 node.is_absorbed = True
+        # Parameters that later steps read differ because of the others.
+        state.known.drop_causes({number for number in ending if state.drafts[number].reaches_results is False})
         for position, differing in self._differing.items():
             if position not in leading and differing.causes <= ending:
                 self._ending.update(map(id, (*differing.inputs, *differing.outputs)))

@@ -10,7 +10,7 @@ from typing import Optional
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import writes
-from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, Flows, InputSource
+from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, Flows, InputSource, layout_of
 from ascend_dump.analysis.pairing.same_framework import Match
 from ascend_dump.reading import Record
 
@@ -77,6 +77,8 @@ class Wiring:
             return False, [NOT_WRITTEN]
         names = [self._name(side, source) for side, source in enumerate(sources) if source is not None]
         if self.partners[0].get(roots[0].position) == roots[1].position and roots[0].output == roots[1].output:
+            if layout_of(a) != layout_of(b):
+                return True, [f"reads another part of {names[0]} than in the reference, or its axes in another order"]
             return False, [f"made by {names[0]}, and changed since by something that is not recorded"]
         return True, [f"reads {names[0]} here, {names[1]} in the reference"]
 

@@ -11,7 +11,7 @@ from typing import Callable, Optional
 
 from ascend_dump.analysis.operators.arguments import in_any_order
 from ascend_dump.analysis.operators.operator import Operator
-from ascend_dump.analysis.pairing.data_flow import DataFlow, Flows
+from ascend_dump.analysis.pairing.data_flow import DataFlow, Flows, InputSource, layout_of
 
 __all__ = ["pairs_by_flow"]
 
@@ -62,15 +62,26 @@ def _known_inputs(flow: DataFlow, position: int, numbers: Mapping[int, int]) -> 
     """Return the inputs of an operator; None if one is unknown. numbers: of the pairs, by operator."""
     inputs: list[Hashable] = []
     for source in flow.sources[position]:
-        number = None if source.maker is None else numbers.get(source.maker.position)
-        if source.maker is not None and number is not None:
-            inputs.append((number, source.maker.output))
+        known = _known_source(source, numbers)
+        if known is not None:
+            inputs.append(known)
         elif source.content is not None:
             inputs.append(source.content)
         else:
             return None
     indices = tuple(source.record.index for source in flow.sources[position])
     return (indices, in_any_order(flow.operators[position], inputs)) if inputs else None
+
+
+def _known_source(source: InputSource, numbers: Mapping[int, int]) -> Optional[Hashable]:
+    """Return the paired operator that made an input; of a view without a partner the tensor, and the part of it."""
+    if source.maker is None:
+        return None
+    if source.maker.position in numbers:
+        return numbers[source.maker.position], source.maker.output
+    if source.root is not None and source.root.position in numbers:
+        return (numbers[source.root.position], source.root.output, *layout_of(source.record))
+    return None
 
 
 def _contradict(flows: Flows, position_a: int, position_b: int) -> bool:

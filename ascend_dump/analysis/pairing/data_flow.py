@@ -9,7 +9,7 @@ from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import COPIES, operator_class, writes
 from ascend_dump.reading import Record
 
-__all__ = ["OUTSIDE", "DataFlow", "Flows", "InputSource", "Made", "has_storages"]
+__all__ = ["OUTSIDE", "DataFlow", "Flows", "InputSource", "Made", "has_storages", "layout_of"]
 
 #: Number of operators that are checked for recorded storages.
 _CHECKED = 64
@@ -84,8 +84,13 @@ class DataFlow:
 
 
 def _part(record: Record) -> Hashable:
+    return (record.attrs.get("storage"), *layout_of(record))
+
+
+def layout_of(record: Record) -> tuple[Hashable, ...]:
+    """Return the part of its storage that a tensor is: offset, shape and stride."""
     attrs = record.attrs
-    return (attrs.get("storage"), attrs.get("storage_offset"), record.shape, tuple(attrs.get("stride") or ()))
+    return (attrs.get("storage_offset"), record.shape, tuple(attrs.get("stride") or ()))
 
 
 #: The data flow of actual, and that of the reference.

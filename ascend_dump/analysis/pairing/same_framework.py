@@ -9,13 +9,14 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump.analysis.numerics.device_formats import shape_in_model
+from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.arguments import commutes, in_any_order
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.by_dataflow import pairs_by_flow
 from ascend_dump.analysis.pairing.data_flow import DataFlow, Flows, has_storages
-from ascend_dump.analysis.pairing.weak_pairs import Partners, is_crossed, settled
+from ascend_dump.analysis.pairing.weak_pairs import Partners, computes, is_crossed, settled
 from ascend_dump.dump_format import Placement
 from ascend_dump.errors import NotSupported
 from ascend_dump.reading import Record
@@ -431,7 +432,9 @@ def _call_and_axes(operator: Operator) -> Hashable:
 
 
 def _effect(operator: Operator) -> Hashable:
-    return (operator.phase, _shapes(operator))
+    """Return phase and shapes; views are no partners of operators that compute, nor flags of numbers."""
+    are_floats = tuple([float_kind(record.dtype or "") is not None for record in operator.outputs])
+    return (operator.phase, computes(operator), are_floats, _shapes(operator))
 
 
 def _name(operator: Operator) -> Optional[Hashable]:

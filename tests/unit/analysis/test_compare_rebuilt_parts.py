@@ -1,0 +1,177 @@
+"""Parts that are built differently, where shapes and order alone would pair operators that are not the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("rapidfuzz")
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import ascend_dump
+
+WIDTH, EXPERTS = 8, 3
+
+
+class SquareAttention(nn.Module):
+    """Attention over 8 positions with 8 channels: each tensor keeps its shape if its axes are exchanged.
+
+    way: "sdpa" or "einsum"
+    """
+
+    way = "einsum"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Conv1d(WIDTH, 3 * WIDTH, 1), nn.Conv1d(WIDTH, WIDTH, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(1, (3, WIDTH)).unbind(1)
+        if self.way == "sdpa":
+            heads = (part.transpose(1, 2)[:, None] for part in (q, k, v))
+            mixed = functional.scaled_dot_product_attention(*heads)[:, 0].transpose(1, 2)
+        else:
+            scores = torch.einsum("nci,ncj->nij", q, k) / math.sqrt(WIDTH)
+            mixed = torch.einsum("nij,ncj->nci", scores.softmax(-1), v)
+        return x + self.out(mixed)
+
+
+class Gate(nn.Module):
+    """A gated linear unit. exchanged: the gate and the gated half are exchanged."""
+
+    exchanged = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = self.up(x).chunk(2, -1)
+        if self.exchanged:
+            first, second = second, first
+        return self.down(functional.silu(first) * second)
+
+
+class DroppingAttention(nn.Module):
+    """Attention with dropout on its weights over 8 positions of heads of size 8.
+
+    by_hand: the softmax and its backward pass are made of many operators
+    """
+
+    by_hand = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part(x).view(2, WIDTH, 2, 8).transpose(1, 2) for part in (self.q, self.k, self.v))
+        if not self.by_hand:
+            mixed = functional.scaled_dot_product_attention(q, k, v, dropout_p=0.2, scale=1.0)
+        else:
+            scores = torch.einsum("bhqd,bhkd->bhqk", q * 1.0, k)
+            exponentials = (scores - scores.amax(-1, keepdim=True)).exp()
+            weights = functional.dropout(exponentials / exponentials.sum(-1, keepdim=True), 0.2)
+            mixed = torch.einsum("bhqk,bhkd->bhqd", weights, v)
+        return mixed.transpose(1, 2).reshape(x.shape)
+
+
+class Experts(nn.Module):
+    """A mixture of experts. dense: all experts compute all tokens. factor: of the shared expert."""
+
+    dense = False
+    factor = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.shared = nn.Linear(WIDTH, EXPERTS), nn.Linear(WIDTH, WIDTH)
+        hidden = [nn.Sequential(nn.Linear(WIDTH, 12), nn.ReLU(), nn.Linear(12, WIDTH)) for _ in range(EXPERTS)]
+        self.norm, self.experts = nn.LayerNorm(WIDTH), nn.ModuleList(hidden)
+
+    def forward(self, tokens_in: Tensor) -> Tensor:
+        x = self.norm(tokens_in)
+        weights, chosen = self.router(x).softmax(-1).topk(2)
+        mixed = torch.zeros_like(x)
+        if self.dense:
+            shares = torch.zeros(len(x), EXPERTS).scatter(1, chosen, weights)
+            mixed = torch.einsum("te,ted->td", shares, torch.stack([expert(x) for expert in self.experts], 1))
+        else:
+            for number, expert in enumerate(self.experts):
+                tokens, slots = torch.where(chosen == number)
+                mixed = mixed.index_add(0, tokens, expert(x[tokens]) * weights[tokens, slots][:, None])
+        shared = self.shared(x)
+        return tokens_in + mixed + (self.factor * shared if self.factor != 1 else shared)
+
+
+def train(path: Path, network: Callable[[], nn.Module], change: Callable[[Any], None], *shape: int) -> Path:
+    """Record two steps of a training."""
+    torch.manual_seed(0)
+    module = network()
+    change(module)
+    torch.manual_seed(1)
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    with ascend_dump.capture(module, path=path, steps="0-1", mode="all", quiet=True):
+        for _ in range(2):
+            optimizer.zero_grad()
+            module(torch.randn(*shape)).square().mean().backward()
+            optimizer.step()
+    return path
+
+
+def compared(
+    path: Path, network: Callable[[], nn.Module], change: Callable[[Any], None], *shape: int
+) -> ascend_dump.Comparison:
+    sides = train(path / "actual", network, change, *shape), train(path / "reference", network, lambda _: None, *shape)
+    return ascend_dump.compare(*sides)
+
+
+def setting(name: str, value: object) -> Callable[[Any], None]:
+    return lambda module: setattr(module, name, value)
+
+
+def test_a_view_with_its_axes_in_another_order_is_no_origin_if_the_results_agree(tmp_path: Path) -> None:
+    found = compared(tmp_path, SquareAttention, setting("way", "sdpa"), 2, WIDTH, WIDTH)
+    assert not found.origins
+    assert found.verdict in ("noise", "unmatched")
+
+
+def test_an_input_that_reads_another_part_of_a_tensor_is_wiring(tmp_path: Path) -> None:
+    first = compared(tmp_path, Gate, setting("exchanged", True), 4, WIDTH).origins[0]
+    assert (first.kind, first.op_name) == ("wiring", "silu_0")
+    assert any("reads another part of up/addmm_0" in line for line in first.evidence)
+
+
+def test_operators_are_paired_by_the_tensors_behind_views_that_are_not_the_same(tmp_path: Path) -> None:
+    found = compared(tmp_path, DroppingAttention, setting("by_hand", True), 2, WIDTH, 16)
+    assert not found.origins
+    assert found.verdict in ("noise", "unmatched")
+
+
+def test_operators_of_other_classes_are_partners_only_if_both_view_or_both_compute_numbers(tmp_path: Path) -> None:
+    found = compared(tmp_path, DroppingAttention, setting("by_hand", True), 2, WIDTH, 16)
+    views = ("view", "_unsafe_view", "squeeze", "unsqueeze", "transpose", "permute", "expand", "detach")
+    pairs = [(pair.actual, pair.reference) for pair in found.pairs]
+    outputs = [(a, b) for a, b in pairs if a is not None and b is not None and a.io == b.io == "output"]
+    others = [(a, b) for a, b in outputs if a.op_type != b.op_type]
+    names = [[record.op_type.partition("::")[2] for record in pair] for pair in others]
+    assert all((a in views) == (b in views) for a, b in names)
+    assert all(a.dtype == b.dtype for a, b in others)
+
+
+def test_a_part_that_is_built_differently_is_not_blamed_for_weights_that_a_fault_changed(tmp_path: Path) -> None:
+    def change(network: Any) -> None:
+        for layer in network:
+            layer.dense = True
+        network[1].factor = 2
+
+    found = compared(tmp_path, lambda: nn.Sequential(Experts(), Experts(), Experts()), change, 12, WIDTH)
+    assert [origin.module for origin in found.origins] == ["1"]
+    assert found.origins[0].pair.record.step == 0
