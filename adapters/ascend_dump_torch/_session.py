@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ascend_dump import AscendDumpError, CaptureError, ConfigError, NotSupported
 from ascend_dump.adapter import DumpRequest, RunDirectory, Session, Tally, tell_of_empty
 from ascend_dump.adapter.pytorch.calls import Watch
-from ascend_dump.adapter.pytorch.warmup import is_warmup
+from ascend_dump.adapter.pytorch.warmup import is_left_out
 from ascend_dump.dump_format import SYMPTOM
 from ascend_dump.writing import CHANGED, HostRun, HostWriter, Item, size_limit
 from ascend_dump_torch import _stack
@@ -152,7 +152,7 @@ class TorchSession(Session):
             self._other_threads += 1
             self.note_skipped("calls of the target in other threads than the one that started the capture")
             return
-        if self._leaves_warmup_out and self.skips_warmup():
+        if self.skips_call():
             return
         number = self._calls if self._updates is None else self._updates.begins(self._target_trains())
         if number is None:
@@ -164,9 +164,9 @@ class TorchSession(Session):
             assert self._target is not None, "only a target is watched"
             self.guard(self.tracker.enter, self._target)
 
-    def skips_warmup(self) -> bool:
-        """Return True if this is a warm-up call of a server: it is no step, and ends the open step."""
-        if not self._leaves_warmup_out or not is_warmup():
+    def skips_call(self) -> bool:
+        """Return True if this call is no step, as a warm-up call of a server: it ends the open step."""
+        if not is_left_out(self._leaves_warmup_out):
             return False
         self.guard(self.enter_step, None)
         return True
