@@ -59,6 +59,7 @@ RULES: dict[str, SuspectRule] = {
         _NON_FINITE,
         _values.UNINITIALISED_READ,
         _ranks.DISAGREEMENT,
+        _ranks.EXTRA_OPERATOR,
         _ranks.REPLICAS,
         _values.SATURATED,
         _history.GROWTH,
@@ -72,7 +73,7 @@ RULES: dict[str, SuspectRule] = {
 }
 #: Rules by certainty, the most certain first: suspects are sorted by certainty, then in execution order.
 _TIERS = (
-    {"non-finite", "uninitialised", "disagreement", "replicas", "saturated", "growth"},
+    {"non-finite", "uninitialised", "disagreement", "extra-operator", "replicas", "saturated", "growth"},
     {"layer-growth", "dead"},
     {"zero-gradient", "unmoved", "no-gradient", "underflow"},
 )

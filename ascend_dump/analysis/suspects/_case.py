@@ -27,6 +27,7 @@ class Row(NamedTuple):
     rank: int = 0
     requires_grad: bool = False
     parameter: str = ""
+    source: str = ""
 
 
 def values(

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from ascend_dump.analysis.ranks import CallBook, Replicas, check_call, launches
+from ascend_dump.analysis.ranks import CallBook, ExtraOperators, Replicas, check_call, launches
 from ascend_dump.analysis.suspects._case import Row, values
 from ascend_dump.analysis.suspects._table import Finder, OperatorRun, SuspectRule
 from ascend_dump.reading import Record
 
-__all__ = ["DISAGREEMENT", "REPLICAS"]
+__all__ = ["DISAGREEMENT", "EXTRA_OPERATOR", "REPLICAS"]
 
 #: Parts of the names of collectives with equal results on every rank of their group.
 _SAME = ("allreduce", "all_reduce", "allgather", "all_gather", "broadcast")
@@ -75,6 +75,19 @@ class _ReplicasFinder(Finder):
         yield from self._replicas.findings()
 
 
+class _ExtraOperatorFinder(Finder):
+    def __init__(self, threshold: float) -> None:
+        super().__init__(threshold)
+        self._operators = ExtraOperators(threshold)
+
+    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+        self._operators.look_at(run.records)
+        return iter(())
+
+    def end(self) -> Iterator[tuple[Record, str]]:
+        yield from self._operators.findings()
+
+
 def _on_ranks(alike: int) -> tuple[Row, ...]:
     """The result of four ranks, of which the last ones have another content: two and two are two groups."""
     return tuple(
@@ -106,4 +119,34 @@ REPLICAS = SuspectRule(
     _ReplicasFinder,
     trips=_parameters(1),
     passes=_parameters(2),
+)
+
+
+def _clipped(count: int) -> tuple[Row, ...]:
+    """The gradients of three parameters on two ranks; the second rank alone scales the first ones, at its own line."""
+    rows: list[Row] = []
+    for rank in (0, 1):
+        for storage, name in enumerate(("a", "b", "c")):
+            gradient: dict[str, Any] = {"rank": rank, "storage": storage, "parameter": f"{name}.grad"}
+            rows.append(
+                Row("aten::mm", f"{name}/mm_0", "output", values(1), phase="backward", source="t.py:1", **gradient)
+            )
+            if rank == 1 and storage < count:
+                rows += [
+                    Row("aten::mul_", f"mul__{storage}", io, values(1), phase="other", source="t.py:2", **gradient)
+                    for io in ("input", "output")
+                ]
+            rows.append(
+                Row("c10d::allreduce_", f"r_{storage}", "input", values(1), phase="other", source="t.py:3", **gradient)
+            )
+    return tuple(rows)
+
+
+EXTRA_OPERATOR = SuspectRule(
+    "extra-operator",
+    0.5,
+    "the share of tensors from which an operator of one rank, outside of the passes, is taken for a condition on data",
+    _ExtraOperatorFinder,
+    trips=_clipped(1),
+    passes=_clipped(3),
 )
