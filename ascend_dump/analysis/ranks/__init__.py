@@ -11,6 +11,7 @@ from ascend_dump.analysis.ranks.launches import RankRun, launches
 from ascend_dump.analysis.ranks.rank_statistics import measured
 from ascend_dump.analysis.ranks.rank_tasks import Partials, RankTask, map_ranks
 from ascend_dump.analysis.ranks.replicas import Replicas
+from ascend_dump.analysis.ranks.shard_updates import ShardUpdates
 from ascend_dump.analysis.ranks.vector_clocks import Clock, Join, Point, clocks, happens_before
 from ascend_dump.analysis.ranks.worker_pool import RankWorkers
 
@@ -29,6 +30,7 @@ __all__ = [
     "RankTask",
     "RankWorkers",
     "Replicas",
+    "ShardUpdates",
     "check_call",
     "clocks",
     "compare_indexes",

@@ -61,6 +61,7 @@ RULES: dict[str, SuspectRule] = {
         _ranks.DISAGREEMENT,
         _ranks.EXTRA_OPERATOR,
         _ranks.REPLICAS,
+        _ranks.SHARD_UPDATE,
         _values.SATURATED,
         _history.GROWTH,
         _history.LAYER_GROWTH,
@@ -73,7 +74,16 @@ RULES: dict[str, SuspectRule] = {
 }
 #: Rules by certainty, the most certain first: suspects are sorted by certainty, then in execution order.
 _TIERS = (
-    {"non-finite", "uninitialised", "disagreement", "extra-operator", "replicas", "saturated", "growth"},
+    {
+        "non-finite",
+        "uninitialised",
+        "disagreement",
+        "extra-operator",
+        "replicas",
+        "shard-update",
+        "saturated",
+        "growth",
+    },
     {"layer-growth", "dead"},
     {"zero-gradient", "unmoved", "no-gradient", "underflow"},
 )

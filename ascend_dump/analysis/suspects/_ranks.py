@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from ascend_dump.analysis.ranks import CallBook, ExtraOperators, Replicas, check_call, launches
+from ascend_dump.analysis.ranks import CallBook, ExtraOperators, Replicas, ShardUpdates, check_call, launches
 from ascend_dump.analysis.suspects._case import Row, values
 from ascend_dump.analysis.suspects._table import Finder, OperatorRun, SuspectRule
+from ascend_dump.dump_format import Placement
 from ascend_dump.reading import Record
 
-__all__ = ["DISAGREEMENT", "EXTRA_OPERATOR", "REPLICAS"]
+__all__ = ["DISAGREEMENT", "EXTRA_OPERATOR", "REPLICAS", "SHARD_UPDATE"]
 
 #: Parts of the names of collectives with equal results on every rank of their group.
 _SAME = ("allreduce", "all_reduce", "allgather", "all_gather", "broadcast")
@@ -88,6 +89,19 @@ class _ExtraOperatorFinder(Finder):
         yield from self._operators.findings()
 
 
+class _ShardUpdateFinder(Finder):
+    def __init__(self, threshold: float) -> None:
+        super().__init__(threshold)
+        self._updates = ShardUpdates(threshold)
+
+    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+        self._updates.look_at(run.records)
+        return iter(())
+
+    def end(self) -> Iterator[tuple[Record, str]]:
+        yield from self._updates.findings()
+
+
 def _on_ranks(alike: int) -> tuple[Row, ...]:
     """The result of four ranks, of which the last ones have another content: two and two are two groups."""
     return tuple(
@@ -149,4 +163,36 @@ EXTRA_OPERATOR = SuspectRule(
     _ExtraOperatorFinder,
     trips=_clipped(1),
     passes=_clipped(3),
+)
+
+
+def _updated(*factors: float) -> tuple[Row, ...]:
+    """The decay of the part of each rank by a factor."""
+    part = Placement(ranks="0-3", mesh=(4,), axes=("shard 0",), shape=(4000,))
+    return tuple(
+        Row(
+            "aten::mul_",
+            "mul__0",
+            io,
+            values(1),
+            phase="other",
+            rank=rank,
+            source="t.py:1",
+            call=f'{{"op":"aten.mul_.Tensor","args":{{"self":{{"input":0}},"other":{factor}}}}}'
+            if io == "input"
+            else "",
+            placement=part,
+        )
+        for rank, factor in enumerate(factors)
+        for io in ("input", "output")
+    )
+
+
+SHARD_UPDATE = SuspectRule(
+    "shard-update",
+    1e-6,
+    "relative difference of a number that updates the parts of one tensor",
+    _ShardUpdateFinder,
+    trips=_updated(0.999, 0.999, 0.999, 0.998),
+    passes=_updated(0.999, 0.999, 0.999, 0.9990001),
 )

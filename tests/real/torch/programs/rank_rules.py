@@ -2,7 +2,7 @@
 
 rank_rules.py DIRECTORY NAME...     run these scenarios one after the other, each captured to DIRECTORY/NAME
 
-A name is a kind of parallelism, `data`, `experts`, and after a dot the way in which the second rank differs.
+A name is a kind of parallelism, such as `data`, and after a dot the way in which the second rank differs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.nn.functional import all_to_all_single
+from torch.distributed.tensor import DTensor
 
 import ascend_dump
 
@@ -114,7 +116,33 @@ def experts(ways: str, path: Path) -> None:
             model(torch.randn(6, WIDTH, generator=rows))
 
 
-SCENARIOS = {"data": data, "experts": experts}
+def shards(ways: str, path: Path) -> None:
+    """Parts of parameters. On the second rank: "rate" (learning rate), "norm" (clips by the norm of its own part)."""
+    model = nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, WIDTH))
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    rows = torch.Generator().manual_seed(dist.get_rank())
+    with ascend_dump.capture(model, path=path, steps="0-1", strict=True, quiet=True):
+        for _ in range(STEPS):
+            x = torch.randn(4, WIDTH, generator=rows)
+            (model(x) - x).square().mean().backward()
+            if ways == "norm":
+                parts = [
+                    parameter.grad.to_local() for parameter in model.parameters() if isinstance(parameter.grad, DTensor)
+                ]
+                norm = torch.stack([part.norm() for part in parts]).norm().item()
+                for parameter in model.parameters():
+                    if parameter.grad is not None:
+                        parameter.grad.mul_(0.1 / norm)
+            else:
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            if ways == "rate" and dist.get_rank() == 1:
+                optimizer.param_groups[0]["lr"] = 0.2
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+SCENARIOS = {"data": data, "experts": experts, "shards": shards}
 
 
 def main(rank: int, directory: str, names: list[str]) -> None:
