@@ -11,6 +11,7 @@ import datetime
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -142,7 +143,54 @@ def shards(ways: str, path: Path) -> None:
             optimizer.zero_grad()
 
 
-SCENARIOS = {"data": data, "experts": experts, "shards": shards}
+class Summed(torch.autograd.Function):
+    """The sum over ranks; its gradient is that of each term."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        total = x.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+class Halves(nn.Module):
+    """Two linear layers, of which each rank has one half; their input and the bias at the end are whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start = nn.Parameter(torch.ones(WIDTH))
+        self.up, self.down = nn.Linear(WIDTH, 8), nn.Linear(8, WIDTH, bias=False)
+        self.end = nn.Parameter(torch.randn(WIDTH))
+        torch.manual_seed(1 + dist.get_rank())
+        for part in (self.up.weight, self.down.weight):
+            nn.init.normal_(part)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Summed.apply(self.down(self.up(x * self.start).relu())) + self.end
+
+
+def tensor(ways: str, path: Path) -> None:
+    """Tensor parallelism. "norm": each rank clips by the norm of its own gradients."""
+    model = Halves()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rows = torch.Generator().manual_seed(0)
+    with ascend_dump.capture(model, path=path, steps="0-1", strict=True, quiet=True):
+        for _ in range(STEPS):
+            x = torch.randn(4, WIDTH, generator=rows)
+            (model(x) - x).square().mean().backward()
+            assert model.start.grad is not None
+            dist.all_reduce(model.start.grad)
+            if ways == "norm":
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+
+
+SCENARIOS = {"data": data, "experts": experts, "shards": shards, "tensor": tensor}
 
 
 def main(rank: int, directory: str, names: list[str]) -> None:
