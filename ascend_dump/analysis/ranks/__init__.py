@@ -6,6 +6,7 @@ Collectives and placements are read from host dumps (`ascend_dump.dump_format.Co
 from ascend_dump.analysis.ranks.collective_calls import CallBook, CallPart
 from ascend_dump.analysis.ranks.collective_results import RankFinding, check_call
 from ascend_dump.analysis.ranks.extra_operators import ExtraOperators
+from ascend_dump.analysis.ranks.gradient_factors import GradientFactors
 from ascend_dump.analysis.ranks.index_comparison import IndexComparison, RankOrigin, compare_indexes
 from ascend_dump.analysis.ranks.launches import RankRun, launches
 from ascend_dump.analysis.ranks.rank_statistics import measured
@@ -20,6 +21,7 @@ __all__ = [
     "CallPart",
     "Clock",
     "ExtraOperators",
+    "GradientFactors",
     "IndexComparison",
     "Join",
     "Partials",

@@ -6,13 +6,21 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from ascend_dump.analysis.ranks import CallBook, ExtraOperators, Replicas, ShardUpdates, check_call, launches
+from ascend_dump.analysis.ranks import (
+    CallBook,
+    ExtraOperators,
+    GradientFactors,
+    Replicas,
+    ShardUpdates,
+    check_call,
+    launches,
+)
 from ascend_dump.analysis.suspects._case import Row, values
 from ascend_dump.analysis.suspects._table import Finder, OperatorRun, SuspectRule
 from ascend_dump.dump_format import Placement
 from ascend_dump.reading import Record
 
-__all__ = ["DISAGREEMENT", "EXTRA_OPERATOR", "REPLICAS", "SHARD_UPDATE"]
+__all__ = ["DISAGREEMENT", "EXTRA_OPERATOR", "GRADIENT_FACTOR", "REPLICAS", "SHARD_UPDATE"]
 
 #: Parts of the names of collectives with equal results on every rank of their group.
 _SAME = ("allreduce", "all_reduce", "allgather", "all_gather", "broadcast")
@@ -87,6 +95,20 @@ class _ExtraOperatorFinder(Finder):
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._operators.findings()
+
+
+class _GradientFactorFinder(Finder):
+    def __init__(self, threshold: float) -> None:
+        super().__init__(threshold)
+        self._factors = GradientFactors(threshold)
+
+    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+        for record in run.records:
+            self._factors.look_at(record)
+        return iter(())
+
+    def end(self) -> Iterator[tuple[Record, str]]:
+        yield from self._factors.findings()
 
 
 class _ShardUpdateFinder(Finder):
@@ -195,4 +217,26 @@ SHARD_UPDATE = SuspectRule(
     _ShardUpdateFinder,
     trips=_updated(0.999, 0.999, 0.999, 0.998),
     passes=_updated(0.999, 0.999, 0.999, 0.9990001),
+)
+
+
+def _reduced(*factors: float) -> tuple[Row, ...]:
+    """The gradients of parameters on two ranks, added up and multiplied by a factor each."""
+    rows = []
+    for rank in (0, 1):
+        for number, factor in enumerate(factors):
+            gradient: dict[str, Any] = {"phase": "other", "rank": rank, "parameter": f"{number}.grad"}
+            local, mean = values(rank + 1.0, same=True), values(3 * factor, same=True)
+            rows.append(Row("c10d::allreduce_", f"r_{number}", "input", local, hash=f"{rank}", **gradient))
+            rows.append(Row("aten::add_", f"a_{number}", "input", mean, index=1, hash=f"mean {factor}", **gradient))
+    return tuple(rows)
+
+
+GRADIENT_FACTOR = SuspectRule(
+    "gradient-factor",
+    3,
+    "parameters with the usual factor for each one with another",
+    _GradientFactorFinder,
+    trips=_reduced(0.5, 1.0, 0.5, 0.5),
+    passes=_reduced(0.5, 1.0, 0.5),
 )
