@@ -72,6 +72,8 @@ class TorchSession(Session):
         self._thread = threading.get_ident()
         self._other_threads = 0
         self._calls = 0
+        #: No step before this one is selected. Such steps only count, as they may take less than a millisecond.
+        self._idle_until = 0
         self._step: Optional[int] = None
         #: When the open step began (`perf_counter`); seconds in the steps before it, and in recording between steps.
         self._opened: Optional[float] = None
@@ -158,6 +160,8 @@ class TorchSession(Session):
         if number is None:
             return
         self._calls = number + 1
+        if number < self._idle_until and self._undo is None:
+            return
         self.guard(self.enter_step, number)
         if self.recording and not entered:
             # The global hooks were not installed yet when this call began.
@@ -177,6 +181,8 @@ class TorchSession(Session):
     def _updated(self) -> None:
         """Called after each optimizer step."""
         assert self._updates is not None, "the hook belongs to it"
+        if self._target is not None and self._undo is None and self._calls <= self._idle_until:
+            return
         self.guard(self.enter_step, None if self._target is not None else self._updates.count)
 
     def step(self, number: Optional[int]) -> None:
@@ -219,8 +225,11 @@ class TorchSession(Session):
             self._opened = time.perf_counter()
         if selected or recorded:
             self._between += time.perf_counter() - now
-        if not selected and self.is_past(number):
-            self._stop_watching()
+        if not selected:
+            if self.is_past(number):
+                self._stop_watching()
+            elif number is not None:
+                self._idle_until = self.request.steps.first_from(number) or 0
 
     def _end_recording(self) -> None:
         """Write the pending records of the step."""
@@ -243,6 +252,7 @@ class TorchSession(Session):
     def trigger(self, reason: str) -> None:
         """Keep the open step and those before it, and record nothing after it. The first reason is kept."""
         self._ends = True
+        self._idle_until = 0
         self._writer.end(reason)
 
     def _arm_step(self) -> None:
