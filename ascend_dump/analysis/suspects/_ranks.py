@@ -67,7 +67,9 @@ class _DisagreementFinder(Finder):
                 # Where every rank stands alone, only two ranks can be no groups of their own.
                 if contents[record.attrs["hash"]] == 1 and len(contents) > 1 and (agree > 1 or len(ranks) == 2):
                     other_ranks = ", ".join(str(other_rank) for other_rank in sorted(ranks) if other_rank != rank)
-                    yield record, f"{record.label} of rank {rank} differs from that of rank {other_ranks}"
+                    reason = f"{record.label} of rank {rank} differs from that of rank {other_ranks}"
+                    undecided = "two ranks cannot tell which one is wrong: " if len(ranks) == 2 else ""
+                    yield record, undecided + reason
                     break
 
 
