@@ -6,6 +6,7 @@ counts only if the other ranks pass the tensor on without it, and if it reads no
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Optional
 
@@ -69,13 +70,13 @@ class _RankProgram:
             self._step = first.step
         if first.source:
             self.lines.add(first.source)
-        for record in members:
-            name = record.parameter
+        names = [record.parameter for record in members]
+        for name, record in zip(names, members):
             if name and " of " not in name and not name.endswith(".grad"):
                 self._parameters.setdefault(name, record)
-        if is_view(operator_class(first.op_type)):
+        if _is_view(first.op_type):
             return
-        tensors = tuple((record.io, record.index, record.parameter, record.shape) for record in members)
+        tensors = tuple((record.io, record.index, name, record.shape) for name, record in zip(names, members))
         site = _CodeSite(first.op_type, first.source or "", first.module or "", first.phase or "", tensors)
         node = self.nodes.get(site)
         if node is None:
@@ -224,6 +225,11 @@ class _Detour(NamedTuple):
             and self.source is not None
             and all(self.source in node.producers.get(self.position, ()) for node in nodes)
         )
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_view(op_type: str) -> bool:
+    return is_view(operator_class(op_type))
 
 
 def _range_of(record: Record) -> tuple[int, int]:

@@ -45,7 +45,8 @@ class ShardUpdates:
         first = members[0]
         if first.phase != "other" or first.error is not None or first.rank is None or not writes(first.op_type):
             return
-        placement = Placement.of(first.attrs)
+        # Most operators have none, and reading one takes longer than asking.
+        placement = Placement.of(first.attrs) if "placement" in first.attrs else None
         if first.io != "input" or placement is None or not any(axis.startswith("shard") for axis in placement.axes):
             return
         tensor = (placement.ranks, placement.mesh, placement.axes, placement.shape)
