@@ -42,6 +42,11 @@ class _Stride(NamedTuple):
         end = "" if self.high is None else str(self.high)
         return f"{self.low}-{end}" if self.stride == 1 else f"{self.low}-{end}:{self.stride}"
 
+    def first_from(self, step: int) -> Optional[int]:
+        """Return the first of these steps that is not before `step`; None if there is none."""
+        first = self.low + max(0, -((self.low - step) // self.stride)) * self.stride
+        return first if self.high is None or first <= self.high else None
+
     def steps(self) -> range:
         assert self.high is not None, "the range has no end"
         return range(self.low, self.high + 1, self.stride)
@@ -95,6 +100,18 @@ class Steps:
     def end_before(self, step: int) -> bool:
         """Return True if neither `step` nor a later step is selected."""
         return self.last is not None and step > self.last
+
+    def first_from(self, step: int) -> Optional[int]:
+        """Return the first selected step that is not before `step`; None if there is none.
+
+        >>> [Steps("2|10-12|20-:5").first_from(step) for step in (0, 2, 11, 13, 21)]
+        [2, 2, 11, 20, 25]
+        """
+        if self._ranges is None:
+            return step
+        firsts = [max(low, step) for low, high in self._ranges if high >= step]
+        firsts += [first for stride in self._strides if (first := stride.first_from(step)) is not None]
+        return min(firsts, default=None)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Steps) and (self._ranges, self._strides) == (other._ranges, other._strides)

@@ -16,7 +16,7 @@ from ascend_dump.adapter.pytorch.calls import keep_hooks_quiet
 from ascend_dump.adapter.pytorch.compiled import Root
 from ascend_dump.adapter.pytorch.next_call import NextCall
 from ascend_dump.adapter.pytorch.steps import ProcessSteps
-from ascend_dump.adapter.pytorch.warmup import is_warmup
+from ascend_dump.adapter.pytorch.warmup import is_left_out
 from ascend_dump.dump_format import Over
 from ascend_dump_torch._check import compiled_problem
 from ascend_dump_torch._session import TorchSession, log
@@ -61,7 +61,7 @@ class _TorchLaunch:
         self._steps = ProcessSteps(
             self._called,
             self._returned if "outline" in options else None,
-            self._is_warmup if options.get("skip_warmup") else None,
+            self._skips_call,
             self._ended,
         )
         if options.get("outline_from_start") and self._records:
@@ -112,8 +112,10 @@ class _TorchLaunch:
     def unused(self) -> str:
         return "" if not self._records or is_torchrun() else "it called no torch.nn.Module with parameters"
 
-    def _is_warmup(self) -> bool:
-        return is_warmup() if self._session is None else self._session.skips_warmup()
+    def _skips_call(self) -> bool:
+        if self._session is None:
+            return is_left_out(bool(self._begin.request.options.get("skip_warmup")))
+        return self._session.skips_call()
 
     def _updated(self) -> None:
         if self._session is not None:

@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ascend_dump import AscendDumpError, CaptureError, ConfigError, NotSupported
 from ascend_dump.adapter import DumpRequest, RunDirectory, Session, Tally, tell_of_empty
 from ascend_dump.adapter.pytorch.calls import Watch
-from ascend_dump.adapter.pytorch.warmup import is_warmup
+from ascend_dump.adapter.pytorch.warmup import is_left_out
 from ascend_dump.dump_format import SYMPTOM
 from ascend_dump.writing import CHANGED, HostRun, HostWriter, Item, SpreadSteps, size_limit
 from ascend_dump_torch import _stack
@@ -76,6 +76,8 @@ class TorchSession(Session):
         self._thread = threading.get_ident()
         self._other_threads = 0
         self._calls = 0
+        #: No step before this one is selected. Such steps only count, as they may take less than a millisecond.
+        self._idle_until = 0
         self._step: Optional[int] = None
         #: Begin of the open step (`perf_counter`), seconds spent in earlier steps, and seconds spent between steps.
         self._opened: Optional[float] = None
@@ -162,21 +164,23 @@ class TorchSession(Session):
             self._other_threads += 1
             self.note_skipped("calls of the target in other threads than the one that started the capture")
             return
-        if self._leaves_warmup_out and self.skips_warmup():
+        if self.skips_call():
             return
         number = self._calls if self._updates is None else self._updates.begins(self._target_trains())
         if number is None:
             return
         self._calls = number + 1
+        if number < self._idle_until and self._undo is None:
+            return
         self.guard(self.enter_step, number)
         if self.recording and not entered:
             # The global hooks were installed after this call began, so they have not seen it.
             assert self._target is not None, "only a target is watched"
             self.guard(self.tracker.enter, self._target)
 
-    def skips_warmup(self) -> bool:
-        """Return True if this is a warm-up call of an inference server, and end the open step. The call is no step."""
-        if not self._leaves_warmup_out or not is_warmup():
+    def skips_call(self) -> bool:
+        """Return True if this call is no step, such as a warm-up call of a server, and end the open step."""
+        if not is_left_out(self._leaves_warmup_out):
             return False
         self.guard(self.enter_step, None)
         return True
@@ -187,6 +191,8 @@ class TorchSession(Session):
     def _updated(self) -> None:
         """End the step, or without a target begin the next one. Called after each optimizer step."""
         assert self._updates is not None, "the hook belongs to it"
+        if self._target is not None and self._undo is None and self._calls <= self._idle_until:
+            return
         self.guard(self.enter_step, None if self._target is not None else self._updates.count)
 
     def step(self, number: Optional[int]) -> None:
@@ -229,8 +235,11 @@ class TorchSession(Session):
             self._opened = time.perf_counter()
         if selected or recorded:
             self._between += time.perf_counter() - now
-        if not selected and self.is_past(number):
-            self._stop_watching()
+        if not selected:
+            if self.is_past(number):
+                self._stop_watching()
+            elif number is not None:
+                self._idle_until = self.request.steps.first_from(number) or 0
 
     def _end_recording(self) -> None:
         """Write the pending records of the step."""
@@ -253,6 +262,7 @@ class TorchSession(Session):
     def trigger(self, reason: str) -> None:
         """Keep the open step and the steps before it, and record nothing after it. The first reason is kept."""
         self._ends = True
+        self._idle_until = 0
         self._writer.end(reason)
 
     def _arm_step(self) -> None:

@@ -9,7 +9,7 @@ from ascend_dump.adapter.pytorch.base import is_torchrun
 from ascend_dump.adapter.pytorch.calls import keep_hooks_quiet
 from ascend_dump.adapter.pytorch.next_call import NextCall
 from ascend_dump.adapter.pytorch.steps import ProcessSteps
-from ascend_dump.adapter.pytorch.warmup import is_warmup
+from ascend_dump.adapter.pytorch.warmup import is_left_out
 from ascend_dump_torch_npu._session import TorchNpuSession
 from ascend_dump_torch_npu._settings import SKIP_WARMUP
 
@@ -36,8 +36,7 @@ class _TorchNpuLaunch:
     def __init__(self, begin: Begin) -> None:
         self._begin = begin
         self._session: Optional[TorchNpuSession] = None
-        skips = begin.request.options.get(SKIP_WARMUP)
-        self._steps = ProcessSteps(self._called, left_out=self._is_warmup if skips else None, ended=begin.done)
+        self._steps = ProcessSteps(self._called, left_out=self._skips_call, ended=begin.done)
         if begin.request.scene in ("exception", "overflow"):
             self._open()
 
@@ -52,8 +51,10 @@ class _TorchNpuLaunch:
             self._steps.end()
         return self._session
 
-    def _is_warmup(self) -> bool:
-        return is_warmup() if self._session is None else self._session.skips_warmup()
+    def _skips_call(self) -> bool:
+        if self._session is None:
+            return is_left_out(bool(self._begin.request.options.get(SKIP_WARMUP)))
+        return self._session.skips_call()
 
     def _called(self, root: Any, step: Optional[int]) -> None:
         if step is None:

@@ -19,7 +19,7 @@ from ascend_dump import AscendDumpError, CaptureError
 from ascend_dump.adapter import DumpRequest, RunDirectory, Session, add_private_directory, tell_of_empty
 from ascend_dump.adapter import acl_interface as interface
 from ascend_dump.adapter.pytorch.calls import Watch
-from ascend_dump.adapter.pytorch.warmup import is_warmup
+from ascend_dump.adapter.pytorch.warmup import is_left_out
 from ascend_dump.native.cann.config.of_request import save_config
 from ascend_dump.native.cann.config.parse import read_config
 from ascend_dump_torch_npu._interface import DumpInterface, overflow_once
@@ -108,12 +108,12 @@ class TorchNpuSession(Session):
         if threading.get_ident() != self._thread:
             self._other_threads += 1
             return
-        if not self.skips_warmup():
+        if not self.skips_call():
             self.guard(self.enter_step, self._calls)
 
-    def skips_warmup(self) -> bool:
-        """Return True if this is a warm-up call of an inference server, and end the open step. The call is no step."""
-        if not self.request.options.get(SKIP_WARMUP) or not is_warmup():
+    def skips_call(self) -> bool:
+        """Return True if this call is no step, such as a warm-up call of a server, and end the open step."""
+        if not is_left_out(bool(self.request.options.get(SKIP_WARMUP))):
             return False
         self.guard(self.enter_step, None)
         return True

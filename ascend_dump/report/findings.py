@@ -55,7 +55,10 @@ RULES = {
     "uninitialised": "an operator read memory that was never written",
     "disagreement": "the result of a collective operator differs between the ranks of its group, or does not follow "
     "from their inputs",
+    "extra-operator": "some ranks run an operator between two operators that the other ranks run one after the other",
     "replicas": "a parameter, or a tensor with a replicated placement, differs between ranks",
+    "shard-update": "ranks update their parts of one tensor by different numbers",
+    "gradient-factor": "a gradient is not divided by the number of ranks as others are, or is divided twice",
     "saturated": "an operator reached the largest value of its type, at which the device may clip larger values",
     "growth": "values are much larger than in all earlier steps, and no earlier operator of the step has such values",
     "layer-growth": "values are much larger than in the layer before, which has the same structure",

@@ -554,3 +554,26 @@ class TestOrder:
             first = next(iter(cap.dump().select("0/addmm_0", io="input", index=1)))
             assert first.numpy().tolist() == [[number] * 4]
         assert len(ascend_dump.open(dumps)) == sum(len(cap.dump()) for cap in caps)
+
+
+@pytest.mark.parametrize("options", [{}, {"step": "optimizer"}])
+def test_steps_between_selected_ones_are_counted(tmp_path: Path, options: dict[str, str]) -> None:
+    """They take a way of their own, which only counts."""
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with ascend_dump.capture(model, path=tmp_path, steps="3|8-10:2", options=options) as cap:
+        for step in range(14):
+            model(torch.full((1, 2), float(step))).sum().backward()
+            optimizer.step()
+    read = cap.dump().select(op_type="aten::addmm", io="input", index=1)
+    assert [(record.step, record.numpy()[0, 0]) for record in read] == [(3, 3), (8, 8), (10, 10)]
+
+
+def test_a_trigger_between_selected_steps_ends_the_recording(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    with ascend_dump.capture(model, path=tmp_path, steps="0|5") as cap:
+        for step in range(7):
+            if step == 3:
+                cap.trigger("enough")
+            model(torch.ones(1, 2))
+    assert [*cap.dump().steps] == [0]

@@ -131,3 +131,24 @@ def test_a_capture_copied_by_sglang_is_found_by_its_module() -> None:
 def test_where_the_program_draws_the_steps_it_is_told(tmp_path: Path) -> None:
     with pytest.raises(ascend_dump.ConfigError, match=r"skip_warmup.*if the program calls `step\(\)` itself"):
         ascend_dump.capture(path=tmp_path, framework="torch", strict=True, options={"skip_warmup": True}).start()
+
+
+def test_the_call_by_which_a_pipeline_infers_shapes_is_no_step(tmp_path: Path) -> None:
+    """It has real operators on uninitialised memory: NaN in it would be blamed on the model."""
+    pipelining = pytest.importorskip("torch.distributed.pipelining")
+    distributed = torch.distributed
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        model = torch.nn.Linear(4, 4)
+        calls: list[torch.Tensor] = []
+        model.register_forward_pre_hook(lambda _, args: calls.append(args[0]))
+        stage = pipelining.PipelineStage(model, 0, 1, torch.device("cpu"))
+        schedule = pipelining.ScheduleGPipe(stage, 2, loss_fn=torch.nn.functional.mse_loss)
+        with ascend_dump.capture(model, path=tmp_path) as cap:
+            schedule.step(torch.ones(6, 4), target=torch.zeros(6, 4))
+    finally:
+        distributed.destroy_process_group()
+    assert len(calls) == 3, "PyTorch makes such a call before the two micro-batches"
+    assert rows(cap.dump()) == {0: {3}, 1: {3}}
+    (first,) = cap.dump().select(op_type="aten::addmm", step=0, io="input", index=1)
+    assert first.numpy().tolist() == [[1] * 4] * 3

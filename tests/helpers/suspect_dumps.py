@@ -35,6 +35,9 @@ def _line(row: Row, seq: int) -> Line:
     line = Line(seq, row.op_type, row.op_name, row.io, row.index, TIME + seq, row.dtype, (count,), 4 * count)
     line.phase, line.module, line.storage, line.hash = row.phase, row.module, row.storage, row.hash
     line.skipped, line.requires_grad, line.parameter = row.skipped, row.requires_grad, row.parameter
+    line.source, line.placement = row.source, row.placement
+    if row.call:
+        line.call = msgspec.Raw(row.call.encode())
     if row.storage >= 0:
         line.address, line.stride = 4096 * (row.storage + 1), (1,)
     if found is not None:

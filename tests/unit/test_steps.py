@@ -258,3 +258,11 @@ def test_no_step_is_selected_after_the_last(text: str, last: int | None) -> None
     assert steps.last == last
     assert steps.end_before(10**6) == (last is not None)
     assert last is None or (not steps.end_before(last) and steps.end_before(last + 1))
+
+
+@pytest.mark.parametrize("text", ["all", "3", "2|10-12|20-:5", "0-10000:1000|7", "4000-", "5-40:7|3|41-:9"])
+def test_the_first_step_from_any_on_is_found_without_trying_all(text: str) -> None:
+    steps = Steps(text)
+    for step in (*range(60), 999, 1000, 1001, 9000, 9001, 10001):
+        expected = next((one for one in range(step, step + 4001) if one in steps), None)
+        assert steps.first_from(step) == expected

@@ -163,20 +163,25 @@ def _is_top_level(module: torch.nn.Module, *, running: bool) -> bool:
 
     A call in a backward pass is a recomputation by checkpointing. running: True if the call itself is on the stack.
     """
-    return _current_node() is None and _count_calls(module, 1 + running) <= running
+    return _current_node() is None and _count_calls(module, 1 + running, running) <= running
 
 
-def _count_calls(module: Optional[torch.nn.Module], enough: int) -> int:
+def _count_calls(module: Optional[torch.nn.Module], enough: int, is_own: bool = False) -> int:
     """Count the calls of the module (None: of any module) on the stack of this thread, up to `enough`.
 
     The stack is searched, because a counter of open calls would be wrong after a KeyboardInterrupt: PyTorch does not
     report the end of a call that it interrupts.
+
+    is_own: the first call on the stack is known to be one of the module
     """
     calls = 0
     frame: Any = sys._getframe(1)
     while frame is not None and calls < enough:
-        if frame.f_code is _CALL_CODE and (module is None or frame.f_locals.get("self") is module):
+        # Reading the variables of a frame copies them, which takes longer than the search. The first call on the stack
+        # is that of the module if its hook asks.
+        if frame.f_code is _CALL_CODE and (is_own or module is None or frame.f_locals.get("self") is module):
             calls += 1
+            is_own = False
         frame = frame.f_back
     return calls
 

@@ -12,6 +12,10 @@ call stack is searched for the functions that make them.
 - SGLang: the method `capture` of its runners in sglang/srt/model_executor: cuda_graph_runner.py, cpu_graph_runner.py,
   and in 0.5.23 runner/decode_cuda_graph_runner.py and runner/prefill_cuda_graph_runner.py, which are base classes of
   the runners of speculative decoding. And `_dummy_run` and `warmup` in runner/base_runner.py of 0.5.23.
+
+`torch.distributed.pipelining` calls a stage once before the first micro-batch, with uninitialised memory, to learn the
+shapes of its results: in PyTorch 2.4 to 2.12 by `_shape_inference` of stage.py, in 2.13 by
+`_forward_metadata_inference`. The values of this call mean nothing, so it is never a step.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-__all__ = ["is_warmup"]
+__all__ = ["is_left_out", "is_warmup"]
 
 #: Functions that are recognised in any module, because other packages subclass the runners.
 _FUNCTIONS = frozenset(
@@ -28,6 +32,8 @@ _FUNCTIONS = frozenset(
 #: Functions that are recognised in modules of SGLang only, because their names are common.
 _IN_SGLANG = frozenset({"capture", "warmup"})
 _SGLANG = "sglang.srt.model_executor"
+_PIPELINE = "torch.distributed.pipelining.stage"
+_IN_PIPELINE = frozenset({"_shape_inference", "_forward_metadata_inference"})
 
 
 def is_warmup() -> bool:
@@ -41,6 +47,26 @@ def is_warmup() -> bool:
     True
     """
     return _is_in_warmup_function() or _is_capturing()
+
+
+def is_left_out(skip_warmup: bool) -> bool:
+    """Return True if the running call is no step: a pipeline infers shapes by it, or it is a warm-up to be skipped.
+
+    >>> is_left_out(True)
+    False
+    """
+    return _is_shape_inference() or (skip_warmup and is_warmup())
+
+
+def _is_shape_inference() -> bool:
+    if _PIPELINE not in sys.modules:
+        return False
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name in _IN_PIPELINE and frame.f_globals.get("__name__") == _PIPELINE:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_in_warmup_function() -> bool:

@@ -112,7 +112,16 @@ def _named_results(flow: DataFlow, partners: dict[int, int]) -> _Results:
 
 
 def _add_unread(flow: DataFlow, partners: dict[int, int], found: _Results) -> None:
-    """Add the outputs that no operator of the same pass reads, by phase and shape."""
+    """Add the outputs that no operator of the same pass reads, by the parameter in their memory, or by phase and shape.
+
+    Ranks that update different parameters, and send them to each other, do so in another order than one rank.
+    """
+    parameters = {
+        record.attrs.get("storage", -1): record.parameter
+        for operator in flow.operators
+        for record in operator.records
+        if record.parameter
+    }
     named = {position for made in found.values() for position, _ in made}
     for position, operator in enumerate(flow.operators):
         if position in partners or position in named or not computes(operator):
@@ -120,7 +129,9 @@ def _add_unread(flow: DataFlow, partners: dict[int, int], found: _Results) -> No
         readers = (flow.operators[reader] for reader in flow.readers[position])
         if operator.outputs and not any(_continues(operator, reader) for reader in readers):
             record = operator.outputs[0]
-            found.setdefault((operator.phase, record.shape), []).append((position, record))
+            parameter = parameters.get(record.attrs.get("storage", -2))
+            key: Hashable = (operator.phase, record.shape) if parameter is None else ("memory", parameter, record.shape)
+            found.setdefault(key, []).append((position, record))
 
 
 def _continues(operator: Operator, reader: Operator) -> bool:

@@ -5,11 +5,14 @@ Collectives and placements are read from host dumps (`ascend_dump.dump_format.Co
 
 from ascend_dump.analysis.ranks.collective_calls import CallBook, CallPart
 from ascend_dump.analysis.ranks.collective_results import RankFinding, check_call
+from ascend_dump.analysis.ranks.extra_operators import ExtraOperators
+from ascend_dump.analysis.ranks.gradient_factors import GradientFactors
 from ascend_dump.analysis.ranks.index_comparison import IndexComparison, RankOrigin, compare_indexes
 from ascend_dump.analysis.ranks.launches import RankRun, launches
 from ascend_dump.analysis.ranks.rank_statistics import measured
 from ascend_dump.analysis.ranks.rank_tasks import Partials, RankTask, map_ranks
 from ascend_dump.analysis.ranks.replicas import Replicas
+from ascend_dump.analysis.ranks.shard_updates import ShardUpdates
 from ascend_dump.analysis.ranks.vector_clocks import Clock, Join, Point, clocks, happens_before
 from ascend_dump.analysis.ranks.worker_pool import RankWorkers
 
@@ -17,6 +20,8 @@ __all__ = [
     "CallBook",
     "CallPart",
     "Clock",
+    "ExtraOperators",
+    "GradientFactors",
     "IndexComparison",
     "Join",
     "Partials",
@@ -27,6 +32,7 @@ __all__ = [
     "RankTask",
     "RankWorkers",
     "Replicas",
+    "ShardUpdates",
     "check_call",
     "clocks",
     "compare_indexes",

@@ -93,7 +93,7 @@ def _disagreeing(parts: Sequence[CallPart]) -> list[RankFinding]:
         contents = {rank: content_of_record(record) for rank, record in records.items()}
         available = {rank: content for rank, content in contents.items() if content is not None}
         wrong = minority(available)
-        if wrong:
+        if wrong and len(available) > 2:
             majority = in_words([rank for rank in available if rank not in wrong])
             return [
                 RankFinding(
@@ -102,7 +102,21 @@ def _disagreeing(parts: Sequence[CallPart]) -> list[RankFinding]:
                 )
                 for rank in wrong
             ]
+        if len({*available.values()}) > 1:
+            record = records[[*available][-1]]
+            return [RankFinding(record, f"{_undecided(record, available)}: {parts[0].named}")]
     return []
+
+
+def _undecided(record: Record, contents: dict[int, Any]) -> str:
+    """Return the sentence about ranks that differ without a majority."""
+    if len(contents) == 2:
+        return f"two ranks cannot tell which one is wrong: {record.label} differs between {in_words([*contents])}"
+    ranks_of_content: dict[Any, list[int]] = {}
+    for rank, content in sorted(contents.items()):
+        ranks_of_content.setdefault(content, []).append(rank)
+    against = " against ".join(in_words(ranks) for ranks in ranks_of_content.values())
+    return f"{record.label} has {len(ranks_of_content)} values, {against}"
 
 
 def _recomputed(kind: str, parts: dict[int, CallPart], members: tuple[int, ...]) -> list[RankFinding]:

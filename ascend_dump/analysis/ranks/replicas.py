@@ -13,7 +13,7 @@ from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
 from ascend_dump.analysis.ranks.launches import launches
 from ascend_dump.analysis.ranks.parameter_updates import ParameterUpdates
-from ascend_dump.analysis.ranks.synchronised_gradients import SynchronisedGradients
+from ascend_dump.analysis.ranks.synchronised_gradients import SynchronisedGradients, is_constant
 from ascend_dump.dump_format import Placement
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
@@ -98,7 +98,7 @@ class Replicas:
             same_in_each_step = key[:2] + key[3:]
             if len({copy.content for copy in copies.values()}) < 2:
                 if len(copies) > 1 and not equal.get(same_in_each_step):
-                    equal[same_in_each_step] = not _is_constant(next(iter(copies.values())).record)
+                    equal[same_in_each_step] = not is_constant(next(iter(copies.values())).record)
                 continue
             copies, kind = self._replicas_of(copies, equal.get(same_in_each_step))
             groups = _groups({rank: copy.content for rank, copy in copies.items()})
@@ -177,7 +177,7 @@ class Replicas:
             return copies, "a parameter that they had in common before"
         largest = _groups({rank: copy.content for rank, copy in copies.items()})[0]
         has_majority = 2 * len(largest) > len(copies) and len(largest) > 1
-        if has_majority and (were_equal is not None or not _is_constant(copies[largest[0]].record)):
+        if has_majority and (were_equal is not None or not is_constant(copies[largest[0]].record)):
             return copies, "a parameter that ranks have in common"
         return {}, ""
 
@@ -221,14 +221,6 @@ def _replicated(placement: Placement, rank: int) -> Optional[tuple[Any, ...]]:
 def _moment(copies: dict[int, _Copy]) -> tuple[int, int]:
     record = next(iter(copies.values())).record
     return (-1 if record.step is None else record.step, record.attrs.get("seq", 0))
-
-
-def _is_constant(record: Record) -> bool:
-    try:
-        statistics = record.statistics()
-    except AscendDumpError:
-        return True
-    return statistics.max is None or statistics.max == statistics.min
 
 
 def _difference(record: Record, second: Record) -> Optional[str]:

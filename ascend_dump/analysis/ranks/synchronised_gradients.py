@@ -1,7 +1,8 @@
 """Parameters with one gradient on several ranks, by their contents: data parallelism keeps such parameters equal.
 
-A gradient is synchronised over the ranks where the optimizer reads the same content, although backward wrote different
-ones. No name of a wrapper and no kind of collective is needed, and shards have gradients of their own.
+A gradient is synchronised over the ranks where it has the same content at some time of a step, although backward wrote
+different ones, or where backward wrote the same one. No name of a wrapper and no kind of collective is needed, and
+shards have gradients of their own.
 """
 
 from __future__ import annotations
@@ -11,18 +12,23 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.ranks.launches import RankRun
+from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 
-__all__ = ["SynchronisedGradients"]
+__all__ = ["SynchronisedGradients", "is_constant"]
 
 _GRADIENT = ".grad"
 
 
+#: Operators whose result says nothing about a gradient.
+_FILLS = ("aten::zero_", "aten::fill_", "aten::_foreach_zero_")
+
+
 class _GradientContents(NamedTuple):
-    """The content that backward wrote, and the one that the optimizer read."""
+    """The content that backward wrote, and all contents with a record that has it, in the order of the step."""
 
     local: Hashable
-    reduced: Hashable
+    records: dict[Hashable, Record]
 
 
 class SynchronisedGradients:
@@ -33,6 +39,8 @@ class SynchronisedGradients:
         self._written: dict[RankRun, tuple[Optional[int], dict[Hashable, Hashable]]] = {}
         #: By step, parameter, and rank.
         self._gradients: dict[tuple[Optional[int], str], dict[RankRun, _GradientContents]] = {}
+        #: Contents that gradients were filled with.
+        self._fillings: set[Hashable] = set()
         #: The parameter in a storage of a step.
         self._parameters: dict[tuple[RankRun, Optional[int], int], str] = {}
 
@@ -51,11 +59,13 @@ class SynchronisedGradients:
             if record.io == "output":
                 written.setdefault(memory, content)
         elif parameter.endswith(_GRADIENT):
-            if record.io == "input":
-                # The last one is that of the optimizer: the gradient was reduced and clipped before.
-                local = written.setdefault(memory, content)
-                gradients = self._gradients.setdefault((step, parameter[: -len(_GRADIENT)]), {})
-                gradients[rank] = _GradientContents(local, content)
+            gradients = self._gradients.setdefault((step, parameter[: -len(_GRADIENT)]), {})
+            if record.io == "input" and rank not in gradients:
+                gradients[rank] = _GradientContents(written.setdefault(memory, content), {})
+            if record.io == "output" and record.op_type in _FILLS:
+                self._fillings.add(content)
+            elif rank in gradients:
+                gradients[rank].records.setdefault(content, record)
         elif " of " not in parameter:
             self._parameters[rank, step, storage] = parameter
 
@@ -67,16 +77,30 @@ class SynchronisedGradients:
         return self._parameters.get(((record.rank, record.run), record.step, storage))
 
     def ranks_of(self, parameter: str, step: Optional[int], runs: Sequence[RankRun]) -> tuple[RankRun, ...]:
-        """Return those of the runs with the same gradient of a parameter, made from different ones; else nothing."""
+        """Return those of the runs that had the same gradient of a parameter at some time of a step; else nothing."""
         gradients = self._gradients.get((step, parameter), {})
         by_content: dict[Hashable, list[RankRun]] = {}
         for run in runs:
-            if run in gradients:
-                by_content.setdefault(gradients[run].reduced, []).append(run)
-        largest = max(by_content.values(), key=len, default=[])
-        return tuple(largest) if len({gradients[run].local for run in largest}) > 1 else ()
+            for content in gradients[run].records if run in gradients else ():
+                if content not in self._fillings:
+                    by_content.setdefault(content, []).append(run)
+        for content, ranks in sorted(by_content.items(), key=lambda item: len(item[1]), reverse=True):
+            if len(ranks) > 1:
+                locals_of_ranks = {gradients[run].local for run in ranks}
+                if len(locals_of_ranks) > 1 or not is_constant(gradients[ranks[0]].records[content]):
+                    return tuple(ranks)
+        return ()
 
     @functools.cached_property
     def any_synchronised(self) -> bool:
         """True if a parameter of any step has a synchronised gradient. Ask after the last operator."""
         return any(self.ranks_of(name, step, [*ranks]) for (step, name), ranks in self._gradients.items())
+
+
+def is_constant(record: Record) -> bool:
+    """Return True if all elements are equal, as after an initialisation, or if they cannot be read."""
+    try:
+        statistics = record.statistics()
+    except AscendDumpError:
+        return True
+    return statistics.max is None or statistics.max == statistics.min

@@ -60,7 +60,10 @@ RULES: dict[str, SuspectRule] = {
         _NON_FINITE,
         _values.UNINITIALISED_READ,
         _ranks.DISAGREEMENT,
+        _ranks.EXTRA_OPERATOR,
         _ranks.REPLICAS,
+        _ranks.SHARD_UPDATE,
+        _ranks.GRADIENT_FACTOR,
         _values.SATURATED,
         _history.GROWTH,
         _history.LAYER_GROWTH,
@@ -73,7 +76,17 @@ RULES: dict[str, SuspectRule] = {
 }
 #: Rules by certainty, the most certain first: suspects are sorted by certainty, then in execution order.
 _TIERS = (
-    {"non-finite", "uninitialised", "disagreement", "replicas", "saturated", "growth"},
+    {
+        "non-finite",
+        "uninitialised",
+        "disagreement",
+        "extra-operator",
+        "replicas",
+        "shard-update",
+        "gradient-factor",
+        "saturated",
+        "growth",
+    },
     {"layer-growth", "dead"},
     {"zero-gradient", "unmoved", "no-gradient", "underflow"},
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Optional
 
+from ascend_dump.dump_format import Placement
 from ascend_dump.statistics import Statistics
 
 __all__ = ["Row", "values"]
@@ -27,6 +28,9 @@ class Row(NamedTuple):
     rank: int = 0
     requires_grad: bool = False
     parameter: str = ""
+    source: str = ""
+    call: str = ""  # the arguments of the operator as JSON, see `ascend_dump.dump_format.read_call`
+    placement: Optional[Placement] = None
 
 
 def values(

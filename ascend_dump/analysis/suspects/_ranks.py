@@ -6,12 +6,21 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from ascend_dump.analysis.ranks import CallBook, Replicas, check_call, launches
+from ascend_dump.analysis.ranks import (
+    CallBook,
+    ExtraOperators,
+    GradientFactors,
+    Replicas,
+    ShardUpdates,
+    check_call,
+    launches,
+)
 from ascend_dump.analysis.suspects._case import Row, values
 from ascend_dump.analysis.suspects._table import Finder, OperatorRun, SuspectRule
+from ascend_dump.dump_format import Placement
 from ascend_dump.reading import Record
 
-__all__ = ["DISAGREEMENT", "REPLICAS"]
+__all__ = ["DISAGREEMENT", "EXTRA_OPERATOR", "GRADIENT_FACTOR", "REPLICAS", "SHARD_UPDATE"]
 
 #: Parts of the names of collectives with equal results on every rank of their group.
 _SAME = ("allreduce", "all_reduce", "allgather", "all_gather", "broadcast")
@@ -58,7 +67,9 @@ class _DisagreementFinder(Finder):
                 # Where every rank stands alone, only two ranks can be no groups of their own.
                 if contents[record.attrs["hash"]] == 1 and len(contents) > 1 and (agree > 1 or len(ranks) == 2):
                     other_ranks = ", ".join(str(other_rank) for other_rank in sorted(ranks) if other_rank != rank)
-                    yield record, f"{record.label} of rank {rank} differs from that of rank {other_ranks}"
+                    reason = f"{record.label} of rank {rank} differs from that of rank {other_ranks}"
+                    undecided = "two ranks cannot tell which one is wrong: " if len(ranks) == 2 else ""
+                    yield record, undecided + reason
                     break
 
 
@@ -73,6 +84,46 @@ class _ReplicasFinder(Finder):
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._replicas.findings()
+
+
+class _ExtraOperatorFinder(Finder):
+    def __init__(self, threshold: float) -> None:
+        super().__init__(threshold)
+        self._operators = ExtraOperators(threshold)
+
+    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+        self._operators.look_at(run.records)
+        return iter(())
+
+    def end(self) -> Iterator[tuple[Record, str]]:
+        yield from self._operators.findings()
+
+
+class _GradientFactorFinder(Finder):
+    def __init__(self, threshold: float) -> None:
+        super().__init__(threshold)
+        self._factors = GradientFactors(threshold)
+
+    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+        for record in run.records:
+            self._factors.look_at(record)
+        return iter(())
+
+    def end(self) -> Iterator[tuple[Record, str]]:
+        yield from self._factors.findings()
+
+
+class _ShardUpdateFinder(Finder):
+    def __init__(self, threshold: float) -> None:
+        super().__init__(threshold)
+        self._updates = ShardUpdates(threshold)
+
+    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+        self._updates.look_at(run.records)
+        return iter(())
+
+    def end(self) -> Iterator[tuple[Record, str]]:
+        yield from self._updates.findings()
 
 
 def _on_ranks(alike: int) -> tuple[Row, ...]:
@@ -106,4 +157,88 @@ REPLICAS = SuspectRule(
     _ReplicasFinder,
     trips=_parameters(1),
     passes=_parameters(2),
+)
+
+
+def _clipped(count: int) -> tuple[Row, ...]:
+    """The gradients of three parameters on two ranks; the second rank alone scales the first ones, at its own line."""
+    rows: list[Row] = []
+    for rank in (0, 1):
+        for storage, name in enumerate(("a", "b", "c")):
+            gradient: dict[str, Any] = {"rank": rank, "storage": storage, "parameter": f"{name}.grad"}
+            rows.append(
+                Row("aten::mm", f"{name}/mm_0", "output", values(1), phase="backward", source="t.py:1", **gradient)
+            )
+            if rank == 1 and storage < count:
+                rows += [
+                    Row("aten::mul_", f"mul__{storage}", io, values(1), phase="other", source="t.py:2", **gradient)
+                    for io in ("input", "output")
+                ]
+            rows.append(
+                Row("c10d::allreduce_", f"r_{storage}", "input", values(1), phase="other", source="t.py:3", **gradient)
+            )
+    return tuple(rows)
+
+
+EXTRA_OPERATOR = SuspectRule(
+    "extra-operator",
+    0.5,
+    "the share of tensors from which an operator of one rank, outside of the passes, is taken for a condition on data",
+    _ExtraOperatorFinder,
+    trips=_clipped(1),
+    passes=_clipped(3),
+)
+
+
+def _updated(*factors: float) -> tuple[Row, ...]:
+    """The decay of the part of each rank by a factor."""
+    part = Placement(ranks="0-3", mesh=(4,), axes=("shard 0",), shape=(4000,))
+    return tuple(
+        Row(
+            "aten::mul_",
+            "mul__0",
+            io,
+            values(1),
+            phase="other",
+            rank=rank,
+            source="t.py:1",
+            call=f'{{"op":"aten.mul_.Tensor","args":{{"self":{{"input":0}},"other":{factor}}}}}'
+            if io == "input"
+            else "",
+            placement=part,
+        )
+        for rank, factor in enumerate(factors)
+        for io in ("input", "output")
+    )
+
+
+SHARD_UPDATE = SuspectRule(
+    "shard-update",
+    1e-6,
+    "relative difference of a number that updates the parts of one tensor",
+    _ShardUpdateFinder,
+    trips=_updated(0.999, 0.999, 0.999, 0.998),
+    passes=_updated(0.999, 0.999, 0.999, 0.9990001),
+)
+
+
+def _reduced(*factors: float) -> tuple[Row, ...]:
+    """The gradients of parameters on two ranks, added up and multiplied by a factor each."""
+    rows = []
+    for rank in (0, 1):
+        for number, factor in enumerate(factors):
+            gradient: dict[str, Any] = {"phase": "other", "rank": rank, "parameter": f"{number}.grad"}
+            local, mean = values(rank + 1.0, same=True), values(3 * factor, same=True)
+            rows.append(Row("c10d::allreduce_", f"r_{number}", "input", local, hash=f"{rank}", **gradient))
+            rows.append(Row("aten::add_", f"a_{number}", "input", mean, index=1, hash=f"mean {factor}", **gradient))
+    return tuple(rows)
+
+
+GRADIENT_FACTOR = SuspectRule(
+    "gradient-factor",
+    3,
+    "parameters with the usual factor for each one with another",
+    _GradientFactorFinder,
+    trips=_reduced(0.5, 1.0, 0.5, 0.5),
+    passes=_reduced(0.5, 1.0, 0.5),
 )

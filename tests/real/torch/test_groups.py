@@ -23,7 +23,7 @@ class Expected(NamedTuple):
 
 
 FAULTS = {
-    "ddp.weight": Expected("replicas", "blocks.1.up/t_0", 2, 1, "rank 2 differs from that of ranks 0-1|3"),
+    "ddp.weight": Expected("extra-operator", "add__14", 2, 0, "ranks 0-1|3 pass the tensor on as it is"),
     "ddp.reduction": Expected("disagreement", "blocks.0.norm/allreduce__0", 1, 0, "that of ranks 0|2-3 is right"),
     "ddp.part": Expected("disagreement", "blocks.0.norm/allreduce__0", 2, 0, "as if the part of rank 2 were missing"),
     "fsdp.scattered": Expected(
@@ -34,14 +34,14 @@ FAULTS = {
     "tp.reduction": Expected("disagreement", "blocks.0/all_reduce_0", 1, 0, "not the sum of the inputs of ranks 0-3"),
     "pipeline.message": Expected("disagreement", "recv__0", 2, 0, "of rank 2 differs from the input of rank 1"),
 }
-HEALTHY = ("ddp", "fsdp", "tp", "pipeline", "pipeline.late")
+HEALTHY = ("ddp", "fsdp", "tp", "pipeline", "pipeline.late", "zero")
 
 
 @pytest.fixture(scope="module")
 def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The dumps of all scenarios, from one start of four processes."""
     directory = tmp_path_factory.mktemp("groups")
-    others = ("whole", "mesh", "mesh.activation", "tp.part", "two", "two.activation")
+    others = ("zero.whole", "whole", "mesh", "mesh.activation", "tp.part", "two", "two.activation")
     run_python(PROGRAMS / "groups.py", directory, *HEALTHY, *FAULTS, *others)
     return directory
 
@@ -116,6 +116,13 @@ def test_parts_on_four_ranks_are_those_of_one(name: str, dumps: Path) -> None:
     parts = {pair.transformation for pair in found.pairs}
     count = 4 if name == "tp" else 2
     assert {f"part {count} of {count} along axis {axis}" for axis in (0, 1)} | {f"sum over {count} ranks"} <= parts
+
+
+def test_parameters_that_ranks_update_in_turn_are_those_of_one(dumps: Path) -> None:
+    """Each rank sends its parameters in an order of its own, and some of them have one shape."""
+    found = ascend_dump.compare(dumps / "zero", dumps / "zero.whole")
+    assert found.origins == ()
+    assert set(found.counts) == {"equal", "noise"}
 
 
 def test_a_fault_of_one_part_is_found_against_one_rank(dumps: Path) -> None:

@@ -236,6 +236,22 @@ def test_statistics_alone_show_that_ranks_disagree(tmp_path: Path) -> None:
     assert "statistics only" in why
 
 
+@pytest.mark.parametrize(
+    ("ranks", "wrong", "words"),
+    [
+        (2, {1}, "two ranks cannot tell which one is wrong: "),
+        (4, {2, 3}, "has 2 values, ranks 0-1 against ranks 2-3"),
+    ],
+)
+def test_ranks_that_disagree_without_a_majority(ranks: int, wrong: set[int], words: str, tmp_path: Path) -> None:
+    given_ = parts_of(0, ranks, 50, "f4")
+    made = one_after_the_other(given_, "sum")
+    results = [[made * 2 if rank in wrong else made] for rank in range(ranks)]
+    members = calls("all_reduce", ranks, reduce="sum")
+    (_, reason), _ = findings(write(tmp_path / "d", members, [[one] for one in given_], results, stats=True))
+    assert words in reason
+
+
 def test_a_missing_rank_is_said(tmp_path: Path) -> None:
     given_ = parts_of(0, 4, 50, "f4")
     root = write(tmp_path / "d", calls("all_reduce", 5, reduce="sum")[:4], [[one] for one in given_], [given_[:1]] * 4)

@@ -24,6 +24,7 @@ from torch import nn
 from torch._C._distributed_c10d import _create_work_from_future
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
@@ -191,6 +192,26 @@ def whole(fault: str, path: Path) -> None:
             train(model, 0)
 
 
+def zero(fault: str, path: Path) -> None:
+    """ZeRO-1: each rank updates some parameters, and sends them to the others. `whole`: rank 0 alone with all rows."""
+    alone = dist.new_group([0])
+    rank, ranks, group = (0, 1, alone) if fault == "whole" else (dist.get_rank(), RANKS, None)
+    if fault == "whole" and dist.get_rank() > 0:
+        return
+    model = DistributedDataParallel(
+        nn.Sequential(nn.Linear(8, WIDTH), nn.LayerNorm(WIDTH), nn.GELU(), nn.Linear(WIDTH, 4)), process_group=group
+    )
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, process_group=group, lr=1e-2)
+    data = torch.Generator().manual_seed(0)
+    with ascend_dump.capture(model, path=path, steps="0-1", ranks="all", strict=True, quiet=True):
+        for _ in range(STEPS):
+            x, y = torch.randn(8, 8, generator=data), torch.randint(0, 4, (8,), generator=data)
+            rows = slice(8 // ranks * rank, 8 // ranks * (rank + 1))
+            nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 class Stage(nn.Module):
     """Receives, computes and sends; `late`: the first rank that receives before its step begins."""
 
@@ -224,7 +245,16 @@ def pipeline(fault: str, path: Path) -> None:
             stage(x)
 
 
-SCENARIOS = {"ddp": ddp, "fsdp": fsdp, "tp": tp, "pipeline": pipeline, "whole": whole, "mesh": mesh, "two": two}
+SCENARIOS = {
+    "ddp": ddp,
+    "fsdp": fsdp,
+    "tp": tp,
+    "pipeline": pipeline,
+    "whole": whole,
+    "mesh": mesh,
+    "two": two,
+    "zero": zero,
+}
 
 
 def main(rank: int, directory: str, names: list[str]) -> None:

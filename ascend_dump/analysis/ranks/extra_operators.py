@@ -1,0 +1,264 @@
+"""Operators that some ranks run between two operators that all ranks run, at a line where the others run nothing.
+
+Ranks may run lines of their own: one writes a log, holds the last layer, or gets a batch with padding. So an operator
+counts only if the other ranks pass the tensor on without it, and if it reads nothing but that tensor and constants.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Optional
+
+from ascend_dump.analysis.operators.names import is_view
+from ascend_dump.analysis.operators.properties import operator_class
+from ascend_dump.analysis.ranks.collective_results import RankFinding, in_words
+from ascend_dump.analysis.ranks.launches import RankRun, launches
+from ascend_dump.reading import Record
+
+__all__ = ["ExtraOperators"]
+
+#: An input that no recorded operator wrote.
+_UNKNOWN = ("unknown",)
+#: Writes to parts of one memory that are kept.
+_MOST_WRITES = 256
+
+
+class _CodeSite(NamedTuple):
+    """An operator as all ranks name it; tensors: its parameters and shapes."""
+
+    op_type: str
+    source: str
+    module: str
+    phase: str
+    tensors: tuple[Hashable, ...]
+
+
+class _ElementsWritten(NamedTuple):
+    """A write of the elements [begin, end) of a memory."""
+
+    begin: int
+    end: int
+    site: Hashable
+
+
+class _SiteInputs:
+    """A site on one rank: its first record, and by input the sites that wrote what it reads."""
+
+    __slots__ = ("producers", "record")
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.producers: dict[int, set[Hashable]] = {}
+
+
+class _RankProgram:
+    """The data flow between the sites of one rank."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[Hashable, _SiteInputs] = {}
+        self.lines: set[str] = set()
+        self._step: Optional[int] = None
+        #: Of the current step: the last writes by number of memory, and the parameters by name.
+        self._writers: dict[int, list[_ElementsWritten]] = {}
+        self._parameters: dict[str, Record] = {}
+
+    def look_at(self, members: Sequence[Record]) -> None:
+        first = members[0]
+        if first.step != self._step:
+            self.end_step()
+            self._step = first.step
+        if first.source:
+            self.lines.add(first.source)
+        names = [record.parameter for record in members]
+        for name, record in zip(names, members):
+            if name and " of " not in name and not name.endswith(".grad"):
+                self._parameters.setdefault(name, record)
+        if _is_view(first.op_type):
+            return
+        tensors = tuple((record.io, record.index, name, record.shape) for name, record in zip(names, members))
+        site = _CodeSite(first.op_type, first.source or "", first.module or "", first.phase or "", tensors)
+        node = self.nodes.get(site)
+        if node is None:
+            node = self.nodes[site] = _SiteInputs(first)
+        for record in members:
+            if record.io == "input":
+                producer = self._writer_of(record)
+                if producer is None:
+                    producer = _UNKNOWN if record.parameter is None else ("parameter", record.parameter)
+                node.producers.setdefault(record.index or 0, set()).add(producer)
+        for record in members:
+            storage = record.attrs.get("storage", -1)
+            if record.io == "output" and storage >= 0:
+                write = _ElementsWritten(*_range_of(record), site)
+                earlier = self._writers.get(storage, [])
+                kept = [one for one in earlier if one.begin < write.begin or one.end > write.end]
+                self._writers[storage] = [*kept[-_MOST_WRITES:], write]
+
+    def _writer_of(self, record: Record) -> Optional[Hashable]:
+        """Return the last site that wrote a part of a tensor in this step."""
+        writes = self._writers.get(record.attrs.get("storage", -1))
+        if not writes:
+            return None
+        begin, end = _range_of(record)
+        return next((write.site for write in reversed(writes) if write.begin < end and begin < write.end), None)
+
+    def end_step(self) -> None:
+        """Count the next step as the reader of the parameters."""
+        for record in self._parameters.values():
+            writer = self._writer_of(record)
+            if writer is not None:
+                node = self.nodes.setdefault(("parameter", record.parameter), _SiteInputs(record))
+                node.producers.setdefault(0, set()).add(writer)
+        self._writers, self._parameters = {}, {}
+
+    def first_of(self, line: str) -> Record:
+        """Return the first record at a line of the program."""
+        records = (
+            node.record for site, node in self.nodes.items() if isinstance(site, _CodeSite) and site.source == line
+        )
+        return min(records, key=lambda record: (record.step or 0, record.attrs.get("seq", 0)))
+
+    def source_of(self, site: Hashable, lines: set[str]) -> Optional[Hashable]:
+        """Return the only site that wrote the inputs of a site, followed back through the sites at these lines.
+
+        None if there are several, or if an input is unknown.
+        """
+        sources: set[Hashable] = set()
+        seen, remaining = {site}, [site]
+        while remaining:
+            for producers in self.nodes[remaining.pop()].producers.values():
+                for producer in producers - seen:
+                    if isinstance(producer, _CodeSite) and producer.source in lines:
+                        seen.add(producer)
+                        remaining.append(producer)
+                    else:
+                        sources.add(producer)
+        return sources.pop() if len(sources) == 1 and _UNKNOWN not in sources else None
+
+
+class ExtraOperators:
+    """Gathers the operators of all ranks, in the order of the dump.
+
+    most: an operator outside of the forward and backward passes is left out if it is run for a larger share of the
+    tensors that the next operator reads, and for several: its condition depends on data, such as the norm of gradients
+    """
+
+    def __init__(self, most: float) -> None:
+        self._most = most
+        self._programs: dict[RankRun, _RankProgram] = {}
+
+    def look_at(self, members: Sequence[Record]) -> None:
+        """Add the records of one run of an operator."""
+        first = members[0]
+        if first.rank is not None and first.error is None:
+            self._programs.setdefault((first.rank, first.run), _RankProgram()).look_at(members)
+
+    def findings(self) -> Iterator[RankFinding]:
+        """Yield the first operator of each line that some ranks run alone."""
+        launch = launches(self._programs)
+        by_launch: dict[Hashable, dict[int, _RankProgram]] = {}
+        for (rank, run), program in self._programs.items():
+            program.end_step()
+            by_launch.setdefault(launch[rank, run], {})[rank] = program
+        for programs in by_launch.values():
+            if len(programs) > 1:
+                yield from self._of_launch(programs)
+
+    def _of_launch(self, programs: dict[int, _RankProgram]) -> Iterator[RankFinding]:
+        ranks_of_line: dict[str, list[int]] = {}
+        for rank, program in sorted(programs.items()):
+            for line in program.lines:
+                ranks_of_line.setdefault(line, []).append(rank)
+        lines_of_ranks: dict[tuple[int, ...], set[str]] = {}
+        for line, ranks in ranks_of_line.items():
+            if len(ranks) < len(programs):
+                lines_of_ranks.setdefault(tuple(ranks), set()).add(line)
+        for some, lines in sorted(lines_of_ranks.items()):
+            yield from self._of_lines(programs, some, lines)
+
+    def _of_lines(
+        self, programs: dict[int, _RankProgram], ranks: tuple[int, ...], lines: set[str]
+    ) -> Iterator[RankFinding]:
+        """Yield the operators at lines that only these ranks run."""
+        program = programs[ranks[0]]
+        others = {rank: other for rank, other in programs.items() if rank not in ranks}
+        detours: dict[str, list[_Detour]] = {}
+        for reader, node in program.nodes.items():
+            if isinstance(reader, _CodeSite) and reader.source in lines:
+                continue
+            for index, producers in node.producers.items():
+                for extra in producers:
+                    if isinstance(extra, _CodeSite) and extra.source in lines:
+                        detour = _Detour(extra, program.source_of(extra, lines), reader, index)
+                        if detour.is_passed_by(others.values()) and all(extra in programs[it].nodes for it in ranks):
+                            detours.setdefault(extra.source, []).append(detour)
+        for line_detours in detours.values():
+            if not self._depends_on_data(program, line_detours):
+                yield _finding(programs, ranks, [*others], line_detours[0])
+
+    def _depends_on_data(self, program: _RankProgram, detours: Sequence[_Detour]) -> bool:
+        first = detours[0]
+        if program.nodes[first.extra].record.phase in ("forward", "backward"):
+            return False
+        readers = {detour.reader for detour in detours if _call(detour.reader) == _call(first.reader)}
+        alike = sum(_call(site) == _call(first.reader) for site in program.nodes)
+        return len(readers) > 1 and len(readers) > self._most * alike
+
+
+class _Detour(NamedTuple):
+    """A tensor that passes through extra operators: from its source to the input at `position` of its reader.
+
+    extra: the last of these operators
+    """
+
+    extra: _CodeSite
+    source: Optional[Hashable]
+    reader: Hashable
+    position: int
+
+    def is_passed_by(self, programs: Iterable[_RankProgram]) -> bool:
+        """Return True if all of the programs that have the reader pass the tensor on to it directly, and one has it."""
+        nodes = [program.nodes[self.reader] for program in programs if self.reader in program.nodes]
+        return (
+            bool(nodes)
+            and self.source is not None
+            and all(self.source in node.producers.get(self.position, ()) for node in nodes)
+        )
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_view(op_type: str) -> bool:
+    return is_view(operator_class(op_type))
+
+
+def _range_of(record: Record) -> tuple[int, int]:
+    """Return the first element of a tensor in its memory, and the one after its last."""
+    begin = record.attrs.get("storage_offset") or 0
+    shape, strides = record.shape or (), record.attrs.get("stride") or ()
+    return begin, begin + 1 + sum((size - 1) * stride for size, stride in zip(shape, strides) if size > 1)
+
+
+def _call(site: Hashable) -> Hashable:
+    return site[:2] if isinstance(site, _CodeSite) else "parameter"
+
+
+def _finding(
+    programs: dict[int, _RankProgram], ranks: Sequence[int], others: Sequence[int], detour: _Detour
+) -> RankFinding:
+    record = programs[ranks[0]].first_of(detour.extra.source)
+    between = f"between {_named(detour.source)} and {_named(detour.reader)}"
+    if len(ranks) <= len(others):
+        text = f"only {in_words(ranks)} run{'s' * (len(ranks) == 1)} {record.op_type} at {record.source}, {between}"
+        return RankFinding(record, f"{text}; {in_words(others)} pass{'es' * (len(others) == 1)} the tensor on as it is")
+    reader = next(
+        programs[rank].nodes[detour.reader].record for rank in others if detour.reader in programs[rank].nodes
+    )
+    text = f"{in_words(others)} run{'s' * (len(others) == 1)} no operator at {record.source}, {between}"
+    return RankFinding(reader, f"{text}; {in_words(ranks)} run {record.op_type} there")
+
+
+def _named(site: Optional[Hashable]) -> str:
+    if isinstance(site, _CodeSite):
+        return site.op_type
+    return f"the value of {site[1]}" if isinstance(site, tuple) else "the next step"

@@ -1,0 +1,149 @@
+"""Gradients that ranks add up: all of them are divided by the number of ranks, or none is.
+
+The factor of a parameter is its reduced gradient divided by the sum of those that backward wrote on each rank.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Hashable, Iterator, Sequence
+from typing import NamedTuple, Optional
+
+from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
+from ascend_dump.analysis.ranks.launches import RankRun, launches
+from ascend_dump.errors import AscendDumpError
+from ascend_dump.reading import Record
+
+__all__ = ["GradientFactors"]
+
+_GRADIENT = ".grad"
+#: Larger gradients are left out: reading them takes long, and the others show the factor.
+_MOST_ELEMENTS = 2**22
+#: Relative error of a factor, and the share of the sum that means have to keep for that: their terms cancel out.
+_ROUNDING = 1e-3
+_LEAST_MEAN = 1e-3
+
+
+class _GradientReads(NamedTuple):
+    """The first record of a gradient outside of the passes, and the last one, which the optimizer reads."""
+
+    first: Record
+    last: Record
+
+
+class _Factor(NamedTuple):
+    parameter: str
+    value: float
+    record: Record
+
+
+class GradientFactors:
+    """Gathers the gradients of the first training step of each rank, in the order of the dump.
+
+    fewest: a factor is judged if so many times as many other parameters have another one in common
+    """
+
+    def __init__(self, fewest: float) -> None:
+        self._fewest = fewest
+        self._steps: dict[RankRun, Optional[int]] = {}
+        self._gradients: dict[tuple[RankRun, str], _GradientReads] = {}
+
+    def look_at(self, record: Record) -> None:
+        """Add a record."""
+        name = record.parameter
+        if not name or record.io != "input" or record.rank is None or not name.endswith(_GRADIENT) or " of " in name:
+            return
+        run = (record.rank, record.run)
+        if self._steps.setdefault(run, record.step) == record.step:
+            first, last = self._gradients.get((run, name)) or _GradientReads(record, record)
+            # Operators that run together on several ranks come after those that ran meanwhile.
+            if _number(record) < _number(first):
+                first = record
+            if _number(record) > _number(last):
+                last = record
+            self._gradients[run, name] = _GradientReads(first, last)
+
+    def findings(self) -> Iterator[RankFinding]:
+        """Yield the gradients with another factor than most others."""
+        launch = launches(self._steps)
+        gradients: dict[tuple[Hashable, str], dict[int, _GradientReads]] = {}
+        for ((rank, run), name), reads in self._gradients.items():
+            gradients.setdefault((launch[rank, run], name), {})[rank] = reads
+        groups: dict[tuple[Hashable, tuple[int, ...]], list[_Factor]] = {}
+        for (number, name), of_ranks in gradients.items():
+            value = _factor(of_ranks)
+            if value is not None:
+                record = of_ranks[min(of_ranks)].last
+                groups.setdefault((number, tuple(sorted(of_ranks))), []).append(
+                    _Factor(name[: -len(_GRADIENT)], value, record)
+                )
+        for (_, ranks), factors in groups.items():
+            yield from self._of_group(ranks, factors)
+
+    def _of_group(self, ranks: Sequence[int], factors: Sequence[_Factor]) -> Iterator[RankFinding]:
+        usual = statistics.median(factor.value for factor in factors)
+        alike = [factor for factor in factors if _is_close(factor.value, usual)]
+        count = len(ranks)
+        for fault, ratio in ((f"lacks the division by {count}", count), (f"is divided by {count} twice", 1 / count)):
+            different = [factor for factor in factors if _is_close(factor.value, usual * ratio)]
+            if different and len(alike) >= self._fewest * len(different):
+                parameter, value, record = different[0]
+                text = (
+                    f"the gradient of {parameter} {fault}: it is {value:.4g} times the sum over {in_words(ranks)}, "
+                    f"and the gradients of {len(alike)} other parameters are {usual:.4g} times their sums"
+                )
+                yield RankFinding(record, text)
+
+
+def _number(record: Record) -> int:
+    return int(record.attrs.get("seq", 0))
+
+
+def _is_close(value: float, expected: float) -> bool:
+    return abs(value - expected) <= _ROUNDING * abs(expected)
+
+
+def _factor(reads: dict[int, _GradientReads]) -> Optional[float]:
+    """Return the reduced gradient divided by the sum of those of the ranks; None if it is no multiple of the sum."""
+    firsts = {content_of_record(one.first) for one in reads.values()}
+    lasts = {content_of_record(one.last) for one in reads.values()}
+    if len(firsts) != len(reads) or len(reads) < 2 or len(lasts) != 1 or None in firsts | lasts:
+        return None
+    last = reads[min(reads)].last
+    try:
+        return _factor_of_arrays([one.first for one in reads.values()], last)
+    except AscendDumpError:
+        return _factor_of_means([one.first for one in reads.values()], last)
+
+
+def _factor_of_arrays(firsts: Sequence[Record], last: Record) -> Optional[float]:
+    if any(math.prod(record.shape or ()) > _MOST_ELEMENTS for record in (*firsts, last)):
+        return None
+    import numpy as np
+
+    total = np.sum([record.numpy().astype(np.float64) for record in firsts], axis=0)
+    reduced = last.numpy().astype(np.float64)
+    square = float(np.vdot(total, total))
+    if not np.isfinite(square) or square == 0 or total.shape != reduced.shape:
+        return None
+    factor = float(np.vdot(total, reduced)) / square
+    rest = float(np.linalg.norm(reduced - factor * total))
+    return factor if rest <= _ROUNDING * abs(factor) * square**0.5 else None
+
+
+def _factor_of_means(firsts: Sequence[Record], last: Record) -> Optional[float]:
+    try:
+        measured = [record.statistics() for record in firsts]
+        reduced = last.statistics()
+    except AscendDumpError:
+        return None
+    means = [tensor.mean for tensor in measured]
+    norms = [tensor.l2norm for tensor in measured]
+    if None in means or None in norms or reduced.mean is None or not reduced.count:
+        return None
+    total = sum(mean for mean in means if mean is not None)
+    size = sum(norm for norm in norms if norm is not None) / reduced.count**0.5
+    if not math.isfinite(total) or not math.isfinite(size) or abs(total) <= _LEAST_MEAN * size:
+        return None
+    return float(reduced.mean / total)

@@ -1,0 +1,111 @@
+"""Updates of the parts of one tensor on several ranks: all ranks run them with the same numbers.
+
+A part has no copy on another rank, so a wrong learning rate of one rank, or a clipping by the norm of its own part,
+makes no tensor differ that has to be equal.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, NamedTuple, Optional
+
+from ascend_dump.analysis.operators.arguments import DifferingArgument, differing_arguments
+from ascend_dump.analysis.operators.operator import operators
+from ascend_dump.analysis.operators.properties import writes
+from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
+from ascend_dump.analysis.ranks.launches import launches
+from ascend_dump.dump_format import Placement
+from ascend_dump.reading import Record
+
+__all__ = ["ShardUpdates"]
+
+
+class _ShardUpdate(NamedTuple):
+    """The first record of an update of the part of a rank; numbers: the contents of its inputs with one element."""
+
+    record: Record
+    numbers: tuple[Hashable, ...]
+
+
+class ShardUpdates:
+    """Gathers the operators outside of the passes that write into a part of a tensor, in the order of the dump.
+
+    most: numbers whose relative difference is not larger may differ by rounding
+    """
+
+    def __init__(self, most: float) -> None:
+        self._most = most
+        #: By run, operator, tensor and number of the call, of each rank.
+        self._updates: dict[tuple[Any, ...], dict[int, _ShardUpdate]] = {}
+        self._calls: Counter[Hashable] = Counter()
+
+    def look_at(self, members: Sequence[Record]) -> None:
+        """Add the records of one run of an operator."""
+        first = members[0]
+        if first.phase != "other" or first.error is not None or first.rank is None or not writes(first.op_type):
+            return
+        # Most operators have none, and reading one takes longer than asking.
+        placement = Placement.of(first.attrs) if "placement" in first.attrs else None
+        if first.io != "input" or placement is None or not any(axis.startswith("shard") for axis in placement.axes):
+            return
+        tensor = (placement.ranks, placement.mesh, placement.axes, placement.shape)
+        call = (first.run, first.model, first.step, first.op_type, first.source, tensor)
+        self._calls[first.rank, call] += 1
+        scalars = [record for record in members if record.io == "input" and record.shape == ()]
+        update = _ShardUpdate(first, tuple(content_of_record(record) for record in scalars))
+        self._updates.setdefault((*call, self._calls[first.rank, call]), {})[first.rank] = update
+
+    def findings(self) -> Iterator[RankFinding]:
+        """Yield the first update of each rank that differs from those of other ranks."""
+        launch = launches((rank, key[0]) for key, updates in self._updates.items() for rank in updates)
+        by_launch: dict[tuple[Any, ...], dict[int, _ShardUpdate]] = {}
+        for key, updates in self._updates.items():
+            for rank, update in updates.items():
+                by_launch.setdefault((launch[rank, key[0]], *key[1:]), {})[rank] = update
+        reported: set[int] = set()
+        for updates in by_launch.values():
+            finding = self._finding(updates)
+            if finding is not None and finding.record.rank not in reported:
+                reported.add(finding.record.rank or 0)
+                yield finding
+
+    def _finding(self, updates: dict[int, _ShardUpdate]) -> Optional[RankFinding]:
+        groups: list[list[int]] = []
+        for rank, update in sorted(updates.items()):
+            for group in groups:
+                if self._difference(update, updates[group[0]]) is None:
+                    group.append(rank)
+                    break
+            else:
+                groups.append([rank])
+        if len(groups) < 2:
+            return None
+        largest, *others = sorted(groups, key=len, reverse=True)
+        rank = others[0][0]
+        record = updates[rank].record
+        text = self._difference(updates[rank], updates[largest[0]])
+        are = f"{record.op_type} at {record.source} updates the parts of one tensor by other numbers"
+        text = f"{are} on {in_words(others[0])} than on {in_words(largest)}: {text}"
+        if 2 * len(largest) > len(updates):
+            return RankFinding(record, text)
+        undecided = (
+            "two ranks cannot tell which one is wrong" if len(updates) == 2 else "no numbers are those of most ranks"
+        )
+        return RankFinding(record, f"{undecided}: {text}")
+
+    def _difference(self, update: _ShardUpdate, other: _ShardUpdate) -> Optional[str]:
+        """Return the difference of the numbers of two updates in words; None if there is none."""
+        one, another = (next(iter(operators([side.record])), None) for side in (update, other))
+        if one is None or another is None:
+            return None
+        for argument in differing_arguments(one, another):
+            if self._differs(argument):
+                return f"{argument.name} is {argument.actual}, not {argument.reference}"
+        return None if update.numbers == other.numbers else "an input with one element differs"
+
+    def _differs(self, argument: DifferingArgument) -> bool:
+        numbers = argument.numbers
+        if numbers is None:
+            return False
+        return abs(numbers[0] - numbers[1]) > self._most * max(map(abs, numbers))
