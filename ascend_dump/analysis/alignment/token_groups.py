@@ -27,6 +27,7 @@ __all__ = [
     "groups_of",
     "is_append",
     "is_made_number",
+    "is_place_of_extreme",
     "makes_mask",
     "orders_before",
     "orders_in",
@@ -186,6 +187,11 @@ def makes_mask(match: Match) -> bool:
     return any(
         a is not None and b is not None and (a.dtype == "bool") != (b.dtype == "bool") for a, b in match.outputs[:1]
     )
+
+
+def is_place_of_extreme(operator: Operator, record: Record) -> bool:
+    """Return True for the index of a largest or smallest value: among keys it depends on padding and caches."""
+    return operator_class(operator.op_type) in ("max", "min") and record.io == "output" and not _is_float(record)
 
 
 def is_made_number(match: Match, pair: tuple[Record, Record]) -> bool:

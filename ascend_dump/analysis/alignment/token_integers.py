@@ -228,13 +228,13 @@ def _are_positions(call: ModelCall, array: np.ndarray) -> bool:
 
 
 def _is_mask(call: ModelCall, array: np.ndarray) -> bool:
-    """Return True for a mask of real tokens, [rows, keys], with padding at the ends."""
+    """Return True for a mask of real tokens, [rows, keys], with padding at one end of each row."""
     import numpy as np
 
     if array.ndim != 2 or len(array) != call.rows or array.shape[1] < call.width or call.rows < 1:
         return False
     values = np.unique(array)
-    if not set(values.tolist()) <= {0, 1} or len(values) != 2 or not array.any(axis=1).all():
+    if not set(values.tolist()) <= {0, 1} or len(values) != 2 or not (array[:, 0] | array[:, -1]).all():
         return False
     ends = np.diff(array.astype(np.int8), axis=1)
     # A causal mask of as many rows as slots ends one slot later in each row.

@@ -214,7 +214,10 @@ class MemorySources:
     def pass_through(self, operator: Operator) -> None:
         """Note an operator that is left out: its output has the values of its last input with values."""
         inputs = [record for record in operator.inputs if math.prod(record.shape or ())]
-        if not inputs or not moves_elements(operator.op_type):
+        if not inputs or not operator.outputs:
+            return
+        is_equal = inputs[-1].content == operator.outputs[0].content is not None
+        if not is_equal and not moves_elements(operator.op_type):
             return
         source = storage_of(inputs[-1])
         if source is not None:

@@ -16,7 +16,7 @@ from typing import Optional
 from ascend_dump.analysis.alignment.fixed_caches import room_of
 from ascend_dump.analysis.alignment.model_calls import NO_TOKEN, REJECTED, Token
 from ascend_dump.analysis.alignment.paged_caches import MisreadToken, misread_token, writes_to_slots
-from ascend_dump.analysis.alignment.picked_values import picking_operators
+from ascend_dump.analysis.alignment.picked_values import picking_operators, unchanging_operators
 from ascend_dump.analysis.alignment.products import same_weights, wide_products
 from ascend_dump.analysis.alignment.rebuilt_parts import (
     OperatorGroups,
@@ -33,6 +33,7 @@ from ascend_dump.analysis.alignment.token_groups import (
     groups_of,
     is_append,
     is_made_number,
+    is_place_of_extreme,
     makes_mask,
     orders_before,
     orders_in,
@@ -72,6 +73,7 @@ _ONE_SIDED = "of operators of one side that only move elements"
 _REBUILT = "operators of parts that are built otherwise, between tensors that agree"
 _APPENDS = "of operators that append to a cache"
 _PICKED = "of operators that pick values of the model for the program"
+_UNCHANGING = "of operators of one side that change nothing, such as a factor of 1"
 _CHOSEN = "of operators of one side that choose tokens, or compute a loss, of the results"
 _MIXED = "computed from several tokens"
 #: Inputs are crossed if their distances are this share of those in order.
@@ -139,7 +141,10 @@ class TokenAlignment:
     def operators(self, mapping: Optional[Mapping[str, str]]) -> tuple[list[Operator], list[Operator], list[Match]]:
         """Return the operators of both sides, as of one call, with the values of the common tokens, and their pairs."""
         groups = self._groups()
-        left_out = [self._left_out_operators(side, *group) for side, group in zip(self._sides, groups)]
+        left_out = [
+            self._left_out_operators(side, *group, other)
+            for side, group, (other, _) in zip(self._sides, groups, groups[::-1])
+        ]
         sides = [
             [operator for operator in of_base if id(operator) not in reasons]
             for reasons, (of_base, _) in zip(left_out, groups)
@@ -176,10 +181,18 @@ class TokenAlignment:
         return groups
 
     def _left_out_operators(
-        self, side: TokenSide, of_base: Sequence[Operator], of_calls: Mapping[int, Mapping[int, Operator]]
+        self,
+        side: TokenSide,
+        of_base: Sequence[Operator],
+        of_calls: Mapping[int, Mapping[int, Operator]],
+        other: Sequence[Operator],
     ) -> dict[int, str]:
-        """Return the reasons why operators of the base call are not compared, by their identity; note fixed caches."""
+        """Return the reasons why operators of the base call are not compared, by their identity; note fixed caches.
+
+        other: the operators of the base call of the other side
+        """
         reasons = dict.fromkeys(picking_operators(of_base), _PICKED)
+        reasons.update(dict.fromkeys(unchanging_operators(of_base, other), _UNCHANGING))
         for operator in of_base:
             same = of_calls[operator.position]
             room = room_of(side.calls, same)
@@ -246,7 +259,7 @@ class TokenAlignment:
         of_tokens: dict[str, list[tuple[Record, Record]]] = {"inputs": [], "outputs": []}
         for io, pairs in (("inputs", match.inputs), ("outputs", match.outputs)):
             for a, b in pairs:
-                if a is None or b is None:
+                if a is None or b is None or is_place_of_extreme(match.reference, b):
                     parts.update({id(record): None for record in (a, b) if record is not None})
                     self._omitted[_MASKS] += 1
                     continue

@@ -78,3 +78,41 @@ def test_a_rollout_and_a_trainer(design: str, tmp_path: Path) -> None:
     comparison = ascend_dump.compare(rollout(tmp_path / "faulty", model, sequences, chunks), tmp_path / "trainer")
     assert comparison.origins[0].module == name
     assert comparison.origins[0].evidence[0] == "first token 0 of request 0; 24 of 24 tokens differ"
+
+
+def generated(path: Path, model: Any, prompts: list[Any]) -> list[Any]:
+    """Return the sequences that `generate` samples with a static cache, on an engine that multiplies by 1."""
+    ids, mask = batch_of(prompts, left=True)
+    hook = model.model.embed_tokens.register_forward_hook(lambda _module, _args, output: output * 1.0)
+    torch.manual_seed(0)
+    settings = {"cache_implementation": "static", "disable_compile": True, "pad_token_id": 0, "do_sample": True}
+    with torch.no_grad(), ascend_dump.capture(model, path=path, steps="0-9"):
+        result = model.generate(ids, attention_mask=mask, max_new_tokens=NEW, min_new_tokens=NEW, **settings)
+    hook.remove()
+    return [row[-NEW - len(prompt) :] for row, prompt in zip(result, prompts)]
+
+
+def packed_training(path: Path, model: Any, sequences: list[Any]) -> Path:
+    """Dump one call of all sequences in one row, and a loop that keeps the logits of each token."""
+    positions = torch.cat([torch.arange(len(sequence)) for sequence in sequences])[None]
+    with torch.no_grad(), ascend_dump.capture(model, path=path, steps="0"):
+        logits = model(torch.cat(sequences)[None], position_ids=positions, use_cache=False).logits
+        _kept = [logits[0, index].clone() for index in range(logits.shape[1])]
+    return path
+
+
+def test_generate_with_a_static_cache_and_packed_training(tmp_path: Path) -> None:
+    """What the programs pick of the logits, and the length of the cache, are no differences; another eps is."""
+    model = model_of("llama")
+    prompts = [torch.randint(1, 64, (length,)) for length in (7, 5)]
+    sequences = generated(tmp_path / "rollout", model, prompts)
+    trainer = packed_training(tmp_path / "trainer", model, sequences)
+    comparison = ascend_dump.compare(tmp_path / "rollout", trainer)
+    assert comparison.origins == ()
+    assert comparison.verdict in ("equal", "noise"), comparison.counts
+
+    norm = model.model.layers[1].post_attention_layernorm
+    norm.variance_epsilon = 0.1
+    assert all(map(torch.equal, generated(tmp_path / "faulty", model, prompts), sequences)), "the same tokens"
+    comparison = ascend_dump.compare(tmp_path / "faulty", trainer)
+    assert comparison.origins[0].module == "model.layers.1.post_attention_layernorm"
