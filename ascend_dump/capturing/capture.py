@@ -263,7 +263,8 @@ class Capture:
             return
         if self._adapter is not None and self._adapter.counts_steps(self._target):
             raise NotSupported(
-                f"step() was called, but {self._adapter.name} counts the steps of this target: each top-level call",
+                f"step() was called, but {self._adapter.name} counts the steps of this target: each top-level call is "
+                "one",
                 hint="leave out cap.step(), or capture without a target",
             )
         self._step += 1

@@ -186,8 +186,8 @@ def test_unselected_steps_run_no_code_of_ours_but_the_hook(dumps: Path) -> None:
         assert "__torch_dispatch__" in calls_of_ours(train)
         third = calls_of_ours(train)
         assert calls_of_ours(train) == []  # after the last selected step even the hook is gone
-    # The call that ends a step does that once; others only count.
-    assert len(first) < 20, first
+    # The first call looks for the next selected step; those before that step only count.
+    assert len(first) < 30, first
     assert "__torch_dispatch__" not in first + second + third
     assert "_disarm_step" in second
     assert "_disarm_step" in third
@@ -198,8 +198,8 @@ def test_steps_far_apart_cost_the_hook_only(dumps: Path) -> None:
     model, x = transformer(), torch.randn(2, 5, 32)
     with ascend_dump.capture(model, path=dumps, steps="5"):
         each = [calls_of_ours(lambda: step(model, x)) for _ in range(3)]
-    assert each[0] == each[1] == each[2]
-    assert len(each[0]) < 20, each[0]
+    assert each[1] == each[2]
+    assert len(each[1]) < 15, each[1]
 
 
 def test_tensors_are_not_kept(dumps: Path) -> None:

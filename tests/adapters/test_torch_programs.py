@@ -268,7 +268,7 @@ class TestCompiled:
         fast = torch.compile(model, backend="eager")
         for _ in range(3):
             assert torch.equal(fast(INPUT), expected)
-        with pytest.raises(ascend_dump.CaptureError, match="capture what that returned"):
+        with pytest.raises(ascend_dump.CaptureError, match="capture the compiled module"):
             cap.stop()
 
     def test_cond(self, dumps: Path) -> None:

@@ -465,7 +465,7 @@ class TestOrder:
         call(model)
         thread = threading.Thread(target=cap.stop)
         thread.start(), thread.join()
-        assert "stays active there" in caplog.text
+        assert "stays active in the recorded thread" in caplog.text
         files = sorted(dumps.rglob("*"))
         assert torch.equal(call(model), call(model))
         assert sorted(dumps.rglob("*")) == files

@@ -145,11 +145,6 @@ class _CommonPrefixes:
             self._lengths[key] = next(unequal, min(len(a), len(b)))
         return self._lengths[key]
 
-    def is_shared(self, sequence: int, count: int) -> bool:
-        """Return True if another sequence begins with as many ids of this one: they may be taken for each other."""
-        others = (number for number in range(len(self._sequences)) if number != sequence)
-        return any(self.length(sequence, other) >= count for other in others)
-
 
 class _Layer:
     """The tokens in the slots of the caches of one module.
@@ -197,7 +192,7 @@ class _Layer:
 
         sequence, count = request
         size = (read.cache.shape or (0, 1))[1]
-        if self.misread is not None or len(read.blocks) * size < count or prefixes.is_shared(sequence, size):
+        if self.misread is not None or len(read.blocks) * size < count:
             return
         positions = np.arange(count)
         slots = read.blocks.astype(np.int64)[positions // size] * size + positions % size
@@ -214,6 +209,8 @@ class _Layer:
                 continue  # perhaps not rejected after all; or it was cached before the first recorded call
             if holder[1] == position and holder[0] >= 0 and position < prefixes.length(holder[0], sequence):
                 continue  # requests share a prefix
+            if holder[0] >= 0 and prefixes.length(holder[0], sequence) > size:
+                continue  # requests with that many equal ids may be taken for each other
             at = int(slots[position])
             held = None if holder == NO_TOKEN else holder
             token = sequence, position

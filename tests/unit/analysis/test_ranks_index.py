@@ -191,7 +191,10 @@ def test_an_origin_behind_undecided_records_is_told_as_such(tmp_path: Path, caps
         (step / INDEX).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in some))
     assert main(["compare", str(tmp_path / "actual"), str(tmp_path / "reference"), "--index-only"]) == 1
     out = capsys.readouterr().out
-    assert "different: 2 records of 1 rank, 1 differ, 1 undecided\nit may have begun in one of the undecided" in out
+    assert (
+        "different: 2 records of 1 rank, 1 differ, 1 undecided\nthe difference may have begun in one of the undecided"
+        in out
+    )
 
 
 def test_a_rank_that_a_directory_has_twice_is_refused(tmp_path: Path) -> None:

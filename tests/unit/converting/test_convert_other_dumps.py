@@ -83,7 +83,7 @@ def test_options_of_cann_are_refused(msprobe: Path, tmp_path: Path, capsys: pyte
     assert main([*words, "--format", "NCHW"]) == Exit.USAGE
     assert "only dumps of CANN have" in capsys.readouterr().err
     assert main([*words, str(msprobe / "tensor_mix")]) == Exit.USAGE
-    assert "convert each by itself" in capsys.readouterr().err
+    assert "convert each source by itself" in capsys.readouterr().err
 
 
 def test_a_tree_with_files_of_cann_is_converted_as_before(
