@@ -433,7 +433,7 @@ def test_nothing_ran_is_told_with_reasons(capture: Any) -> None:
     cap = capture(config).start()
     with tf.Session() as session:
         session.run(tf.constant(1.0))
-    with pytest.raises(ascend_dump.CaptureError, match="made from the target"):
+    with pytest.raises(ascend_dump.CaptureError, match="created from the target"):
         cap.stop()
     cap = capture(layers="no_such").start()
     with tf.Session() as session:

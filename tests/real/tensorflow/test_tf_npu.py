@@ -238,7 +238,7 @@ def test_keys_given_to_init_resource_alone_are_told(capture: Any, caplog: Any) -
     assert caplog.text.count("AD292") == 1
     shutdown_resource(session, shutdown)
     close_session(session)
-    with pytest.raises(ascend_dump.CaptureError, match="init_resource alone"):
+    with pytest.raises(ascend_dump.CaptureError, match="init_resource only"):
         cap.stop()
 
 

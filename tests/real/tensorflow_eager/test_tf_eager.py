@@ -276,7 +276,7 @@ def test_the_launcher_says_what_it_does_not_see(tmp_path: Path) -> None:
         timeout=120,
     )
     assert (done.returncode, done.stdout) == (0, "3.0\n")
-    assert "made no session" in done.stderr
+    assert "created no session" in done.stderr
     assert "capture(framework='tensorflow')" in done.stderr
 
 
