@@ -1,9 +1,9 @@
 """Find how the tensor of one of several ranks is related to the tensor of a program on fewer ranks.
 
-A rank has the whole tensor, a part of it, or a term of a sum or mean. Data parallelism divides the batch: the whole
-loss, or gradient of a parameter, is the mean over ranks, and gradients of activations are larger by the number of
-ranks. Tensor parallelism makes terms of sums. Shapes show which relations are possible. Of several, that with the
-nearest values counts.
+A rank has the whole tensor, a part of it, or a term of a sum or mean. Data parallelism divides the batch. Until ranks
+reduce them, their losses and gradients of parameters are terms of a mean; and their gradients of activations are larger
+by the number of ranks. Tensor parallelism makes terms of sums. Shapes show which relations are possible. Of several
+possible relations, the one with the nearest values counts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compare programs whose parts are built differently: only products with the same weights are certain pairs."""
+"""Choose which pairs to believe if two programs are built differently: products, and operators with equal weights."""
 
 from __future__ import annotations
 

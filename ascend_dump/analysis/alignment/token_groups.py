@@ -75,7 +75,10 @@ def _numbered(operators: Sequence[Operator]) -> list[Operator]:
 
 
 def records_of_calls(operators: Mapping[int, Operator], io: str, like: Record) -> dict[int, Record]:
-    """Return the records with the io and index of `like`, by index of the call. io: "inputs" or "outputs", to search"""
+    """Return the record with the io and index of `like` in each call, by index of the call.
+
+    io: which records of the operators to search, "inputs" or "outputs"
+    """
     found = {}
     for index, operator in operators.items():
         records = operator.inputs if io == "inputs" else operator.outputs

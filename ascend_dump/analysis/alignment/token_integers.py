@@ -18,8 +18,8 @@ __all__ = ["IntegersOfCalls", "TokenRun"]
 #: The name of the operator, "input" or "output", and the index of a record.
 _Key = tuple[str, str, int]
 _MASKS = ("bool", *INTEGERS, "uint8")
-#: Positions and masks are usually made before the first product of a call. But engines read positions and lengths only
-#: in the attention of the first layer. So they are looked for before this product of a call, too.
+#: Programs usually make positions and masks before the first product of a call. Engines read positions and lengths only
+#: in the attention of the first layer, so the search for these ends at the product of this number.
 _FIRST_PRODUCTS = 5
 _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "_grouped_mm", "convolution"})
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["ElementErrors", "element_errors", "measure_without_masks", "measure_without_outliers", "most_roundings"]
 
 _InputPairs = Collection[tuple[Record, Record]]
-#: For each input: the distances between both sides, and the absolute values of the reference, of the unequal elements.
+#: For each input, at the elements where the output differs: the distances between both sides, and the absolute values
+#: of the reference.
 _Read = Sequence[tuple["np.ndarray", "np.ndarray"]]
 #: Errors of an element, in units of rounding. _FEW: up to this an element is right. _MOST: the largest error of any
 #: implementation, for types of at most 16 bits and for wider types, for which devices approximate functions.

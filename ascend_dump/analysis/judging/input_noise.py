@@ -9,7 +9,7 @@ from ascend_dump.analysis.numerics.measure import Measure
 
 __all__ = ["FOLLOWS_FLIPS", "NO_ORIGINS", "InputNoise", "OriginNumber", "flips_in"]
 
-#: The reason for which a difference is not reported although rounding alone does not explain it.
+#: The reason of the verdict on a tensor that differs because rounding changed indices or flags before it.
 FOLLOWS_FLIPS = "it follows from indices or flags that rounding changed"
 
 #: Number of an origin, unique within the walk over a rank.

@@ -26,7 +26,7 @@ __all__ = ["judge_output", "measure_terms", "rounding_type"]
 
 
 def rounding_type(operator: Operator, *outputs: Record) -> str:
-    """Return the coarsest type that outputs may be rounded to: their own, or that of inputs that kernels compute in."""
+    """Return the coarsest type of the outputs; also of the inputs if the kernel may compute in their type."""
     return type_of(*outputs, *(operator.inputs if rounds_as_inputs(operator.function) else ()))
 
 

@@ -1,5 +1,6 @@
-"""Estimate the size of the terms that an operator adds up. Terms may cancel, and rounding errors are relative to the
-size of the terms, not of their sum.
+"""Estimate the size of the terms that an operator adds up.
+
+Terms may cancel in their sum, but rounding errors are relative to the terms, not to the sum.
 
 For example, the gradient of a bias before a batch norm is zero in exact arithmetic; the computed value is only the
 rounding error of a sum whose terms are not zero.

@@ -3,10 +3,11 @@
 Let d = actual - reference. In the rounding envelope every |d| is at most 2u|reference| + (8 sqrt(K) a + i u)
 rms(reference). Here u is the unit of rounding of the type, and a that of the accumulator (float32, or float64 for
 float64). K is the number of terms summed for an element, and i the number of roundings in between: 1.5 for types of at
-most 16 bits, whose kernels may keep intermediate results in them, else 0. If more than 1 % of the elements differ, d
-must not be biased either: its signs lean to one side by at most 6 standard deviations, or its mean is below the bias
-that approximated functions and long sums have. `tests/benchmarks/bench_calibration.py` contains the measurements behind
-these numbers.
+most 16 bits, whose kernels may keep intermediate results in the type, else 0.
+
+If more than 1 % of the elements differ, d must not be biased either. It is biased if differences of one sign exceed
+those of the other sign by more than 6 standard deviations, and the mean of d is larger than approximated functions and
+long sums explain. `tests/benchmarks/bench_calibration.py` contains the measurements behind these numbers.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ ORDER = ("equal", "noise", "undecided", "unmatched", "structure", "different", "
 class Rules(NamedTuple):
     """The thresholds of a comparison.
 
-    envelope    standard deviations of a sum's rounding error that an element may differ by
+    envelope    by how many standard deviations of a sum's rounding error an element may differ
     terms       K, if neither type nor shapes of an operator determine it
-    drift       largest excess of differences of one sign over those of the other, in standard deviations
+    drift       by how many standard deviations differences of one sign may exceed those of the other sign
     steps       rounding error of intermediate results in types of at most 16 bits, in units of rounding (i above)
     bias        relative bias, in units of rounding, that implementations of one function may have: for types of at most
                 16 bits (which round similar values alike), and for others

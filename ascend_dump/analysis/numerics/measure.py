@@ -166,9 +166,9 @@ def _by_codes(a: np.ndarray, b: np.ndarray, kind: FloatKind) -> Optional[Sums]:
 
 
 def _sums(a: np.ndarray, b: np.ndarray, kind: FloatKind, times: Optional[np.ndarray] = None) -> Sums:
-    """Return the same sums as the compiled kernels, computed by numpy. Used for other types, and without numba.
+    """Return the same sums as the compiled kernels, computed by numpy.
 
-    It is also used for small tensors.
+    It is for types that the kernels cannot read, for small tensors, and without numba.
 
     times: how often each element occurs; by default once.
     """

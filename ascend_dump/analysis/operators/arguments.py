@@ -58,7 +58,7 @@ class DifferingArgument(NamedTuple):
 
     @property
     def is_rounding(self) -> bool:
-        """Return True if both are floats that differ by no more than earlier rounding may explain."""
+        """Return True if both values are floats, and earlier rounding may explain their difference."""
         if not isinstance(self.actual, float) or not isinstance(self.reference, float):
             return False
         return abs(self.actual - self.reference) <= _ROUNDING * max(abs(self.actual), abs(self.reference))

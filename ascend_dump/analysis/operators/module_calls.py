@@ -37,8 +37,8 @@ class ModuleCalls:
         self._of_gradients: set[int] = set()
         self._of_updates: set[int] = set()
         self._of_module: dict[str, frozenset[int]] = {}
-        #: For backward (True) and forward (False): the wrong calls that are in no outer call that has ended, as module
-        #: paths with origins.
+        #: For backward (True) and forward (False): the wrong calls whose outer calls have not ended yet. Each has its
+        #: module path and its origins.
         self._inside: dict[bool, list[tuple[str, frozenset[int]]]] = {}
         #: Calls that only one of two programs makes, with their origins. They are used only for a difference that no
         #: other origin explains.

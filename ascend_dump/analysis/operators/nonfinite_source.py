@@ -26,9 +26,9 @@ _LONGEST = 80
 
 
 class ProgramNumbers(NamedTuple):
-    """What the recorded arguments of an operator say about numbers that the program gave it.
+    """The numbers that the program gave an operator, as far as arguments are recorded.
 
-    alone   True if arguments are recorded, and no tensor is among them
+    alone   True if arguments are recorded, and none of them is or may contain an input tensor
     wrong   the arguments that are NaN or Inf, as in `fill_value=nan`; "" if there are none
     """
 

@@ -35,8 +35,8 @@ from ascend_dump.reading import Record
 
 __all__ = ["CrossFrameworkPairs", "is_cross_framework", "pair_cross_framework"]
 
-#: Programs are of different frameworks if the types of operators that both have are less than _SHARED of all types, and
-#: less than _CONTAINED of the types of the program with fewer types.
+#: Programs are of different frameworks if they have few types of operators in common: less than this share of all types
+#: (_SHARED), and less than this share of the types of the program with fewer types (_CONTAINED).
 _SHARED, _CONTAINED = 0.34, 0.8
 #: Share of the types of operators that only one side has, above which one program is a decomposed one.
 _ALONE = 0.05
@@ -97,7 +97,7 @@ def _without_wrapper(modules: set[str]) -> set[str]:
 def _is_decomposed(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
     """Return True if the programs have no common modules, and each runs types of operators that the other never runs.
 
-    A compiler decomposes operators mostly into types that both programs run anyway. So few types have to differ.
+    A compiler decomposes operators mostly into types that both programs run anyway. So _ALONE is small.
     """
     modules = [_without_wrapper({operator.module_path for operator in side}) for side in (actual, reference)]
     if modules[0] & modules[1] or not any(modules):

@@ -1,4 +1,4 @@
-"""The data flow of one program: the operator that made each input, by storage and version in memory."""
+"""The data flow of one program: which operator made each input, recognised by the storage of the tensor in memory."""
 
 from __future__ import annotations
 

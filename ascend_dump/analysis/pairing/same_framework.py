@@ -40,7 +40,8 @@ class Match(NamedTuple):
     confidence       1.0 certain … 0.5 by position only
     tensors          pairs of inputs and pairs of outputs; None if tensors of equal index are paired
     unpaired_inputs  further inputs of each side, if `tensors` is set
-    is_crossed       True if the two inputs of a commutative operator are in opposite orders on both sides
+    is_crossed       True if a commutative operator has its two inputs in one order in actual, and in the opposite order
+                     in the reference
     """
 
     actual: Operator
@@ -373,7 +374,7 @@ def _indel(x: Sequence[int], y: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _contents(operator: Operator) -> Optional[Hashable]:
-    """Return the class, the module and the bytes of all inputs and outputs; None without outputs or if a hash lacks."""
+    """Return class, module and bytes of all inputs and outputs; None without outputs, or if a hash is missing."""
     inputs, outputs = ([record.content for record in side] for side in (operator.inputs, operator.outputs))
     if not outputs or None in inputs or None in outputs:
         return None
@@ -445,8 +446,9 @@ def _call_and_axes(operator: Operator) -> Hashable:
 
 
 def _effect(operator: Operator) -> Hashable:
-    """Return phase, shapes, and whether the operator computes and its outputs are floats: views are not paired with
-    operators that compute, nor flags with numbers.
+    """Return phase, shapes, whether the operator computes, and which outputs are floats.
+
+    So views are not paired with operators that compute, nor flags with numbers.
     """
     are_floats = tuple([float_kind(record.dtype or "") is not None for record in operator.outputs])
     return (operator.phase, computes(operator), are_floats, _shapes(operator))
