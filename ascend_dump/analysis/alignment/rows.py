@@ -280,8 +280,8 @@ def _batch_sizes(matches: Sequence[Match]) -> tuple[int, int]:
     """Return the sizes of both batches.
 
     For tensors that differ in the size of one axis, the most frequent ratio of the two sizes is that of the batches.
-    The smallest sizes of this ratio are returned. Raises NotSupported if more pairs of tensors differ on several axes
-    than have this ratio.
+    The smallest sizes of this ratio are returned. Raises NotSupported if all shapes are the same, or if at least as
+    many pairs of tensors cannot be aligned, because several axes differ.
     """
     ratios = Counter[tuple[int, int]]()
     smallest: dict[tuple[int, int], tuple[int, int]] = {}

@@ -67,12 +67,12 @@ def judge_output(
     )
 
 
-#: Intermediate roundings of kernels that `rounds_in_between` lists, as a multiple of `Rules.steps`.
+#: The factor on `Rules.steps`, the usual intermediate roundings, for operators for which `rounds_in_between` is True.
 _FEW_TIMES = 3.0
 
 
 def _rounds_between(operator: Operator, output: Record, transposed: bool) -> float:
-    """Return the intermediate roundings of an operator as a multiple of `Rules.steps`, those of usual kernels."""
+    """Return the factor on `Rules.steps`: by how much intermediate roundings of an operator exceed the usual ones."""
     usual = _FEW_TIMES if transposed or rounds_in_between(operator.function) else 1.0
     shapes = {record.index: record.shape for record in operator.inputs}
     backward = operator.function == "convolution_backward"

@@ -118,7 +118,7 @@ def align(
 
     Last, weak pairs that contradict the dataflow are dropped. Raises NotSupported without rapidfuzz.
 
-    parts: tensors of one side may be parts of those of the other side, so that shapes are no evidence.
+    parts: a tensor of one side may be a part of a tensor of the other side, so that shapes are no evidence
     """
     if not mapping and len(actual) == len(reference) and all(map(_is_same, actual, reference)):
         return [Match(a, b, "content", 1.0) for a, b in zip(actual, reference)]
